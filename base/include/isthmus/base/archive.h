@@ -1,0 +1,139 @@
+#pragma once
+// Binary archives for messages, checkpoints and configs: little-endian, no type information, bounded when reading.
+// They speak cereal: a type with `template <class Archive> void serialize(Archive& ar) { ar(a, b); }` works with both.
+// Vectors and strings are a u32 count and their elements. A count is believed only as far as the bytes that are really
+// there: nothing is allocated on a stranger's word.
+
+#include <array>
+#include <bit>
+#include <cereal/cereal.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "isthmus/base/error.h"
+
+namespace isthmus {
+
+static_assert(std::endian::native == std::endian::little, "the archives copy native little-endian numbers");
+
+using Bytes = std::vector<std::byte>;
+
+class BinaryWriter : public cereal::OutputArchive<BinaryWriter, cereal::AllowEmptyClassElision> {
+ public:
+  BinaryWriter() : OutputArchive(this) {}
+  void raw(const void* data, std::size_t size) {
+    const auto* begin = static_cast<const std::byte*>(data);
+    bytes_.insert(bytes_.end(), begin, begin + size);
+  }
+  [[nodiscard]] Bytes take() { return std::move(bytes_); }
+
+ private:
+  Bytes bytes_;
+};
+
+/// Throws Error(network) with what was missing when the bytes end too early or a count cannot be true.
+class BoundedReader : public cereal::InputArchive<BoundedReader, cereal::AllowEmptyClassElision> {
+ public:
+  explicit BoundedReader(std::span<const std::byte> bytes) : InputArchive(this), rest_(bytes) {}
+  void raw(void* data, std::size_t size) {
+    if (size > rest_.size()) fail("ends too early");
+    if (size > 0) std::memcpy(data, rest_.data(), size);
+    rest_ = rest_.subspan(size);
+  }
+  /// A count of elements, each of which takes at least `least` bytes (>= 1) of what is left.
+  [[nodiscard]] std::size_t count(std::size_t least) {
+    std::uint32_t n = 0;
+    raw(&n, sizeof n);
+    if (n > rest_.size() / least) fail("has a count that is larger than what follows");
+    return n;
+  }
+  [[nodiscard]] std::size_t left() const { return rest_.size(); }
+  /// Throws unless every byte was read: trailing bytes mean that the two ends disagree on the format.
+  void finish() const {
+    if (!rest_.empty()) fail("has bytes left over");
+  }
+
+ private:
+  [[noreturn]] static void fail(const char* what) {
+    throw Error(ErrorKind::network, std::string("message ") + what);
+  }
+  std::span<const std::byte> rest_;
+};
+
+template <class T>
+concept Number = std::is_arithmetic_v<T> || std::is_enum_v<T>;
+
+template <Number T>
+void CEREAL_SAVE_FUNCTION_NAME(BinaryWriter& ar, const T& value) {
+  ar.raw(&value, sizeof value);
+}
+template <Number T>
+void CEREAL_LOAD_FUNCTION_NAME(BoundedReader& ar, T& value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    std::uint8_t byte = 0;  // any other bit pattern in a bool is undefined behaviour
+    ar.raw(&byte, 1);
+    value = byte != 0;
+  } else {
+    ar.raw(&value, sizeof value);
+  }
+}
+inline void CEREAL_SAVE_FUNCTION_NAME(BinaryWriter& ar, const std::string& text) {
+  ar(static_cast<std::uint32_t>(text.size()));
+  ar.raw(text.data(), text.size());
+}
+inline void CEREAL_LOAD_FUNCTION_NAME(BoundedReader& ar, std::string& text) {
+  text.resize(ar.count(1));
+  ar.raw(text.data(), text.size());
+}
+template <class T>
+void CEREAL_SAVE_FUNCTION_NAME(BinaryWriter& ar, const std::vector<T>& items) {
+  ar(static_cast<std::uint32_t>(items.size()));
+  if constexpr (std::is_trivially_copyable_v<T> && (Number<T> || std::is_same_v<T, std::byte>)) {
+    ar.raw(items.data(), items.size() * sizeof(T));
+  } else {
+    for (const auto& item : items) ar(item);
+  }
+}
+template <class T>
+void CEREAL_LOAD_FUNCTION_NAME(BoundedReader& ar, std::vector<T>& items) {
+  if constexpr (std::is_trivially_copyable_v<T> && (Number<T> || std::is_same_v<T, std::byte>)) {
+    items.resize(ar.count(sizeof(T)));
+    ar.raw(items.data(), items.size() * sizeof(T));
+  } else {
+    const auto n = ar.count(1);
+    items.clear();
+    for (std::size_t i = 0; i < n; ++i) ar(items.emplace_back());
+  }
+}
+template <class A, class B>
+void CEREAL_SERIALIZE_FUNCTION_NAME(BinaryWriter& ar, std::pair<A, B>& pair) {
+  ar(pair.first, pair.second);
+}
+template <class A, class B>
+void CEREAL_SERIALIZE_FUNCTION_NAME(BoundedReader& ar, std::pair<A, B>& pair) {
+  ar(pair.first, pair.second);
+}
+
+template <class T>
+[[nodiscard]] Bytes to_bytes(const T& value) {
+  BinaryWriter writer;
+  writer(value);
+  return writer.take();
+}
+/// Reads the whole span as one T; throws Error(network) when it is anything else.
+template <class T>
+[[nodiscard]] T from_bytes(std::span<const std::byte> bytes) {
+  T value;
+  BoundedReader reader(bytes);
+  reader(value);
+  reader.finish();
+  return value;
+}
+
+}  // namespace isthmus

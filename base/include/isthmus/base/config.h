@@ -1,0 +1,187 @@
+#pragma once
+// The config archive. A config struct has one function, `void serialize(config::Archive&)`, that visits its keys;
+// from it come the YAML reader and writer, the binary form, the fingerprint, the comparison and the reference in docs.
+//
+//   struct OuterConfig {
+//     std::int64_t sync_every = 30;
+//     OptimizerConfig optimizer;
+//     void serialize(config::Archive& ar) {
+//       ar({"sync_every", &sync_every, config::Scope::agreed, "inner steps between two syncs of a fragment (H)", 1});
+//       ar.section("optimizer", optimizer);
+//     }
+//   };
+//
+// In a file, sections are nested maps or dotted keys ("outer.sync_every: 60"), both at any depth.
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "isthmus/base/hash.h"
+
+namespace isthmus::config {
+
+/// Who must hold the same value.
+enum class Scope {
+  agreed,    ///< part of the fingerprint: equal on all members for the whole run
+  per_site,  ///< each member's own (paths, addresses, device)
+  live,      ///< agreed too, but may change in mid-run at a round that all members share
+};
+[[nodiscard]] std::string_view to_string(Scope scope);
+
+/// A span of time. Written "400ms", "5s", "2min", "1h" or "0"; kept in seconds.
+struct Duration {
+  double seconds = 0;
+  friend bool operator==(const Duration&, const Duration&) = default;
+};
+
+using ValueRef = std::variant<bool*, std::int64_t*, double*, std::string*, Duration*, std::vector<std::int64_t>*>;
+
+inline constexpr double unbounded = std::numeric_limits<double>::infinity();
+
+struct Key {
+  std::string_view name;
+  ValueRef value;
+  Scope scope;
+  std::string_view doc;  ///< one line, with the unit
+  /// Inclusive range for numbers (durations in seconds; each element of a list).
+  double min = -unbounded;
+  double max = unbounded;
+  /// For strings: the values allowed, in the order shown to users; empty allows any.
+  std::vector<std::string_view> choices = {};
+};
+
+class Archive {
+ public:
+  virtual ~Archive() = default;
+  void operator()(const Key& key) { visit(path_ + std::string(key.name), key); }
+  template <class Section>
+  void section(std::string_view name, Section& section) {
+    const auto outer_length = path_.size();
+    path_.append(name).append(".");
+    section.serialize(*this);
+    path_.resize(outer_length);
+  }
+
+ protected:
+  virtual void visit(const std::string& path, const Key& key) = 0;
+
+ private:
+  std::string path_;
+};
+
+/// Dotted key -> where it was written and what was written, after `extends` and `--set`.
+/// Files are read whole before any key is judged; a file over 1 MiB, an `extends` chain deeper than 16 or one that
+/// returns to a file already in it is an error. Relative paths in `extends` are relative to the file that names them.
+class Source {
+ public:
+  /// Reads one file and what it extends. Throws Error(config) naming file and line.
+  static Source from_file(const std::filesystem::path& file);
+  /// For tests and for configs that came over a wire; `name` stands for the file in messages.
+  static Source from_text(std::string_view yaml, std::string_view name);
+  /// One `--set a.b=c`; later ones win. The value is read as YAML.
+  void set(std::string_view assignment);
+
+  struct Entry {
+    std::string key;
+    std::vector<std::string> values;  ///< one element unless `is_list`
+    bool is_list = false;
+    std::string place;           ///< "configs/a.yaml:12" or "--set"
+    std::filesystem::path base;  ///< folder that relative paths in this value start from; empty for --set
+  };
+  [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
+
+ private:
+  void put(Entry entry);
+  friend struct SourceBuilder;
+  std::vector<Entry> entries_;
+};
+
+/// Fills the config from the source: throws Error(config) naming place, key, value, what was expected and, for an
+/// unknown key, the nearest valid one. Keys absent from the source keep their defaults.
+class Reader : public Archive {
+ public:
+  explicit Reader(const Source& source) : source_(source), used_(source.entries().size(), false) {}
+  /// Throws for the first key that no struct has asked for.
+  void finish() const;
+
+ protected:
+  void visit(const std::string& path, const Key& key) override;
+
+ private:
+  const Source& source_;
+  std::vector<bool> used_;
+  std::vector<std::string> known_;
+};
+
+/// One key as text: `value` is canonical (shortest form that reads back to the same value).
+struct Item {
+  std::string key;
+  std::string value;
+  Scope scope;
+  std::string doc;
+  std::string expected;  ///< type, range or choices in words: "integer >= 1"
+};
+
+namespace detail {
+class Lister : public Archive {
+ public:
+  std::vector<Item> items;
+
+ protected:
+  void visit(const std::string& path, const Key& key) override;
+};
+[[nodiscard]] std::string yaml_of(std::span<const Item> items);
+[[nodiscard]] Digest fingerprint_of(std::span<const Item> items);
+[[nodiscard]] std::string reference_of(std::span<const Item> items);
+}  // namespace detail
+
+template <class Config>
+[[nodiscard]] std::vector<Item> list(Config& config) {
+  detail::Lister lister;
+  config.serialize(lister);
+  return std::move(lister.items);
+}
+
+template <class Config>
+[[nodiscard]] Config read(const Source& source) {
+  Config config;
+  Reader reader(source);
+  config.serialize(reader);
+  reader.finish();
+  return config;
+}
+
+/// Nested YAML with every key, that `read` takes back to an equal config.
+template <class Config>
+[[nodiscard]] std::string to_yaml(Config& config) {
+  return detail::yaml_of(list(config));
+}
+
+/// Digest of the agreed and live keys ("key=value" lines in the order of `serialize`).
+template <class Config>
+[[nodiscard]] Digest fingerprint(Config& config) {
+  return detail::fingerprint_of(list(config));
+}
+
+/// Markdown table of all keys: name, class, default, what is expected, meaning. docs/config.md is made by it.
+template <class Config>
+[[nodiscard]] std::string reference(Config& config) {
+  return detail::reference_of(list(config));
+}
+
+/// Empty when all agreed and live keys are equal; else a sentence that names the first differing key and both values:
+/// "outer.sync_every is 60 here and 30 at the coordinator".
+[[nodiscard]] std::string first_difference(std::span<const Item> here, std::span<const std::pair<std::string, std::string>> there,
+                                           std::string_view there_name);
+
+/// The valid key nearest to a misspelt one by edit distance.
+[[nodiscard]] std::string nearest(std::string_view key, std::span<const std::string> valid);
+
+}  // namespace isthmus::config

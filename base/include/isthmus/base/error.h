@@ -1,0 +1,27 @@
+#pragma once
+// One exception type for everything a user can cause or mend. Its kind decides the exit status of the process, so
+// that scripts can tell a wrong key from a lost peer; programming errors are asserts, not exceptions.
+
+#include <stdexcept>
+#include <string>
+
+namespace isthmus {
+
+enum class ErrorKind {
+  config,      ///< a key, value or command line is wrong; exit status 2
+  data,        ///< a corpus, checkpoint or other file is wrong or missing; exit status 3
+  network,     ///< a peer or the coordinator is lost, refuses, or cannot be reached; exit status 4
+  divergence,  ///< replicas disagree on agreed state, or a value is not finite; exit status 5
+};
+
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  [[nodiscard]] ErrorKind kind() const { return kind_; }
+  [[nodiscard]] int exit_status() const { return 2 + static_cast<int>(kind_); }
+
+ private:
+  ErrorKind kind_;
+};
+
+}  // namespace isthmus

@@ -1,0 +1,52 @@
+#pragma once
+// A live line for people: a bar on a terminal, plain lines elsewhere.
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+namespace isthmus {
+
+struct ProgressState {
+  std::uint64_t step = 0, steps = 0;
+  double loss = 0;              ///< nats per token, mean over replicas
+  double tokens_per_second = 0; ///< all replicas
+  double utilization = 0;       ///< 0..1, inner compute time over wall time
+  double wire_mbit_per_second = 0;  ///< sent, all replicas
+  double eta_seconds = 0;
+  std::string note;             ///< short, e.g. "2/2 live"
+};
+
+/// At most 79 columns, no newline: fits an 80-column terminal without wrapping.
+[[nodiscard]] std::string format_progress(const ProgressState& state);
+
+class Progress {
+ public:
+  /// `terminal` false prints a whole line at most every `plain_every`.
+  Progress(std::FILE* out, bool terminal, std::chrono::milliseconds plain_every = std::chrono::seconds(5))
+      : out_(out), terminal_(terminal), plain_every_(plain_every) {}
+  ~Progress() { finish(); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  void update(const ProgressState& state);
+  /// Prints `text` as its own line above the bar.
+  void message(std::string_view text);
+  /// Ends the bar's line, once.
+  void finish();
+
+ private:
+  std::FILE* out_;
+  bool terminal_;
+  std::chrono::milliseconds plain_every_;
+  std::chrono::steady_clock::time_point last_{};
+  bool drawn_ = false;
+};
+
+/// "1.2 GB", "34.1 kB": SI units.
+[[nodiscard]] std::string format_bytes(double bytes);
+/// "1:02:03" or "2:03".
+[[nodiscard]] std::string format_duration(double seconds);
+
+}  // namespace isthmus

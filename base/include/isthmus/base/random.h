@@ -1,0 +1,30 @@
+#pragma once
+// Counter-based random numbers: a value is a pure function of (seed, stream, counter), so results never depend on
+// threads, order or device. The mixer is SplitMix64's finaliser (Steele, Lea, Flood 2014) applied to each word in turn.
+
+#include <cstdint>
+
+namespace isthmus {
+
+[[nodiscard]] constexpr std::uint64_t mix64(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15ULL;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+/// 64 uniform bits for one counter of one stream.
+[[nodiscard]] constexpr std::uint64_t random_bits(std::uint64_t seed, std::uint64_t stream, std::uint64_t counter) {
+  return mix64(mix64(mix64(seed) ^ stream) ^ counter);
+}
+
+/// Uniform in [0, 1) with 24 bits: exact in fp32.
+[[nodiscard]] constexpr float random_unit(std::uint64_t seed, std::uint64_t stream, std::uint64_t counter) {
+  return static_cast<float>(random_bits(seed, stream, counter) >> 40) * 0x1p-24F;
+}
+
+/// A bijection of [0, size) for each key: `index` is the position in the shuffled order, the result what stands there.
+/// Four Feistel rounds over the next power of four, walking cycles until inside; no array is kept. size >= 1.
+[[nodiscard]] std::uint64_t permute(std::uint64_t index, std::uint64_t size, std::uint64_t key);
+
+}  // namespace isthmus

@@ -1,0 +1,74 @@
+#pragma once
+// Chrome trace events (chrome://tracing, Perfetto): https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+// One file per replica. Events are written by one background thread, so that a recording thread only takes a lock and
+// copies; a file cut off by a crash is still readable (the format allows a missing closing bracket).
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+namespace isthmus {
+
+class Trace {
+ public:
+  using Clock = std::chrono::steady_clock;
+  /// Rows of the timeline; each is one "thread" in the viewer.
+  enum class Row : std::uint8_t { train, outer, send, reduce, receive, disk_load, gpu_transfer, writer };
+
+  /// Records nothing.
+  Trace() = default;
+  /// Opens `file` (truncating) for the replica named `process`. At most `max_events` are kept, then recording stops and
+  /// one event says so: a two-week run must not fill the disk. Throws Error(data) if the file cannot be written.
+  Trace(const std::filesystem::path& file, std::string_view process, std::uint64_t max_events = 200'000);
+  ~Trace();
+  Trace(const Trace&) = delete;
+  Trace& operator=(const Trace&) = delete;
+
+  /// A finished interval. `args` is a JSON object or empty.
+  void complete(Row row, std::string_view name, Clock::time_point begin, Clock::time_point end,
+                std::string args = {});
+  /// An interval that may overlap others on its row (a fragment in flight); drawn as its own slice.
+  void async(Row row, std::string_view name, std::uint64_t id, Clock::time_point begin, Clock::time_point end,
+             std::string args = {});
+  void instant(Row row, std::string_view name, std::string args = {});
+  void counter(std::string_view name, double value);
+  /// Writes what is pending and closes the JSON array.
+  void close();
+
+  /// Measures its own lifetime.
+  class Scope {
+   public:
+    Scope(Trace& trace, Row row, std::string_view name, std::string args = {})
+        : trace_(trace), row_(row), name_(name), args_(std::move(args)), begin_(Clock::now()) {}
+    ~Scope() { trace_.complete(row_, name_, begin_, Clock::now(), std::move(args_)); }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Trace& trace_;
+    Row row_;
+    std::string name_, args_;
+    Clock::time_point begin_;
+  };
+
+ private:
+  void push(std::string event);
+  void write_loop();
+
+  std::ofstream file_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<std::string> pending_;
+  std::uint64_t left_ = 0;
+  bool closing_ = false;
+  std::thread writer_;
+};
+
+}  // namespace isthmus

@@ -1,0 +1,22 @@
+# CUDA is used where the compiler and a libtorch built for it are both here; ISTHMUS_CUDA=on makes that an error
+# if they are not, off never looks.
+set(ISTHMUS_WITH_CUDA OFF)
+if(NOT ISTHMUS_CUDA STREQUAL "off")
+  file(GLOB _torch_cuda "${ISTHMUS_PYTHON_ENV}/lib/python3*/site-packages/nvidia/cudnn")
+  find_program(ISTHMUS_NVCC nvcc HINTS /usr/local/cuda/bin)
+  if(ISTHMUS_NVCC AND _torch_cuda)
+    set(ISTHMUS_WITH_CUDA ON)
+  elseif(ISTHMUS_CUDA STREQUAL "on")
+    message(FATAL_ERROR "ISTHMUS_CUDA=on, but nvcc or a CUDA build of torch in ${ISTHMUS_PYTHON_ENV} is missing")
+  endif()
+endif()
+if(ISTHMUS_WITH_CUDA)
+  set(CMAKE_CUDA_COMPILER ${ISTHMUS_NVCC})
+  # Machine code for Ampere, Hopper and consumer Blackwell, and PTX so that later ones can compile it themselves.
+  set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 120)
+  set(ISTHMUS_CUDA_ARCHITECTURES "sm_80 sm_90 sm_120 PTX")
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
+else()
+  set(ISTHMUS_CUDA_ARCHITECTURES "none (CPU only)")
+endif()

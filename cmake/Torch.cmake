@@ -1,0 +1,25 @@
+# libtorch as it lies in the Python wheel. find_package(Torch) insists on a CUDA toolkit even for CPU use, so the
+# imported target is made here from the three libraries that are needed.
+file(GLOB ISTHMUS_TORCH_DIR "${ISTHMUS_PYTHON_ENV}/lib/python3*/site-packages/torch")
+if(NOT ISTHMUS_TORCH_DIR)
+  message(FATAL_ERROR "no torch in ${ISTHMUS_PYTHON_ENV}; run scripts/setup.sh first, or pass -DISTHMUS_PYTHON_ENV=DIR")
+endif()
+list(GET ISTHMUS_TORCH_DIR 0 ISTHMUS_TORCH_DIR)
+file(READ "${ISTHMUS_TORCH_DIR}/version.py" _torch_version)
+string(REGEX MATCH "__version__ = '([^']+)'" _ "${_torch_version}")
+set(ISTHMUS_TORCH_VERSION ${CMAKE_MATCH_1})
+
+add_library(isthmus_torch INTERFACE)
+target_include_directories(isthmus_torch SYSTEM INTERFACE
+  ${ISTHMUS_TORCH_DIR}/include ${ISTHMUS_TORCH_DIR}/include/torch/csrc/api/include)
+target_compile_definitions(isthmus_torch INTERFACE USE_C10D_GLOO)
+target_link_directories(isthmus_torch INTERFACE ${ISTHMUS_TORCH_DIR}/lib)
+target_link_options(isthmus_torch INTERFACE "LINKER:-rpath,${ISTHMUS_TORCH_DIR}/lib" "LINKER:--allow-shlib-undefined")
+if(ISTHMUS_WITH_CUDA)
+  # libtorch registers its CUDA backend when it is loaded; the linker would drop it, since no symbol of it is named.
+  target_link_libraries(isthmus_torch INTERFACE
+    "-Wl,--no-as-needed" torch_cuda c10_cuda "-Wl,--as-needed" torch_cpu c10 CUDA::cudart)
+  target_include_directories(isthmus_torch SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
+else()
+  target_link_libraries(isthmus_torch INTERFACE torch_cpu c10)
+endif()

@@ -1,0 +1,59 @@
+#pragma once
+// Keys `outer.*` and `network.*`.
+
+#include <string>
+
+#include "isthmus/base/config.h"
+#include "isthmus/quant/codec.h"
+
+namespace isthmus::outer_sync {
+
+struct OuterOptimizerConfig {
+  double lr = 0.7;
+  double momentum = 0.9;
+  bool nesterov = true;
+  void serialize(config::Archive& ar);
+};
+
+struct OuterConfig {
+  std::string method = "streaming_diloco";
+  std::int64_t num_fragments = 3;
+  std::int64_t sync_every = 30;
+  std::int64_t sync_delay = 1;
+  double merge_alpha = 0.5;
+  std::string codec = "int4";
+  std::int64_t codec_block = 128;
+  bool error_feedback = false;
+  std::int64_t chunk_elements = 65536;
+  std::int64_t warmup_steps = 0;
+  std::string warmup_codec = "int4";
+  bool final_sync = true;
+  OuterOptimizerConfig optimizer;
+  void serialize(config::Archive& ar);
+
+  /// The method's own rules, applied after reading: diloco is one fragment without delay, local_sgd plain averaging.
+  /// Throws Error(config) for settings that cannot work together (tau >= H, a block that does not divide the chunk).
+  void resolve();
+  [[nodiscard]] quant::CodecSpec codec_spec() const;
+  [[nodiscard]] quant::CodecSpec warmup_codec_spec() const;
+  [[nodiscard]] bool data_parallel() const { return method == "data_parallel"; }
+};
+
+struct EmulateConfig {
+  config::Duration rtt;
+  void serialize(config::Archive& ar);
+};
+
+struct NetworkConfig {
+  std::string coordinator = "127.0.0.1:0";
+  std::string listen = "127.0.0.1:0";
+  std::string advertise;
+  std::int64_t lanes = 1;
+  config::Duration heartbeat{1.0};
+  config::Duration detect_timeout{5.0};
+  config::Duration join_timeout{120.0};
+  EmulateConfig emulate;
+  void serialize(config::Archive& ar);
+};
+
+}  // namespace isthmus::outer_sync

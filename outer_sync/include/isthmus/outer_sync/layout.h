@@ -1,0 +1,58 @@
+#pragma once
+// How the flat parameter buffer is cut: fragments (the unit of synchronisation) and chunks (the unit of ownership,
+// transfer, retry and reduction). Cut once, never changed during a run; the same on all members.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace isthmus::outer_sync {
+
+/// Elements [begin, begin + size) of the flat buffer.
+struct Range {
+  std::uint64_t begin = 0;
+  std::uint64_t size = 0;
+  [[nodiscard]] std::uint64_t end() const { return begin + size; }
+  friend bool operator==(const Range&, const Range&) = default;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(begin, size);
+  }
+};
+
+using FragmentId = std::uint32_t;
+using ChunkId = std::uint32_t;  ///< counts through all fragments in order
+
+/// Fragments in buffer order, without overlap; gaps between them are alignment padding that stays zero.
+class FragmentLayout {
+ public:
+  FragmentLayout() = default;
+  /// `chunk_elements` is rounded by nobody: it must be a multiple of the codec's block, so that cutting a fragment
+  /// into chunks never splits a block. Throws Error(config) for empty or overlapping fragments or a zero chunk.
+  FragmentLayout(std::vector<Range> fragments, std::uint64_t chunk_elements);
+
+  [[nodiscard]] std::span<const Range> fragments() const { return fragments_; }
+  [[nodiscard]] FragmentId fragment_count() const { return static_cast<FragmentId>(fragments_.size()); }
+  [[nodiscard]] ChunkId chunk_count() const { return static_cast<ChunkId>(chunks_.size()); }
+  [[nodiscard]] const Range& fragment(FragmentId p) const { return fragments_.at(p); }
+  [[nodiscard]] const Range& chunk(ChunkId k) const { return chunks_.at(k); }
+  /// Chunks [first, last) of a fragment.
+  struct ChunkSpan {
+    ChunkId first, last;
+    [[nodiscard]] ChunkId size() const { return last - first; }
+  };
+  [[nodiscard]] ChunkSpan chunks_of(FragmentId p) const { return {first_chunk_.at(p), first_chunk_.at(p + 1)}; }
+  [[nodiscard]] FragmentId fragment_of(ChunkId k) const { return fragment_of_.at(k); }
+  /// Length of the flat buffer that holds all fragments.
+  [[nodiscard]] std::uint64_t buffer_size() const { return fragments_.empty() ? 0 : fragments_.back().end(); }
+  /// Elements in all fragments.
+  [[nodiscard]] std::uint64_t parameters() const;
+
+ private:
+  std::vector<Range> fragments_;
+  std::vector<Range> chunks_;
+  std::vector<ChunkId> first_chunk_;
+  std::vector<FragmentId> fragment_of_;
+};
+
+}  // namespace isthmus::outer_sync

@@ -1,0 +1,47 @@
+#include "isthmus/outer_sync/layout.h"
+
+#include <algorithm>
+#include <string>
+
+#include "isthmus/base/error.h"
+
+namespace isthmus::outer_sync {
+namespace {
+
+void check(const std::vector<Range>& fragments, std::uint64_t chunk_elements) {
+  if (fragments.empty()) throw Error(ErrorKind::config, "a parameter buffer needs at least one fragment");
+  if (chunk_elements == 0) throw Error(ErrorKind::config, "outer.chunk_elements is 0; expected at least 1");
+  std::uint64_t end = 0;
+  for (std::size_t p = 0; p < fragments.size(); ++p) {
+    const auto& fragment = fragments[p];
+    if (fragment.size == 0 || fragment.begin < end) {
+      throw Error(ErrorKind::config, "fragment " + std::to_string(p) + " is " +
+                                         (fragment.size == 0 ? "empty" : "overlapping the one before it"));
+    }
+    end = fragment.end();
+  }
+}
+
+}  // namespace
+
+FragmentLayout::FragmentLayout(std::vector<Range> fragments, std::uint64_t chunk_elements)
+    : fragments_(std::move(fragments)) {
+  check(fragments_, chunk_elements);
+  for (FragmentId p = 0; p < fragments_.size(); ++p) {
+    first_chunk_.push_back(static_cast<ChunkId>(chunks_.size()));
+    const auto& fragment = fragments_[p];
+    for (std::uint64_t at = fragment.begin; at < fragment.end(); at += chunk_elements) {
+      chunks_.push_back({at, std::min(chunk_elements, fragment.end() - at)});
+      fragment_of_.push_back(p);
+    }
+  }
+  first_chunk_.push_back(static_cast<ChunkId>(chunks_.size()));
+}
+
+std::uint64_t FragmentLayout::parameters() const {
+  std::uint64_t sum = 0;
+  for (const auto& fragment : fragments_) sum += fragment.size;
+  return sum;
+}
+
+}  // namespace isthmus::outer_sync
