@@ -1,0 +1,43 @@
+#pragma once
+// The memory batches are put in: the host's own, or a GPU's.
+
+#include <cstddef>
+#include <memory>
+
+namespace isthmus::data {
+
+/// Memory that copies to the device start from; pinned where there is a GPU.
+class HostBuffer {
+ public:
+  virtual ~HostBuffer() = default;
+  [[nodiscard]] virtual std::byte* data() = 0;
+};
+
+/// Memory the consumer computes on. Filled by one thread and used by another, by turns.
+class DeviceBuffer {
+ public:
+  virtual ~DeviceBuffer() = default;
+  [[nodiscard]] virtual std::byte* data() = 0;
+  /// Copies the first `bytes` of `from` here, after the work that was submitted before the last release() is
+  /// done. The bytes are there, for every stream, when it returns.
+  virtual void fill(HostBuffer& from, std::size_t bytes) = 0;
+  /// Called by the consumer: work it has submitted until now may still read the buffer, later work will not.
+  virtual void release() = 0;
+};
+
+/// Outlives the buffers made from it.
+class Device {
+ public:
+  virtual ~Device() = default;
+  [[nodiscard]] virtual std::unique_ptr<HostBuffer> host_buffer(std::size_t bytes) = 0;
+  [[nodiscard]] virtual std::unique_ptr<DeviceBuffer> device_buffer(std::size_t bytes) = 0;
+};
+
+[[nodiscard]] std::unique_ptr<Device> make_cpu_device();
+
+/// GPU number `ordinal`. `consumer_stream` is the cudaStream_t whose kernels read the batches (libtorch's
+/// current stream); copies run on a stream of their own. Throws Error(config) if this build has no CUDA or
+/// the GPU cannot be used; the buffers' functions throw Error(data) when CUDA reports a fault.
+[[nodiscard]] std::unique_ptr<Device> make_cuda_device(int ordinal, void* consumer_stream);
+
+}  // namespace isthmus::data

@@ -1,0 +1,62 @@
+#pragma once
+// Batches of the training split, made ahead of their use:
+//   thread disk_load     corpus -> host buffer         (trace: disk_load)
+//   thread gpu_transfer  host buffer -> device buffer  (trace: gpu_transfer; chunk = both stages and the
+//   queue between) the caller of next() device buffer -> training     (trace: gpu_queue_wait; epoch = instant
+//   at each border)
+// Two bounded queues join them. Every buffer is allocated by the constructor; nothing is allocated after it.
+
+#include <cstdint>
+#include <memory>
+
+#include "isthmus/base/trace.h"
+#include "isthmus/data/corpus.h"
+#include "isthmus/data/device.h"
+#include "isthmus/data/sampler.h"
+
+namespace isthmus::data {
+
+/// Tokens on the device as int64, [sequences, seq_len] row-major; targets are the inputs one token later.
+struct Batch {
+  std::uint64_t step = 0;   ///< global step this batch is for
+  std::uint64_t epoch = 0;  ///< of its first sequence
+  std::int64_t* inputs = nullptr;
+  std::int64_t* targets = nullptr;
+  std::int64_t sequences = 0;
+  std::int64_t seq_len = 0;
+};
+
+struct LoaderOptions {
+  std::int64_t seq_len = 256;
+  std::int64_t batch = 1;    ///< sequences of this replica in one step
+  std::int64_t replica = 0;  ///< 0 .. replicas - 1
+  std::int64_t replicas = 1;
+  std::uint64_t seed = 0;           ///< of the order of windows; equal on all replicas
+  std::uint64_t first_step = 0;     ///< global step of the first batch; resuming needs nothing else
+  std::int64_t prefetch = 2;        ///< batches each stage may be ahead
+  std::uint64_t traced_epochs = 5;  ///< epochs from the first batch on whose chunks are traced one by one
+};
+
+class Loader {
+ public:
+  /// corpus, device and trace outlive the loader. Throws Error(data) if the training split has no full
+  /// window, and what the device throws if there is no memory for the buffers.
+  Loader(const Corpus& corpus, const LoaderOptions& options, Device& device, Trace& trace);
+  /// Stops both threads at once, whatever they are doing.
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  /// The batch of the next step, waiting for it if it is not there yet. It is valid until the next call. What
+  /// went wrong in a stage is thrown here, after the batches that were made before it.
+  const Batch& next();
+  /// Seconds that all next() so far have waited.
+  [[nodiscard]] double waited_seconds() const;
+  [[nodiscard]] double steps_per_epoch() const;
+
+ private:
+  struct Pipeline;
+  std::unique_ptr<Pipeline> pipeline_;
+};
+
+}  // namespace isthmus::data
