@@ -1,8 +1,8 @@
 #pragma once
-// Binary archives for messages, checkpoints and configs: little-endian, no type information, bounded when reading.
-// They speak cereal: a type with `template <class Archive> void serialize(Archive& ar) { ar(a, b); }` works with both.
-// Vectors and strings are a u32 count and their elements. A count is believed only as far as the bytes that are really
-// there: nothing is allocated on a stranger's word.
+// Binary archives for messages, checkpoints and configs: little-endian, no type information, bounded when
+// reading. They speak cereal: a type with `template <class Archive> void serialize(Archive& ar) { ar(a, b);
+// }` works with both. Vectors and strings are a u32 count and their elements. A count is believed only as far
+// as the bytes that are really there: nothing is allocated on a stranger's word.
 
 #include <array>
 #include <bit>
@@ -66,8 +66,13 @@ class BoundedReader : public cereal::InputArchive<BoundedReader, cereal::AllowEm
   std::span<const std::byte> rest_;
 };
 
+// Enums go through cereal itself, as their underlying type.
 template <class T>
-concept Number = std::is_arithmetic_v<T> || std::is_enum_v<T>;
+concept Number = std::is_arithmetic_v<T>;
+/// What a vector holds as one block of memory. A bool is not: most bit patterns in it are undefined
+/// behaviour.
+template <class T>
+concept Block = (std::is_arithmetic_v<T> || std::is_enum_v<T>)&&!std::is_same_v<T, bool>;
 
 template <Number T>
 void CEREAL_SAVE_FUNCTION_NAME(BinaryWriter& ar, const T& value) {
@@ -94,7 +99,7 @@ inline void CEREAL_LOAD_FUNCTION_NAME(BoundedReader& ar, std::string& text) {
 template <class T>
 void CEREAL_SAVE_FUNCTION_NAME(BinaryWriter& ar, const std::vector<T>& items) {
   ar(static_cast<std::uint32_t>(items.size()));
-  if constexpr (std::is_trivially_copyable_v<T> && (Number<T> || std::is_same_v<T, std::byte>)) {
+  if constexpr (Block<T>) {
     ar.raw(items.data(), items.size() * sizeof(T));
   } else {
     for (const auto& item : items) ar(item);
@@ -102,7 +107,7 @@ void CEREAL_SAVE_FUNCTION_NAME(BinaryWriter& ar, const std::vector<T>& items) {
 }
 template <class T>
 void CEREAL_LOAD_FUNCTION_NAME(BoundedReader& ar, std::vector<T>& items) {
-  if constexpr (std::is_trivially_copyable_v<T> && (Number<T> || std::is_same_v<T, std::byte>)) {
+  if constexpr (Block<T>) {
     items.resize(ar.count(sizeof(T)));
     ar.raw(items.data(), items.size() * sizeof(T));
   } else {
@@ -119,6 +124,12 @@ template <class A, class B>
 void CEREAL_SERIALIZE_FUNCTION_NAME(BoundedReader& ar, std::pair<A, B>& pair) {
   ar(pair.first, pair.second);
 }
+
+}  // namespace isthmus
+
+CEREAL_SETUP_ARCHIVE_TRAITS(isthmus::BoundedReader, isthmus::BinaryWriter)
+
+namespace isthmus {
 
 template <class T>
 [[nodiscard]] Bytes to_bytes(const T& value) {

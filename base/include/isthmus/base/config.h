@@ -1,13 +1,14 @@
 #pragma once
-// The config archive. A config struct has one function, `void serialize(config::Archive&)`, that visits its keys;
-// from it come the YAML reader and writer, the binary form, the fingerprint, the comparison and the reference in docs.
+// The config archive. A config struct has one function, `void serialize(config::Archive&)`, that visits its
+// keys; from it come the YAML reader and writer, the binary form, the fingerprint, the comparison and the
+// reference in docs.
 //
 //   struct OuterConfig {
 //     std::int64_t sync_every = 30;
 //     OptimizerConfig optimizer;
 //     void serialize(config::Archive& ar) {
-//       ar({"sync_every", &sync_every, config::Scope::agreed, "inner steps between two syncs of a fragment (H)", 1});
-//       ar.section("optimizer", optimizer);
+//       ar({"sync_every", &sync_every, config::Scope::agreed, "inner steps between two syncs of a fragment
+//       (H)", 1}); ar.section("optimizer", optimizer);
 //     }
 //   };
 //
@@ -41,7 +42,8 @@ struct Duration {
   friend bool operator==(const Duration&, const Duration&) = default;
 };
 
-using ValueRef = std::variant<bool*, std::int64_t*, double*, std::string*, Duration*, std::vector<std::int64_t>*>;
+using ValueRef =
+    std::variant<bool*, std::int64_t*, double*, std::string*, Duration*, std::vector<std::int64_t>*>;
 
 inline constexpr double unbounded = std::numeric_limits<double>::infinity();
 
@@ -77,13 +79,15 @@ class Archive {
 };
 
 /// Dotted key -> where it was written and what was written, after `extends` and `--set`.
-/// Files are read whole before any key is judged; a file over 1 MiB, an `extends` chain deeper than 16 or one that
-/// returns to a file already in it is an error. Relative paths in `extends` are relative to the file that names them.
+/// Files are read whole before any key is judged; a file over 1 MiB, an `extends` chain deeper than 16 or one
+/// that returns to a file already in it is an error, and so are more than 4096 keys and list elements.
+/// Relative paths in `extends` are relative to the file that names them.
 class Source {
  public:
   /// Reads one file and what it extends. Throws Error(config) naming file and line.
   static Source from_file(const std::filesystem::path& file);
-  /// For tests and for configs that came over a wire; `name` stands for the file in messages.
+  /// For tests and for configs that came over a wire; `name` stands for the file in messages. `extends` is an
+  /// error: a stranger's text opens no files.
   static Source from_text(std::string_view yaml, std::string_view name);
   /// One `--set a.b=c`; later ones win. The value is read as YAML.
   void set(std::string_view assignment);
@@ -103,8 +107,8 @@ class Source {
   std::vector<Entry> entries_;
 };
 
-/// Fills the config from the source: throws Error(config) naming place, key, value, what was expected and, for an
-/// unknown key, the nearest valid one. Keys absent from the source keep their defaults.
+/// Fills the config from the source: throws Error(config) naming place, key, value, what was expected and,
+/// for an unknown key, the nearest valid one. Keys absent from the source keep their defaults.
 class Reader : public Archive {
  public:
   explicit Reader(const Source& source) : source_(source), used_(source.entries().size(), false) {}
@@ -127,6 +131,7 @@ struct Item {
   Scope scope;
   std::string doc;
   std::string expected;  ///< type, range or choices in words: "integer >= 1"
+  bool is_text = false;  ///< a string: quoted in YAML where it would read back as something else
 };
 
 namespace detail {
@@ -176,9 +181,10 @@ template <class Config>
   return detail::reference_of(list(config));
 }
 
-/// Empty when all agreed and live keys are equal; else a sentence that names the first differing key and both values:
-/// "outer.sync_every is 60 here and 30 at the coordinator".
-[[nodiscard]] std::string first_difference(std::span<const Item> here, std::span<const std::pair<std::string, std::string>> there,
+/// Empty when all agreed and live keys are equal; else a sentence that names the first differing key and both
+/// values: "outer.sync_every is 60 here and 30 at the coordinator".
+[[nodiscard]] std::string first_difference(std::span<const Item> here,
+                                           std::span<const std::pair<std::string, std::string>> there,
                                            std::string_view there_name);
 
 /// The valid key nearest to a misspelt one by edit distance.

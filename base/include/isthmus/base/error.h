@@ -1,6 +1,7 @@
 #pragma once
-// One exception type for everything a user can cause or mend. Its kind decides the exit status of the process, so
-// that scripts can tell a wrong key from a lost peer; programming errors are asserts, not exceptions.
+// One exception type for everything a user can cause or mend. Its kind decides the exit status of the
+// process, so that scripts can tell a wrong key from a lost peer; programming errors are asserts, not
+// exceptions.
 
 #include <stdexcept>
 #include <string>

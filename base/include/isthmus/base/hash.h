@@ -1,5 +1,6 @@
 #pragma once
-// SHA-256 (FIPS 180-4, OpenSSL's implementation) for chain hashes, parameter hashes, file checksums and fingerprints.
+// SHA-256 (FIPS 180-4, OpenSSL's implementation) for chain hashes, parameter hashes, file checksums and
+// fingerprints.
 
 #include <array>
 #include <cstddef>

@@ -11,20 +11,22 @@ namespace isthmus {
 
 struct ProgressState {
   std::uint64_t step = 0, steps = 0;
-  double loss = 0;              ///< nats per token, mean over replicas
-  double tokens_per_second = 0; ///< all replicas
-  double utilization = 0;       ///< 0..1, inner compute time over wall time
+  double loss = 0;                  ///< nats per token, mean over replicas
+  double tokens_per_second = 0;     ///< all replicas
+  double utilization = 0;           ///< 0..1, inner compute time over wall time
   double wire_mbit_per_second = 0;  ///< sent, all replicas
   double eta_seconds = 0;
-  std::string note;             ///< short, e.g. "2/2 live"
+  std::string note;  ///< short, e.g. "2/2 live"
 };
 
 /// At most 79 columns, no newline: fits an 80-column terminal without wrapping.
 [[nodiscard]] std::string format_progress(const ProgressState& state);
 
+/// Used by one thread.
 class Progress {
  public:
-  /// `terminal` false prints a whole line at most every `plain_every`.
+  /// `terminal` false prints a whole line at most every `plain_every`; the first and the last state always
+  /// appear.
   Progress(std::FILE* out, bool terminal, std::chrono::milliseconds plain_every = std::chrono::seconds(5))
       : out_(out), terminal_(terminal), plain_every_(plain_every) {}
   ~Progress() { finish(); }
@@ -37,11 +39,14 @@ class Progress {
   void finish();
 
  private:
+  void print_line();
+
   std::FILE* out_;
   bool terminal_;
   std::chrono::milliseconds plain_every_;
   std::chrono::steady_clock::time_point last_{};
   bool drawn_ = false;
+  std::string line_, shown_;  // the latest state and the one that stands on the screen
 };
 
 /// "1.2 GB", "34.1 kB": SI units.

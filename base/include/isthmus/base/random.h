@@ -1,6 +1,7 @@
 #pragma once
-// Counter-based random numbers: a value is a pure function of (seed, stream, counter), so results never depend on
-// threads, order or device. The mixer is SplitMix64's finaliser (Steele, Lea, Flood 2014) applied to each word in turn.
+// Counter-based random numbers: a value is a pure function of (seed, stream, counter), so results never
+// depend on threads, order or device. The mixer is SplitMix64's finaliser (Steele, Lea, Flood 2014) applied
+// to each word in turn.
 
 #include <cstdint>
 
@@ -14,7 +15,8 @@ namespace isthmus {
 }
 
 /// 64 uniform bits for one counter of one stream.
-[[nodiscard]] constexpr std::uint64_t random_bits(std::uint64_t seed, std::uint64_t stream, std::uint64_t counter) {
+[[nodiscard]] constexpr std::uint64_t random_bits(std::uint64_t seed, std::uint64_t stream,
+                                                  std::uint64_t counter) {
   return mix64(mix64(mix64(seed) ^ stream) ^ counter);
 }
 
@@ -23,8 +25,9 @@ namespace isthmus {
   return static_cast<float>(random_bits(seed, stream, counter) >> 40) * 0x1p-24F;
 }
 
-/// A bijection of [0, size) for each key: `index` is the position in the shuffled order, the result what stands there.
-/// Four Feistel rounds over the next power of four, walking cycles until inside; no array is kept. size >= 1.
+/// A bijection of [0, size) for each key: `index` is the position in the shuffled order, the result what
+/// stands there. Four Feistel rounds over the next power of four, walking cycles until inside; no array is
+/// kept. size >= 1.
 [[nodiscard]] std::uint64_t permute(std::uint64_t index, std::uint64_t size, std::uint64_t key);
 
 }  // namespace isthmus

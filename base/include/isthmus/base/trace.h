@@ -1,8 +1,10 @@
 #pragma once
-// Chrome trace events (chrome://tracing, Perfetto): https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
-// One file per replica. Events are written by one background thread, so that a recording thread only takes a lock and
-// copies; a file cut off by a crash is still readable (the format allows a missing closing bracket).
+// Chrome trace events (chrome://tracing, Perfetto):
+// https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU One file per replica.
+// Events are written by one background thread, so that a recording thread only takes a lock and copies; a
+// file cut off by a crash is still readable (the format allows a missing closing bracket).
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -12,7 +14,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
-#include <vector>
+#include <utility>
 
 namespace isthmus {
 
@@ -24,14 +26,15 @@ class Trace {
 
   /// Records nothing.
   Trace() = default;
-  /// Opens `file` (truncating) for the replica named `process`. At most `max_events` are kept, then recording stops and
-  /// one event says so: a two-week run must not fill the disk. Throws Error(data) if the file cannot be written.
+  /// Opens `file` (truncating) for the replica named `process`. At most `max_events` are kept, then recording
+  /// stops and one event says so: a two-week run must not fill the disk. Throws Error(data) if the file
+  /// cannot be written.
   Trace(const std::filesystem::path& file, std::string_view process, std::uint64_t max_events = 200'000);
   ~Trace();
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
-  /// A finished interval. `args` is a JSON object or empty.
+  /// A finished interval. `args` is a JSON object or empty; it is written as it stands.
   void complete(Row row, std::string_view name, Clock::time_point begin, Clock::time_point end,
                 std::string args = {});
   /// An interval that may overlap others on its row (a fragment in flight); drawn as its own slice.
@@ -59,14 +62,17 @@ class Trace {
   };
 
  private:
-  void push(std::string event);
+  void push(std::string events, std::uint64_t count = 1);
   void write_loop();
+  [[nodiscard]] std::string head(char phase, Row row, std::string_view name, Clock::time_point at) const;
 
   std::ofstream file_;
+  std::uint32_t process_id_ = 0;
+  std::atomic<bool> recording_ = false;  // read without the lock, so that a trace that is off costs nothing
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::vector<std::string> pending_;
-  std::uint64_t left_ = 0;
+  std::string pending_;
+  std::uint64_t left_ = 0, dropped_ = 0;
   bool closing_ = false;
   std::thread writer_;
 };

@@ -1,0 +1,49 @@
+#include "isthmus/base/metrics.h"
+
+#include <cmath>
+
+#include "isthmus/base/error.h"
+
+namespace isthmus {
+
+namespace {
+
+void name_non_finite(nlohmann::ordered_json& value) {
+  if (value.is_structured()) {
+    for (auto& item : value) name_non_finite(item);
+  } else if (value.is_number_float()) {
+    const double number = value.get<double>();
+    if (std::isnan(number)) value = "nan";
+    if (std::isinf(number)) value = number > 0 ? "inf" : "-inf";
+  }
+}
+
+// A process that was killed may have left half a line; the next one must not be glued to it.
+bool ends_in_mid_line(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  char last = '\n';
+  if (in.seekg(-1, std::ios::end)) in.get(last);
+  return last != '\n';
+}
+
+}  // namespace
+
+Metrics::Metrics(const std::filesystem::path& file) {
+  const bool mend = ends_in_mid_line(file);
+  file_.open(file, std::ios::app | std::ios::binary);
+  if (!file_) throw Error(ErrorKind::data, "cannot open " + file.string() + " to append metrics");
+  if (mend) file_ << '\n';
+}
+
+void Metrics::write(const nlohmann::ordered_json& line) {
+  if (!file_.is_open()) return;
+  auto copy = line;
+  name_non_finite(copy);
+  // Names come from hosts and users: bytes that are not UTF-8 must not end a run.
+  const auto text = copy.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
+  const std::lock_guard lock(mutex_);
+  file_ << text << std::flush;
+  if (!file_) throw Error(ErrorKind::data, "cannot write metrics: is the disk full?");
+}
+
+}  // namespace isthmus

@@ -1,0 +1,144 @@
+#include "isthmus/base/progress.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <vector>
+
+namespace isthmus {
+
+namespace {
+
+constexpr std::size_t columns = 79;
+constexpr std::size_t longest_bar = 14, shortest_bar = 4;
+constexpr std::string_view erase_line = "\r\x1b[K";
+constexpr auto redraw_every = std::chrono::milliseconds(50);
+
+struct Scaled {
+  std::string number;
+  std::string_view prefix;
+};
+
+// Three to four digits and an SI prefix; 999.96 becomes "1.0 k", never "1000.0".
+Scaled scaled(double value, int decimals_of_ones = 0) {
+  if (!std::isfinite(value)) return {"?", ""};
+  constexpr std::array<std::string_view, 7> prefixes = {"", "k", "M", "G", "T", "P", "E"};
+  std::size_t i = 0;
+  for (; std::abs(value) >= (i == 0 ? 999.5 : 999.95) && i + 1 < prefixes.size(); ++i) value /= 1000;
+  if (std::abs(value) >= 1000) return {fmt::format("{:.0e}", value), prefixes[i]};
+  return {fmt::format("{:.{}f}", value, i == 0 ? decimals_of_ones : 1), prefixes[i]};
+}
+
+// The text comes from peers' names too: control characters would move the cursor. A column is a code point
+// here.
+std::string clipped(std::string_view text, std::size_t width) {
+  std::string out;
+  std::size_t used = 0;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool continues = (byte & 0xc0) == 0x80;
+    if (!continues && ++used > width) break;
+    out.push_back(byte < 0x20 || byte == 0x7f ? ' ' : c);
+  }
+  return out;
+}
+
+std::string loss_text(double loss) {
+  if (!std::isfinite(loss)) return "?";
+  return std::abs(loss) < 1000 ? fmt::format("{:.3f}", loss) : fmt::format("{:.2e}", loss);
+}
+
+std::string bar(double done, std::size_t width) {
+  const auto full = static_cast<std::size_t>(done * static_cast<double>(width));
+  return fmt::format("[{:#<{}}{:-<{}}] ", "", full, "", width - full);
+}
+
+}  // namespace
+
+std::string format_bytes(double bytes) {
+  const auto [number, prefix] = scaled(bytes);
+  return fmt::format("{} {}B", number, prefix);
+}
+
+std::string format_duration(double seconds) {
+  constexpr double longest = 9999 * 3600.0;
+  if (std::isnan(seconds) || seconds < 0) return "?";
+  if (seconds > longest) return ">9999h";
+  const auto whole = static_cast<std::int64_t>(std::llround(seconds));
+  const auto minutes = whole / 60 % 60;
+  const auto hours = whole / 3600;
+  if (hours == 0) return fmt::format("{}:{:02}", minutes, whole % 60);
+  return fmt::format("{}:{:02}:{:02}", hours, minutes, whole % 60);
+}
+
+std::string format_progress(const ProgressState& state) {
+  const auto tokens = scaled(state.tokens_per_second);
+  const auto wire = scaled(state.wire_mbit_per_second * 1e6, 0);
+  std::string text =
+      state.steps > 0 ? fmt::format("{}/{}", state.step, state.steps) : fmt::format("{}", state.step);
+  const std::vector<std::string> parts = {
+      " loss " + loss_text(state.loss),
+      fmt::format(" {}{} tok/s", tokens.number, tokens.prefix),
+      std::isfinite(state.utilization)
+          ? fmt::format(" util {:.0f}%", 100 * std::clamp(state.utilization, 0.0, 1.0))
+          : " util ?",
+      fmt::format(" {} {}bit/s", wire.number, wire.prefix),
+      " ETA " + format_duration(state.eta_seconds),
+  };
+  for (const auto& part : parts) {
+    if (text.size() + part.size() > columns) break;
+    text += part;
+  }
+  // All parts but the note are ASCII: bytes are columns.
+  std::size_t used = text.size();
+  if (!state.note.empty() && used + 2 <= columns) {
+    const auto note = clipped(state.note, columns - used - 1);
+    used += 1 + static_cast<std::size_t>(
+                    std::count_if(note.begin(), note.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+    text += " " + note;
+  }
+  if (state.steps == 0 || used + shortest_bar + 3 > columns) return text;
+  const double done = std::min(1.0, static_cast<double>(state.step) / static_cast<double>(state.steps));
+  return bar(done, std::min(longest_bar, columns - used - 3)) + text;
+}
+
+void Progress::update(const ProgressState& state) {
+  line_ = format_progress(state);
+  const auto now = std::chrono::steady_clock::now();
+  const bool due = now - last_ >= (terminal_ ? redraw_every : plain_every_);
+  if (!drawn_ || due) {
+    last_ = now;
+    print_line();
+  }
+}
+
+void Progress::message(std::string_view text) {
+  if (terminal_ && drawn_) fmt::print(out_, "{}", erase_line);
+  fmt::print(out_, "{}\n", text);
+  if (terminal_ && drawn_) fmt::print(out_, "{}", shown_);
+  std::fflush(out_);
+}
+
+void Progress::finish() {
+  if (!drawn_) return;
+  if (line_ != shown_) print_line();
+  if (terminal_) fmt::print(out_, "\n");
+  std::fflush(out_);
+  drawn_ = false;
+  shown_.clear();
+}
+
+void Progress::print_line() {
+  if (terminal_) {
+    fmt::print(out_, "{}{}", erase_line, line_);
+  } else {
+    fmt::print(out_, "{}\n", line_);
+  }
+  std::fflush(out_);
+  shown_ = line_;
+  drawn_ = true;
+}
+
+}  // namespace isthmus
