@@ -5,15 +5,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cassert>
 #include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <system_error>
+#include <utility>
 
 #include "isthmus/base/error.h"
 
@@ -32,8 +31,7 @@ constexpr int deepest_nesting = 32;
 
 [[noreturn]] void fail(const std::string& message) { throw Error(ErrorKind::config, message); }
 
-// ---------------------------------------------------------------------------------------------- values as
-// text
+// Values as text
 
 std::string double_quoted(std::string_view text) {
   std::string out = "\"";
@@ -77,10 +75,8 @@ std::string yaml_string(std::string_view text) {
 // Text of others in a message: one line, of bounded length.
 std::string shown(std::string_view text) {
   constexpr std::size_t longest = 80;
-  if (text.size() <= longest)
-    return reads_as_itself(text) || text.find_first_not_of("0123456789.-+eE") == text.npos
-               ? std::string(text)
-               : double_quoted(text);
+  const bool is_number = !text.empty() && text.find_first_not_of("0123456789.-+") == text.npos;
+  if (text.size() <= longest) return is_number ? std::string(text) : yaml_string(text);
   auto end = longest;
   while (end > 0 && (text[end] & 0xc0) == 0x80) --end;  // not in the middle of a UTF-8 character
   return double_quoted(text.substr(0, end)) + "...";
@@ -174,8 +170,7 @@ bool parse(std::string_view text, Duration& value) {
   return std::isfinite(value.seconds);
 }
 
-// ------------------------------------------------------------------------------------------ what a key
-// expects
+// What a key expects
 
 std::string type_words(const bool*) { return "true or false"; }
 std::string type_words(const std::int64_t*) { return "integer"; }
@@ -186,8 +181,9 @@ std::string type_words(const std::vector<std::int64_t>*) { return "list of integ
 
 std::string expected_words(const Key& key) {
   auto words = std::visit([](const auto* value) { return type_words(value); }, key.value);
-  if (!key.choices.empty())
+  if (!key.choices.empty()) {
     return "one of " + joined(key.choices, [](std::string_view choice) { return std::string(choice); });
+  }
   if (key.min == -unbounded && key.max == unbounded) return words;
   const bool is_list = std::holds_alternative<std::vector<std::int64_t>*>(key.value);
   const bool is_duration = std::holds_alternative<Duration*>(key.value);
@@ -202,10 +198,20 @@ std::string expected_words(const Key& key) {
   return fmt::format("{} from {} to {}", words, bound(key.min), bound(key.max));
 }
 
+// Why digits alone were refused, where the range does not say it.
+std::string_view digits_hint(const Key& key, const Source::Entry& entry) {
+  if (entry.values.empty()) return "";
+  const auto& text = entry.values.front();
+  const bool digits = text.size() > 1 && text.find_first_not_of("0123456789") == text.npos;
+  if (!digits || !std::holds_alternative<std::int64_t*>(key.value)) return "";
+  return text.front() == '0' ? " without leading zeros" : text.size() > 18 ? " that fits in 64 bits" : "";
+}
+
 std::string with_article(const std::string& words) {
   if (words.starts_with("integer")) return "an " + words;
-  if (words.starts_with("number") || words.starts_with("duration") || words.starts_with("list"))
+  if (words.starts_with("number") || words.starts_with("duration") || words.starts_with("list")) {
     return "a " + words;
+  }
   return words;
 }
 
@@ -244,7 +250,7 @@ std::string shown(const Source::Entry& entry) {
   return text + "]";
 }
 
-// ------------------------------------------------------------------------------------------------ from YAML
+// From YAML
 
 // Where a text came from, for messages.
 struct Origin {
@@ -258,11 +264,15 @@ struct Origin {
 YAML::Node parse_yaml(const std::string& text, const Origin& origin) {
   try {
     const auto documents = YAML::LoadAll(text);
-    if (documents.size() > 1)
+    if (documents.size() > 1) {
       fail(origin.name + ": holds more than one YAML document; expected one, without \"---\" between");
+    }
     return documents.empty() ? YAML::Node() : documents.front();
   } catch (const YAML::Exception& e) {
-    fail(fmt::format("{}: this is not YAML: {}", origin.place(e.mark), e.msg));
+    auto reason = e.msg.substr(0, 200);  // it may quote the text
+    std::replace_if(
+        reason.begin(), reason.end(), [](char c) { return c < 0x20 || c == 0x7f; }, '?');
+    fail(fmt::format("{}: this is not YAML: {}", origin.place(e.mark), reason));
   }
 }
 
@@ -277,25 +287,31 @@ class Flattener {
     std::map<std::string, std::string> seen;
     for (const auto& pair : node) {
       const auto place = origin_.place(pair.first.Mark());
-      if (!pair.first.IsScalar())
+      if (!pair.first.IsScalar()) {
         fail(place + ": found a key that is not plain text; expected keys like outer.sync_every");
+      }
       const auto& name = pair.first.Scalar();
       const auto key = prefix + name;
-      if (key.size() > longest_key)
+      if (key.size() > longest_key) {
         fail(fmt::format("{}: key {} is longer than {} bytes", place, shown(key), longest_key));
+      }
       once(seen, key, place);
-      if (depth > deepest_nesting)
+      count(1, 0, place);
+      if (depth > deepest_nesting) {
         fail(fmt::format("{}: {} is nested more than {} deep", place, shown(key), deepest_nesting));
+      }
       value(pair.second, key, place, depth);
     }
   }
 
   void value(const YAML::Node& node, const std::string& key, const std::string& place, int depth = 0) {
-    count(1, 0, place);
     if (node.IsMap() && node.size() > 0) return map(node, key + ".", depth + 1);
     Source::Entry entry{key, {}, node.IsSequence(), place, {}};
     if (node.IsSequence()) {
-      for (const auto& item : node) entry.values.push_back(scalar(item, key, place));
+      for (const auto& item : node) {
+        count(1, 0, place);
+        entry.values.push_back(scalar(item, key, place));
+      }
     } else {
       entry.values.push_back(scalar(node, key, place));
     }
@@ -307,25 +323,29 @@ class Flattener {
 
  private:
   std::string scalar(const YAML::Node& node, const std::string& key, const std::string& place) {
-    if (node.IsMap() && node.size() == 0)
+    if (node.IsMap() && node.size() == 0) {
       fail(fmt::format("{}: {} is an empty map; leave it out or give it keys", place, shown(key)));
+    }
     if (!node.IsDefined() || node.IsNull()) {
       fail(fmt::format("{}: {} has no value; expected one (an empty text is written \"\")", place,
                        shown(key)));
     }
-    if (!node.IsScalar())
+    if (!node.IsScalar()) {
       fail(fmt::format("{}: {} is a list that holds a list or a map; expected plain values", place,
                        shown(key)));
+    }
     // "?" is a plain value, "!" a quoted one.
     if (const auto& tag = node.Tag(); tag != "?" && tag != "!" && !tag.empty()) {
       fail(fmt::format("{}: {} has the tag {}; expected a value without one", place, shown(key), shown(tag)));
     }
-    count(1, node.Scalar().size(), place);
+    count(0, node.Scalar().size(), place);
     return node.Scalar();
   }
 
   void count(std::size_t values, std::size_t bytes, const std::string& place) {
-    if (values > values_left_) fail(fmt::format("{}: more than {} keys and values", place, most_values));
+    if (values > values_left_) {
+      fail(fmt::format("{}: more than {} keys and list elements", place, most_values));
+    }
     if (bytes > bytes_left_) fail(fmt::format("{}: values take more than {} bytes", place, most_bytes));
     values_left_ -= values;
     bytes_left_ -= bytes;
@@ -334,8 +354,9 @@ class Flattener {
   static void once(std::map<std::string, std::string>& seen, const std::string& key,
                    const std::string& place) {
     const auto [first, is_new] = seen.emplace(key, place);
-    if (!is_new)
+    if (!is_new) {
       fail(fmt::format("{}: {} is given twice; it stands at {} already", place, shown(key), first->second));
+    }
   }
 
   const Origin& origin_;
@@ -346,8 +367,9 @@ class Flattener {
 
 std::string read_text(const fs::path& file, const std::string& asked_by) {
   std::error_code ignored;
-  if (fs::is_directory(file, ignored))
+  if (fs::is_directory(file, ignored)) {
     fail(fmt::format("{}cannot read {}: it is a folder", asked_by, file.string()));
+  }
   std::ifstream in(file, std::ios::binary);
   if (!in) {
     fail(
@@ -366,7 +388,7 @@ struct SourceBuilder {
   Source source;
   std::vector<fs::path> open;  // the chain of files that are being read
   std::size_t files = 0;
-  std::size_t values_left = 2 * most_values;
+  std::size_t values_left = most_values;
   std::size_t bytes_left = most_bytes;
 
   std::vector<Source::Entry> flatten(const std::string& text, const Origin& origin) {
@@ -472,7 +494,7 @@ void Source::put(Entry entry) {
   }
 }
 
-// ------------------------------------------------------------------------------------------ into the structs
+// Into the structs
 
 void Reader::visit(const std::string& path, const Key& key) {
   known_.push_back(path);
@@ -482,8 +504,8 @@ void Reader::visit(const std::string& path, const Key& key) {
   if (found == entries.end()) return;
   used_[static_cast<std::size_t>(found - entries.begin())] = true;
   if (!std::visit([&](auto* value) { return fill(key, *found, *value); }, key.value)) {
-    fail(fmt::format("{} is {} ({}); expected {}", path, shown(*found), found->place,
-                     with_article(expected_words(key))));
+    fail(fmt::format("{} is {} ({}); expected {}{}", path, shown(*found), found->place,
+                     with_article(expected_words(key)), digits_hint(key, *found)));
   }
 }
 
@@ -542,8 +564,7 @@ std::string nearest(std::string_view key, std::span<const std::string> valid) {
   return best == valid.end() ? std::string() : *best;
 }
 
-// ------------------------------------------------------------------------------------------ out of the
-// structs
+// Out of the structs
 
 namespace detail {
 

@@ -6,10 +6,12 @@
 
 #include <array>
 #include <bit>
+#include <cassert>
 #include <cereal/cereal.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -30,6 +32,11 @@ class BinaryWriter : public cereal::OutputArchive<BinaryWriter, cereal::AllowEmp
   void raw(const void* data, std::size_t size) {
     const auto* begin = static_cast<const std::byte*>(data);
     bytes_.insert(bytes_.end(), begin, begin + size);
+  }
+  void count(std::size_t n) {
+    assert(n <= std::numeric_limits<std::uint32_t>::max());
+    const auto written = static_cast<std::uint32_t>(n);
+    raw(&written, sizeof written);
   }
   [[nodiscard]] Bytes take() { return std::move(bytes_); }
 
@@ -89,7 +96,7 @@ void CEREAL_LOAD_FUNCTION_NAME(BoundedReader& ar, T& value) {
   }
 }
 inline void CEREAL_SAVE_FUNCTION_NAME(BinaryWriter& ar, const std::string& text) {
-  ar(static_cast<std::uint32_t>(text.size()));
+  ar.count(text.size());
   ar.raw(text.data(), text.size());
 }
 inline void CEREAL_LOAD_FUNCTION_NAME(BoundedReader& ar, std::string& text) {
@@ -98,7 +105,7 @@ inline void CEREAL_LOAD_FUNCTION_NAME(BoundedReader& ar, std::string& text) {
 }
 template <class T>
 void CEREAL_SAVE_FUNCTION_NAME(BinaryWriter& ar, const std::vector<T>& items) {
-  ar(static_cast<std::uint32_t>(items.size()));
+  ar.count(items.size());
   if constexpr (Block<T>) {
     ar.raw(items.data(), items.size() * sizeof(T));
   } else {
