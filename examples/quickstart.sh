@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Two replicas on this machine train a small byte-level model on libtorch's own C++ headers:
+#
+#     examples/quickstart.sh [--build-only] [--set key=value ...]
+#
+# The first run installs and builds what is missing (see scripts/setup.sh); what follows goes to `isthmus launch`.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+build_only=no arguments=()
+for argument in "$@"; do
+  if [ "$argument" = --build-only ]; then build_only=yes; else arguments+=("$argument"); fi
+done
+"$root/scripts/setup.sh" release
+[ $build_only = no ] || exit 0
+exec "$root/build/release/isthmus" launch "$root/configs/quickstart.yaml" "${arguments[@]}"
