@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# scripts/tidy.sh [--all] [FILE ...]: clang-tidy with the checks in .clang-tidy over our C++ sources, as the release
+# build compiles them. trainer/ and app/ take about half a minute a file, for libtorch's headers, so they are read only
+# with --all or by name.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+database=build/release/compile_commands.json
+[ -f $database ] || { echo "no $database; run scripts/setup.sh first" >&2 && exit 1; }
+clang_tidy=$(command -v clang-tidy-14 || command -v clang-tidy) ||
+  { echo "no clang-tidy; install the package clang-tidy-14" >&2 && exit 1; }
+
+slow=no files=()
+for argument in "$@"; do
+  if [ "$argument" = --all ]; then slow=yes; else files+=("$argument"); fi
+done
+if [ ${#files[@]} -eq 0 ]; then
+  folders=(base quant data outer_sync)
+  [ $slow = no ] || folders+=(trainer app)
+  mapfile -t files < <(git ls-files --cached --others --exclude-standard -- "${folders[@]/%//*.cpp}")
+fi
+
+# Only what the build compiles; clang does not read the precompiled headers that g++ made.
+for file in "${files[@]}"; do
+  ! grep -qF "\"file\": \"$PWD/$file\"" $database || printf '%s\0' "$file"
+done | xargs -0 -r -n 1 -P "$(nproc)" "$clang_tidy" -p build/release --quiet \
+  --extra-arg=-Wno-unknown-warning-option --extra-arg=-Wno-ignored-optimization-argument
