@@ -9,6 +9,8 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 # -O3 for the codecs' loops; asserts stay in all builds: they are cheap here and guard agreed state.
 set(CMAKE_CXX_FLAGS_RELEASE "-O3")
+# CMake's own adds -DNDEBUG; sanitizer builds are where asserts matter most.
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g")
 
 find_program(CCACHE ccache)
 if(CCACHE)
