@@ -90,7 +90,7 @@ Values pinned_input() {
   return out;
 }
 
-// Digests from an implementation in another language, with exact arithmetic where this one has tricks.
+// Digests printed by pinned_digests.py, which has exact fractions where the codecs have tricks.
 TEST(CodecLayout, PinnedDigests) {
   const auto x = pinned_input();
   const auto digest = [&](CodecKind kind) { return hash_of(encoded({kind, 128}, x)).hex(); };
