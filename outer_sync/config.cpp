@@ -20,16 +20,22 @@ void OuterOptimizerConfig::serialize(config::Archive& ar) {
 }
 
 void OuterConfig::serialize(config::Archive& ar) {
-  ar({"method", &method, Scope::agreed, "how replicas are kept together", -config::unbounded, config::unbounded, methods});
+  ar({"method", &method, Scope::agreed, "how replicas are kept together", -config::unbounded,
+      config::unbounded, methods});
   ar({"num_fragments", &num_fragments, Scope::agreed, "fragments P that are synchronised in turn", 1, 1e9});
   ar({"sync_every", &sync_every, Scope::agreed, "inner steps H between two syncs of one fragment", 1, 1e9});
-  ar({"sync_delay", &sync_delay, Scope::agreed, "inner steps tau between sending a fragment and applying its result", 0, 1e9});
-  ar({"merge_alpha", &merge_alpha, Scope::agreed, "weight of the local parameters when a result is merged", 0, 1});
-  ar({"codec", &codec, Scope::agreed, "format of outer gradients on the wire", -config::unbounded, config::unbounded, codecs});
+  ar({"sync_delay", &sync_delay, Scope::agreed,
+      "inner steps tau between sending a fragment and applying its result", 0, 1e9});
+  ar({"merge_alpha", &merge_alpha, Scope::agreed, "weight of the local parameters when a result is merged", 0,
+      1});
+  ar({"codec", &codec, Scope::agreed, "format of outer gradients on the wire", -config::unbounded,
+      config::unbounded, codecs});
   ar({"codec_block", &codec_block, Scope::agreed, "elements that share one scale", 16, 4096});
   ar({"error_feedback", &error_feedback, Scope::agreed, "carry what the codec lost into the next round"});
-  ar({"chunk_elements", &chunk_elements, Scope::agreed, "elements of a chunk, a multiple of codec_block", 16, 16777216});
-  ar({"warmup_steps", &warmup_steps, Scope::agreed, "first steps with gradients averaged every step", 0, 1e12});
+  ar({"chunk_elements", &chunk_elements, Scope::agreed, "elements of a chunk, a multiple of codec_block", 16,
+      16777216});
+  ar({"warmup_steps", &warmup_steps, Scope::agreed, "first steps with gradients averaged every step", 0,
+      1e12});
   ar({"warmup_codec", &warmup_codec, Scope::agreed, "format of warm-up gradients, always with error feedback",
       -config::unbounded, config::unbounded, codecs});
   ar({"final_sync", &final_sync, Scope::agreed, "one more round of every fragment after the last step"});
@@ -44,14 +50,18 @@ void OuterConfig::resolve() {
   }
   if (method == "diloco") num_fragments = 1;
   if (method == "local_sgd") optimizer = {.lr = 1, .momentum = 0, .nesterov = false};
-  if (codec_block % 2 != 0) refuse("outer.codec_block is " + std::to_string(codec_block) + "; expected an even number");
+  if (codec_block % 2 != 0)
+    refuse("outer.codec_block is " + std::to_string(codec_block) + "; expected an even number");
   if (chunk_elements % codec_block != 0) {
-    refuse("outer.chunk_elements is " + std::to_string(chunk_elements) + "; expected a multiple of outer.codec_block (" +
-           std::to_string(codec_block) + "), so that no block is cut");
+    refuse("outer.chunk_elements is " + std::to_string(chunk_elements) +
+           "; expected a multiple of outer.codec_block (" + std::to_string(codec_block) +
+           "), so that no block is cut");
   }
   if (!data_parallel() && sync_delay >= sync_every) {
-    refuse("outer.sync_delay is " + std::to_string(sync_delay) + " and outer.sync_every is " + std::to_string(sync_every) +
-           "; expected sync_delay < sync_every: a fragment's result must be applied before the fragment is sent again");
+    refuse("outer.sync_delay is " + std::to_string(sync_delay) + " and outer.sync_every is " +
+           std::to_string(sync_every) +
+           "; expected sync_delay < sync_every: a fragment's result must be applied before the fragment is "
+           "sent again");
   }
 }
 
@@ -69,13 +79,17 @@ void EmulateConfig::serialize(config::Archive& ar) {
 }
 
 void NetworkConfig::serialize(config::Archive& ar) {
-  ar({"coordinator", &coordinator, Scope::per_site, "HOST:PORT of the coordinator; port 0 lets `launch` choose"});
-  ar({"listen", &listen, Scope::per_site, "ADDRESS:PORT this worker accepts peers at; port 0 for any free one"});
+  ar({"coordinator", &coordinator, Scope::per_site,
+      "HOST:PORT of the coordinator; port 0 lets `launch` choose"});
+  ar({"listen", &listen, Scope::per_site,
+      "ADDRESS:PORT this worker accepts peers at; port 0 for any free one"});
   ar({"advertise", &advertise, Scope::per_site, "HOST:PORT that peers dial; empty for the listen address"});
   ar({"lanes", &lanes, Scope::agreed, "TCP connections for bulk to each peer", 1, 64});
   ar({"heartbeat", &heartbeat, Scope::per_site, "time between two heartbeats", 0.05, 60});
-  ar({"detect_timeout", &detect_timeout, Scope::per_site, "silence after which a peer counts as lost", 0.2, 3600});
-  ar({"join_timeout", &join_timeout, Scope::per_site, "how long to wait for all replicas at the start", 0.2, 86400});
+  ar({"detect_timeout", &detect_timeout, Scope::per_site, "silence after which a peer counts as lost", 0.2,
+      3600});
+  ar({"join_timeout", &join_timeout, Scope::per_site, "how long to wait for all replicas at the start", 0.2,
+      86400});
   ar.section("emulate", emulate);
 }
 

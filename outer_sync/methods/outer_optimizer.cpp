@@ -6,7 +6,8 @@
 
 namespace isthmus::outer_sync {
 
-void OuterOptimizer::step(std::span<const float> gradient, std::span<float> theta, std::span<float> velocity) const {
+void OuterOptimizer::step(std::span<const float> gradient, std::span<float> theta,
+                          std::span<float> velocity) const {
   assert(gradient.size() == theta.size() && theta.size() == velocity.size());
   for (std::size_t i = 0; i < theta.size(); ++i) {
     const float g = gradient[i];

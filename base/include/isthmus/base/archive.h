@@ -30,8 +30,9 @@ class BinaryWriter : public cereal::OutputArchive<BinaryWriter, cereal::AllowEmp
  public:
   BinaryWriter() : OutputArchive(this) {}
   void raw(const void* data, std::size_t size) {
-    const auto* begin = static_cast<const std::byte*>(data);
-    bytes_.insert(bytes_.end(), begin, begin + size);
+    const auto at = bytes_.size();
+    bytes_.resize(at + size);
+    if (size > 0) std::memcpy(bytes_.data() + at, data, size);
   }
   void count(std::size_t n) {
     assert(n <= std::numeric_limits<std::uint32_t>::max());

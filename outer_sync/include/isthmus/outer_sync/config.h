@@ -31,8 +31,9 @@ struct OuterConfig {
   OuterOptimizerConfig optimizer;
   void serialize(config::Archive& ar);
 
-  /// The method's own rules, applied after reading: diloco is one fragment without delay, local_sgd plain averaging.
-  /// Throws Error(config) for settings that cannot work together (tau >= H, a block that does not divide the chunk).
+  /// The method's own rules, applied after reading: diloco is one fragment without delay, local_sgd plain
+  /// averaging. Throws Error(config) for settings that cannot work together (tau >= H, a block that does not
+  /// divide the chunk).
   void resolve();
   [[nodiscard]] quant::CodecSpec codec_spec() const;
   [[nodiscard]] quant::CodecSpec warmup_codec_spec() const;

@@ -1,6 +1,6 @@
 #pragma once
-// How the flat parameter buffer is cut: fragments (the unit of synchronisation) and chunks (the unit of ownership,
-// transfer, retry and reduction). Cut once, never changed during a run; the same on all members.
+// How the flat parameter buffer is cut: fragments (the unit of synchronisation) and chunks (the unit of
+// ownership, transfer, retry and reduction). Cut once, never changed during a run; the same on all members.
 
 #include <cstdint>
 #include <span>
@@ -27,8 +27,9 @@ using ChunkId = std::uint32_t;  ///< counts through all fragments in order
 class FragmentLayout {
  public:
   FragmentLayout() = default;
-  /// `chunk_elements` is rounded by nobody: it must be a multiple of the codec's block, so that cutting a fragment
-  /// into chunks never splits a block. Throws Error(config) for empty or overlapping fragments or a zero chunk.
+  /// `chunk_elements` is rounded by nobody: it must be a multiple of the codec's block, so that cutting a
+  /// fragment into chunks never splits a block. Throws Error(config) for empty or overlapping fragments or a
+  /// zero chunk.
   FragmentLayout(std::vector<Range> fragments, std::uint64_t chunk_elements);
 
   [[nodiscard]] std::span<const Range> fragments() const { return fragments_; }
@@ -41,7 +42,9 @@ class FragmentLayout {
     ChunkId first, last;
     [[nodiscard]] ChunkId size() const { return last - first; }
   };
-  [[nodiscard]] ChunkSpan chunks_of(FragmentId p) const { return {first_chunk_.at(p), first_chunk_.at(p + 1)}; }
+  [[nodiscard]] ChunkSpan chunks_of(FragmentId p) const {
+    return {first_chunk_.at(p), first_chunk_.at(p + 1)};
+  }
   [[nodiscard]] FragmentId fragment_of(ChunkId k) const { return fragment_of_.at(k); }
   /// Length of the flat buffer that holds all fragments.
   [[nodiscard]] std::uint64_t buffer_size() const { return fragments_.empty() ? 0 : fragments_.back().end(); }

@@ -1,5 +1,6 @@
 #pragma once
-// The outer step and the merge, on agreed state: fp32, one rounding per written operation, elements independent.
+// The outer step and the merge, on agreed state: fp32, one rounding per written operation, elements
+// independent.
 
 #include <span>
 

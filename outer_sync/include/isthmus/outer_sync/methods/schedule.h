@@ -1,6 +1,6 @@
 #pragma once
-// When fragments are sent and applied: Streaming DiLoCo (arXiv 2501.18512, Algorithm 2). DiLoCo is P = 1, tau = 0.
-// Every member computes the same points from the agreed config alone.
+// When fragments are sent and applied: Streaming DiLoCo (arXiv 2501.18512, Algorithm 2). DiLoCo is P = 1, tau
+// = 0. Every member computes the same points from the agreed config alone.
 
 #include <cstdint>
 #include <vector>
@@ -11,10 +11,14 @@ namespace isthmus::outer_sync {
 
 class Schedule {
  public:
-  /// P fragments, each synchronised every H steps, results applied tau steps later; steps up to `warmup_steps` are
-  /// synchronous and have no points. Requires P >= 1, H >= 1, tau < H.
-  Schedule(FragmentId num_fragments, std::uint64_t sync_every, std::uint64_t sync_delay, std::uint64_t warmup_steps)
-      : num_fragments_(num_fragments), sync_every_(sync_every), sync_delay_(sync_delay), warmup_steps_(warmup_steps) {}
+  /// P fragments, each synchronised every H steps, results applied tau steps later; steps up to
+  /// `warmup_steps` are synchronous and have no points. Requires P >= 1, H >= 1, tau < H.
+  Schedule(FragmentId num_fragments, std::uint64_t sync_every, std::uint64_t sync_delay,
+           std::uint64_t warmup_steps)
+      : num_fragments_(num_fragments),
+        sync_every_(sync_every),
+        sync_delay_(sync_delay),
+        warmup_steps_(warmup_steps) {}
 
   /// Steps count from 1. Offset of fragment p: floor(p H / P).
   [[nodiscard]] std::uint64_t offset(FragmentId p) const { return p * sync_every_ / num_fragments_; }

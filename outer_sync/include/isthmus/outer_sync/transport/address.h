@@ -1,0 +1,19 @@
+#pragma once
+// HOST:PORT as people write it: "127.0.0.1:7000", "[::1]:7000", "coordinator.example:7000".
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace isthmus::outer_sync {
+
+struct Address {
+  std::string host;
+  std::uint16_t port = 0;
+  [[nodiscard]] std::string to_string() const;  ///< IPv6 in brackets
+};
+
+/// Throws Error(config) naming `what` (a key or flag), the text and the form expected.
+[[nodiscard]] Address parse_address(std::string_view text, std::string_view what);
+
+}  // namespace isthmus::outer_sync

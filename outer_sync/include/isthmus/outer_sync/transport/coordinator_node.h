@@ -1,0 +1,44 @@
+#pragma once
+// The coordinator on the network. `run` serves until the run has ended.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "isthmus/outer_sync/config.h"
+#include "isthmus/outer_sync/protocol/coordinator.h"
+
+namespace isthmus::outer_sync {
+
+/// What the application is told; called on the thread of `run`.
+class CoordinatorObserver {
+ public:
+  virtual ~CoordinatorObserver() = default;
+  virtual void message(const std::string& text) = 0;
+  virtual void members_changed(const protocol::Coordinator& coordinator) = 0;
+  virtual void evaluated(std::uint64_t step, double loss) = 0;
+};
+
+class CoordinatorNode {
+ public:
+  /// Binds `network.coordinator`; Error(config) naming the address when it is in use. The options' token is
+  /// made here.
+  CoordinatorNode(const NetworkConfig& network, protocol::CoordinatorOptions options,
+                  CoordinatorObserver& observer);
+  ~CoordinatorNode();
+  CoordinatorNode(const CoordinatorNode&) = delete;
+  CoordinatorNode& operator=(const CoordinatorNode&) = delete;
+
+  [[nodiscard]] std::uint16_t port() const;
+  /// Blocks until the run has ended and everybody was told.
+  [[nodiscard]] protocol::Ended run();
+  /// Safe from any thread.
+  void request_stop(const std::string& reason);
+  [[nodiscard]] const protocol::Coordinator& coordinator() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace isthmus::outer_sync

@@ -1,0 +1,285 @@
+#include "isthmus/outer_sync/outer_loop.h"
+
+#include <algorithm>
+#include <cassert>
+#include <string>
+
+#include "isthmus/base/archive.h"
+#include "isthmus/base/error.h"
+
+namespace isthmus::outer_sync {
+namespace {
+
+double seconds_since(Trace::Clock::time_point begin) {
+  return std::chrono::duration<double>(Trace::Clock::now() - begin).count();
+}
+
+std::string round_args(FragmentId p, protocol::Round round) {
+  return "{\"fragment\":" + std::to_string(p) + ",\"round\":" + std::to_string(round) + "}";
+}
+
+/// A chunk's part of a per-element buffer that may be absent.
+std::span<float> part(std::vector<float>& buffer, const Range& chunk) {
+  return buffer.empty() ? std::span<float>() : std::span(buffer).subspan(chunk.begin, chunk.size);
+}
+
+}  // namespace
+
+protocol::CodecPlan codec_plan(const OuterConfig& config) {
+  return {.codec = config.codec_spec(),
+          .warmup_codec = config.warmup_codec_spec(),
+          .warmup_rounds = static_cast<protocol::Round>(config.warmup_steps)};
+}
+
+OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout, LocalParameters& local,
+                     RoundExchange& exchange, Trace& trace)
+    : layout_(layout),
+      local_(local),
+      exchange_(exchange),
+      trace_(trace),
+      codecs_(codec_plan(config)),
+      schedule_(layout.fragment_count(), static_cast<std::uint64_t>(config.sync_every),
+                static_cast<std::uint64_t>(config.sync_delay),
+                static_cast<std::uint64_t>(config.warmup_steps)),
+      optimizer_{static_cast<float>(config.optimizer.lr), static_cast<float>(config.optimizer.momentum),
+                 config.optimizer.nesterov},
+      alpha_(static_cast<float>(config.merge_alpha)),
+      final_sync_(config.final_sync),
+      fragments_(layout.fragment_count()),
+      velocity_(layout.buffer_size(), 0.0F),
+      residual_(config.error_feedback ? layout.buffer_size() : 0, 0.0F),
+      gradient_residual_(config.warmup_steps > 0 ? layout.buffer_size() : 0, 0.0F) {
+  const auto initial = local_.read({0, layout_.buffer_size()});
+  global_.assign(initial.begin(), initial.end());
+}
+
+// ---- synchronous warm-up ----
+
+void OuterLoop::average_gradients(std::span<float> gradients) {
+  assert(synchronous() && gradients.size() == layout_.buffer_size());
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+    const auto round = fragments_[p].round + 1;
+    const auto chunks = layout_.chunks_of(p);
+    in_flight_.push_back({p, round, Trace::Clock::now(), std::nullopt});
+    for (auto k = chunks.first; k < chunks.last; ++k) {
+      const auto& chunk = layout_.chunk(k);
+      Bytes bytes(quant::encoded_size(codecs_.of(round), chunk.size));
+      if (!quant::encode(codecs_.of(round), gradients.subspan(chunk.begin, chunk.size),
+                         part(gradient_residual_, chunk), bytes)) {
+        throw Error(ErrorKind::divergence, "a gradient is not finite at step " + std::to_string(step_ + 1));
+      }
+      exchange_.contribute(k, round, std::move(bytes));
+    }
+  }
+  for (; !in_flight_.empty(); in_flight_.pop_front()) {
+    auto& flight = in_flight_.front();
+    fetch(flight, Waiting::warmup);
+    const auto& range = layout_.fragment(flight.fragment);
+    decode_round(flight, codecs_.of(flight.round), gradients.subspan(range.begin, range.size));
+    record(flight);
+    ++stats_.warmup_rounds;
+  }
+}
+
+// ---- the schedule ----
+
+void OuterLoop::after_step() {
+  ++step_;
+  if (step_ <= schedule_.warmup_steps()) {
+    if (step_ < schedule_.warmup_steps()) return;
+    std::ranges::copy(local_.read({0, layout_.buffer_size()}), global_.begin());
+    gradient_residual_ = {};
+    return;
+  }
+  for (const auto p : schedule_.sends_at(step_)) send(p);
+  for (const auto p : schedule_.applies_at(step_)) apply(p, alpha_, Waiting::stall);
+}
+
+void OuterLoop::finish() {
+  apply_all_in_flight(Waiting::finish);
+  if (step_ <= schedule_.warmup_steps() || !final_sync_) return;
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) send(p);
+  // Nobody trains on from here: the local parameters become the global ones.
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) apply(p, 0.0F, Waiting::finish);
+}
+
+void OuterLoop::apply_all_in_flight(Waiting why) {
+  while (!in_flight_.empty()) apply(in_flight_.front().fragment, alpha_, why);
+}
+
+// ---- one fragment ----
+
+void OuterLoop::send(FragmentId p) {
+  const auto round = fragments_[p].round + 1;
+  const Trace::Scope scope(trace_, Trace::Row::outer, "encode", round_args(p, round));
+  const auto& fragment = layout_.fragment(p);
+  const auto local = local_.read(fragment);
+  const auto chunks = layout_.chunks_of(p);
+  in_flight_.push_back({p, round, Trace::Clock::now(), std::nullopt});
+  for (auto k = chunks.first; k < chunks.last; ++k) {
+    const auto& chunk = layout_.chunk(k);
+    Bytes bytes(quant::encoded_size(codecs_.of(round), chunk.size));
+    if (!quant::encode_difference(codecs_.of(round), std::span(global_).subspan(chunk.begin, chunk.size),
+                                  local.subspan(chunk.begin - fragment.begin, chunk.size),
+                                  part(residual_, chunk), bytes)) {
+      throw Error(ErrorKind::divergence, "an outer gradient is not finite in fragment " + std::to_string(p) +
+                                             " at step " + std::to_string(step_));
+    }
+    exchange_.contribute(k, round,
+                         std::move(bytes));  // at once: the next chunk is encoded while this one travels
+  }
+}
+
+void OuterLoop::apply(FragmentId p, float alpha, Waiting why) {
+  const auto at = std::ranges::find(in_flight_, p, &InFlight::fragment);
+  if (at == in_flight_.end()) return;  // the warm-up ended less than tau steps ago: nothing was sent
+  auto flight = std::move(*at);
+  in_flight_.erase(at);
+  fetch(flight, why);
+
+  const Trace::Scope scope(trace_, Trace::Row::outer, "apply", round_args(p, flight.round));
+  const auto& fragment = layout_.fragment(p);
+  decoded_.resize(fragment.size);
+  decode_round(flight, codecs_.of(flight.round), decoded_);
+  const auto global = std::span(global_).subspan(fragment.begin, fragment.size);
+  optimizer_.step(decoded_, global, std::span(velocity_).subspan(fragment.begin, fragment.size));
+  merge(alpha, global, local_.modify(fragment));
+  local_.modified(fragment);
+  record(flight);
+}
+
+double& OuterLoop::waited(Waiting why) {
+  if (why == Waiting::warmup) return stats_.warmup_wait_seconds;
+  if (why == Waiting::finish) return stats_.finish_seconds;
+  return stats_.stall_seconds;
+}
+
+void OuterLoop::fetch(InFlight& flight, Waiting why) {
+  if (flight.results) return;
+  const auto begin = Trace::Clock::now();
+  const Trace::Scope scope(trace_, Trace::Row::train, "outer_wait",
+                           round_args(flight.fragment, flight.round));
+  flight.results = exchange_.wait(flight.fragment, flight.round);
+  waited(why) += seconds_since(begin);
+}
+
+void OuterLoop::decode_round(const InFlight& flight, const quant::CodecSpec& codec, std::span<float> out) {
+  const auto begin = layout_.fragment(flight.fragment).begin;
+  const auto chunks = layout_.chunks_of(flight.fragment);
+  for (auto k = chunks.first; k < chunks.last; ++k) {
+    const auto& chunk = layout_.chunk(k);
+    if (!quant::decode(codec, *(*flight.results)[k - chunks.first],
+                       out.subspan(chunk.begin - begin, chunk.size))) {
+      throw Error(ErrorKind::divergence, "the result of chunk " + std::to_string(k) + " in round " +
+                                             std::to_string(flight.round) + " does not decode");
+    }
+  }
+}
+
+/// Extends the fragment's hash chain: h_r = hash(h_{r-1}, p, r, result bytes in chunk order).
+void OuterLoop::record(const InFlight& flight) {
+  auto& state = fragments_[flight.fragment];
+  Hasher hasher;
+  hasher.update(std::as_bytes(std::span(state.chain.bytes))).update(flight.fragment).update(flight.round);
+  for (const auto& bytes : *flight.results) hasher.update(std::span(*bytes));
+  state = {flight.round, hasher.finish()};
+  ++stats_.rounds;
+  trace_.async(Trace::Row::outer, "fragment in flight", (std::uint64_t{flight.fragment} << 32) | flight.round,
+               flight.sent, Trace::Clock::now(), round_args(flight.fragment, flight.round));
+  exchange_.applied(flight.fragment, flight.round, state.chain);
+}
+
+// ---- what others look at ----
+
+std::span<const float> OuterLoop::global_parameters() {
+  if (step_ < schedule_.warmup_steps()) {  // in the synchronous phase local and global parameters are one
+    std::ranges::copy(local_.read({0, layout_.buffer_size()}), global_.begin());
+  }
+  return global_;
+}
+
+Digest OuterLoop::global_hash() { return hash_of(std::as_bytes(global_parameters())); }
+
+// ---- checkpoints ----
+
+namespace {
+
+struct SavedFlight {
+  FragmentId fragment = 0;
+  protocol::Round round = 0;
+  std::vector<Bytes> results;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(fragment, round, results);
+  }
+};
+
+struct SavedState {
+  std::uint64_t step = 0;
+  std::vector<protocol::FragmentState> fragments;
+  std::vector<float> global, velocity, residual, gradient_residual;
+  std::vector<SavedFlight> in_flight;
+  std::vector<std::vector<float>> owner_residuals;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(step, fragments, global, velocity, residual, gradient_residual, in_flight, owner_residuals);
+  }
+};
+
+}  // namespace
+
+Bytes OuterLoop::save() {
+  SavedState state;
+  for (auto& flight : in_flight_) {
+    fetch(flight, Waiting::save);
+    auto& saved = state.in_flight.emplace_back(SavedFlight{flight.fragment, flight.round, {}});
+    for (const auto& bytes : *flight.results) saved.results.push_back(*bytes);
+  }
+  state.step = step_;
+  state.fragments = fragments_;
+  const auto global = global_parameters();
+  state.global.assign(global.begin(), global.end());
+  state.velocity = velocity_;
+  state.residual = residual_;
+  state.gradient_residual = gradient_residual_;
+  state.owner_residuals = exchange_.reducer().residuals();
+  return to_bytes(state);
+}
+
+void OuterLoop::restore(std::span<const std::byte> bytes) {
+  const auto refuse = [](const char* what) {
+    throw Error(ErrorKind::data, std::string("checkpoint: the outer loop's state ") + what);
+  };
+  SavedState state;
+  try {
+    state = from_bytes<SavedState>(bytes);
+  } catch (const Error&) {
+    refuse("is cut short or not one");
+  }
+  const auto n = layout_.buffer_size();
+  const bool in_warmup = state.step < schedule_.warmup_steps();
+  if (state.fragments.size() != fragments_.size() || state.global.size() != n || state.velocity.size() != n ||
+      state.residual.size() != residual_.size() || state.gradient_residual.size() != (in_warmup ? n : 0)) {
+    refuse("is of another layout or other settings");
+  }
+  std::deque<InFlight> in_flight;
+  for (auto& saved : state.in_flight) {
+    if (saved.fragment >= fragments_.size() ||
+        saved.results.size() != layout_.chunks_of(saved.fragment).size()) {
+      refuse("has a round in flight of another layout");
+    }
+    std::vector<protocol::SharedBytes> results;
+    for (auto& chunk : saved.results) results.push_back(std::make_shared<const Bytes>(std::move(chunk)));
+    in_flight.push_back({saved.fragment, saved.round, Trace::Clock::now(), std::move(results)});
+  }
+  exchange_.reducer().restore(std::move(state.owner_residuals));
+  step_ = state.step;
+  fragments_ = std::move(state.fragments);
+  global_ = std::move(state.global);
+  velocity_ = std::move(state.velocity);
+  residual_ = std::move(state.residual);
+  gradient_residual_ = std::move(state.gradient_residual);
+  in_flight_ = std::move(in_flight);
+}
+
+}  // namespace isthmus::outer_sync

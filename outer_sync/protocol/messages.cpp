@@ -1,0 +1,65 @@
+#include "isthmus/outer_sync/protocol/messages.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+namespace isthmus::outer_sync::protocol {
+
+std::vector<MemberIndex> balanced_owners(const FragmentLayout& layout, std::size_t members) {
+  std::vector<MemberIndex> owners;
+  std::vector<std::uint64_t> total(members, 0);
+  for (FragmentId p = 0; p < layout.fragment_count(); ++p) {
+    std::vector<std::uint64_t> of_fragment(members, 0);
+    const auto chunks = layout.chunks_of(p);
+    for (ChunkId k = chunks.first; k < chunks.last; ++k) {
+      std::size_t least = 0;
+      for (std::size_t m = 1; m < members; ++m) {
+        if (std::pair(of_fragment[m], total[m]) < std::pair(of_fragment[least], total[least])) least = m;
+      }
+      owners.push_back(static_cast<MemberIndex>(least));
+      of_fragment[least] += layout.chunk(k).size;
+      total[least] += layout.chunk(k).size;
+    }
+  }
+  return owners;
+}
+
+Bytes encode(const ControlMessage& message) {
+  BinaryWriter writer;
+  writer(static_cast<std::uint8_t>(message.index()));
+  std::visit([&](const auto& body) { writer(body); }, message);
+  return writer.take();
+}
+
+namespace {
+
+template <std::size_t I>
+ControlMessage decode_as(BoundedReader& reader) {
+  std::variant_alternative_t<I, ControlMessage> body;
+  reader(body);
+  reader.finish();
+  return body;
+}
+
+template <std::size_t... I>
+ControlMessage decode_tag(std::size_t tag, BoundedReader& reader, std::index_sequence<I...>) {
+  using Decoder = ControlMessage (*)(BoundedReader&);
+  constexpr std::array<Decoder, sizeof...(I)> decoders{decode_as<I>...};
+  if (tag >= decoders.size()) {
+    throw Error(ErrorKind::network, "control message has tag " + std::to_string(tag) +
+                                        "; expected less than " + std::to_string(decoders.size()));
+  }
+  return decoders[tag](reader);
+}
+
+}  // namespace
+
+ControlMessage decode_control(std::span<const std::byte> bytes) {
+  BoundedReader reader(bytes);
+  std::uint8_t tag = 0;
+  reader(tag);
+  return decode_tag(tag, reader, std::make_index_sequence<std::variant_size_v<ControlMessage>>());
+}
+
+}  // namespace isthmus::outer_sync::protocol

@@ -1,0 +1,50 @@
+#include <cassert>
+
+#include "isthmus/base/error.h"
+#include "isthmus/outer_sync/round_exchange.h"
+
+namespace isthmus::outer_sync {
+
+Reducer::Reducer(const FragmentLayout& layout, protocol::CodecPlan codecs, bool error_feedback)
+    : layout_(layout), codecs_(codecs), error_feedback_(error_feedback), residuals_(layout.chunk_count()) {}
+
+std::span<float> Reducer::residual(ChunkId chunk, protocol::Round round) {
+  auto& residual = residuals_[chunk];
+  if (round == codecs_.warmup_rounds + 1) residual.clear();
+  if (round > codecs_.warmup_rounds && !error_feedback_) return {};
+  residual.resize(layout_.chunk(chunk).size, 0.0F);
+  return residual;
+}
+
+Bytes Reducer::reduce(ChunkId chunk, protocol::Round round,
+                      std::span<const protocol::SharedBytes> contributions) {
+  const auto& codec = codecs_.of(round);
+  const auto size = layout_.chunk(chunk).size;
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorKind::divergence,
+                what + " in chunk " + std::to_string(chunk) + " of round " + std::to_string(round));
+  };
+  std::vector<float> sum(size, 0.0F);
+  for (std::size_t m = 0; m < contributions.size(); ++m) {
+    if (!quant::decode_accumulate(codec, *contributions[m], 1.0F, sum)) {
+      refuse("member " + std::to_string(m) + " sent bytes that do not decode");
+    }
+  }
+  Bytes bytes(quant::encoded_size(codec, size));
+  if (!quant::encode_quotient(codec, sum, static_cast<float>(contributions.size()), residual(chunk, round),
+                              bytes)) {
+    refuse("the mean is not finite");
+  }
+  return bytes;
+}
+
+void Reducer::restore(std::vector<std::vector<float>> residuals) {
+  bool fits = residuals.size() == layout_.chunk_count();
+  for (ChunkId k = 0; fits && k < residuals.size(); ++k) {
+    fits = residuals[k].empty() || residuals[k].size() == layout_.chunk(k).size;
+  }
+  if (!fits) throw Error(ErrorKind::data, "checkpoint: the owner's residuals are not of this layout");
+  residuals_ = std::move(residuals);
+}
+
+}  // namespace isthmus::outer_sync

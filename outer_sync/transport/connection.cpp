@@ -1,0 +1,156 @@
+#include "transport/connection.h"
+
+#include <array>
+#include <asio/co_spawn.hpp>
+#include <asio/detached.hpp>
+#include <asio/read.hpp>
+#include <asio/redirect_error.hpp>
+#include <asio/use_awaitable.hpp>
+#include <asio/write.hpp>
+#include <cstring>
+
+namespace isthmus::outer_sync::transport {
+
+using asio::use_awaitable;
+
+namespace {
+
+std::string name_of(const asio::ip::tcp::socket& socket) {
+  asio::error_code error;
+  const auto endpoint = socket.remote_endpoint(error);
+  return error ? "unknown" : endpoint.address().to_string() + ":" + std::to_string(endpoint.port());
+}
+
+template <class Struct>
+Bytes bytes_of(const Struct& value) {
+  Bytes bytes(sizeof value);
+  std::memcpy(bytes.data(), &value, sizeof value);
+  return bytes;
+}
+
+}  // namespace
+
+Connection::Connection(asio::ip::tcp::socket socket, WireCounters& counters, Clock::duration hold,
+                       Trace& trace)
+    : socket_(std::move(socket)),
+      remote_(name_of(socket_)),
+      counters_(counters),
+      hold_(hold),
+      trace_(trace),
+      wake_(socket_.get_executor()) {
+  asio::error_code ignored;
+  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
+  wake_.expires_at(Clock::time_point::max());
+}
+
+void Connection::send(Frame frame) {
+  if (closing_ || !open()) return;
+  queue_.push_back({Clock::now() + hold_, std::move(frame)});
+  wake_.cancel();
+}
+
+void Connection::close_when_sent() {
+  closing_ = true;
+  wake_.cancel();
+}
+
+void Connection::close() {
+  closing_ = true;
+  asio::error_code ignored;
+  socket_.shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
+  socket_.close(ignored);
+  wake_.cancel();
+}
+
+asio::awaitable<void> Connection::write_loop() {
+  const auto self = shared_from_this();  // the queue must outlive the write in progress
+  try {
+    while (open()) {
+      if (queue_.empty()) {
+        if (closing_) break;
+        wake_.expires_at(Clock::time_point::max());
+        asio::error_code woken;
+        co_await wake_.async_wait(asio::redirect_error(use_awaitable, woken));
+        continue;
+      }
+      if (const auto release = queue_.front().release; release > Clock::now()) {
+        wake_.expires_at(release);
+        asio::error_code woken;
+        co_await wake_.async_wait(asio::redirect_error(use_awaitable, woken));
+        continue;
+      }
+      const auto frame = std::move(queue_.front().frame);
+      queue_.pop_front();
+      co_await write(frame);
+    }
+  } catch (const asio::system_error&) {
+    // The reader sees the same end of the connection and says so.
+  }
+  close();
+}
+
+asio::awaitable<void> Connection::write(const Frame& frame) {
+  const auto body_size = frame.body ? frame.body->size() : 0;
+  const FrameHeader header{.type = frame.type,
+                           .length = static_cast<std::uint32_t>(frame.head.size() + body_size)};
+  const std::array<asio::const_buffer, 3> buffers{
+      asio::buffer(&header, sizeof header), asio::buffer(frame.head),
+      frame.body ? asio::buffer(*frame.body) : asio::const_buffer()};
+  const auto begin = Clock::now();
+  const auto written = co_await asio::async_write(socket_, buffers, use_awaitable);
+  if (frame.type == FrameType::chunk) trace_.complete(Trace::Row::send, "chunk", begin, Clock::now());
+  counters_.total += written;
+  counters_.payload += body_size;
+}
+
+asio::awaitable<Connection::Received> Connection::receive(std::size_t limit) {
+  FrameHeader header;
+  co_await asio::async_read(socket_, asio::buffer(&header, sizeof header), use_awaitable);
+  if (header.magic != FrameHeader::expected_magic || header.zero != 0) {
+    throw Error(ErrorKind::network, "what it sent is no frame of this protocol");
+  }
+  if (header.length > limit) {
+    throw Error(ErrorKind::network, "a frame of " + std::to_string(header.length) + " bytes; at most " +
+                                        std::to_string(limit) + " can be legal here");
+  }
+  const bool has_head = header.type == FrameType::chunk || header.type == FrameType::ack;
+  if (has_head && header.length < sizeof(ChunkHeader))
+    throw Error(ErrorKind::network, "a chunk frame without its header");
+  Received received{header.type, Bytes(has_head ? sizeof(ChunkHeader) : 0), {}};
+  received.body.resize(header.length - received.head.size());
+  const std::array<asio::mutable_buffer, 2> buffers{asio::buffer(received.head), asio::buffer(received.body)};
+  const auto begin = Clock::now();
+  co_await asio::async_read(socket_, buffers, use_awaitable);
+  if (header.type == FrameType::chunk) trace_.complete(Trace::Row::receive, "chunk", begin, Clock::now());
+  co_return received;
+}
+
+ConnectionPtr start_connection(asio::ip::tcp::socket socket, WireCounters& counters,
+                               Connection::Clock::duration hold, Trace& trace) {
+  auto connection = std::make_shared<Connection>(std::move(socket), counters, hold, trace);
+  const auto executor = connection->executor();
+  asio::co_spawn(
+      executor, [connection] { return connection->write_loop(); }, asio::detached);
+  return connection;
+}
+
+Watchdog::Watchdog(const ConnectionPtr& connection, Connection::Clock::duration limit)
+    : timer_(connection->executor(), limit) {
+  timer_.async_wait([connection](const asio::error_code& error) {
+    if (!error) connection->close();
+  });
+}
+
+Frame control_frame(const protocol::ControlMessage& message) {
+  return {FrameType::control, encode(message), nullptr};
+}
+
+Frame chunk_frame(const protocol::ChunkMessage& message) {
+  return {FrameType::chunk, bytes_of(header_of(message.view, message.key)), message.bytes};
+}
+
+Frame ack_frame(protocol::ViewNumber view, const protocol::ChunkKey& key) {
+  return {FrameType::ack, bytes_of(header_of(view, key)), nullptr};
+}
+
+}  // namespace isthmus::outer_sync::transport

@@ -1,0 +1,87 @@
+#pragma once
+// One TCP connection that carries frames. Lives on the io thread alone; kept alive by its coroutines.
+
+#include <asio/awaitable.hpp>
+#include <asio/ip/tcp.hpp>
+#include <asio/steady_timer.hpp>
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <memory>
+
+#include "isthmus/base/trace.h"
+#include "transport/frame.h"
+
+namespace isthmus::outer_sync::transport {
+
+struct WireCounters {
+  std::atomic<std::uint64_t> payload{0};  ///< codec bytes written to sockets
+  std::atomic<std::uint64_t> total{0};    ///< all bytes written to sockets, TCP/IP headers not counted
+};
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// `hold` delays every frame by that much before it is written (network.emulate.rtt / 2).
+  Connection(asio::ip::tcp::socket socket, WireCounters& counters, Clock::duration hold, Trace& trace);
+
+  /// Queues a frame; frames leave in order.
+  void send(Frame frame);
+  /// The next frame. A chunk's header lands in `head`, so that `body` is its codec bytes and nothing else.
+  /// Throws asio::system_error when the connection ends and Error(network) when what arrives is no frame or
+  /// is longer than `limit`.
+  struct Received {
+    FrameType type;
+    Bytes head;  ///< ChunkHeader of chunks and acknowledgements; empty for other frames
+    Bytes body;
+  };
+  [[nodiscard]] asio::awaitable<Received> receive(std::size_t limit);
+  /// Closes once everything queued has left, at once if nothing is.
+  void close_when_sent();
+  void close();
+  [[nodiscard]] bool open() const { return socket_.is_open(); }
+  [[nodiscard]] const std::string& remote() const { return remote_; }
+  [[nodiscard]] asio::any_io_executor executor() { return socket_.get_executor(); }
+
+  /// Must be spawned once; ends when the connection closes.
+  [[nodiscard]] asio::awaitable<void> write_loop();
+
+ private:
+  struct Queued {
+    Clock::time_point release;
+    Frame frame;
+  };
+  [[nodiscard]] asio::awaitable<void> write(const Frame& frame);
+
+  asio::ip::tcp::socket socket_;
+  std::string remote_;
+  WireCounters& counters_;
+  Clock::duration hold_;
+  Trace& trace_;
+  std::deque<Queued> queue_;
+  asio::steady_timer wake_;
+  bool closing_ = false;
+};
+
+using ConnectionPtr = std::shared_ptr<Connection>;
+
+/// Makes the connection and starts its writer.
+[[nodiscard]] ConnectionPtr start_connection(asio::ip::tcp::socket socket, WireCounters& counters,
+                                             Connection::Clock::duration hold, Trace& trace);
+
+/// Closes the connection unless it is cancelled (destroyed) within the time: nobody may keep us waiting
+/// half-known.
+class Watchdog {
+ public:
+  Watchdog(const ConnectionPtr& connection, Connection::Clock::duration limit);
+
+ private:
+  asio::steady_timer timer_;
+};
+
+[[nodiscard]] Frame control_frame(const protocol::ControlMessage& message);
+[[nodiscard]] Frame chunk_frame(const protocol::ChunkMessage& message);
+[[nodiscard]] Frame ack_frame(protocol::ViewNumber view, const protocol::ChunkKey& key);
+
+}  // namespace isthmus::outer_sync::transport

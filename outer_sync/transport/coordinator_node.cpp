@@ -1,0 +1,189 @@
+#include "isthmus/outer_sync/transport/coordinator_node.h"
+
+#include <asio/co_spawn.hpp>
+#include <asio/detached.hpp>
+#include <asio/io_context.hpp>
+#include <asio/post.hpp>
+#include <asio/redirect_error.hpp>
+#include <asio/use_awaitable.hpp>
+#include <map>
+#include <optional>
+#include <random>
+
+#include "isthmus/base/error.h"
+#include "transport/listen.h"
+#include "transport/peer_mesh.h"
+
+namespace isthmus::outer_sync {
+
+using asio::use_awaitable;
+using namespace protocol;
+using namespace transport;
+using Clock = Connection::Clock;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr auto hello_time_limit = 10s;
+constexpr auto tick_every = 100ms;
+constexpr auto farewell_limit = 1s;
+constexpr std::size_t most_unknown = 64;
+
+Time now() { return std::chrono::duration_cast<Time>(Clock::now().time_since_epoch()); }
+Time to_time(const config::Duration& duration) {
+  return std::chrono::duration_cast<Time>(std::chrono::duration<double>(duration.seconds));
+}
+
+Digest random_token() {
+  std::random_device device;
+  Digest token;
+  for (auto& byte : token.bytes) byte = static_cast<std::uint8_t>(device());
+  return token;
+}
+
+CoordinatorOptions complete(CoordinatorOptions options, const NetworkConfig& network) {
+  options.token = random_token();
+  options.join_timeout = to_time(network.join_timeout);
+  options.detect_timeout = to_time(network.detect_timeout) + to_time(network.emulate.rtt);
+  return options;
+}
+
+}  // namespace
+
+class CoordinatorNode::Impl {
+ public:
+  Impl(const NetworkConfig& network, CoordinatorOptions options, CoordinatorObserver& observer)
+      : observer_(observer),
+        machine_(complete(std::move(options), network), now()),
+        hold_(std::chrono::duration_cast<Clock::duration>(
+            std::chrono::duration<double>(network.emulate.rtt.seconds / 2))),
+        acceptor_(listen_at(io_, network.coordinator, "network.coordinator")),
+        stranger_line_([&observer](const std::string& line) { observer.message(line); }) {}
+
+  Ended run() {
+    asio::co_spawn(io_, accept_loop(), asio::detached);
+    asio::co_spawn(io_, tick_loop(), asio::detached);
+    io_.run();
+    return *ended_;
+  }
+
+  std::uint16_t port() const { return bound_address(acceptor_).port; }
+  void request_stop(const std::string& reason) {
+    asio::post(io_, [this, reason] {
+      machine_.request_stop(reason);
+      act();
+    });
+  }
+  const Coordinator& machine() const { return machine_; }
+
+ private:
+  asio::awaitable<void> accept_loop() {
+    for (;;) {
+      asio::error_code error;
+      auto socket = co_await acceptor_.async_accept(asio::redirect_error(use_awaitable, error));
+      if (!acceptor_.is_open()) co_return;
+      if (error) {
+        asio::steady_timer pause(io_, tick_every);
+        co_await pause.async_wait(use_awaitable);
+        continue;
+      }
+      if (unknown_ >= most_unknown) continue;  // the socket closes here
+      asio::co_spawn(io_, serve(start_connection(std::move(socket), counters_, hold_, trace_)),
+                     asio::detached);
+    }
+  }
+
+  asio::awaitable<void> serve(ConnectionPtr connection) {
+    const auto id = next_id_++;
+    connections_[id] = connection;
+    try {
+      co_await hear_hello(id, connection);
+      for (;;) {
+        const auto frame = co_await connection->receive(control_limit);
+        hear(id, frame);
+      }
+    } catch (const Error& error) {
+      stranger_line_("dropped a connection from " + connection->remote() + ": " + error.what());
+    } catch (const asio::system_error&) {
+      // Ended or reset; the state machine decides what that means.
+    }
+    connection->close();
+    connections_.erase(id);
+    machine_.closed(id);
+    act();
+  }
+
+  asio::awaitable<void> hear_hello(ConnectionId id, const ConnectionPtr& connection) {
+    ++unknown_;
+    const std::shared_ptr<void> known(nullptr, [this](void*) { --unknown_; });
+    const Watchdog watchdog(connection, hello_time_limit);
+    const auto frame = co_await connection->receive(unauthenticated_limit);
+    hear(id, frame);
+  }
+
+  void hear(ConnectionId id, const Connection::Received& frame) {
+    if (frame.type != FrameType::control) throw Error(ErrorKind::network, "a frame that is not control");
+    machine_.receive(id, now(), decode_control(frame.body));
+    act();
+  }
+
+  asio::awaitable<void> tick_loop() {
+    while (!ended_) {
+      asio::steady_timer timer(io_, tick_every);
+      co_await timer.async_wait(use_awaitable);
+      machine_.tick(now());
+      act();
+    }
+    // What was sent last must leave before the process does; members close once they have read it.
+    const auto give_up = Clock::now() + farewell_limit + 2 * hold_;
+    while (!connections_.empty() && Clock::now() < give_up) {
+      asio::steady_timer timer(io_, 10ms);
+      co_await timer.async_wait(use_awaitable);
+    }
+    io_.stop();
+  }
+
+  void act() {
+    for (auto& action : machine_.take_actions()) {
+      if (auto* send = std::get_if<SendControl>(&action)) {
+        if (const auto at = connections_.find(send->to); at != connections_.end())
+          at->second->send(control_frame(send->message));
+      } else if (auto* close = std::get_if<CloseConnection>(&action)) {
+        if (const auto at = connections_.find(close->connection); at != connections_.end())
+          at->second->close_when_sent();
+      } else if (auto* say = std::get_if<Say>(&action)) {
+        observer_.message(say->text);
+      } else if (auto* evaluated = std::get_if<Evaluated>(&action)) {
+        observer_.evaluated(evaluated->step, evaluated->loss);
+      } else if (std::holds_alternative<MembersChanged>(action)) {
+        observer_.members_changed(machine_);
+      } else if (auto* ended = std::get_if<Ended>(&action)) {
+        ended_ = *ended;
+      }
+    }
+  }
+
+  CoordinatorObserver& observer_;
+  Coordinator machine_;
+  Clock::duration hold_;
+  asio::io_context io_;
+  asio::ip::tcp::acceptor acceptor_;
+  WireCounters counters_;
+  Trace trace_;
+  LineLimiter stranger_line_;
+  std::size_t unknown_ = 0;
+  ConnectionId next_id_ = 1;
+  std::map<ConnectionId, ConnectionPtr> connections_;
+  std::optional<Ended> ended_;
+};
+
+CoordinatorNode::CoordinatorNode(const NetworkConfig& network, CoordinatorOptions options,
+                                 CoordinatorObserver& observer)
+    : impl_(std::make_unique<Impl>(network, std::move(options), observer)) {}
+CoordinatorNode::~CoordinatorNode() = default;
+std::uint16_t CoordinatorNode::port() const { return impl_->port(); }
+Ended CoordinatorNode::run() { return impl_->run(); }
+void CoordinatorNode::request_stop(const std::string& reason) { impl_->request_stop(reason); }
+const Coordinator& CoordinatorNode::coordinator() const { return impl_->machine(); }
+
+}  // namespace isthmus::outer_sync

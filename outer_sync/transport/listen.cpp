@@ -1,0 +1,33 @@
+#include "transport/listen.h"
+
+#include "isthmus/base/error.h"
+
+namespace isthmus::outer_sync::transport {
+
+asio::ip::tcp::acceptor listen_at(asio::io_context& io, const std::string& address, const std::string& what) {
+  const auto wanted = parse_address(address, what);
+  const auto refuse = [&](const asio::error_code& error) {
+    throw Error(ErrorKind::config, "cannot listen at " + wanted.to_string() + " (" + what + "): " +
+                                       error.message() + "; choose another port, or 0 for any free one");
+  };
+  asio::error_code error;
+  asio::ip::tcp::resolver resolver(io);
+  const auto found =
+      resolver.resolve(wanted.host, std::to_string(wanted.port), asio::ip::tcp::resolver::passive, error);
+  if (error) refuse(error);
+  const auto endpoint = found.begin()->endpoint();
+  asio::ip::tcp::acceptor acceptor(io);
+  acceptor.open(endpoint.protocol(), error);
+  if (!error) acceptor.set_option(asio::socket_base::reuse_address(true), error);
+  if (!error) acceptor.bind(endpoint, error);
+  if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
+  if (error) refuse(error);
+  return acceptor;
+}
+
+Address bound_address(const asio::ip::tcp::acceptor& acceptor) {
+  const auto endpoint = acceptor.local_endpoint();
+  return {endpoint.address().to_string(), endpoint.port()};
+}
+
+}  // namespace isthmus::outer_sync::transport

@@ -1,0 +1,19 @@
+#pragma once
+// Binding a listener with an error that says what to do.
+
+#include <asio/io_context.hpp>
+#include <asio/ip/tcp.hpp>
+#include <string>
+
+#include "isthmus/outer_sync/transport/address.h"
+
+namespace isthmus::outer_sync::transport {
+
+/// Throws Error(config) naming the key `what` and the address when it cannot be bound.
+[[nodiscard]] asio::ip::tcp::acceptor listen_at(asio::io_context& io, const std::string& address,
+                                                const std::string& what);
+
+/// The address a listener is really bound to.
+[[nodiscard]] Address bound_address(const asio::ip::tcp::acceptor& acceptor);
+
+}  // namespace isthmus::outer_sync::transport

@@ -1,0 +1,479 @@
+#include "isthmus/outer_sync/transport/member_node.h"
+
+#include <asio/co_spawn.hpp>
+#include <asio/connect.hpp>
+#include <asio/detached.hpp>
+#include <asio/executor_work_guard.hpp>
+#include <asio/post.hpp>
+#include <asio/redirect_error.hpp>
+#include <asio/thread_pool.hpp>
+#include <asio/use_awaitable.hpp>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "isthmus/base/error.h"
+#include "transport/listen.h"
+#include "transport/peer_mesh.h"
+
+namespace isthmus::outer_sync {
+
+using asio::use_awaitable;
+using namespace protocol;
+using namespace transport;
+using Clock = Connection::Clock;
+
+namespace {
+
+Clock::duration to_duration(const config::Duration& duration) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(duration.seconds));
+}
+
+std::uint64_t prefix_of(const Digest& digest) {
+  std::uint64_t prefix = 0;
+  std::memcpy(&prefix, digest.bytes.data(), sizeof prefix);
+  return prefix;
+}
+
+/// The largest frame that a peer can legally send in this run.
+std::size_t largest_frame(const FragmentLayout& layout, const CodecPlan& codecs) {
+  std::size_t largest = 0;
+  for (ChunkId k = 0; k < layout.chunk_count(); ++k) {
+    const auto n = layout.chunk(k).size;
+    largest = std::max(
+        {largest, quant::encoded_size(codecs.codec, n), quant::encoded_size(codecs.warmup_codec, n)});
+  }
+  return largest + sizeof(ChunkHeader);
+}
+
+constexpr auto farewell_limit = std::chrono::seconds(1);
+
+}  // namespace
+
+/// What the trainer's thread and the io thread meet in.
+struct Rendezvous {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::optional<Error> failure;
+  std::optional<Seal> seal;
+  std::optional<NewView> view;
+  std::optional<Finished> finished;
+  std::optional<std::string> announced;
+  std::map<std::pair<FragmentId, Round>, std::vector<SharedBytes>> results;
+  bool hold = false;
+  std::optional<std::uint64_t> stop_at;
+  std::uint64_t begun = 0;  ///< step that the trainer is in
+  bool stopped = false;
+  bool gone = false;  ///< the control connection has ended
+  StepReport report;
+
+  /// Blocks until `ready()` or failure.
+  template <class Ready>
+  void wait_for(std::unique_lock<std::mutex>& lock, Ready ready) {
+    changed.wait(lock, [&] { return failure.has_value() || ready(); });
+    if (!ready()) throw *failure;
+  }
+  template <class Change>
+  void update(Change change) {
+    {
+      const std::lock_guard lock(mutex);
+      change();
+    }
+    changed.notify_all();
+  }
+};
+
+class MemberNode::Impl final : public PeerMesh::Handler {
+ public:
+  Impl(const NetworkConfig& network, const FragmentLayout& layout, CodecPlan codecs, bool error_feedback,
+       Trace& trace)
+      : network_(network),
+        layout_(layout),
+        codecs_(codecs),
+        trace_(trace),
+        reducer_(layout, codecs, error_feedback),
+        hold_(to_duration(network.emulate.rtt) / 2),
+        acceptor_address_(),
+        mesh_(io_, bind(), static_cast<std::size_t>(network.lanes), counters_, hold_, trace, *this),
+        heartbeat_timer_(io_),
+        work_(asio::make_work_guard(io_)),
+        codec_pool_(1),
+        io_thread_([this] { run_io(); }) {}
+
+  ~Impl() override {
+    io_.stop();
+    io_thread_.join();
+    codec_pool_.join();
+  }
+
+  // ---- called by the trainer's thread ----
+
+  std::string advertised() const {
+    return network_.advertise.empty() ? acceptor_address_.to_string() : network_.advertise;
+  }
+
+  std::uint64_t join(Hello hello) {
+    hello.member.address = advertised();
+    name_ = hello.member.name;
+    asio::co_spawn(
+        io_, [this, hello] { return control_loop(hello); }, asio::detached);
+    std::unique_lock lock(meet_.mutex);
+    meet_.wait_for(lock, [&] { return meet_.seal.has_value(); });
+    return meet_.seal->resume_step;
+  }
+
+  View activate(const std::vector<FragmentState>& fragments, const Digest& parameters) {
+    Sealed sealed{.view = meet_.seal->view,
+                  .layout = {},
+                  .chunk_elements = layout_.chunk(0).size,
+                  .fragments = fragments,
+                  .parameters = parameters};
+    sealed.layout.assign(layout_.fragments().begin(), layout_.fragments().end());
+    // All chunks but the last of a fragment have the full size, so the longest one is it.
+    for (ChunkId k = 0; k < layout_.chunk_count(); ++k)
+      sealed.chunk_elements = std::max(sealed.chunk_elements, layout_.chunk(k).size);
+    asio::post(io_, [this, sealed, fragments] {
+      chains_ = fragments;
+      std::vector<Round> applied;
+      for (const auto& fragment : fragments) applied.push_back(fragment.round);
+      member_.emplace(layout_, codecs_, std::move(applied));
+      send_control(sealed);
+    });
+    std::unique_lock lock(meet_.mutex);
+    meet_.wait_for(lock, [&] { return meet_.view.has_value(); });
+    return meet_.view->view;
+  }
+
+  bool may_begin(std::uint64_t step) {
+    std::unique_lock lock(meet_.mutex);
+    if (meet_.failure) throw *meet_.failure;
+    if (meet_.hold) meet_.wait_for(lock, [&] { return meet_.stop_at.has_value(); });
+    if (meet_.stop_at && step > *meet_.stop_at) {
+      meet_.stopped = true;
+      return false;
+    }
+    meet_.begun = step;
+    return true;
+  }
+
+  std::string done(Done done) {
+    asio::post(io_, [this, done = std::move(done)] { send_control(done); });
+    std::unique_lock lock(meet_.mutex);
+    meet_.wait_for(lock, [&] { return meet_.finished.has_value(); });
+    return meet_.finished->problem;
+  }
+
+  void leave(const std::string& reason) {
+    asio::post(io_, [this, reason] {
+      if (control_) control_->send(control_frame(Leave{reason}));
+      if (control_) control_->close_when_sent();
+    });
+    std::unique_lock lock(meet_.mutex);
+    meet_.changed.wait_for(lock, farewell_limit, [&] { return meet_.gone; });
+  }
+
+  void contribute(ChunkId chunk, Round round, Bytes bytes) {
+    asio::post(io_, [this, chunk, round, shared = std::make_shared<const Bytes>(std::move(bytes))] {
+      member_->contribute(chunk, round, shared);
+      act();
+    });
+  }
+
+  std::vector<SharedBytes> wait(FragmentId fragment, Round round) {
+    std::unique_lock lock(meet_.mutex);
+    const std::pair key{fragment, round};
+    meet_.wait_for(lock, [&] { return meet_.results.contains(key); });
+    return std::move(meet_.results.extract(key).mapped());
+  }
+
+  void applied(FragmentId fragment, Round round, const Digest& chain) {
+    asio::post(io_, [this, fragment, round, chain] {
+      member_->applied(fragment, round);
+      chains_[fragment] = {round, chain};
+    });
+  }
+
+  void post_control(ControlMessage message) {
+    asio::post(io_, [this, message = std::move(message)] { send_control(message); });
+  }
+
+  // ---- bulk, on the io thread ----
+
+  std::optional<std::string> on_chunk(MemberIndex from, const ChunkMessage& message) override {
+    auto problem = member_->receive(from, message);
+    act();
+    return problem;
+  }
+  void on_ack(MemberIndex from, ViewNumber view, const ChunkKey& key) override {
+    member_->acknowledged(from, view, key);
+  }
+  void on_lane_up(MemberIndex peer, std::size_t lane) override {
+    member_->repeat_to(peer, [&](const ChunkKey& key) { return mesh_.lane_of(key.chunk) == lane; });
+    act();
+  }
+  void on_message(const std::string& text) override {
+    // One line on standard error per event; the limiter keeps strangers from filling a disk.
+    std::fprintf(stderr, "%s: %s\n", name_.empty() ? "worker" : name_.c_str(), text.c_str());
+  }
+
+  Rendezvous meet_;
+  WireCounters counters_;
+  MemberIndex self_ = 0;
+
+ private:
+  friend class MemberNode;
+
+  asio::ip::tcp::acceptor bind() {
+    auto acceptor = listen_at(io_, network_.listen, "network.listen");
+    acceptor_address_ = bound_address(acceptor);
+    return acceptor;
+  }
+
+  void run_io() {
+    try {
+      io_.run();
+    } catch (const std::exception& error) {
+      fail(Error(ErrorKind::network, std::string("the io thread failed: ") + error.what()));
+    }
+  }
+
+  void fail(const Error& error) {
+    meet_.update([&] {
+      if (!meet_.failure) meet_.failure = error;
+    });
+  }
+
+  void act() {
+    for (auto& action : member_->take_actions()) {
+      if (auto* chunk = std::get_if<SendChunk>(&action)) {
+        mesh_.send(chunk->peer, chunk->message.key.chunk, chunk_frame(chunk->message));
+      } else if (auto* ack = std::get_if<SendAck>(&action)) {
+        mesh_.send(ack->peer, ack->key.chunk, ack_frame(ack->view, ack->key));
+      } else if (auto* job = std::get_if<Reduce>(&action)) {
+        asio::post(codec_pool_, [this, job = std::move(*job)] { reduce(job); });
+      } else if (auto* round = std::get_if<Deliver>(&action)) {
+        meet_.update([&] { meet_.results[{round->fragment, round->round}] = std::move(round->results); });
+      }
+    }
+  }
+
+  void reduce(const protocol::Reduce& job) {
+    try {
+      const Trace::Scope scope(
+          trace_, Trace::Row::reduce, "reduce",
+          "{\"chunk\":" + std::to_string(job.chunk) + ",\"round\":" + std::to_string(job.round) + "}");
+      auto bytes = std::make_shared<const Bytes>(reducer_.reduce(job.chunk, job.round, job.contributions));
+      asio::post(io_, [this, chunk = job.chunk, round = job.round, bytes] {
+        member_->reduced(chunk, round, bytes);
+        act();
+      });
+    } catch (const Error& error) {
+      fail(error);
+    }
+  }
+
+  // ---- control, on the io thread ----
+
+  void send_control(const ControlMessage& message) {
+    if (control_) control_->send(control_frame(message));
+  }
+
+  asio::awaitable<void> control_loop(Hello hello) {
+    std::string why = "its connection closed";
+    try {
+      control_ = co_await dial_coordinator();
+      send_control(hello);
+      for (;;) {
+        const auto frame = co_await control_->receive(control_limit);
+        if (frame.type != FrameType::control)
+          throw Error(ErrorKind::network, "it sent a frame that is not control");
+        heard_ = Clock::now();
+        on_control(decode_control(frame.body));
+      }
+    } catch (const Error& error) {
+      why = error.what();
+    } catch (const asio::system_error& error) {
+      why = error.code().message();
+    }
+    if (control_) control_->close();
+    meet_.update([&] {
+      meet_.gone = true;
+      if (!meet_.failure && !meet_.finished)
+        meet_.failure =
+            Error(ErrorKind::network, "the coordinator at " + network_.coordinator + " is lost: " + why);
+    });
+  }
+
+  asio::awaitable<ConnectionPtr> dial_coordinator() {
+    const auto address = parse_address(network_.coordinator, "network.coordinator");
+    const auto give_up = Clock::now() + to_duration(network_.join_timeout);
+    for (;;) {
+      asio::error_code error;
+      asio::ip::tcp::resolver resolver(io_);
+      const auto endpoints = co_await resolver.async_resolve(address.host, std::to_string(address.port),
+                                                             asio::redirect_error(use_awaitable, error));
+      asio::ip::tcp::socket socket(io_);
+      if (!error) co_await asio::async_connect(socket, endpoints, asio::redirect_error(use_awaitable, error));
+      if (!error) co_return start_connection(std::move(socket), counters_, hold_, trace_);
+      if (Clock::now() > give_up) {
+        throw Error(ErrorKind::network,
+                    "no connection within network.join_timeout (" + error.message() + ")");
+      }
+      asio::steady_timer pause(io_, std::chrono::milliseconds(200));
+      co_await pause.async_wait(use_awaitable);
+    }
+  }
+
+  void on_control(ControlMessage message) {
+    if (auto* seal = std::get_if<Seal>(&message)) {
+      meet_.update([&] { meet_.seal = *seal; });
+    } else if (auto* view = std::get_if<NewView>(&message)) {
+      begin_view(std::move(*view));
+    } else if (auto* announce = std::get_if<Announce>(&message)) {
+      meet_.update([&] { meet_.announced = announce->text; });
+    } else if (std::holds_alternative<Hold>(message)) {
+      Held held;
+      meet_.update([&] {
+        meet_.hold = true;
+        held.step = meet_.begun;
+      });
+      send_control(held);
+    } else if (auto* stop = std::get_if<StopAt>(&message)) {
+      meet_.update([&] { meet_.stop_at = stop->step; });
+    } else if (auto* finished = std::get_if<Finished>(&message)) {
+      meet_.update([&] { meet_.finished = *finished; });
+    } else if (auto* refused = std::get_if<Refused>(&message)) {
+      fail(Error(ErrorKind::config, "the coordinator refused this worker: " + refused->reason));
+    } else if (auto* abort = std::get_if<Abort>(&message)) {
+      fail(Error(ErrorKind::network, "the run cannot go on: " + abort->reason));
+    } else if (!std::holds_alternative<HeartbeatReply>(message)) {
+      throw Error(ErrorKind::network, "it sent a message that is a member's to send");
+    }
+  }
+
+  void begin_view(NewView message) {
+    const auto& members = message.view.members;
+    const auto me = std::find_if(members.begin(), members.end(),
+                                 [&](const auto& member) { return member.name == name_; });
+    const bool sound = me != members.end() && member_ && message.view.number > member_->view().number &&
+                       message.view.owners.size() == layout_.chunk_count() &&
+                       std::all_of(message.view.owners.begin(), message.view.owners.end(),
+                                   [&](MemberIndex owner) { return owner < members.size(); });
+    if (!sound) throw Error(ErrorKind::network, "it announced a view that does not fit this member");
+    self_ = static_cast<MemberIndex>(me - members.begin());
+    member_->activate(message.view, self_);
+    mesh_.start(message.view, self_, message.token, largest_frame(layout_, codecs_));
+    heard_ = Clock::now();
+    asio::co_spawn(io_, heartbeat_loop(), asio::detached);
+    meet_.update([&] { meet_.view = std::move(message); });
+  }
+
+  asio::awaitable<void> heartbeat_loop() {
+    for (;;) {
+      heartbeat_timer_.expires_after(to_duration(network_.heartbeat));
+      co_await heartbeat_timer_.async_wait(use_awaitable);
+      send_control(heartbeat());
+      const auto limit = to_duration(network_.detect_timeout) + 2 * hold_;
+      if (Clock::now() - heard_ > limit) {
+        fail(Error(ErrorKind::network, "the coordinator at " + network_.coordinator +
+                                           " is silent for longer than network.detect_timeout"));
+      }
+      if (const auto peer = mesh_.lost(limit)) {
+        const auto& info = member_->view().members[*peer];
+        fail(Error(ErrorKind::network,
+                   "no connection to " + info.name + " at " + info.address +
+                       " for longer than network.detect_timeout; is the address reachable from here?"));
+      }
+    }
+  }
+
+  Heartbeat heartbeat() {
+    Heartbeat beat;
+    {
+      const std::lock_guard lock(meet_.mutex);
+      beat.step = meet_.report.step;
+      beat.loss = meet_.report.loss;
+      beat.tokens_per_second = meet_.report.tokens_per_second;
+      beat.utilization = meet_.report.utilization;
+    }
+    beat.bytes_sent = counters_.total;
+    for (const auto& fragment : chains_)
+      beat.fragments.emplace_back(fragment.round, prefix_of(fragment.chain));
+    return beat;
+  }
+
+  NetworkConfig network_;
+  const FragmentLayout& layout_;
+  CodecPlan codecs_;
+  Trace& trace_;
+  Reducer reducer_;
+  Clock::duration hold_;
+  std::string name_;
+  asio::io_context io_;
+  Address acceptor_address_;
+  PeerMesh mesh_;
+  asio::steady_timer heartbeat_timer_;
+  ConnectionPtr control_;
+  Clock::time_point heard_ = Clock::now();
+  std::optional<Member> member_;
+  std::vector<FragmentState> chains_;
+  asio::executor_work_guard<asio::io_context::executor_type> work_;
+  asio::thread_pool codec_pool_;
+  std::thread io_thread_;
+};
+
+MemberNode::MemberNode(const NetworkConfig& network, const FragmentLayout& layout, CodecPlan codecs,
+                       bool error_feedback, Trace& trace)
+    : impl_(std::make_unique<Impl>(network, layout, codecs, error_feedback, trace)) {}
+MemberNode::~MemberNode() = default;
+
+std::string MemberNode::advertised() const { return impl_->advertised(); }
+std::uint64_t MemberNode::join(Hello hello) { return impl_->join(std::move(hello)); }
+View MemberNode::activate(const std::vector<FragmentState>& fragments, const Digest& parameters) {
+  return impl_->activate(fragments, parameters);
+}
+MemberIndex MemberNode::self() const { return impl_->self_; }
+void MemberNode::announce(std::string text) { impl_->post_control(Announce{std::move(text)}); }
+std::string MemberNode::announced() {
+  std::unique_lock lock(impl_->meet_.mutex);
+  impl_->meet_.wait_for(lock, [&] { return impl_->meet_.announced.has_value(); });
+  return *impl_->meet_.announced;
+}
+bool MemberNode::may_begin(std::uint64_t step) { return impl_->may_begin(step); }
+void MemberNode::report(const StepReport& report) {
+  const std::lock_guard lock(impl_->meet_.mutex);
+  impl_->meet_.report = report;
+}
+void MemberNode::report_evaluation(std::uint64_t step, double sum_nats, std::uint64_t tokens) {
+  impl_->post_control(EvalReport{step, sum_nats, tokens});
+}
+void MemberNode::request_stop(const std::string& reason) { impl_->post_control(StopRequest{reason}); }
+bool MemberNode::stopped_early() const {
+  const std::lock_guard lock(impl_->meet_.mutex);
+  return impl_->meet_.stopped;
+}
+std::string MemberNode::done(std::string summary, const Digest& global_hash) {
+  return impl_->done({std::move(summary), global_hash});
+}
+void MemberNode::leave(const std::string& reason) noexcept {
+  try {
+    impl_->leave(reason);
+  } catch (const std::exception&) {
+    // Leaving politely is best effort: the coordinator notices a closed connection too.
+  }
+}
+void MemberNode::contribute(ChunkId chunk, Round round, Bytes bytes) {
+  impl_->contribute(chunk, round, std::move(bytes));
+}
+std::vector<SharedBytes> MemberNode::wait(FragmentId fragment, Round round) {
+  return impl_->wait(fragment, round);
+}
+void MemberNode::applied(FragmentId fragment, Round round, const Digest& chain) {
+  impl_->applied(fragment, round, chain);
+}
+Reducer& MemberNode::reducer() { return impl_->reducer_; }
+MemberNode::Wire MemberNode::wire() const { return {impl_->counters_.payload, impl_->counters_.total}; }
+
+}  // namespace isthmus::outer_sync

@@ -1,0 +1,206 @@
+#include "transport/peer_mesh.h"
+
+#include <asio/co_spawn.hpp>
+#include <asio/connect.hpp>
+#include <asio/detached.hpp>
+#include <asio/redirect_error.hpp>
+#include <asio/use_awaitable.hpp>
+#include <cstring>
+
+#include "isthmus/base/error.h"
+#include "isthmus/outer_sync/transport/address.h"
+
+namespace isthmus::outer_sync::transport {
+
+using asio::use_awaitable;
+using protocol::MemberIndex;
+using namespace std::chrono_literals;
+
+namespace {
+constexpr auto hello_time_limit = 10s;
+constexpr std::size_t most_unknown = 64;
+constexpr auto redial_after = 100ms;
+
+struct Counted {
+  explicit Counted(std::shared_ptr<std::size_t> count) : count_(std::move(count)) { ++*count_; }
+  ~Counted() { --*count_; }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+
+ private:
+  std::shared_ptr<std::size_t> count_;
+};
+
+ChunkHeader chunk_header(const Bytes& head) {
+  ChunkHeader header{};
+  std::memcpy(&header, head.data(), sizeof header);
+  return header;
+}
+
+}  // namespace
+
+void LineLimiter::operator()(const std::string& line) {
+  const auto now = Connection::Clock::now();
+  if (now - last_ < 1s) {
+    ++swallowed_;
+    return;
+  }
+  last_ = now;
+  const auto more = std::exchange(swallowed_, 0);
+  out_(more == 0 ? line : line + " (and " + std::to_string(more) + " more such)");
+}
+
+PeerMesh::PeerMesh(asio::io_context& io, asio::ip::tcp::acceptor acceptor, std::size_t lanes,
+                   WireCounters& counters, Connection::Clock::duration hold, Trace& trace, Handler& handler)
+    : io_(io),
+      acceptor_(std::move(acceptor)),
+      lanes_(lanes),
+      counters_(counters),
+      hold_(hold),
+      trace_(trace),
+      handler_(handler),
+      stranger_line_([&handler](const std::string& line) { handler.on_message(line); }),
+      started_event_(io, Connection::Clock::time_point::max()) {
+  asio::co_spawn(io_, accept_loop(), asio::detached);
+}
+
+void PeerMesh::start(const protocol::View& view, MemberIndex self, const Digest& token,
+                     std::size_t frame_limit) {
+  view_ = view.number;
+  self_ = self;
+  token_ = token;
+  frame_limit_ = frame_limit;
+  for (const auto& member : view.members) {
+    peers_.push_back({member.address, std::vector<ConnectionPtr>(lanes_), Connection::Clock::now()});
+  }
+  started_ = true;
+  started_event_.cancel();
+  for (MemberIndex peer = static_cast<MemberIndex>(self + 1); peer < peers_.size(); ++peer) {
+    for (std::size_t lane = 0; lane < lanes_; ++lane)
+      asio::co_spawn(io_, dial_loop(peer, lane), asio::detached);
+  }
+}
+
+void PeerMesh::send(MemberIndex peer, ChunkId chunk, Frame frame) {
+  if (const auto& lane = peers_.at(peer).lanes[lane_of(chunk)]) lane->send(std::move(frame));
+}
+
+std::optional<MemberIndex> PeerMesh::lost(Connection::Clock::duration limit) const {
+  const auto now = Connection::Clock::now();
+  for (MemberIndex peer = 0; peer < peers_.size(); ++peer) {
+    if (peer == self_) continue;
+    bool up = false;
+    for (const auto& lane : peers_[peer].lanes) up = up || lane != nullptr;
+    if (!up && now - peers_[peer].last_up > limit) return peer;
+  }
+  return std::nullopt;
+}
+
+// ---- connections that come in ----
+
+asio::awaitable<void> PeerMesh::accept_loop() {
+  for (;;) {
+    asio::error_code error;
+    auto socket = co_await acceptor_.async_accept(asio::redirect_error(use_awaitable, error));
+    if (!acceptor_.is_open()) co_return;
+    if (error) {  // out of descriptors, say: the listener must survive it
+      asio::steady_timer pause(io_, redial_after);
+      co_await pause.async_wait(use_awaitable);
+      continue;
+    }
+    if (*unknown_ >= most_unknown) continue;  // the socket closes here
+    asio::co_spawn(io_, welcome(start_connection(std::move(socket), counters_, hold_, trace_)),
+                   asio::detached);
+  }
+}
+
+asio::awaitable<void> PeerMesh::welcome(ConnectionPtr connection) {
+  PeerHello hello;
+  try {
+    const Counted counted(unknown_);
+    const Watchdog watchdog(connection, hello_time_limit);
+    const auto frame = co_await connection->receive(unauthenticated_limit);
+    // A peer may hear of the view before we do.
+    while (!started_ && connection->open()) {
+      asio::error_code woken;
+      co_await started_event_.async_wait(asio::redirect_error(use_awaitable, woken));
+    }
+    hello = check_hello(frame);
+  } catch (const Error& error) {
+    stranger_line_("dropped a connection from " + connection->remote() + ": " + error.what());
+    connection->close();
+    co_return;
+  } catch (const asio::system_error& error) {
+    stranger_line_("a connection from " + connection->remote() + " ended before its hello: " + error.what());
+    connection->close();
+    co_return;
+  }
+  co_await serve(hello.from, hello.lane, std::move(connection));
+}
+
+PeerHello PeerMesh::check_hello(const Connection::Received& frame) const {
+  if (frame.type != FrameType::peer_hello) throw Error(ErrorKind::network, "its first frame is no hello");
+  const auto hello = from_bytes<PeerHello>(frame.body);
+  const bool proper = hello.token == token_ && hello.view == view_ && hello.to == self_ &&
+                      hello.from < self_ && hello.lane < lanes_;
+  if (!proper) throw Error(ErrorKind::network, "its hello is not of this run, view or member");
+  return hello;
+}
+
+// ---- connections that go out ----
+
+asio::awaitable<void> PeerMesh::dial_loop(MemberIndex peer, std::size_t lane) {
+  const auto address = parse_address(peers_[peer].address, "the address of a peer");
+  for (;;) {
+    asio::error_code error;
+    asio::ip::tcp::resolver resolver(io_);
+    const auto endpoints = co_await resolver.async_resolve(address.host, std::to_string(address.port),
+                                                           asio::redirect_error(use_awaitable, error));
+    asio::ip::tcp::socket socket(io_);
+    if (!error) co_await asio::async_connect(socket, endpoints, asio::redirect_error(use_awaitable, error));
+    if (!error) {
+      auto connection = start_connection(std::move(socket), counters_, hold_, trace_);
+      connection->send({FrameType::peer_hello,
+                        to_bytes(PeerHello{token_, view_, self_, peer, static_cast<std::uint16_t>(lane)}),
+                        nullptr});
+      co_await serve(peer, lane, std::move(connection));
+    }
+    asio::steady_timer pause(io_, redial_after);
+    co_await pause.async_wait(use_awaitable);
+  }
+}
+
+// ---- either way ----
+
+asio::awaitable<void> PeerMesh::serve(MemberIndex peer, std::size_t lane, ConnectionPtr connection) {
+  auto& place = peers_[peer].lanes[lane];
+  if (place) place->close();  // the peer knows better than we do that the old one is dead
+  place = connection;
+  handler_.on_lane_up(peer, lane);
+  try {
+    for (;;) take(peer, co_await connection->receive(frame_limit_));
+  } catch (const Error& error) {
+    stranger_line_("dropped a connection of member " + std::to_string(peer) + " (" + connection->remote() +
+                   "): " + error.what());
+  } catch (const asio::system_error&) {
+    // A broken lane is dialled again; a peer that stays away is noticed by `lost`.
+  }
+  connection->close();
+  if (place == connection) {
+    place = nullptr;
+    peers_[peer].last_up = Connection::Clock::now();
+  }
+}
+
+void PeerMesh::take(MemberIndex peer, Connection::Received frame) {
+  if (frame.type != FrameType::chunk && frame.type != FrameType::ack) {
+    throw Error(ErrorKind::network, "a frame that has no place on a bulk connection");
+  }
+  const auto header = chunk_header(frame.head);
+  if (frame.type == FrameType::ack) return handler_.on_ack(peer, header.view, key_of(header));
+  const auto problem = handler_.on_chunk(
+      peer, {header.view, key_of(header), std::make_shared<const Bytes>(std::move(frame.body))});
+  if (problem) throw Error(ErrorKind::network, *problem);
+}
+
+}  // namespace isthmus::outer_sync::transport

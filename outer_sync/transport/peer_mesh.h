@@ -1,0 +1,93 @@
+#pragma once
+// Bulk connections between members: `lanes` to every peer. The member with the lower index dials and dials
+// again when a lane breaks; connections carry chunks both ways. Everything here runs on the io thread.
+
+#include <asio/io_context.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "transport/connection.h"
+
+namespace isthmus::outer_sync::transport {
+
+/// Lets one line through per second and counts the rest: a flood of strangers must not become a flood of
+/// lines.
+class LineLimiter {
+ public:
+  explicit LineLimiter(std::function<void(const std::string&)> out) : out_(std::move(out)) {}
+  void operator()(const std::string& line);
+
+ private:
+  std::function<void(const std::string&)> out_;
+  Connection::Clock::time_point last_{};
+  std::size_t swallowed_ = 0;
+};
+
+class PeerMesh {
+ public:
+  class Handler {
+   public:
+    virtual ~Handler() = default;
+    /// Returns why the peer breaks the protocol; its connection is then dropped.
+    [[nodiscard]] virtual std::optional<std::string> on_chunk(protocol::MemberIndex from,
+                                                              const protocol::ChunkMessage& message) = 0;
+    virtual void on_ack(protocol::MemberIndex from, protocol::ViewNumber view,
+                        const protocol::ChunkKey& key) = 0;
+    /// A lane is there (again): what was not acknowledged on it must be repeated.
+    virtual void on_lane_up(protocol::MemberIndex peer, std::size_t lane) = 0;
+    virtual void on_message(const std::string& text) = 0;
+  };
+
+  PeerMesh(asio::io_context& io, asio::ip::tcp::acceptor acceptor, std::size_t lanes, WireCounters& counters,
+           Connection::Clock::duration hold, Trace& trace, Handler& handler);
+
+  /// Dials the peers and lets in those that dial. No frame of a peer is longer than `frame_limit`.
+  void start(const protocol::View& view, protocol::MemberIndex self, const Digest& token,
+             std::size_t frame_limit);
+
+  [[nodiscard]] std::size_t lane_of(ChunkId chunk) const { return chunk % lanes_; }
+  /// Nothing is sent while the lane is down: `on_lane_up` comes when it is back.
+  void send(protocol::MemberIndex peer, ChunkId chunk, Frame frame);
+  /// A peer to which no lane has been up for `limit`.
+  [[nodiscard]] std::optional<protocol::MemberIndex> lost(Connection::Clock::duration limit) const;
+
+ private:
+  struct Peer {
+    std::string address;
+    std::vector<ConnectionPtr> lanes;
+    Connection::Clock::time_point last_up;
+  };
+
+  [[nodiscard]] asio::awaitable<void> accept_loop();
+  [[nodiscard]] asio::awaitable<void> welcome(ConnectionPtr connection);
+  [[nodiscard]] asio::awaitable<void> dial_loop(protocol::MemberIndex peer, std::size_t lane);
+  [[nodiscard]] asio::awaitable<void> serve(protocol::MemberIndex peer, std::size_t lane,
+                                            ConnectionPtr connection);
+  [[nodiscard]] PeerHello check_hello(const Connection::Received& frame) const;
+  void take(protocol::MemberIndex peer, Connection::Received frame);
+
+  asio::io_context& io_;
+  asio::ip::tcp::acceptor acceptor_;
+  std::size_t lanes_;
+  WireCounters& counters_;
+  Connection::Clock::duration hold_;
+  Trace& trace_;
+  Handler& handler_;
+  LineLimiter stranger_line_;
+  /// Connections that have not said who they are; shared with coroutines that may outlive this object's
+  /// members.
+  std::shared_ptr<std::size_t> unknown_ = std::make_shared<std::size_t>(0);
+
+  bool started_ = false;
+  asio::steady_timer started_event_;
+  protocol::ViewNumber view_ = 0;
+  protocol::MemberIndex self_ = 0;
+  Digest token_;
+  std::size_t frame_limit_ = 0;
+  std::vector<Peer> peers_;
+};
+
+}  // namespace isthmus::outer_sync::transport
