@@ -1,9 +1,15 @@
 # CUDA is used where the compiler and a libtorch built for it are both here; ISTHMUS_CUDA=on makes that an error
-# if they are not, off never looks.
+# if they are not, off never looks. Debian's own nvcc is of an older CUDA than libtorch: it is passed over.
+function(isthmus_nvcc_fits result nvcc)
+  execute_process(COMMAND ${nvcc} --version OUTPUT_VARIABLE version ERROR_QUIET)
+  if(NOT version MATCHES "release 13\\.")
+    set(${result} FALSE PARENT_SCOPE)
+  endif()
+endfunction()
 set(ISTHMUS_WITH_CUDA OFF)
 if(NOT ISTHMUS_CUDA STREQUAL "off")
   file(GLOB _torch_cuda "${ISTHMUS_PYTHON_ENV}/lib/python3*/site-packages/nvidia/cudnn")
-  find_program(ISTHMUS_NVCC nvcc HINTS /usr/local/cuda/bin)
+  find_program(ISTHMUS_NVCC nvcc HINTS /usr/local/cuda/bin VALIDATOR isthmus_nvcc_fits)
   if(ISTHMUS_NVCC AND _torch_cuda)
     set(ISTHMUS_WITH_CUDA ON)
   elseif(ISTHMUS_CUDA STREQUAL "on")
