@@ -185,8 +185,8 @@ build() {
 cpu_only_box() {
   cat >&2 <<BOX
 +--------------------------------------------------------------------------+
-|  CPU-ONLY BUILD: no nvcc of CUDA $cuda_major in /usr/local/cuda/bin or on PATH.    |
-|  Training will not use a GPU. On a machine with one, install the CUDA $cuda_major  |
+|  CPU-ONLY BUILD: no nvcc of CUDA $cuda_major in /usr/local/cuda/bin or on PATH.   |
+|  Training will not use a GPU. On a machine with one, install the CUDA $cuda_major |
 |  toolkit and run this again.                                             |
 +--------------------------------------------------------------------------+
 BOX
