@@ -150,6 +150,7 @@ install_torch() {
     set -- --no-deps "torch==$torch_version" "${torch_cpu_needs[@]}"
   fi
   [ "$(cat "$stamp" 2>/dev/null)" != "$what" ] || return 0
+  [ -n "$nvcc" ] || cpu_only_box
   step torch "installing $what into .venv" "$hint" make_venv "$@"
   echo "$what" >"$stamp" # last: an install that was interrupted is started over
 }
@@ -213,11 +214,11 @@ flock -n 9 || { say "waiting for another setup.sh in this checkout" && flock 9; 
 install_packages "${packages[@]}"
 check_tools
 nvcc=$(find_nvcc)
-[ -n "$nvcc" ] || cpu_only_box
 install_torch
 [ $tests = no ] || install_clang_format
 [ $build = yes ] || exit 0
 for preset in "${presets[@]}"; do
   build "$preset"
 done
-[ -n "$nvcc" ] || cpu_only_box
+# The sanitizer builds leave CUDA out anyway.
+[ -n "$nvcc" ] || [[ ! ${presets[*]} =~ release|debug ]] || cpu_only_box
