@@ -28,16 +28,16 @@ inline constexpr std::uint32_t bf16_overflow_bits = 0x7f7f8000;
 
 // Scales. A block's scale is absmax / F::levels, rounded to the nearest bf16. That may be below the exact
 // quotient by one part in 512, which takes the largest value to at most levels * 512/511 < levels + 1/2: it
-// still rounds to the last code, so nothing is clipped and no clamp is needed. Scales are 0 (all values of
-// the block are 0) or at least 2^-120: then every value that is decoded is a normal number, 1 / scale is
-// finite, and machines that flush denormals to zero agree with those that do not.
+// still rounds to the last code, so nothing is clipped and no clamp is needed.
+// Below 2^-120 a block counts as zero and a scale is raised to 2^-120. Then every value that is decoded is
+// zero or normal, 1 / scale is finite, and a thread that flushes denormals to zero writes the same bytes.
 inline constexpr std::uint16_t smallest_scale = 0x0380;  // 2^-120
 
-/// The stored scale for a block whose largest magnitude has these bits (finite); it may exceed
-/// F::largest_scale.
+/// The stored scale for a block whose largest magnitude has these bits (finite): 0 for a block that counts as
+/// zero. It may exceed F::largest_scale.
 template <class F>
 constexpr std::uint16_t block_scale(std::uint32_t absmax_bits) {
-  if (absmax_bits == 0) return 0;
+  if (absmax_bits < from_bf16(smallest_scale)) return 0;
   const auto quotient = std::bit_cast<float>(absmax_bits) / F::levels;
   return std::max(smallest_scale, to_bf16(std::bit_cast<std::uint32_t>(quotient)));
 }
@@ -54,8 +54,7 @@ inline constexpr float rounder = 12582912.0F;
 
 struct Int8 {
   static constexpr float levels = 127;
-  static constexpr std::uint16_t largest_scale =
-      0x7c01;  // 127 * 1.0078125 * 2^121 is finite, the next is not
+  static constexpr std::uint16_t largest_scale = 0x7c01;  // 127 times the next is infinite
   static constexpr std::uint8_t zero = 0;
   static constexpr bool nibbles = false;
   static std::uint8_t code(float in_scales) {
@@ -69,7 +68,7 @@ struct Int8 {
 
 struct Int4 {
   static constexpr float levels = 7;
-  static constexpr std::uint16_t largest_scale = 0x7e12;  // 7 * 1.140625 * 2^125 is finite, the next is not
+  static constexpr std::uint16_t largest_scale = 0x7e12;  // 7 times the next is infinite
   static constexpr std::uint8_t zero = 8;
   static constexpr bool nibbles = true;
   static std::uint8_t code(float in_scales) {

@@ -127,7 +127,7 @@ TEST(Codec, LargestValuesAreKeptOrRefused) {
   }
 }
 
-TEST(Codec, TinyValuesGiveTheSmallestScaleOrZero) {
+TEST(Codec, TinyValuesGiveZeroOrTheSmallestScale) {
   for (const auto kind : scaled_kinds) {
     for (const float tiny : {std::numeric_limits<float>::denorm_min(), 0x1p-126F, 0x1p-121F, 0x1.8p-120F}) {
       Values x(16, tiny);
@@ -136,6 +136,7 @@ TEST(Codec, TinyValuesGiveTheSmallestScaleOrZero) {
       Values y(16);
       ASSERT_TRUE(encode({kind, 16}, x, {}, bytes));
       ASSERT_TRUE(decode({kind, 16}, bytes, y)) << to_string(kind) << " " << tiny;
+      EXPECT_EQ(scale_of(bytes, 0), tiny < 0x1p-120F ? 0 : std::max(0x1p-120F, scale_of(bytes, 0)));
       for (std::size_t i = 0; i < 16; ++i) {
         EXPECT_LE(std::abs(x[i] - y[i]), 0x1p-120F);
         EXPECT_TRUE(y[i] == 0 || std::isnormal(y[i]));
