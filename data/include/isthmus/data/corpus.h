@@ -16,16 +16,16 @@ namespace isthmus::data {
 enum class Split : std::uint8_t { train, heldout };
 
 /// `data.path` is one of
-///   a text file     one document. The held-out part is its tail.
-///   a folder        every regular file below it is a document; files and folders whose name starts with a
-///   dot are left
-///                   out; links are followed, each real folder once. Documents stand in the byte order of
-///                   their relative paths, so the same folder is the same corpus everywhere. Held out are
-///                   whole documents, chosen by a hash of their relative path.
-///   a .bin file     nanoGPT's format: token ids as little-endian uint16, nothing else. It is mapped, not
-///   read, and its
-///                   ids are checked when they are used. The held-out part is its tail.
-/// Text is read up to `data.max_bytes`. A separator follows each document.
+/// - a text file: one document. The held-out part is its tail.
+/// - a folder: every regular file below it is a document. Names that start with a dot are left out; links are
+///   followed, each real folder once. Documents stand in the byte order of their relative paths, so the same
+///   folder is the same corpus everywhere. Held out are whole documents, chosen by a hash of their relative
+///   path.
+/// - a .bin file, nanoGPT's format: token ids as little-endian uint16, nothing else. It is mapped, not read,
+///   and its ids are checked when they are used. The held-out part is its tail.
+///
+/// A held-out tail is at least one window, so that a small corpus can be evaluated too. Text is read up to
+/// `data.max_bytes`, and a separator follows each document.
 /// Immutable once made; every function may be called from any thread.
 class Corpus {
  public:

@@ -1,10 +1,11 @@
 #pragma once
 // Batches of the training split, made ahead of their use:
-//   thread disk_load     corpus -> host buffer         (trace: disk_load)
-//   thread gpu_transfer  host buffer -> device buffer  (trace: gpu_transfer; chunk = both stages and the
-//   queue between) the caller of next() device buffer -> training     (trace: gpu_queue_wait; epoch = instant
-//   at each border)
-// Two bounded queues join them. Every buffer is allocated by the constructor; nothing is allocated after it.
+//   thread disk_load     corpus -> host buffer
+//   thread gpu_transfer  host buffer -> device buffer
+//   caller of next()     device buffer -> training
+// Two bounded queues join them. Every buffer is allocated by the constructor. The trace shows disk_load,
+// gpu_transfer, chunk (one batch from the start of its load to its arrival), gpu_queue_wait (the caller
+// waits) and epoch (an instant at each border).
 
 #include <cstdint>
 #include <memory>

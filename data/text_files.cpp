@@ -1,0 +1,104 @@
+#include "text_files.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <set>
+#include <system_error>
+
+#include "isthmus/base/error.h"
+
+namespace isthmus::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t piece_bytes = std::size_t{1} << 20;
+
+class Finder {
+ public:
+  std::vector<TextFile> files;
+
+  void visit(const fs::path& folder, const std::string& prefix) {
+    if (!seen_.insert(fs::canonical(folder)).second) return;
+    std::vector<fs::path> entries;
+    for (const auto& entry : fs::directory_iterator(folder)) entries.push_back(entry.path());
+    // Sorted, so that of two ways to one folder every machine takes the same.
+    std::sort(entries.begin(), entries.end());
+    for (const auto& entry : entries) visit_entry(entry, prefix + entry.filename().string());
+  }
+
+ private:
+  void visit_entry(const fs::path& path, const std::string& name) {
+    if (path.filename().string().starts_with('.')) return;
+    const auto status = fs::status(path);
+    if (status.type() == fs::file_type::not_found) {
+      throw Error(ErrorKind::data, path.string() + ": a link that leads nowhere");
+    }
+    if (fs::is_directory(status)) return visit(path, name + "/");
+    if (!fs::is_regular_file(status)) return;
+    if (path.extension() == ".bin") {
+      throw Error(ErrorKind::data,
+                  path.string() + ": a .bin file in a folder of text; let data.path name the file itself" +
+                      " or move it elsewhere");
+    }
+    files.push_back({path, name, fs::file_size(path)});
+  }
+
+  std::set<fs::path> seen_;
+};
+
+/// Where to cut `text`, of which more follows: after the last line's end, else before the last character.
+std::size_t cut(std::string_view text) {
+  const auto line = text.rfind('\n');
+  if (line != std::string_view::npos) return line + 1;
+  const auto continues = [&](std::size_t i) { return (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80; };
+  std::size_t last = text.size() - 1;
+  while (last > text.size() - 4 && continues(last)) --last;
+  return last;
+}
+
+}  // namespace
+
+std::vector<TextFile> find_text_files(const fs::path& folder) {
+  Finder finder;
+  try {
+    finder.visit(folder, "");
+  } catch (const fs::filesystem_error& error) {
+    throw Error(ErrorKind::data, error.path1().string() + ": " + error.code().message());
+  }
+  std::sort(finder.files.begin(), finder.files.end(),
+            [](const TextFile& a, const TextFile& b) { return a.name < b.name; });
+  return std::move(finder.files);
+}
+
+void read_in_pieces(const fs::path& file, std::uint64_t limit,
+                    const std::function<void(std::string_view)>& use) {
+  const auto fail = [&] {
+    throw Error(ErrorKind::data,
+                file.string() + ": cannot be read: " + std::generic_category().message(errno));
+  };
+  std::ifstream in(file, std::ios::binary);
+  if (!in) fail();
+  std::string buffer(piece_bytes, '\0');
+  std::size_t kept = 0;  // bytes at the front that the last piece left over
+  while (true) {
+    const auto wanted = std::min<std::uint64_t>(piece_bytes - kept, limit);
+    errno = 0;
+    in.read(buffer.data() + kept, static_cast<std::streamsize>(wanted));
+    if (in.bad() || (in.fail() && errno != 0)) fail();
+    const auto got = static_cast<std::uint64_t>(in.gcount());
+    limit -= got;
+    const std::string_view text(buffer.data(), kept + got);
+    if (text.size() < piece_bytes) {
+      if (!text.empty()) use(text);
+      return;
+    }
+    const auto end = cut(text);
+    use(text.substr(0, end));
+    kept = text.size() - end;
+    buffer.replace(0, kept, buffer, end, kept);
+  }
+}
+
+}  // namespace isthmus::data

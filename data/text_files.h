@@ -1,0 +1,30 @@
+#pragma once
+// The text files of a corpus: found in an order that is the same everywhere, read in pieces.
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace isthmus::data {
+
+struct TextFile {
+  std::filesystem::path path;
+  std::string
+      name;  ///< relative to the folder that was named, with '/'; empty for a file that was named itself
+  std::uint64_t bytes = 0;
+};
+
+/// Every regular file below `folder`, in the byte order of their names. Names that start with a dot are left
+/// out; links are followed, each real folder once. Throws Error(data) naming what cannot be read, a link that
+/// leads nowhere, and .bin files, which are no text.
+[[nodiscard]] std::vector<TextFile> find_text_files(const std::filesystem::path& folder);
+
+/// The first `limit` bytes of a file in pieces of at most 1 MiB that end at a line's end where there is one,
+/// else between characters. Where they end depends on the contents alone. Throws Error(data) naming the file.
+void read_in_pieces(const std::filesystem::path& file, std::uint64_t limit,
+                    const std::function<void(std::string_view)>& use);
+
+}  // namespace isthmus::data
