@@ -1,6 +1,7 @@
 #include "isthmus/base/config.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <fstream>
 #include <map>
 #include <optional>
+#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -261,13 +263,42 @@ struct Origin {
   }
 };
 
-YAML::Node parse_yaml(const std::string& text, const Origin& origin) {
+// Knows only where the latest document started.
+class DocumentStart : public YAML::EventHandler {
+ public:
+  YAML::Mark mark;
+
+  void OnDocumentStart(const YAML::Mark& at) override { mark = at; }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
+  }
+  void OnMapEnd() override {}
+};
+
+// YAML::Load reads one document and says nothing of what follows it, and YAML::LoadAll never returns from a
+// stray comma: so the end is looked for first.
+void check_single_document(const std::string& text, const Origin& origin) {
+  std::istringstream in(text);
+  YAML::Parser parser(in);
+  DocumentStart start;
+  if (parser.HandleNextDocument(start) && parser.HandleNextDocument(start)) {
+    fail(origin.place(start.mark) + ": this is not YAML: expected the end of the text here");
+  }
+}
+
+YAML::Node parse_yaml(std::string text, const Origin& origin) {
+  // An end mark, for yaml-cpp closes a forgotten quote silently at the end of the file, with all that it
+  // swallowed.
+  text += text.ends_with('\n') ? "..." : "\n...";
   try {
-    const auto documents = YAML::LoadAll(text);
-    if (documents.size() > 1) {
-      fail(origin.name + ": holds more than one YAML document; expected one, without \"---\" between");
-    }
-    return documents.empty() ? YAML::Node() : documents.front();
+    check_single_document(text, origin);
+    return YAML::Load(text);
   } catch (const YAML::Exception& e) {
     auto reason = e.msg.substr(0, 200);  // it may quote the text
     std::replace_if(

@@ -1,0 +1,302 @@
+// What is read, in which order it wins, and what is written.
+
+#include "isthmus/base/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config_sample.h"
+#include "temporary_folder.h"
+
+namespace isthmus::config {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(Config, KeysAbsentFromTheFileKeepTheirDefaults) {
+  EXPECT_EQ(read_sample(""), Sample());
+  EXPECT_EQ(read_sample("# nothing but a comment\n"), Sample());
+}
+
+TEST(Config, SectionsMayBeNestedDottedOrBoth) {
+  Sample expected;
+  expected.outer.sync_every = 60;
+  expected.outer.optimizer.lr = 0.5;
+  for (const auto* text : {
+           "outer:\n  sync_every: 60\n  optimizer:\n    lr: 0.5\n",
+           "outer.sync_every: 60\nouter.optimizer.lr: 0.5\n",
+           "outer:\n  sync_every: 60\n  optimizer.lr: 0.5\n",
+           "outer.sync_every: 60\nouter: {optimizer: {lr: 0.5}}\n",
+       }) {
+    EXPECT_EQ(read_sample(text), expected) << text;
+  }
+}
+
+TEST(Config, EveryTypeIsRead) {
+  const auto sample = read_sample(
+      "name: 'a: b'\n"
+      "outer:\n"
+      "  sync_every: 9223372036854775807\n"
+      "  offset: -9223372036854775808\n"
+      "  deadline: 1.5s\n"
+      "  ranks: [3, 1, 2]\n"
+      "  optimizer: {lr: 1e-3, nesterov: false, method: adam}\n");
+  EXPECT_EQ(sample.name, "a: b");
+  EXPECT_EQ(sample.outer.sync_every, std::numeric_limits<std::int64_t>::max());
+  EXPECT_EQ(sample.outer.offset, std::numeric_limits<std::int64_t>::min());
+  EXPECT_EQ(sample.outer.deadline.seconds, 1.5);
+  EXPECT_EQ(sample.outer.ranks, (std::vector<std::int64_t>{3, 1, 2}));
+  EXPECT_EQ(sample.outer.optimizer.lr, 1e-3);
+  EXPECT_FALSE(sample.outer.optimizer.nesterov);
+  EXPECT_EQ(sample.outer.optimizer.method, "adam");
+  EXPECT_TRUE(read_sample("outer.ranks: []").outer.ranks.empty());
+}
+
+TEST(Config, AliasesMayShareASection) {
+  struct Two {
+    SampleOptimizer a, b;
+    void serialize(Archive& ar) {
+      ar.section("a", a);
+      ar.section("b", b);
+    }
+  };
+  const auto two = read<Two>(Source::from_text("a: &x {lr: 0.25}\nb: *x\n", "a.yaml"));
+  EXPECT_EQ(two.a.lr, 0.25);
+  EXPECT_EQ(two.b.lr, 0.25);
+}
+
+TEST(Config, DurationsHaveUnits) {
+  const auto seconds = [](const std::string& text) {
+    return read_sample("outer.deadline: " + text).outer.deadline.seconds;
+  };
+  EXPECT_EQ(seconds("400ms"), 0.4);
+  EXPECT_EQ(seconds("5s"), 5);
+  EXPECT_EQ(seconds("2min"), 120);
+  EXPECT_EQ(seconds("1h"), 3600);
+  EXPECT_EQ(seconds("0.5h"), 1800);
+}
+
+std::string value_of(Sample sample, std::string_view key) {
+  for (const auto& item : list(sample)) {
+    if (item.key == key) return item.value;
+  }
+  return "there is no such key";
+}
+
+TEST(Config, TheCanonicalTextIsTheShortest) {
+  Sample sample;
+  const auto duration = [&](double seconds) {
+    sample.outer.deadline.seconds = seconds;
+    return value_of(sample, "outer.deadline");
+  };
+  EXPECT_EQ(duration(0), "0");
+  EXPECT_EQ(duration(0.4), "400ms");
+  EXPECT_EQ(duration(1.5), "1500ms");
+  EXPECT_EQ(duration(5), "5s");
+  EXPECT_EQ(duration(90), "90s");
+  EXPECT_EQ(duration(120), "2min");
+  EXPECT_EQ(duration(7200), "2h");
+  EXPECT_EQ(duration(0.0001), "1e-04s");
+  EXPECT_EQ(value_of(sample, "outer.ranks"), "[0, 1]");
+  EXPECT_EQ(value_of(sample, "outer.optimizer.lr"), "0.7");
+  EXPECT_EQ(value_of(sample, "outer.optimizer.nesterov"), "true");
+  sample.outer.ranks.clear();
+  EXPECT_EQ(value_of(sample, "outer.ranks"), "[]");
+  sample.outer.optimizer.lr = -0.0;
+  EXPECT_EQ(value_of(sample, "outer.optimizer.lr"), "0") << "equal values need equal text: they are hashed";
+}
+
+TEST(Config, TheWrittenYamlIsNestedAndQuotedWhereNeeded) {
+  Sample sample;
+  EXPECT_EQ(to_yaml(sample),
+            "name: \"first run\"\n"
+            "listen: \"127.0.0.1:7000\"\n"
+            "outer:\n"
+            "  sync_every: 30\n"
+            "  offset: 0\n"
+            "  deadline: 400ms\n"
+            "  ranks: [0, 1]\n"
+            "  optimizer:\n"
+            "    lr: 0.7\n"
+            "    nesterov: true\n"
+            "    method: sgd\n");
+}
+
+TEST(Config, ASectionVisitedInPartsIsWrittenOnce) {
+  struct Parts {
+    bool a = false, b = false, c = true;
+    void serialize(Archive& ar) {
+      ar({"s.a", &a, Scope::agreed, ""});
+      ar({"b", &b, Scope::agreed, ""});
+      ar({"s.c", &c, Scope::agreed, ""});
+    }
+  } parts;
+  EXPECT_EQ(to_yaml(parts), "s:\n  a: false\n  c: true\nb: false\n");
+}
+
+TEST(Config, AwkwardStringsComeBack) {
+  for (const std::string text : {"",     " ",           "true",         "False",    "null",
+                                 "~",    "12",          "-1.5",         "1e3",      ".inf",
+                                 "0x10", "a: b",        "a:",           ":a",       "#x",
+                                 "a #x", "a#x",         "[1, 2]",       "{a: b}",   "*x",
+                                 "&x",   "!x",          "- a",          "---",      "...",
+                                 "? x",  "'",           "\"",           "\\",       "\\n",
+                                 "a\nb", "\n",          "a\r\nb",       "\t",       " a ",
+                                 "yes",  "caf\xc3\xa9", "\xef\xbb\xbf", "\xc2\x85", "\xe2\x80\xa8",
+                                 "\x7f", "\x04",        "%x",           "@x",       "`x",
+                                 ",",    "a,b",         "host:7000",    "/data/x",  "<<",
+                                 "="}) {
+    Sample sample;
+    sample.name = text;
+    EXPECT_EQ(read_sample(to_yaml(sample)).name, text) << "written as:\n" << to_yaml(sample);
+  }
+}
+
+RC_GTEST_PROP(Config, WhatIsWrittenReadsBackEqual, ()) {
+  const auto finite =
+      rc::gen::suchThat(rc::gen::map(rc::gen::arbitrary<std::uint64_t>(),
+                                     [](std::uint64_t bits) { return std::bit_cast<double>(bits); }),
+                        [](double value) { return std::isfinite(value); });
+  Sample sample;
+  sample.name = *rc::gen::arbitrary<std::string>();
+  sample.listen =
+      *rc::gen::container<std::string>(rc::gen::elementOf(std::string(" :#'\"\\\n\t-[]{}ab1,&*!|>%@`")));
+  sample.outer.offset = *rc::gen::arbitrary<std::int64_t>();
+  sample.outer.ranks = *rc::gen::container<std::vector<std::int64_t>>(rc::gen::inRange<std::int64_t>(0, 8));
+  sample.outer.deadline.seconds = std::clamp(std::abs(*finite), 0.001, 3600.0);
+  sample.outer.optimizer.lr = std::fmod(std::abs(*finite), 10.0);
+  sample.outer.optimizer.nesterov = *rc::gen::arbitrary<bool>();
+  auto back = read_sample(to_yaml(sample));
+  RC_ASSERT(back == sample);
+  RC_ASSERT(to_yaml(back) == to_yaml(sample));
+  RC_ASSERT(fingerprint(back) == fingerprint(sample));
+}
+
+TEST(Config, AnExtendingFileWins) {
+  const TemporaryFolder folder;
+  folder.write("base/common.yaml", "name: common\nouter: {sync_every: 10, offset: 1}\n");
+  folder.write("base/fast.yaml", "extends: common.yaml\nouter.sync_every: 20\n");
+  folder.write("wan.yaml", "outer.offset: 5\n");
+  // `extends` stands last here: its place in the file does not matter.
+  const auto file = folder.write("run.yaml", "name: mine\nextends: [base/fast.yaml, wan.yaml]\n");
+  const auto source = Source::from_file(file);
+  const auto sample = read<Sample>(source);
+  EXPECT_EQ(sample.name, "mine");
+  EXPECT_EQ(sample.outer.sync_every, 20) << "a file wins over what it extends";
+  EXPECT_EQ(sample.outer.offset, 5) << "of several extended files the last one wins";
+  for (const auto& entry : source.entries()) {
+    if (entry.key != "outer.sync_every") continue;
+    EXPECT_EQ(entry.place, (folder / "base/fast.yaml").string() + ":2");
+    EXPECT_EQ(entry.base, folder / "base");
+  }
+}
+
+TEST(Config, AFileMayBeExtendedTwice) {
+  const TemporaryFolder folder;
+  folder.write("common.yaml", "outer.offset: 3\n");
+  folder.write("b.yaml", "extends: common.yaml\n");
+  const auto file = folder.write("a.yaml", "extends: [common.yaml, b.yaml]\n");
+  EXPECT_EQ(read<Sample>(Source::from_file(file)).outer.offset, 3);
+}
+
+TEST(Config, LaterSettingsWin) {
+  auto source = Source::from_text("outer.sync_every: 10\nname: a\n", "a.yaml");
+  source.set("outer.sync_every=20");
+  source.set("outer.sync_every=40");
+  source.set("outer.ranks=[1,2]");
+  source.set("outer.optimizer={lr: 0.5, method: adam}");
+  source.set("name='x=y: 1'");
+  const auto sample = read<Sample>(source);
+  EXPECT_EQ(sample.outer.sync_every, 40);
+  EXPECT_EQ(sample.outer.ranks, (std::vector<std::int64_t>{1, 2}));
+  EXPECT_EQ(sample.outer.optimizer.lr, 0.5);
+  EXPECT_EQ(sample.outer.optimizer.method, "adam");
+  EXPECT_EQ(sample.name, "x=y: 1");
+}
+
+TEST(Config, TheFingerprintCoversWhatMustBeEqual) {
+  Sample a, b;
+  b.listen = "10.0.0.1:7000";
+  b.outer.deadline.seconds = 9;
+  EXPECT_EQ(fingerprint(a), fingerprint(b)) << "a site's own keys are not part of it";
+  b.outer.optimizer.lr = 0.8;
+  EXPECT_NE(fingerprint(a), fingerprint(b)) << "live keys are agreed too";
+}
+
+TEST(Config, AValueCannotPassForAFurtherKeyInTheFingerprint) {
+  struct Pair {
+    std::string a, b;
+    void serialize(Archive& ar) {
+      ar({"a", &a, Scope::agreed, ""});
+      ar({"b", &b, Scope::agreed, ""});
+    }
+  };
+  Pair one{"x\nb=y", ""}, two{"x", "y"};
+  EXPECT_NE(fingerprint(one), fingerprint(two));
+}
+
+TEST(Config, TheReferenceIsAMarkdownTable) {
+  Sample sample;
+  const auto text = reference(sample);
+  EXPECT_THAT(text, HasSubstr("| key | class | default | expected | meaning |\n| --- |"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("| `outer.sync_every` | agreed | `30` | integer >= 1 | inner steps between two syncs |\n"));
+  EXPECT_THAT(text, HasSubstr("| `outer.optimizer.lr` | live | `0.7` | number from 0 to 10 | step size |\n"));
+  EXPECT_THAT(text, HasSubstr("| `outer.optimizer.method` | agreed | `sgd` | one of sgd, adam | rule |\n"));
+  EXPECT_THAT(
+      text,
+      HasSubstr(
+          "| `outer.deadline` | per_site | `400ms` | duration like 400ms, 5s, 2min or 1h, from 1ms to 1h |"));
+  EXPECT_THAT(text, HasSubstr("who \\| takes part")) << "a bar in a cell splits it";
+}
+
+using Pairs = std::vector<std::pair<std::string, std::string>>;
+
+Pairs shared_pairs(Sample sample) {
+  Pairs pairs;
+  for (const auto& item : list(sample)) {
+    if (item.scope != Scope::per_site) pairs.emplace_back(item.key, item.value);
+  }
+  return pairs;
+}
+
+TEST(Config, TheFirstDifferenceIsNamed) {
+  Sample here, there;
+  there.listen = "elsewhere";
+  const auto difference = [&](const Pairs& pairs) {
+    return first_difference(list(here), pairs, "the coordinator");
+  };
+  EXPECT_EQ(difference(shared_pairs(there)), "");
+  here.outer.sync_every = 60;
+  EXPECT_EQ(difference(shared_pairs(there)), "outer.sync_every is 60 here and 30 at the coordinator");
+  EXPECT_EQ(difference({{"name", "first run"}}),
+            "outer.sync_every is 60 here and unknown at the coordinator");
+  auto pairs = shared_pairs(here);
+  pairs.emplace_back("outer.new", "1");
+  EXPECT_EQ(difference(pairs), "outer.new is unknown here and 1 at the coordinator");
+}
+
+TEST(Config, TheNearestKey) {
+  const std::vector<std::string> valid = {"outer.lr", "inner.lr", "outer.sync_every", "trainer.save_every"};
+  EXPECT_EQ(nearest("outr.lr", valid), "outer.lr");
+  EXPECT_EQ(nearest("iner.lr", valid), "inner.lr");
+  EXPECT_EQ(nearest("sync_every", valid), "outer.sync_every");
+  EXPECT_EQ(nearest("trainer.sync_every", valid), "outer.sync_every");
+  EXPECT_EQ(nearest(std::string(1'000'000, 'x'), valid), "outer.lr") << "any will do, at once";
+  EXPECT_EQ(nearest("x", {}), "");
+}
+
+}  // namespace
+}  // namespace isthmus::config
