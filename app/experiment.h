@@ -1,0 +1,53 @@
+#pragma once
+// One experiment: all keys of a config file.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "isthmus/base/config.h"
+#include "isthmus/data/config.h"
+#include "isthmus/outer_sync/config.h"
+#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/trainer/config.h"
+
+namespace isthmus::app {
+
+struct RunConfig {
+  std::string name = "run";
+  std::string out = "runs";
+  std::int64_t steps = 1000;
+  std::int64_t seed = 1;
+  std::int64_t stop_after = 0;
+  std::int64_t eval_every = 100;
+  std::int64_t eval_sequences = 256;
+  std::int64_t checkpoint_every = 0;
+  std::int64_t sample_tokens = 240;
+  std::int64_t trace_steps = 400;
+  config::Duration stop_grace{5};
+  void serialize(config::Archive& ar);
+};
+
+struct Experiment {
+  RunConfig run;
+  std::int64_t replicas = 2;
+  trainer::DeviceConfig device;
+  trainer::ModelConfig model;
+  data::DataConfig data;
+  trainer::InnerConfig inner;
+  trainer::TrainerConfig trainer;
+  outer_sync::OuterConfig outer;
+  outer_sync::NetworkConfig network;
+  void serialize(config::Archive& ar);
+
+  [[nodiscard]] std::filesystem::path folder() const { return std::filesystem::path(run.out) / run.name; }
+  /// What all members must share, as the hello carries it.
+  [[nodiscard]] outer_sync::protocol::ConfigItems agreed_items();
+};
+
+/// Reads a config file and `--set` assignments, makes paths in it relative to the file that names them, fills
+/// in what follows from other keys and refuses what cannot work. Throws Error(config).
+[[nodiscard]] Experiment load_experiment(const std::filesystem::path& file,
+                                         const std::vector<std::string>& assignments);
+
+}  // namespace isthmus::app

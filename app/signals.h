@@ -1,0 +1,24 @@
+#pragma once
+// Ctrl-C without global state: the signals are blocked in every thread, and one thread waits for them.
+
+#include <csignal>
+#include <functional>
+#include <thread>
+
+namespace isthmus::app {
+
+/// Must be made before any other thread, so that all inherit the blocked mask.
+class SignalThread {
+ public:
+  /// `on_signal(count)` runs on the waiting thread for the first, second, ... SIGINT or SIGTERM.
+  explicit SignalThread(std::function<void(int count)> on_signal);
+  ~SignalThread();
+  SignalThread(const SignalThread&) = delete;
+  SignalThread& operator=(const SignalThread&) = delete;
+
+ private:
+  sigset_t before_{};
+  std::thread thread_;
+};
+
+}  // namespace isthmus::app

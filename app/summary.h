@@ -1,0 +1,47 @@
+#pragma once
+// summary.json of a run, made by the coordinator from what every member reported at its end, and the table
+// that people see.
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "experiment.h"
+
+namespace isthmus::app {
+
+/// What one member reports when it is done. All times in seconds, all counts since this process started.
+struct MemberReport {
+  std::string name;
+  std::string global_hash;
+  std::uint64_t parameters = 0;
+  std::uint64_t first_step = 0, last_step = 0;  ///< trained (first_step, last_step]
+  std::uint64_t tokens = 0;
+  double train_seconds = 0;        ///< wall time of the training loop without evaluations and checkpoints
+  double compute_seconds = 0;      ///< of these, inner steps
+  double stall_seconds = 0;        ///< waited for a late outer result
+  double warmup_wait_seconds = 0;  ///< waited for averaged gradients, where steps are synchronous
+  double finish_seconds = 0;       ///< waited for the last rounds after the last step
+  double data_wait_seconds = 0;    ///< waited for a batch
+  std::uint64_t payload_bytes = 0, total_bytes = 0;  ///< sent
+  std::uint64_t rounds = 0, warmup_rounds = 0;
+  std::string precision, device;
+  std::string sample;  ///< generated text; from the first member alone
+  bool stopped = false;
+};
+
+[[nodiscard]] nlohmann::ordered_json to_json(const MemberReport& report);
+/// Throws Error(network) for anything that is not such a report.
+[[nodiscard]] MemberReport member_report(const std::string& json);
+
+struct RunReport {
+  std::vector<MemberReport> members;
+  std::map<std::uint64_t, double> evaluations;  ///< step -> loss of the global parameters, nats per token
+  double wall_seconds = 0;
+};
+
+[[nodiscard]] nlohmann::ordered_json summary_json(Experiment& experiment, const RunReport& report);
+/// At most 80 columns wide, except for the folder's path.
+[[nodiscard]] std::string summary_table(const nlohmann::ordered_json& summary, const std::string& sample);
+
+}  // namespace isthmus::app

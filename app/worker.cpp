@@ -1,0 +1,383 @@
+#include "worker.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <optional>
+
+#include "free_port.h"
+#include "isthmus/base/error.h"
+#include "isthmus/base/metrics.h"
+#include "isthmus/base/progress.h"
+#include "isthmus/data/heldout.h"
+#include "isthmus/data/loader.h"
+#include "isthmus/outer_sync/outer_loop.h"
+#include "isthmus/outer_sync/transport/address.h"
+#include "isthmus/outer_sync/transport/member_node.h"
+#include "isthmus/trainer/checkpoint.h"
+#include "isthmus/trainer/evaluate.h"
+#include "isthmus/trainer/gloo.h"
+#include "isthmus/trainer/replica.h"
+#include "isthmus/trainer/sample.h"
+#include "isthmus/trainer/schedule.h"
+#include "signals.h"
+#include "summary.h"
+#include "version.h"
+
+namespace isthmus::app {
+
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+/// A resumed run keeps the trace of the runs before it.
+std::filesystem::path trace_file(const std::filesystem::path& folder) {
+  auto file = folder / "trace.json";
+  for (int n = 1; std::filesystem::exists(file); ++n) file = folder / fmt::format("trace-resumed-{}.json", n);
+  return file;
+}
+
+struct Hardware {
+  trainer::Device device;
+  trainer::Precision precision;
+  std::unique_ptr<data::Device> memory;
+
+  explicit Hardware(const Experiment& experiment) {
+    trainer::prepare_process(experiment.trainer);
+    const auto found = trainer::probe_hardware();
+    device = trainer::choose_device(experiment.device, found);
+    precision = trainer::choose_precision(experiment.inner, device, found);
+    memory = device == trainer::Device::cuda ? data::make_cuda_device(0, nullptr) : data::make_cpu_device();
+  }
+};
+
+class Worker {
+ public:
+  Worker(WorkerRequest request, std::atomic<outer_sync::MemberNode*>& reachable)
+      : request_(std::move(request)),
+        config_(request_.experiment),
+        folder_(config_.folder() / request_.name),
+        hardware_(config_),
+        corpus_(config_.data),
+        table_({config_.model, corpus_.vocab_size()}, config_.outer.num_fragments,
+               static_cast<std::uint64_t>(config_.outer.chunk_elements)),
+        trace_((std::filesystem::create_directories(folder_), trace_file(folder_)), request_.name),
+        metrics_(folder_ / "metrics.jsonl"),
+        progress_(request_.quiet ? nullptr : std::make_unique<Progress>(stdout, isatty(STDOUT_FILENO) == 1)),
+        replica_(table_, {.inner = config_.inner,
+                          .device = hardware_.device,
+                          .precision = hardware_.precision,
+                          .longest_sequence = config_.data.seq_len,
+                          .seed = static_cast<std::uint64_t>(config_.run.seed)}),
+        inference_(table_, hardware_.device, hardware_.precision, config_.data.seq_len),
+        heldout_(corpus_, config_.data.seq_len, config_.run.eval_sequences, config_.inner.batch,
+                 *hardware_.memory),
+        node_(config_.network, table_.layout(), outer_sync::codec_plan(config_.outer),
+              config_.outer.error_feedback, trace_),
+        outer_(config_.outer, table_.layout(), replica_, node_, trace_) {
+    for (const auto& note : corpus_.notes()) say(note);
+    reachable = &node_;
+  }
+
+  int run() {
+    join();
+    try {
+      train();
+      return report();
+    } catch (const std::exception& error) {
+      node_.leave(error.what());
+      throw;
+    }
+  }
+
+ private:
+  // ---- joining ----
+
+  void join() {
+    say(table_.description());
+    const auto resume_step = node_.join(hello());
+    if (resume_step > 0) restore(resume_step);
+    view_ = node_.activate(outer_.fragments(), outer_.global_hash());
+    first_step_ = outer_.step();
+    say(fmt::format("member {} of {}, {}, {} threads", node_.self() + 1, view_.members.size(),
+                    to_string(hardware_.precision), config_.trainer.threads));
+    if (config_.outer.data_parallel() && view_.members.size() > 1) join_gloo();
+  }
+
+  outer_sync::protocol::Hello hello() {
+    outer_sync::protocol::Hello hello;
+    hello.run = config_.run.name;
+    hello.member.name = request_.name;
+    hello.member.incarnation =
+        static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
+    hello.build = build_name();
+    hello.config = config_.agreed_items();
+    hello.model = table_.fingerprint();
+    hello.tokenizer = corpus_.tokenizer_fingerprint();
+    hello.resume = request_.resume;
+    if (request_.resume) hello.checkpoints = trainer::checkpoint_steps(checkpoints(), 0);
+    return hello;
+  }
+
+  /// The first member serves the store through which the ranks meet, and tells the others where.
+  void join_gloo() {
+    const auto own_host = outer_sync::parse_address(node_.advertised(), "network.advertise").host;
+    if (node_.self() == 0) node_.announce(outer_sync::Address{own_host, free_port()}.to_string());
+    const auto store = outer_sync::parse_address(node_.announced(), "the address of the Gloo store");
+    gloo_.emplace(trainer::GlooOptions{.store_host = store.host,
+                                       .store_port = store.port,
+                                       .listen_host = own_host,
+                                       .rank = node_.self(),
+                                       .world = static_cast<int>(view_.members.size())});
+  }
+
+  // ---- training ----
+
+  void train() {
+    data::Loader loader(corpus_,
+                        {.seq_len = config_.data.seq_len,
+                         .batch = config_.inner.batch,
+                         .replica = node_.self(),
+                         .replicas = static_cast<std::int64_t>(view_.members.size()),
+                         .seed = static_cast<std::uint64_t>(config_.run.seed),
+                         .first_step = first_step_,
+                         .prefetch = config_.data.prefetch},
+                        *hardware_.memory, trace_);
+    const auto steps = static_cast<std::uint64_t>(config_.run.steps);
+    const auto last = config_.run.stop_after > 0
+                          ? std::min(steps, static_cast<std::uint64_t>(config_.run.stop_after))
+                          : steps;
+    if (first_step_ == 0 || first_step_ >= last) evaluate(first_step_);
+    for (auto step = first_step_ + 1; step <= last && node_.may_begin(step); ++step) {
+      train_step(step, loader);
+      if (step < last && due(config_.run.eval_every, step)) evaluate(step);
+      if (step < last && due(config_.run.checkpoint_every, step)) save();
+      if (step - first_step_ == static_cast<std::uint64_t>(config_.run.trace_steps)) trace_.close();
+    }
+    data_wait_seconds_ = loader.waited_seconds();
+    stopped_ = outer_.step() < steps;
+    if (!stopped_) {
+      const auto begin = Clock::now();
+      outer_.finish();
+      train_seconds_ += seconds_since(begin);
+    }
+    save();
+    if (outer_.step() > first_step_) evaluate(outer_.step());
+  }
+
+  static bool due(std::int64_t every, std::uint64_t step) {
+    return every > 0 && step % static_cast<std::uint64_t>(every) == 0;
+  }
+
+  void train_step(std::uint64_t step, data::Loader& loader) {
+    const auto begin = Clock::now();
+    const auto& batch = loader.next();
+    const auto lr =
+        trainer::learning_rate(config_.inner, step, static_cast<std::uint64_t>(config_.run.steps));
+    double norm = 0;
+    float loss = 0;
+    {
+      const Trace::Scope scope(trace_, Trace::Row::train, "train", "{\"step\":" + std::to_string(step) + "}");
+      const auto compute = Clock::now();
+      loss = replica_.forward_backward(batch);
+      compute_seconds_ += seconds_since(compute);
+    }
+    if (outer_.synchronous()) average_gradients();
+    {
+      const Trace::Scope scope(trace_, Trace::Row::train, "inner_step");
+      const auto compute = Clock::now();
+      norm = replica_.inner_step(lr);
+      compute_seconds_ += seconds_since(compute);
+    }
+    outer_.after_step();
+    const auto tokens = static_cast<std::uint64_t>(batch.sequences * batch.seq_len);
+    tokens_ += tokens;
+    const auto took = seconds_since(begin);
+    train_seconds_ += took;
+    record(step, loss, lr, norm, took, tokens);
+  }
+
+  void average_gradients() {
+    const auto gradients = replica_.gradients();
+    if (!gloo_) {
+      if (!config_.outer.data_parallel()) outer_.average_gradients(gradients);
+      return;
+    }
+    const auto begin = Clock::now();
+    const Trace::Scope scope(trace_, Trace::Row::train, "all_reduce");
+    gloo_->mean(gradients);
+    gloo_seconds_ += seconds_since(begin);
+  }
+
+  void record(std::uint64_t step, double loss, double lr, double norm, double took, std::uint64_t tokens) {
+    const double utilization = compute_seconds_ / train_seconds_;
+    const double rate = static_cast<double>(tokens) / took;
+    node_.report({step, loss, rate, utilization});
+    metrics_.write({{"step", step},
+                    {"loss", loss},
+                    {"lr", lr},
+                    {"grad_norm", norm},
+                    {"step_seconds", took},
+                    {"tokens_per_second", rate},
+                    {"utilization", utilization},
+                    {"stall_seconds", outer_.stats().stall_seconds},
+                    {"rounds", outer_.stats().rounds},
+                    {"live", view_.members.size()},
+                    {"participating", view_.members.size()},
+                    {"bytes_sent", wire().total}});
+    if (progress_) {
+      ProgressState state;
+      state.step = step;
+      state.steps = static_cast<std::uint64_t>(config_.run.steps);
+      state.loss = loss;
+      state.tokens_per_second = rate;
+      state.utilization = utilization;
+      state.eta_seconds =
+          train_seconds_ / static_cast<double>(step - first_step_) * static_cast<double>(state.steps - step);
+      state.note = request_.name;
+      progress_->update(state);
+    }
+  }
+
+  // ---- global parameters ----
+
+  void evaluate(std::uint64_t step) {
+    const Trace::Scope scope(trace_, Trace::Row::train, "evaluate");
+    inference_.load(outer_.global_parameters());
+    const auto sum = trainer::evaluate(inference_, heldout_.batches(), node_.self(), view_.members.size());
+    node_.report_evaluation(step, sum.nats, sum.tokens);
+    metrics_.write({{"step", step}, {"eval_nats", sum.nats}, {"eval_tokens", sum.tokens}});
+  }
+
+  std::string sample() {
+    const auto wanted = static_cast<std::uint64_t>(config_.run.sample_tokens);
+    const auto prompt_size = std::min<std::uint64_t>(32, corpus_.tokens(data::Split::heldout));
+    if (wanted == 0 || stopped_ || node_.self() != 0 || prompt_size == 0) return {};
+    std::vector<std::int64_t> ids(prompt_size);
+    corpus_.read(data::Split::heldout, 0, ids);
+    inference_.load(outer_.global_parameters());
+    const auto more = trainer::sample(
+        inference_, ids,
+        {.tokens = wanted, .temperature = 0.7, .seed = static_cast<std::uint64_t>(config_.run.seed)});
+    ids.insert(ids.end(), more.begin(), more.end());
+    auto text = corpus_.tokenizer().decode(std::vector<std::uint32_t>(ids.begin(), ids.end()));
+    for (auto& c : text) {
+      const auto code = static_cast<unsigned char>(c);
+      if ((code < 32 && c != '\n') || code > 126) c = c == '\t' ? ' ' : '?';
+    }
+    return text;
+  }
+
+  // ---- checkpoints ----
+
+  std::filesystem::path checkpoints() const { return folder_ / "checkpoints"; }
+
+  void save() {
+    const Trace::Scope scope(trace_, Trace::Row::writer, "checkpoint");
+    std::filesystem::create_directories(checkpoints());
+    const auto outer = outer_.save();
+    const auto yaml = config::to_yaml(config_);
+    const std::vector<trainer::SectionView> sections = {{"outer", outer},
+                                                        {"config", std::as_bytes(std::span(yaml))}};
+    trainer::save_replica(trainer::checkpoint_file(checkpoints(), outer_.step(), 0), replica_, sections);
+  }
+
+  void restore(std::uint64_t step) {
+    const auto checkpoint = trainer::load_replica(trainer::checkpoint_file(checkpoints(), step, 0), replica_);
+    outer_.restore(checkpoint.section("outer"));
+    say(fmt::format("resumed from {}", checkpoint.file.string()));
+  }
+
+  // ---- the end ----
+
+  outer_sync::MemberNode::Wire wire() const {
+    auto wire = node_.wire();
+    if (gloo_) wire.payload += gloo_->sent_bytes();
+    if (gloo_) wire.total += gloo_->sent_bytes();
+    return wire;
+  }
+
+  int report() {
+    const auto& stats = outer_.stats();
+    const auto hash = outer_.global_hash();
+    MemberReport report;
+    report.name = request_.name;
+    report.global_hash = hash.hex();
+    report.sample = sample();
+    report.stopped = stopped_;
+    report.parameters = table_.parameters();
+    report.first_step = first_step_;
+    report.last_step = outer_.step();
+    report.tokens = tokens_;
+    report.train_seconds = train_seconds_;
+    report.compute_seconds = compute_seconds_;
+    report.stall_seconds = stats.stall_seconds;
+    report.warmup_wait_seconds = stats.warmup_wait_seconds + gloo_seconds_;
+    report.finish_seconds = stats.finish_seconds;
+    report.data_wait_seconds = data_wait_seconds_;
+    report.payload_bytes = wire().payload;
+    report.total_bytes = wire().total;
+    report.rounds = stats.rounds;
+    report.warmup_rounds = stats.warmup_rounds;
+    report.precision = to_string(hardware_.precision);
+    report.device = to_string(hardware_.device);
+    const auto problem = node_.done(to_json(report).dump(), hash);
+    if (progress_) progress_->finish();
+    if (!problem.empty()) throw Error(ErrorKind::divergence, problem);
+    say(fmt::format("done: global hash {}", hash.hex()));
+    return 0;
+  }
+
+  void say(const std::string& text) {
+    if (progress_) return progress_->message(request_.name + ": " + text);
+    fmt::print("{}\n", text);
+  }
+
+  WorkerRequest request_;
+  Experiment& config_;
+  std::filesystem::path folder_;
+  Hardware hardware_;
+  data::Corpus corpus_;
+  trainer::ParameterTable table_;
+  Trace trace_;
+  Metrics metrics_;
+  std::unique_ptr<Progress> progress_;
+  trainer::Replica replica_;
+  trainer::Inference inference_;
+  data::HeldOut heldout_;
+  outer_sync::MemberNode node_;
+  outer_sync::OuterLoop outer_;
+  std::optional<trainer::GlooAllReduce> gloo_;
+  outer_sync::protocol::View view_;
+
+  std::uint64_t first_step_ = 0;
+  std::uint64_t tokens_ = 0;
+  bool stopped_ = false;
+  double train_seconds_ = 0, compute_seconds_ = 0, data_wait_seconds_ = 0, gloo_seconds_ = 0;
+};
+
+}  // namespace
+
+int run_worker(WorkerRequest request) {
+  std::atomic<outer_sync::MemberNode*> reachable = nullptr;
+  std::atomic<bool> interrupted = false;
+  // Before any other thread, so that all of them leave the signals to this one.
+  const SignalThread signals([&](int count) {
+    interrupted = true;
+    auto* node = reachable.load();
+    if (node == nullptr || count > 1) _exit(130);
+    node->request_stop("asked to by a signal");
+  });
+  Worker worker(std::move(request), reachable);
+  const auto status = worker.run();
+  reachable = nullptr;
+  return interrupted ? 130 : status;
+}
+
+}  // namespace isthmus::app

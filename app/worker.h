@@ -1,0 +1,20 @@
+#pragma once
+// `isthmus worker`: one replica. Loads the data, joins the run, trains, reports.
+
+#include <string>
+
+#include "experiment.h"
+
+namespace isthmus::app {
+
+struct WorkerRequest {
+  Experiment experiment;
+  std::string name;
+  bool resume = false;
+  bool quiet = false;  ///< no progress line: `launch` shows the coordinator's
+};
+
+/// Exit status: 0 finished, 130 stopped by a signal. Throws Error for everything that keeps it from training.
+[[nodiscard]] int run_worker(WorkerRequest request);
+
+}  // namespace isthmus::app
