@@ -23,6 +23,7 @@ void merge(float alpha, std::span<const float> global, std::span<float> local) {
     std::ranges::copy(global, local.begin());
     return;
   }
+  if (alpha == 1) return;  // not 1 local + 0 global: that makes +0 of -0, and NaN where global is infinite
   const float beta = 1 - alpha;
   for (std::size_t i = 0; i < local.size(); ++i) local[i] = alpha * local[i] + beta * global[i];
 }

@@ -17,7 +17,8 @@ struct OuterOptimizer {
   void step(std::span<const float> gradient, std::span<float> theta, std::span<float> velocity) const;
 };
 
-/// local <- alpha local + (1 - alpha) global (Streaming DiLoCo, Algorithm 2). alpha 0 copies, bit for bit.
+/// local <- alpha local + (1 - alpha) global (Streaming DiLoCo, Algorithm 2). alpha 0 copies
+/// and alpha 1 keeps, bit for bit.
 void merge(float alpha, std::span<const float> global, std::span<float> local);
 
 }  // namespace isthmus::outer_sync

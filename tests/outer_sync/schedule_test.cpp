@@ -1,0 +1,119 @@
+// Send and apply points against tables written out by hand from Algorithm 2 of arXiv 2501.18512:
+// fragment p is sent at steps t with (t - t_p) mod H = 0 and applied where (t - t_p - tau) mod H = 0.
+
+#include "isthmus/outer_sync/methods/schedule.h"
+
+#include <gmock/gmock.h>
+
+#include <string>
+#include <vector>
+
+namespace isthmus::outer_sync {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+std::vector<std::uint64_t> offsets(const Schedule& schedule, FragmentId fragments) {
+  std::vector<std::uint64_t> all;
+  for (FragmentId p = 0; p < fragments; ++p) all.push_back(schedule.offset(p));
+  return all;
+}
+
+/// One line per step from 1: "3: s1 a0" says that step 3 sends fragment 1 and applies fragment 0.
+std::vector<std::string> table(const Schedule& schedule, std::uint64_t last_step) {
+  std::vector<std::string> lines;
+  for (std::uint64_t step = 1; step <= last_step; ++step) {
+    auto line = std::to_string(step) + ":";
+    for (const auto p : schedule.sends_at(step)) line += " s" + std::to_string(p);
+    for (const auto p : schedule.applies_at(step)) line += " a" + std::to_string(p);
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+TEST(Schedule, OffsetsAreTheFloorOfPHOverP) {
+  EXPECT_THAT(offsets({3, 30, 1, 0}, 3), ElementsAre(0, 10, 20));
+  EXPECT_THAT(offsets({3, 10, 1, 0}, 3), ElementsAre(0, 3, 6)) << "P does not divide H: round down";
+  EXPECT_THAT(offsets({4, 7, 1, 0}, 4), ElementsAre(0, 1, 3, 5));
+  EXPECT_THAT(offsets({5, 3, 1, 0}, 5), ElementsAre(0, 0, 1, 1, 2)) << "H < P: several share an offset";
+  EXPECT_THAT(offsets({1, 100, 0, 0}, 1), ElementsAre(0));
+}
+
+TEST(Schedule, OffsetsOfTheLargestSettingsDoNotOverflow) {
+  const FragmentId fragments = 1'000'000'000;
+  const Schedule schedule(fragments, 1'000'000'000, 0, 0);
+  EXPECT_EQ(schedule.offset(fragments - 1), 999'999'999U);
+}
+
+TEST(Schedule, DilocoSendsAndAppliesTheWholeEveryH) {
+  EXPECT_THAT(table({1, 3, 0, 0}, 7), ElementsAre("1:", "2:", "3: s0 a0", "4:", "5:", "6: s0 a0", "7:"));
+}
+
+TEST(Schedule, StreamingAppliesTauStepsAfterSending) {
+  EXPECT_THAT(table({2, 4, 1, 0}, 9),
+              ElementsAre("1:", "2: s1", "3: a1", "4: s0", "5: a0", "6: s1", "7: a1", "8: s0", "9: a0"));
+}
+
+TEST(Schedule, SeveralFragmentsFlyAtOnceWhenTauIsLong) {
+  // H = 6, P = 3: offsets 0, 2, 4; tau = 5: three are in flight at a time.
+  EXPECT_THAT(table({3, 6, 5, 0}, 13), ElementsAre("1:", "2: s1", "3:", "4: s2", "5:", "6: s0", "7: a1",
+                                                   "8: s1", "9: a2", "10: s2", "11: a0", "12: s0", "13: a1"));
+}
+
+TEST(Schedule, FragmentsThatDoNotDivideHKeepTheirPeriod) {
+  // H = 5, P = 3: offsets 0, 1, 3.
+  EXPECT_THAT(table({3, 5, 2, 0}, 10), ElementsAre("1: s1", "2:", "3: s2 a1", "4:", "5: s0 a2", "6: s1",
+                                                   "7: a0", "8: s2 a1", "9:", "10: s0 a2"));
+}
+
+TEST(Schedule, FewerStepsThanFragments) {
+  // H = 2, P = 3: offsets 0, 0, 1.
+  EXPECT_THAT(table({3, 2, 1, 0}, 5),
+              ElementsAre("1: s2", "2: s0 s1 a2", "3: s2 a0 a1", "4: s0 s1 a2", "5: s2 a0 a1"));
+}
+
+TEST(Schedule, EveryStepIsASyncWhenHIsOne) {
+  EXPECT_THAT(table({1, 1, 0, 0}, 3), ElementsAre("1: s0 a0", "2: s0 a0", "3: s0 a0"));
+}
+
+TEST(Schedule, WarmUpShiftsEverythingAndHasNoPointsOfItsOwn) {
+  const Schedule plain(3, 5, 2, 0);
+  const Schedule shifted(3, 5, 2, 4);
+  for (std::uint64_t step = 1; step <= 4; ++step) {
+    EXPECT_THAT(shifted.sends_at(step), IsEmpty()) << "warm-up step " << step << " must send nothing";
+    EXPECT_THAT(shifted.applies_at(step), IsEmpty()) << "warm-up step " << step << " must apply nothing";
+  }
+  for (std::uint64_t step = 1; step <= 20; ++step) {
+    EXPECT_EQ(shifted.sends_at(step + 4), plain.sends_at(step)) << "t = " << step << " after the warm-up";
+    EXPECT_EQ(shifted.applies_at(step + 4), plain.applies_at(step)) << "t = " << step << " after the warm-up";
+  }
+}
+
+TEST(Schedule, FragmentZeroIsNotSentBeforeTheFirstStep) {
+  // (0 - 0) mod H is 0 too, but there is nothing to send before a step was taken.
+  EXPECT_FALSE(Schedule(2, 4, 1, 0).sends(0, 0));
+  EXPECT_FALSE(Schedule(2, 4, 1, 8).sends(0, 8));
+  EXPECT_FALSE(Schedule(2, 4, 1, 0).applies(0, 1));
+}
+
+TEST(Schedule, EachFragmentIsSentOncePerHAndAppliedBeforeItIsSentAgain) {
+  for (FragmentId fragments : {1, 2, 3, 5, 8}) {
+    for (std::uint64_t every = 1; every <= 9; ++every) {
+      for (std::uint64_t delay = 0; delay < every; ++delay) {
+        const Schedule schedule(fragments, every, delay, 3);
+        for (FragmentId p = 0; p < fragments; ++p) {
+          std::uint64_t sends = 0;
+          for (std::uint64_t step = 4; step < 4 + 6 * every; ++step) {
+            sends += schedule.sends(p, step) ? 1 : 0;
+            EXPECT_EQ(schedule.sends(p, step), schedule.applies(p, step + delay));
+          }
+          EXPECT_EQ(sends, 6U) << "P " << fragments << ", H " << every << ", fragment " << p;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync
