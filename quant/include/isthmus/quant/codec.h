@@ -17,17 +17,17 @@ namespace isthmus::quant {
 /// 2^-120. A code is the nearest to value * (1 / scale), ties to even (e3m0: to the larger level). The unused
 /// half of a last byte holds the code of zero.
 ///
-/// Layouts (little-endian; n elements, b = block; a last block
-/// may be shorter; scales come first, in block order):
+/// Layouts (little-endian; n elements, b = block; a last block may be shorter; scales come first, in block
+/// order):
 enum class CodecKind : std::uint8_t {
   fp32,  ///< n x fp32. 32 bits per element.
   bf16,  ///< n x bfloat16, round to nearest even. 16 bits.
   int8,  ///< ceil(n/b) x bf16 scale, n x int8 in [-127, 127]; value = code * scale. 8 + 16/b bits.
   int4,  ///< ceil(n/b) x bf16 scale, ceil(n/2) bytes, element 2i in the low nibble; code in [-7, 7] stored as
          ///< code + 8 (1..15; 0 is invalid); value = code * scale. 4 + 16/b bits.
-  e3m0,  ///< ceil(n/b) x bf16 scale, nibbles as int4: bit 3 sign, bits 0-2 exponent e; value = 0 for e = 0,
-         ///< else
-         ///< +-scale * 2^(e-7). 4 + 16/b bits. Streaming DiLoCo's format (arXiv 2501.18512, section 3.3).
+  e3m0,  ///< ceil(n/b) x bf16 scale, nibbles as int4: bit 3 sign, bits 0-2 exponent e; value = 0 if
+         ///< e = 0, else +-scale * 2^(e-7). 4 + 16/b bits. Streaming DiLoCo's format (arXiv 2501.18512,
+         ///< section 3.3).
 };
 
 struct CodecSpec {
