@@ -1,4 +1,4 @@
-#!/ usr / bin / env python3
+#!/usr/bin/env python3
 """Prints the digests pinned in codec_layout_test.cpp, from the formats' definitions: exact fractions and plain search
 instead of the codecs' tricks. Run it when a format changes on purpose."""
 

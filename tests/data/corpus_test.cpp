@@ -1,0 +1,285 @@
+#include "isthmus/data/corpus.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "data_support.h"
+#include "text_files.h"
+
+namespace isthmus::data {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string refusal(const DataConfig& config) {
+  return error_of(ErrorKind::data, [&] { Corpus{config}; });
+}
+
+TEST(Corpus, ATextFileIsOneDocumentWithItsTailHeldOut) {
+  const TemporaryFolder folder;
+  const Corpus corpus(config_of(folder.write("a.txt", "abcdefghijklmnopqrstuvwxyz0123456789ABC"), 4, 0.25));
+  EXPECT_EQ(text_of(corpus, Split::train), "abcdefghijklmnopqrstuvwxyz0123");
+  EXPECT_EQ(text_of(corpus, Split::heldout), "456789ABC|");
+  EXPECT_EQ(corpus.vocab_size(), 256U);
+  EXPECT_TRUE(corpus.notes().empty());
+}
+
+TEST(Corpus, AHeldOutTailIsAtLeastOneWindow) {
+  const TemporaryFolder folder;
+  const Corpus corpus(config_of(folder.write("a.txt", "abcdefghijklmnopqrstuvwxyz"), 4, 0.02));
+  EXPECT_EQ(text_of(corpus, Split::heldout), "wxyz|");
+}
+
+TEST(Corpus, NothingIsHeldOutIfNothingIsAskedFor) {
+  const TemporaryFolder folder;
+  const Corpus corpus(config_of(folder.write("a.txt", "abcdef"), 4, 0));
+  EXPECT_EQ(text_of(corpus, Split::train), "abcdef|");
+  EXPECT_EQ(corpus.tokens(Split::heldout), 0U);
+}
+
+TEST(Corpus, ReadsAnyRangeOfAPart) {
+  const TemporaryFolder folder;
+  const Corpus corpus(config_of(folder.write("a.txt", "abcdefghijklmnopqrst"), 4, 0.3));
+  std::vector<std::int64_t> two(2);
+  corpus.read(Split::train, 12, two);
+  EXPECT_EQ(two, (std::vector<std::int64_t>{'m', 'n'}));
+  corpus.read(Split::heldout, 0, two);
+  EXPECT_EQ(two, (std::vector<std::int64_t>{'p', 'q'}));
+}
+
+TEST(Corpus, AFolderIsItsFilesInTheOrderOfTheirPaths) {
+  const TemporaryFolder folder;
+  folder.write("corpus/b.txt", "bbbb");
+  folder.write("corpus/a/z.md", "zzzz");
+  folder.write("corpus/a/deep/er.txt", "eeee");
+  folder.write("corpus/a.txt", "aaaa");
+  folder.write("corpus/empty.txt", "");
+  folder.write("corpus/.hidden", "xxxx");
+  folder.write("corpus/.git/config", "xxxx");
+  const Corpus corpus(config_of(folder / "corpus", 4, 0));
+  // '.' sorts before '/'.
+  EXPECT_EQ(text_of(corpus, Split::train), "aaaa|eeee|zzzz|bbbb|");
+}
+
+TEST(Corpus, WholeFilesOfAFolderAreHeldOut) {
+  const TemporaryFolder folder;
+  for (int i = 0; i < 100; ++i) folder.write("c/" + std::to_string(i), std::string(100, 'a' + i % 26));
+  const Corpus corpus(config_of(folder / "c", 4, 0.1));
+  EXPECT_EQ(corpus.tokens(Split::heldout), 10U * 101);
+  EXPECT_EQ(corpus.tokens(Split::train), 90U * 101);
+  EXPECT_EQ(tokens_of(corpus, Split::heldout)[100], 0);
+  // Not simply the first or the last ones.
+  const auto text = text_of(corpus, Split::heldout);
+  EXPECT_NE(text[0], text[101]);
+}
+
+TEST(Corpus, TheHeldOutPartOfUnequalFilesIsNearTheFraction) {
+  const TemporaryFolder folder;
+  for (int i = 1; i <= 60; ++i) folder.write("c/" + std::to_string(i), std::string(i * i, 'x'));
+  const Corpus corpus(config_of(folder / "c", 4, 0.2));
+  const auto heldout = static_cast<double>(corpus.tokens(Split::heldout));
+  const auto all = heldout + static_cast<double>(corpus.tokens(Split::train));
+  EXPECT_NEAR(heldout / all, 0.2, 0.02);
+}
+
+TEST(Corpus, TwoFilesGiveOneToEachPart) {
+  const TemporaryFolder folder;
+  folder.write("c/large", std::string(1000, 'l'));
+  folder.write("c/small", std::string(10, 's'));
+  const Corpus corpus(config_of(folder / "c", 4, 0.001));
+  EXPECT_EQ(corpus.tokens(Split::train), 1001U);
+  EXPECT_EQ(text_of(corpus, Split::heldout), "ssssssssss|");
+}
+
+TEST(Corpus, AFolderWithOneFileIsSplitLikeThatFile) {
+  const TemporaryFolder folder;
+  folder.write("c/only", "abcdefghijklmnopqrstuvwxyz");
+  EXPECT_EQ(text_of(Corpus(config_of(folder / "c", 4, 0.02)), Split::heldout), "wxyz|");
+}
+
+TEST(Corpus, LinksAreFollowedAndLoopsEnd) {
+  const TemporaryFolder folder;
+  folder.write("elsewhere/linked.txt", "llll");
+  folder.write("c/a.txt", "aaaa");
+  std::filesystem::create_directory_symlink(folder / "elsewhere", folder / "c/link");
+  std::filesystem::create_directory_symlink(folder / "c", folder / "c/loop");
+  std::filesystem::create_directory_symlink("..", folder / "elsewhere/up");
+  const Corpus corpus(config_of(folder / "c", 4, 0));
+  EXPECT_EQ(text_of(corpus, Split::train), "aaaa|llll|");
+}
+
+TEST(Corpus, OnlyRegularFilesAreRead) {
+  const TemporaryFolder folder;
+  folder.write("c/a.txt", "aaaa");
+  ASSERT_EQ(mkfifo((folder / "c/pipe").c_str(), 0600), 0);
+  EXPECT_EQ(text_of(Corpus(config_of(folder / "c", 4, 0)), Split::train), "aaaa|");
+}
+
+TEST(Corpus, MissingAndUnsetPathsSayWhatToName) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(refusal(config_of(folder / "nowhere")),
+              AllOf(HasSubstr("nowhere"), HasSubstr("does not exist")));
+  EXPECT_THAT(refusal(config_of("")), HasSubstr("data.path is not set"));
+  EXPECT_THAT(refusal(config_of("/dev/null")), HasSubstr("neither a file nor a folder"));
+}
+
+TEST(Corpus, EmptyOnesAreRefused) {
+  const TemporaryFolder folder;
+  folder.write("c/empty", "");
+  EXPECT_THAT(refusal(config_of(folder / "c")), AllOf(HasSubstr("/c"), HasSubstr("no text")));
+  EXPECT_THAT(refusal(config_of(folder / "c/empty")), HasSubstr("no text"));
+  EXPECT_THAT(refusal(config_of(folder.write("e.bin", ""))), HasSubstr("has 0 tokens"));
+}
+
+TEST(Corpus, ShortOnesSayHowMuchIsMissing) {
+  const TemporaryFolder folder;
+  const auto file = folder.write("a.txt", "0123456789");
+  EXPECT_THAT(refusal(config_of(file, 256)), AllOf(HasSubstr("257"), HasSubstr("smaller data.seq_len")));
+  EXPECT_THAT(refusal(config_of(file, 6, 0.5)), AllOf(HasSubstr("training part"), HasSubstr("has 4 tokens")));
+  folder.write("c/large", std::string(1000, 'l'));
+  folder.write("c/small", "s");
+  EXPECT_THAT(refusal(config_of(folder / "c", 4, 0.001)),
+              AllOf(HasSubstr("held-out part"), HasSubstr("has 2 tokens")));
+}
+
+TEST(Corpus, ALinkThatLeadsNowhereIsNamed) {
+  const TemporaryFolder folder;
+  folder.write("c/a.txt", "aaaa");
+  std::filesystem::create_symlink("gone", folder / "c/link.txt");
+  EXPECT_THAT(refusal(config_of(folder / "c")), AllOf(HasSubstr("link.txt"), HasSubstr("nowhere")));
+}
+
+TEST(Corpus, UnreadableFilesAreNamed) {
+  if (geteuid() == 0) GTEST_SKIP() << "root reads everything";
+  const TemporaryFolder folder;
+  const auto file = folder.write("c/secret.txt", "aaaaaaaaaaaa");
+  ASSERT_EQ(chmod(file.c_str(), 0), 0);
+  EXPECT_THAT(refusal(config_of(folder / "c")),
+              AllOf(HasSubstr("secret.txt"), HasSubstr("Permission denied")));
+}
+
+TEST(Corpus, ABinaryFileAmongTextIsNamed) {
+  const TemporaryFolder folder;
+  folder.write("c/a.txt", "aaaa");
+  folder.write("c/train.bin", "aaaa");
+  EXPECT_THAT(refusal(config_of(folder / "c")), AllOf(HasSubstr("train.bin"), HasSubstr("data.path")));
+}
+
+TEST(Corpus, TheLimitCutsInOrderAndSaysSo) {
+  const TemporaryFolder folder;
+  folder.write("c/1", "aaaaa");
+  folder.write("c/2", "bbbbb");
+  folder.write("c/3", "ccccc");
+  auto config = config_of(folder / "c", 4, 0);
+  config.max_bytes = 7;
+  const Corpus corpus(config);
+  EXPECT_EQ(text_of(corpus, Split::train), "aaaaa|bb|");
+  ASSERT_EQ(corpus.notes().size(), 1U);
+  EXPECT_THAT(corpus.notes()[0],
+              AllOf(HasSubstr("data.max_bytes"), HasSubstr("15 bytes"), HasSubstr("first 7 bytes")));
+  config.max_bytes = 15;
+  EXPECT_TRUE(Corpus(config).notes().empty());
+}
+
+TEST(Corpus, ABinFileIsItsIds) {
+  const TemporaryFolder folder;
+  auto config = config_of(folder.write("ids.bin", counting_ids(1000)), 4, 0.1);
+  config.tokenizer = "vocab:1000";
+  const Corpus corpus(config);
+  EXPECT_EQ(corpus.tokens(Split::train), 900U);
+  EXPECT_EQ(corpus.tokens(Split::heldout), 100U);
+  EXPECT_EQ(tokens_of(corpus, Split::train)[899], 899);
+  EXPECT_EQ(tokens_of(corpus, Split::heldout)[99], 999);
+}
+
+TEST(Corpus, ABinFileOfOddLengthNamesTheOffset) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(refusal(config_of(folder.write("ids.bin", counting_ids(50) + "x"))),
+              AllOf(HasSubstr("ids.bin"), HasSubstr("101 bytes"), HasSubstr("offset 100")));
+}
+
+TEST(Corpus, IdsOutsideTheVocabularyNameFileAndOffsetWhenTheyAreRead) {
+  const TemporaryFolder folder;
+  auto config = config_of(folder.write("ids.bin", counting_ids(1000)), 4, 0.1);
+  config.tokenizer = "vocab:990";
+  const Corpus corpus(config);
+  static_cast<void>(tokens_of(corpus, Split::train));
+  EXPECT_THAT(error_of(ErrorKind::data, [&] { tokens_of(corpus, Split::heldout); }),
+              AllOf(HasSubstr("ids.bin"), HasSubstr("token id 990"), HasSubstr("offset 1980")));
+}
+
+TEST(Corpus, ABinFileWithAHeaderIsNotTakenForIds) {
+  const TemporaryFolder folder;
+  const std::int32_t header[256] = {20240520, 1, 100};
+  std::string bytes(reinterpret_cast<const char*>(header), sizeof header);
+  EXPECT_THAT(refusal(config_of(folder.write("ids.bin", bytes + counting_ids(100)))), HasSubstr("llm.c"));
+}
+
+TEST(Corpus, TokenizerFaultsAreTheConfigs) {
+  const TemporaryFolder folder;
+  auto config = config_of(folder.write("a.txt", "aaaaaaaaaaaaaaaaa"));
+  config.tokenizer = "nowhere.model";
+  EXPECT_THAT(error_of(ErrorKind::config, [&] { Corpus{config}; }), HasSubstr("nowhere.model"));
+  config.tokenizer = "vocab:100";
+  EXPECT_THAT(refusal(config), HasSubstr(".bin"));
+}
+
+TEST(Corpus, FingerprintsAreOfNamesAndContents) {
+  const TemporaryFolder folder;
+  const auto fingerprint = [&](std::string_view path) {
+    return Corpus(config_of(folder / path, 4, 0)).fingerprint();
+  };
+  folder.write("one/a", "aaaaaa");
+  folder.write("one/b", "bbbbbb");
+  folder.write("same/b", "bbbbbb");
+  folder.write("same/a", "aaaaaa");
+  folder.write("renamed/a", "aaaaaa");
+  folder.write("renamed/c", "bbbbbb");
+  folder.write("moved/a", "aaaaaab");
+  folder.write("moved/b", "bbbbb");
+  EXPECT_EQ(fingerprint("one"), fingerprint("same"));
+  EXPECT_NE(fingerprint("one"), fingerprint("renamed"));
+  EXPECT_NE(fingerprint("one"), fingerprint("moved"));
+  // A file that was named itself may have another name on each machine.
+  EXPECT_EQ(fingerprint("one/b"), fingerprint("renamed/c"));
+  folder.write("x.bin", counting_ids(60));
+  folder.write("y.bin", counting_ids(60));
+  folder.write("z.bin", counting_ids(61));
+  EXPECT_EQ(fingerprint("x.bin"), fingerprint("y.bin"));
+  EXPECT_NE(fingerprint("x.bin"), fingerprint("z.bin"));
+}
+
+TEST(Corpus, CanBeMoved) {
+  const TemporaryFolder folder;
+  Corpus corpus(config_of(folder.write("a.txt", "abcdef"), 4, 0));
+  const Corpus moved = std::move(corpus);
+  EXPECT_EQ(text_of(moved, Split::train), "abcdef|");
+}
+
+TEST(ReadInPieces, CutsAtLinesAndBetweenCharactersAndLosesNothing) {
+  const TemporaryFolder folder;
+  constexpr std::size_t mebibyte = 1 << 20;
+  std::string lines;
+  while (lines.size() < 3 * mebibyte) lines += "a line of " + std::to_string(lines.size()) + "\n";
+  std::string no_lines = "x";
+  while (no_lines.size() < 3 * mebibyte) no_lines += "\xe2\x82\xac";  // three bytes, so that cuts fall inside
+  for (const auto& text : {lines, no_lines}) {
+    const auto file = folder.write("text", text);
+    std::string together;
+    read_in_pieces(file, text.size(), [&](std::string_view piece) {
+      together += piece;
+      EXPECT_LE(piece.size(), mebibyte);
+      EXPECT_TRUE(piece.ends_with('\n') || piece.ends_with("\xe2\x82\xac") || together.size() == text.size());
+    });
+    EXPECT_EQ(together, text);
+    together.clear();
+    read_in_pieces(file, 2 * mebibyte + 7, [&](std::string_view piece) { together += piece; });
+    EXPECT_EQ(together, text.substr(0, 2 * mebibyte + 7));
+  }
+  EXPECT_THAT(error_of(ErrorKind::data, [&] { read_in_pieces(folder / "gone", 1, [](std::string_view) {}); }),
+              HasSubstr("gone"));
+}
+
+}  // namespace
+}  // namespace isthmus::data

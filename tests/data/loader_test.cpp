@@ -1,0 +1,251 @@
+#include "isthmus/data/loader.h"
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <thread>
+
+#include "data_support.h"
+
+namespace isthmus::data {
+namespace {
+
+using Row = std::vector<std::int64_t>;
+
+constexpr std::int64_t seq_len = 4;
+
+/// 1,000 counting ids, of which 900 (224 windows of 4) are for training.
+class LoaderTest : public testing::Test {
+ protected:
+  static Corpus make_corpus(const TemporaryFolder& folder, const std::string& tokenizer) {
+    auto config = config_of(folder.write("ids.bin", counting_ids(1000)), seq_len, 0.1);
+    config.tokenizer = tokenizer;
+    return Corpus(config);
+  }
+  static LoaderOptions options(std::int64_t batch = 3) {
+    LoaderOptions out;
+    out.seq_len = seq_len;
+    out.batch = batch;
+    out.seed = 7;
+    return out;
+  }
+  /// Inputs of `count` batches, one row for each batch.
+  std::vector<Row> inputs(const LoaderOptions& of, int count) {
+    Loader loader(corpus, of, *device, trace);
+    std::vector<Row> rows;
+    for (int i = 0; i < count; ++i) {
+      const auto& batch = loader.next();
+      rows.emplace_back(batch.inputs, batch.inputs + batch.sequences * batch.seq_len);
+    }
+    return rows;
+  }
+
+  TemporaryFolder folder;
+  Corpus corpus = make_corpus(folder, "vocab:1000");
+  std::unique_ptr<Device> device = make_cpu_device();
+  Trace trace;
+};
+
+/// A CPU device whose copies take a while or fail at one of them.
+class StrangeDevice : public Device {
+ public:
+  std::chrono::milliseconds delay{0};
+  int fails_at = -1;
+  std::atomic<int> fills = 0, releases = 0, host_buffers = 0, device_buffers = 0;
+
+  std::unique_ptr<HostBuffer> host_buffer(std::size_t bytes) override {
+    ++host_buffers;
+    return plain_->host_buffer(bytes);
+  }
+  std::unique_ptr<DeviceBuffer> device_buffer(std::size_t bytes) override {
+    ++device_buffers;
+    return std::make_unique<Buffer>(*this, plain_->device_buffer(bytes));
+  }
+
+ private:
+  class Buffer : public DeviceBuffer {
+   public:
+    Buffer(StrangeDevice& device, std::unique_ptr<DeviceBuffer> plain)
+        : device_(device), plain_(std::move(plain)) {}
+    std::byte* data() override { return plain_->data(); }
+    void fill(HostBuffer& from, std::size_t bytes) override {
+      if (device_.fills++ == device_.fails_at) throw std::runtime_error("the copy broke");
+      std::this_thread::sleep_for(device_.delay);
+      plain_->fill(from, bytes);
+    }
+    void release() override { ++device_.releases; }
+
+   private:
+    StrangeDevice& device_;
+    std::unique_ptr<DeviceBuffer> plain_;
+  };
+  std::unique_ptr<Device> plain_ = make_cpu_device();
+};
+
+TEST_F(LoaderTest, BatchesAreTheSamplersWindows) {
+  Loader loader(corpus, options(), *device, trace);
+  const Sampler sampler(224, 3, 0, 1, 7);
+  EXPECT_DOUBLE_EQ(loader.steps_per_epoch(), 224.0 / 3);
+  for (std::uint64_t step = 0; step < 200; ++step) {
+    const auto& batch = loader.next();
+    ASSERT_EQ(batch.step, step);
+    ASSERT_EQ(batch.epoch, sampler.at(step, 0).epoch);
+    ASSERT_EQ(batch.sequences, 3);
+    ASSERT_EQ(batch.seq_len, seq_len);
+    for (std::int64_t i = 0; i < 3 * seq_len; ++i) {
+      const auto window = static_cast<std::int64_t>(sampler.at(step, i / seq_len).window);
+      ASSERT_EQ(batch.inputs[i], window * seq_len + i % seq_len);
+      ASSERT_EQ(batch.targets[i], batch.inputs[i] + 1);
+    }
+  }
+}
+
+TEST_F(LoaderTest, BatchesDoNotDependOnPrefetch) {
+  auto other = options();
+  other.prefetch = 1;
+  const auto expected = inputs(options(), 100);
+  EXPECT_EQ(inputs(other, 100), expected);
+  other.prefetch = 9;
+  EXPECT_EQ(inputs(other, 100), expected);
+}
+
+TEST_F(LoaderTest, ResumingIsSkipping) {
+  const auto whole = inputs(options(), 100);
+  auto later = options();
+  later.first_step = 90;
+  EXPECT_EQ(inputs(later, 10), std::vector<Row>(whole.begin() + 90, whole.end()));
+}
+
+TEST_F(LoaderTest, ReplicasTogetherSeeWhatOneWouldSee) {
+  const auto one = inputs(options(4), 20);
+  std::vector<Row> joined(20);
+  for (std::int64_t replica = 0; replica < 2; ++replica) {
+    auto half = options(2);
+    half.replica = replica;
+    half.replicas = 2;
+    const auto rows = inputs(half, 20);
+    for (std::size_t step = 0; step < 20; ++step) {
+      joined[step].insert(joined[step].end(), rows[step].begin(), rows[step].end());
+    }
+  }
+  EXPECT_EQ(joined, one);
+}
+
+TEST_F(LoaderTest, SequencesOfOneTokenWork) {
+  auto shortest = options();
+  shortest.seq_len = 1;
+  Loader loader(corpus, shortest, *device, trace);
+  const auto& batch = loader.next();
+  EXPECT_EQ(batch.targets[0], batch.inputs[0] + 1);
+}
+
+TEST_F(LoaderTest, ABatchLargerThanTheCorpusGoesRoundIt) {
+  auto large = options(500);  // of 224 windows
+  Loader loader(corpus, large, *device, trace);
+  EXPECT_EQ(loader.next().epoch, 0U);
+  EXPECT_EQ(loader.next().epoch, 2U);
+}
+
+TEST_F(LoaderTest, TooShortACorpusIsRefusedAtOnce) {
+  auto long_sequences = options();
+  long_sequences.seq_len = 900;
+  EXPECT_THAT(error_of(ErrorKind::data, [&] { Loader(corpus, long_sequences, *device, trace); }),
+              testing::HasSubstr("901"));
+}
+
+TEST_F(LoaderTest, BuffersAreAllocatedBeforeTheRunAndGivenBackByTheConsumer) {
+  StrangeDevice counting;
+  Loader loader(corpus, options(), counting, trace);
+  EXPECT_EQ(counting.host_buffers, 2);
+  EXPECT_EQ(counting.device_buffers, 3);
+  for (int i = 0; i < 50; ++i) loader.next();
+  EXPECT_EQ(counting.host_buffers, 2);
+  EXPECT_EQ(counting.device_buffers, 3);
+  EXPECT_EQ(counting.releases, 49);
+}
+
+TEST_F(LoaderTest, NoStageRunsFurtherAheadThanPrefetch) {
+  StrangeDevice counting;
+  Loader loader(corpus, options(), counting, trace);
+  loader.next();
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  EXPECT_EQ(counting.fills, 3) << "one in the consumer's hands and two ahead";
+}
+
+TEST_F(LoaderTest, TheBatchInHandStaysAsItIs) {
+  Loader loader(corpus, options(), *device, trace);
+  for (int i = 0; i < 20; ++i) {
+    const auto& batch = loader.next();
+    const Row before(batch.inputs, batch.inputs + 12);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(Row(batch.inputs, batch.inputs + 12), before);
+  }
+}
+
+TEST_F(LoaderTest, AFaultInLoadingIsThrownAfterTheGoodBatches) {
+  const auto narrow = make_corpus(folder, "vocab:800");
+  Loader loader(narrow, options(1), *device, trace);
+  const Sampler sampler(224, 1, 0, 1, 7);
+  std::uint64_t good = 0;
+  while (sampler.at(good, 0).window * seq_len + seq_len < 800) ++good;
+  for (std::uint64_t step = 0; step < good; ++step) EXPECT_EQ(loader.next().step, step);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(error_of(ErrorKind::data, [&] { loader.next(); }),
+                testing::AllOf(testing::HasSubstr("ids.bin"), testing::HasSubstr("offset")));
+  }
+}
+
+TEST_F(LoaderTest, AFaultInTransferIsThrownAfterTheGoodBatches) {
+  StrangeDevice failing;
+  failing.fails_at = 5;
+  Loader loader(corpus, options(), failing, trace);
+  for (int i = 0; i < 5; ++i) loader.next();
+  EXPECT_THROW(loader.next(), std::runtime_error);
+}
+
+TEST_F(LoaderTest, EndsAtAnyMoment) {
+  for (int taken = 0; taken < 8; ++taken) {
+    for (const int delay : {0, 1, 3}) {
+      StrangeDevice slow;
+      slow.delay = std::chrono::milliseconds(delay);
+      const auto begin = std::chrono::steady_clock::now();
+      {
+        Loader loader(corpus, options(), slow, trace);
+        for (int i = 0; i < taken; ++i) loader.next();
+      }
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+    }
+  }
+}
+
+TEST_F(LoaderTest, WaitingIsMeasured) {
+  StrangeDevice slow;
+  slow.delay = std::chrono::milliseconds(20);
+  Loader loader(corpus, options(), slow, trace);
+  loader.next();
+  EXPECT_GE(loader.waited_seconds(), 0.015);
+}
+
+TEST_F(LoaderTest, TheTraceShowsTheStagesOfTheFirstEpochsAndEveryBorder) {
+  const auto file = folder / "trace.json";
+  {
+    Trace recording(file, "replica 0");
+    auto epochs = options(56);  // four batches make an epoch
+    epochs.traced_epochs = 2;
+    epochs.first_step = 4;
+    Loader loader(corpus, epochs, *device, recording);
+    for (int i = 0; i < 16; ++i) loader.next();
+  }
+  std::map<std::string, int> count;
+  for (const auto& event : nlohmann::json::parse(read_all(file))) ++count[event.value("name", "")];
+  EXPECT_EQ(count["gpu_queue_wait"], 8);
+  EXPECT_EQ(count["disk_load"], 8);
+  EXPECT_EQ(count["gpu_transfer"], 8);
+  EXPECT_GE(count["chunk"], 8);
+  EXPECT_EQ(count["epoch"], 4);
+}
+
+}  // namespace
+}  // namespace isthmus::data

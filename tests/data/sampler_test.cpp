@@ -1,0 +1,97 @@
+#include "isthmus/data/sampler.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <vector>
+
+namespace isthmus::data {
+namespace {
+
+using Windows = std::vector<std::uint64_t>;
+
+/// What all replicas together see at one step, in the order of replicas.
+Windows union_at(std::uint64_t step, std::uint64_t windows, std::uint64_t batch, std::uint64_t replicas) {
+  Windows out;
+  for (std::uint64_t m = 0; m < replicas; ++m) {
+    const Sampler sampler(windows, batch, m, replicas, 5);
+    for (std::uint64_t b = 0; b < batch; ++b) out.push_back(sampler.at(step, b).window);
+  }
+  return out;
+}
+
+TEST(Sampler, CountsFullWindows) {
+  EXPECT_EQ(window_count(0, 4), 0U);
+  EXPECT_EQ(window_count(4, 4), 0U);
+  EXPECT_EQ(window_count(5, 4), 1U);
+  EXPECT_EQ(window_count(8, 4), 1U);
+  EXPECT_EQ(window_count(9, 4), 2U);
+}
+
+TEST(Sampler, AnEpochTakesEveryWindowOnce) {
+  const Sampler sampler(100, 4, 0, 1, 9);
+  EXPECT_DOUBLE_EQ(sampler.steps_per_epoch(), 25);
+  Windows first;
+  Windows second;
+  for (std::uint64_t step = 0; step < 50; ++step) {
+    for (std::uint64_t b = 0; b < 4; ++b) {
+      const auto place = sampler.at(step, b);
+      EXPECT_EQ(place.epoch, step / 25);
+      (step < 25 ? first : second).push_back(place.window);
+    }
+  }
+  EXPECT_NE(first, second);
+  Windows all(100);
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_NE(first, all);
+  for (auto* epoch : {&first, &second}) {
+    std::sort(epoch->begin(), epoch->end());
+    EXPECT_EQ(*epoch, all);
+  }
+}
+
+TEST(Sampler, SeedsGiveOrdersOfTheirOwn) {
+  const Sampler a(1000, 8, 0, 1, 1);
+  const Sampler b(1000, 8, 0, 1, 2);
+  int equal = 0;
+  for (std::uint64_t step = 0; step < 100; ++step)
+    equal += a.at(step, 3).window == b.at(step, 3).window ? 1 : 0;
+  EXPECT_LT(equal, 10);
+}
+
+RC_GTEST_PROP(SamplerProperty, ReplicasShareNoWindowInAnEpoch, ()) {
+  const auto replicas = *rc::gen::inRange<std::uint64_t>(1, 6);
+  const auto batch = *rc::gen::inRange<std::uint64_t>(1, 6);
+  const auto steps = *rc::gen::inRange<std::uint64_t>(1, 10);
+  const auto windows = replicas * batch * steps + *rc::gen::inRange<std::uint64_t>(0, 50);
+  std::set<std::uint64_t> seen;
+  for (std::uint64_t step = 0; step < steps; ++step) {
+    for (const auto window : union_at(step, windows, batch, replicas)) {
+      RC_ASSERT(window < windows);
+      RC_ASSERT(seen.insert(window).second);
+    }
+  }
+}
+
+RC_GTEST_PROP(SamplerProperty, WhatAllSeeDependsOnTheTotalBatchAlone, ()) {
+  const auto windows = *rc::gen::inRange<std::uint64_t>(1, 500);
+  const auto step = *rc::gen::arbitrary<std::uint32_t>();
+  const auto together = union_at(step, windows, 12, 1);
+  for (const std::uint64_t replicas : {2, 3, 4, 6, 12}) {
+    RC_ASSERT(union_at(step, windows, 12 / replicas, replicas) == together);
+  }
+}
+
+TEST(HeldoutWindow, AreEvenlySpacedAndDistinct) {
+  EXPECT_EQ(heldout_window(0, 4, 100), 0U);
+  EXPECT_EQ(heldout_window(1, 4, 100), 25U);
+  EXPECT_EQ(heldout_window(3, 4, 100), 75U);
+  for (std::uint64_t i = 0; i < 7; ++i) EXPECT_EQ(heldout_window(i, 7, 7), i);
+}
+
+}  // namespace
+}  // namespace isthmus::data
