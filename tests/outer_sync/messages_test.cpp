@@ -1,0 +1,241 @@
+// Control messages: what is written is read back, and nothing else can be made of them by a stranger's bytes.
+
+#include "isthmus/outer_sync/protocol/messages.h"
+
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+
+#include <cstring>
+#include <map>
+#include <string>
+
+#include "isthmus/base/random.h"
+#include "transport/frame.h"
+
+namespace isthmus::outer_sync::protocol {
+namespace {
+
+Digest digest(std::uint8_t first) {
+  Digest out;
+  for (auto& byte : out.bytes) byte = first++;
+  return out;
+}
+
+MemberInfo member(const std::string& name) { return {name, 7, name + ".example:7000"}; }
+
+/// One of each, with every field set to something that is not its default.
+std::vector<ControlMessage> one_of_each() {
+  return {
+      Hello{.protocol = 5,
+            .numerics = 6,
+            .run = "run-1",
+            .member = member("us-1"),
+            .build = "0.1.0-abc",
+            .config = {{"outer.sync_every", "30"}, {"outer.codec", "int4"}},
+            .model = digest(1),
+            .tokenizer = digest(2),
+            .resume = true,
+            .checkpoints = {100, 200}},
+      Refused{"no"},
+      Seal{3, 400},
+      Sealed{3, {{0, 640}, {640, 100}}, 128, {{2, digest(3)}, {1, digest(4)}}, digest(5)},
+      NewView{{4, {member("eu-1"), member("us-1")}, {0, 1, 1}}, digest(6)},
+      Heartbeat{12, 3.5, 1e5, 0.75, 1ULL << 40, {{9, 0x1122334455667788ULL}, {8, 1}}},
+      HeartbeatReply{5},
+      EvalReport{100, 1234.5, 4096},
+      Announce{"10.0.0.1:29500"},
+      StopRequest{"interrupted"},
+      Hold{},
+      Held{17},
+      StopAt{18},
+      Done{R"({"loss": 2.5})", digest(7)},
+      Finished{"hashes differ"},
+      Leave{"out of memory"},
+      Abort{"us-1 is lost"},
+  };
+}
+
+std::string kind(const ControlMessage& message) {
+  return "message of tag " + std::to_string(message.index());
+}
+
+/// Whether the bytes are a message; fails the test when they are refused in any way but Error(network).
+bool decodes(std::span<const std::byte> bytes) {
+  try {
+    const auto message = decode_control(bytes);
+    static_cast<void>(encode(message));
+    return true;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::network) << error.what();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "a stranger's bytes must give Error(network), not " << error.what();
+  }
+  return false;
+}
+
+/// Most memory this process has ever held, in KiB.
+long peak_memory() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss;
+}
+
+TEST(Messages, EveryOneRoundTrips) {
+  const auto all = one_of_each();
+  ASSERT_EQ(all.size(), std::variant_size_v<ControlMessage>) << "give the new message an example here";
+  for (std::size_t tag = 0; tag < all.size(); ++tag) {
+    ASSERT_EQ(all[tag].index(), tag) << "tags are the wire format: append new messages, never reorder";
+    const auto bytes = encode(all[tag]);
+    const auto back = decode_control(bytes);
+    EXPECT_EQ(back.index(), tag);
+    EXPECT_EQ(encode(back), bytes) << kind(all[tag]) << ": a field is lost or changed on the way";
+  }
+}
+
+TEST(Messages, FieldsLandWhereTheyCameFrom) {
+  const auto all = one_of_each();
+  const auto hello = std::get<Hello>(decode_control(encode(all[0])));
+  EXPECT_EQ(hello.protocol, 5U);
+  EXPECT_EQ(hello.numerics, 6U);
+  EXPECT_EQ(hello.run, "run-1");
+  EXPECT_EQ(hello.member.name, "us-1");
+  EXPECT_EQ(hello.member.incarnation, 7U);
+  EXPECT_EQ(hello.member.address, "us-1.example:7000");
+  EXPECT_EQ(hello.build, "0.1.0-abc");
+  EXPECT_EQ(hello.config[1], (std::pair<std::string, std::string>{"outer.codec", "int4"}));
+  EXPECT_EQ(hello.model, digest(1));
+  EXPECT_EQ(hello.tokenizer, digest(2));
+  EXPECT_TRUE(hello.resume);
+  EXPECT_THAT(hello.checkpoints, testing::ElementsAre(100, 200));
+
+  const auto sealed = std::get<Sealed>(decode_control(encode(all[3])));
+  EXPECT_THAT(sealed.layout, testing::ElementsAre(Range{0, 640}, Range{640, 100}));
+  EXPECT_EQ(sealed.chunk_elements, 128U);
+  EXPECT_EQ(sealed.fragments[0], (FragmentState{2, digest(3)}));
+  EXPECT_EQ(sealed.parameters, digest(5));
+
+  const auto view = std::get<NewView>(decode_control(encode(all[4])));
+  EXPECT_EQ(view.view.number, 4U);
+  EXPECT_EQ(view.view.members[1].name, "us-1");
+  EXPECT_THAT(view.view.owners, testing::ElementsAre(0, 1, 1));
+  EXPECT_EQ(view.token, digest(6));
+
+  const auto beat = std::get<Heartbeat>(decode_control(encode(all[5])));
+  EXPECT_EQ(beat.step, 12U);
+  EXPECT_EQ(beat.loss, 3.5);
+  EXPECT_EQ(beat.bytes_sent, 1ULL << 40);
+  EXPECT_EQ(beat.fragments[0].second, 0x1122334455667788ULL);
+}
+
+TEST(Messages, CutShortAnywhereIsRefused) {
+  for (const auto& message : one_of_each()) {
+    const auto bytes = encode(message);
+    for (std::size_t length = 0; length < bytes.size(); ++length) {
+      EXPECT_FALSE(decodes(std::span(bytes).first(length)))
+          << kind(message) << " cut after " << length << " of " << bytes.size() << " bytes";
+    }
+  }
+}
+
+TEST(Messages, BytesLeftOverAreRefused) {
+  for (const auto& message : one_of_each()) {
+    auto bytes = encode(message);
+    bytes.push_back(std::byte{0});
+    EXPECT_FALSE(decodes(bytes)) << kind(message);
+  }
+}
+
+TEST(Messages, UnknownTagsAreRefused) {
+  for (int tag = static_cast<int>(std::variant_size_v<ControlMessage>); tag < 256; ++tag) {
+    EXPECT_FALSE(decodes(Bytes(40, static_cast<std::byte>(tag)))) << "tag " << tag;
+  }
+}
+
+TEST(Messages, HugeCountsAreNotBelieved) {
+  const auto before = peak_memory();
+  for (const auto& message : one_of_each()) {
+    const auto good = encode(message);
+    for (std::size_t at = 1; at + 4 <= good.size(); ++at) {
+      auto bytes = good;
+      std::memset(bytes.data() + at, 0xff, 4);
+      static_cast<void>(decodes(bytes));
+    }
+  }
+  EXPECT_LT(peak_memory() - before, 64 * 1024) << "KiB: memory was set aside for what a message only claims";
+}
+
+TEST(Messages, RandomBytesGiveErrorsAndNothingElse) {
+  const auto before = peak_memory();
+  for (std::uint64_t seed = 0; seed < 20'000; ++seed) {
+    Bytes bytes(random_bits(1, seed, 0) % 300);
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+      bytes[i] = static_cast<std::byte>(random_bits(2, seed, i) % (seed % 2 == 0 ? 256 : 3));
+    if (!bytes.empty()) bytes[0] = static_cast<std::byte>(seed % std::variant_size_v<ControlMessage>);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    static_cast<void>(decodes(bytes));
+  }
+  EXPECT_LT(peak_memory() - before, 64 * 1024) << "KiB";
+}
+
+TEST(Messages, DamagedMessagesGiveErrorsAndNothingElse) {
+  for (const auto& message : one_of_each()) {
+    const auto good = encode(message);
+    for (std::size_t at = 0; at < good.size(); ++at) {
+      for (const auto flip : {0x01, 0x80, 0xff}) {
+        auto bytes = good;
+        bytes[at] ^= static_cast<std::byte>(flip);
+        static_cast<void>(decodes(bytes));
+      }
+    }
+  }
+}
+
+// ---- chunks on the wire ----
+
+TEST(Frames, ChunkHeadersHaveTheirPlacesOnTheWire) {
+  const ChunkKey key{
+      .round = 0x0807060504030201, .chunk = 0x14131211, .sender = 0x2221, .kind = ChunkKind::result};
+  const auto header = transport::header_of(0x3837363534333231, key);
+  const unsigned char expected[] = {0x31, 0x32, 0x33, 0x34, 0x35, 0x36, 0x37, 0x38, 1,    2,    3, 4,
+                                    5,    6,    7,    8,    0x11, 0x12, 0x13, 0x14, 0x21, 0x22, 2, 0};
+  EXPECT_EQ(std::memcmp(&header, expected, sizeof expected), 0) << "docs/protocol.md gives this layout";
+  EXPECT_EQ(transport::key_of(header), key);
+}
+
+TEST(Frames, FrameHeadersHaveTheirPlacesOnTheWire) {
+  const transport::FrameHeader header{.type = transport::FrameType::ack, .length = 0x04030201};
+  const unsigned char expected[] = {'I', 'S', 'T', 'H', 4, 0, 0, 0, 1, 2, 3, 4};
+  EXPECT_EQ(std::memcmp(&header, expected, sizeof expected), 0) << "docs/protocol.md gives this layout";
+}
+
+// ---- owners ----
+
+TEST(BalancedOwners, EachFragmentIsSharedOutThenAll) {
+  // Chunks of 4: fragment 0 has 4 4 2, fragment 1 has 4 1. Two members: in fragment 0 member 0 gets the first
+  // and, both having 4, the third; in fragment 1 member 1 has less in all, so it comes first.
+  const FragmentLayout layout({{0, 10}, {10, 5}}, 4);
+  EXPECT_THAT(balanced_owners(layout, 2), testing::ElementsAre(0, 1, 0, 1, 0));
+  EXPECT_THAT(balanced_owners(layout, 1), testing::Each(0));
+}
+
+TEST(BalancedOwners, SharesDifferByAtMostOneChunk) {
+  for (std::size_t members = 1; members <= 7; ++members) {
+    const FragmentLayout layout({{0, 1000}, {1000, 333}, {1400, 4096}}, 64);
+    std::map<MemberIndex, std::uint64_t> elements;
+    const auto owners = balanced_owners(layout, members);
+    ASSERT_EQ(owners.size(), layout.chunk_count());
+    for (ChunkId k = 0; k < owners.size(); ++k) elements[owners[k]] += layout.chunk(k).size;
+    std::uint64_t least = UINT64_MAX;
+    std::uint64_t most = 0;
+    for (const auto& [owner, n] : elements) {
+      EXPECT_LT(owner, members);
+      least = std::min(least, n);
+      most = std::max(most, n);
+    }
+    EXPECT_EQ(elements.size(), members);
+    EXPECT_LE(most - least, 2 * 64U) << members << " members";
+  }
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync::protocol
