@@ -1,0 +1,101 @@
+#include "isthmus/trainer/config.h"
+
+#include "isthmus/base/error.h"
+
+namespace isthmus::trainer {
+
+using config::Scope;
+using config::unbounded;
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& first, std::int64_t a, const std::string& second, std::int64_t b,
+                         const std::string& expected) {
+  throw Error(ErrorKind::config, first + " is " + std::to_string(a) + " and " + second + " is " +
+                                     std::to_string(b) + "; expected " + expected);
+}
+
+}  // namespace
+
+void ModelConfig::serialize(config::Archive& ar) {
+  ar({"layers", &layers, Scope::agreed, "transformer layers", 1, 4096});
+  ar({"dim", &dim, Scope::agreed, "width of the residual stream", 2, 65536});
+  ar({"heads", &heads, Scope::agreed, "attention heads of dim / heads elements each", 1, 1024});
+  ar({"kv_heads", &kv_heads, Scope::agreed,
+      "heads of keys and values, shared by groups of heads; 0 for as many as heads", 0, 1024});
+  ar({"ffn_dim", &ffn_dim, Scope::agreed, "width of the feed-forward part; 0 for 8/3 dim rounded up to 64", 0,
+      1 << 20});
+  ar({"tie_embeddings", &tie_embeddings, Scope::agreed, "one matrix for the embedding and the head"});
+  ar({"qk_norm", &qk_norm, Scope::agreed, "RMSNorm of each head's queries and keys before the rotation"});
+  ar({"rope_theta", &rope_theta, Scope::agreed, "base of the rotary positions' wavelengths", 1, 1e12});
+  ar({"norm_eps", &norm_eps, Scope::agreed, "added to the mean square in RMSNorm", 1e-12, 1e-2});
+  ar({"init_std", &init_std, Scope::agreed,
+      "standard deviation of initial matrices; those that add to the residual stream get it over sqrt(2 "
+      "layers)",
+      0, 1});
+}
+
+void ModelConfig::resolve() {
+  if (kv_heads == 0) kv_heads = heads;
+  if (ffn_dim == 0) ffn_dim = (8 * dim / 3 + 63) / 64 * 64;
+  if (dim % heads != 0) refuse("model.dim", dim, "model.heads", heads, "a multiple of heads");
+  if (head_dim() % 2 != 0)
+    refuse("model.dim", dim, "model.heads", heads, "an even dim / heads: rotations act on pairs");
+  if (heads % kv_heads != 0)
+    refuse("model.heads", heads, "model.kv_heads", kv_heads, "a multiple of kv_heads");
+}
+
+void InnerConfig::serialize(config::Archive& ar) {
+  ar({"optimizer", &optimizer, Scope::agreed, "inner optimizer", -unbounded, unbounded, {"adamw"}});
+  ar({"lr", &lr, Scope::agreed, "highest learning rate", 0, 10});
+  ar({"schedule",
+      &schedule,
+      Scope::agreed,
+      "course of the learning rate after its warm-up",
+      -unbounded,
+      unbounded,
+      {"cosine", "constant", "wsd"}});
+  ar({"min_lr_ratio", &min_lr_ratio, Scope::agreed, "last learning rate of cosine and wsd as a part of lr", 0,
+      1});
+  ar({"warmup_steps", &warmup_steps, Scope::agreed, "steps in which the learning rate rises linearly to lr",
+      0, 1e12});
+  ar({"decay_fraction", &decay_fraction, Scope::agreed, "part of all steps, at the end, in which wsd falls",
+      0, 1});
+  ar({"beta1", &beta1, Scope::agreed, "decay per step of the gradient's running mean", 0, 0.9999});
+  ar({"beta2", &beta2, Scope::agreed, "decay per step of the squared gradient's running mean", 0, 0.99999});
+  ar({"eps", &eps, Scope::agreed, "added to the root of the squared gradient's running mean", 1e-15, 1});
+  ar({"weight_decay", &weight_decay, Scope::agreed,
+      "decoupled weight decay of matrices, times the learning rate", 0, 10});
+  ar({"clip", &clip, Scope::agreed, "longest gradient, in the 2-norm of all parameters; 0 never clips", 0,
+      1e12});
+  ar({"batch", &batch, Scope::agreed, "sequences in one step of one replica", 1, 1 << 20});
+  // Local arithmetic, not agreed state: replicas of different hardware may differ in it.
+  ar({"precision",
+      &precision,
+      Scope::per_site,
+      "format of weights and activations in the forward and backward pass (masters and moments are fp32); "
+      "auto is bf16 "
+      "on a GPU and on a CPU with bf16 instructions, else fp32",
+      -unbounded,
+      unbounded,
+      {"auto", "fp32", "bf16"}});
+}
+
+void TrainerConfig::serialize(config::Archive& ar) {
+  ar({"threads", &threads, Scope::per_site,
+      "CPU threads of one replica's computation; 0 shares the cores evenly", 0, 4096});
+  ar({"deterministic", &deterministic, Scope::per_site,
+      "on a GPU: slower kernels that repeat to the bit (a CPU always does)"});
+}
+
+void DeviceConfig::serialize(config::Archive& ar) {
+  ar({"device",
+      &device,
+      Scope::per_site,
+      "what computes; auto is cuda where there is a GPU",
+      -unbounded,
+      unbounded,
+      {"auto", "cpu", "cuda"}});
+}
+
+}  // namespace isthmus::trainer

@@ -1,0 +1,133 @@
+#pragma once
+// The element-wise parts of the decoder on a CPU, forward and backward, each one pass over its operands.
+// Arithmetic is fp32 whatever the storage type T (float or Bf16). Sizes: N tokens, C channels, H heads and K
+// heads of keys and values of D elements, F feed-forward channels, V ids; all arrays are row-major and dense.
+//
+// Results do not depend on the number of threads: work is cut into fixed blocks of rows, and sums over blocks
+// are added in order.
+
+#include <cstdint>
+#include <vector>
+
+#include "simd.h"
+
+namespace isthmus::trainer::cpu {
+
+using Index = std::int64_t;
+
+/// x_NC += delta_NC (unless null) into `sum_NC`; then out = sum * rstd * weight, rstd = 1 / sqrt(mean(sum^2)
+/// + eps) (RMSNorm, arXiv 1910.07467, equation 4). rstd_N is kept for the backward pass.
+template <class T>
+struct AddNorm {
+  Index rows, channels;
+  float eps;
+  const T *x, *delta, *weight_C;
+  T *sum, *out;  ///< `sum` is unused without `delta`
+  float* rstd_N;
+};
+void add_norm(const AddNorm<float>& a);
+void add_norm(const AddNorm<Bf16>& a);
+
+/// Gradient of both x and delta: grad_sum (may be null) plus what comes back through the norm.
+/// weight_gradient_C is written in fp32.
+template <class T>
+struct AddNormBackward {
+  Index rows, channels;
+  const T *sum, *weight_C, *grad_out, *grad_sum;
+  const float* rstd_N;
+  T* grad_x;
+  float* weight_gradient_C;
+};
+void add_norm_backward(const AddNormBackward<float>& a);
+void add_norm_backward(const AddNormBackward<Bf16>& a);
+
+/// What the heads of one attention layer look like. N = sequences * length.
+struct Heads {
+  Index sequences, length, heads, kv_heads, head_dim;
+  const float *cos, *sin;  ///< [length, D/2]: cosine and sine of position * theta^(-2i/D)
+  float eps;
+  [[nodiscard]] Index rows() const { return sequences * length; }
+  [[nodiscard]] Index all_heads() const { return heads + 2 * kv_heads; }
+};
+
+/// qkv_NE, E = (H + 2K) D, is split into q [B,H,T,D], k and v [B,K,T,D]; q and k are normed per head if their
+/// weights [D] are there, then rotated: (a, b) = the halves of a head, (a cos - b sin, b cos + a sin) (arXiv
+/// 2104.09864, in the layout of Hugging Face's Llama). rstd [N, H + K] is kept for the backward pass; null
+/// without norm.
+template <class T>
+struct SplitHeads {
+  Heads at;
+  const T *qkv, *q_weight, *k_weight;
+  T *q, *k, *v;
+  float* rstd;
+};
+void split_heads(const SplitHeads<float>& a);
+void split_heads(const SplitHeads<Bf16>& a);
+
+template <class T>
+struct SplitHeadsBackward {
+  Heads at;
+  const T *qkv, *q_weight, *k_weight;
+  const float* rstd;
+  const T *grad_q, *grad_k, *grad_v;
+  T* grad_qkv;
+  float* weight_gradient;  ///< [2, D], of q_weight and k_weight; null without norm
+};
+void split_heads_backward(const SplitHeadsBackward<float>& a);
+void split_heads_backward(const SplitHeadsBackward<Bf16>& a);
+
+/// In place, row r at position t = r mod length: softmax(scale * scores) over columns 0..t, zeros after.
+/// [rows, length]
+template <class T>
+struct CausalSoftmax {
+  Index rows, length;
+  float scale;
+  T* scores;
+};
+void causal_softmax(const CausalSoftmax<float>& a);
+void causal_softmax(const CausalSoftmax<Bf16>& a);
+
+/// In place: gradient of the weights -> gradient of the scores before `scale`.
+template <class T>
+struct CausalSoftmaxBackward {
+  Index rows, length;
+  float scale;
+  const T* weights;
+  T* grad;
+};
+void causal_softmax_backward(const CausalSoftmaxBackward<float>& a);
+void causal_softmax_backward(const CausalSoftmaxBackward<Bf16>& a);
+
+/// out_NF = silu(gate) * up (arXiv 2002.05202), gate and up the halves of gate_up_N(2F).
+template <class T>
+struct SwiGlu {
+  Index rows, channels;
+  const T* gate_up;
+  T* out;
+};
+void swiglu(const SwiGlu<float>& a);
+void swiglu(const SwiGlu<Bf16>& a);
+
+template <class T>
+struct SwiGluBackward {
+  Index rows, channels;
+  const T *gate_up, *grad_out;
+  T* grad_gate_up;
+};
+void swiglu_backward(const SwiGluBackward<float>& a);
+void swiglu_backward(const SwiGluBackward<Bf16>& a);
+
+/// Cross-entropy of logits_NV: returns the sum over rows of log(sum exp(logits)) - logits[target], in nats,
+/// and replaces the logits by their gradient times `scale`: scale * (softmax - one-hot). Targets are in [0,
+/// V).
+template <class T>
+struct SoftmaxLoss {
+  Index rows, vocab;
+  float scale;
+  T* logits;
+  const std::int64_t* targets_N;
+};
+[[nodiscard]] double softmax_loss(const SoftmaxLoss<float>& a);
+[[nodiscard]] double softmax_loss(const SoftmaxLoss<Bf16>& a);
+
+}  // namespace isthmus::trainer::cpu

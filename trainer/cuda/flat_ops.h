@@ -1,0 +1,30 @@
+#pragma once
+// The flat passes on a GPU, with the arithmetic and order of adamw.h: the same bits as on a CPU. Pointers are
+// device memory; work is submitted to `stream` (a cudaStream_t). no_cuda.cpp stands in where the build has no
+// CUDA.
+
+#include <cstdint>
+
+#include "isthmus/trainer/adamw.h"
+
+namespace isthmus::trainer::cuda {
+
+enum class GradientType : std::uint8_t { fp32, bf16 };
+
+/// `block_sums` has room for ceil(size / 4096) doubles in device memory and `host_sums` in host memory; waits
+/// for the stream. Throws Error(data) if CUDA reports a fault, as all functions here do.
+[[nodiscard]] double gradient_norm(const void* gradient, GradientType type, std::uint64_t size,
+                                   double* block_sums, double* host_sums, void* stream);
+
+struct AdamWPointers {
+  const void* gradient;
+  GradientType type;
+  float *parameters, *first_moment, *second_moment;
+  std::uint16_t* twin;  ///< or null
+};
+/// Elements [range) of every pointer.
+void adamw(const AdamWStep& step, const DecaySegment& segment, const AdamWPointers& at, void* stream);
+
+void round_to_bf16(const float* from, std::uint16_t* to, std::uint64_t size, void* stream);
+
+}  // namespace isthmus::trainer::cuda

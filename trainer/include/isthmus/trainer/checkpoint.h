@@ -1,0 +1,66 @@
+#pragma once
+// One replica's complete state in one file, written whole or not at all.
+//
+// Layout, little-endian:
+//   8 bytes magic "ISTHCKPT", u32 version, 32 bytes model fingerprint, u64 step, u32 number of sections,
+//   per section: u16 length of the name, name, u64 length of the data, 32 bytes SHA-256 of the data,
+//   32 bytes SHA-256 of all of the above, then the sections' data in the same order, then the file ends.
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "isthmus/base/archive.h"
+#include "isthmus/base/hash.h"
+#include "isthmus/trainer/replica.h"
+
+namespace isthmus::trainer {
+
+inline constexpr std::uint32_t checkpoint_version = 1;
+
+/// A named run of bytes that is to be written; the bytes stay the owner's.
+struct SectionView {
+  std::string name;  ///< 1 to 255 bytes, each name once
+  std::span<const std::byte> bytes;
+};
+
+/// Writes to a temporary name in the same folder, syncs, renames, syncs the folder: the file appears complete
+/// or not at all, also when the machine stops in between. Throws Error(data) naming the file and the system's
+/// reason.
+void write_checkpoint(const std::filesystem::path& file, const Digest& model, std::uint64_t step,
+                      std::span<const SectionView> sections);
+
+struct Checkpoint {
+  std::filesystem::path file;
+  std::uint64_t step = 0;
+  std::map<std::string, Bytes> sections;
+  /// Throws Error(data) naming file and section if it is not there.
+  [[nodiscard]] const Bytes& section(const std::string& name) const;
+};
+
+/// Throws Error(data) naming file, section and reason if anything is wrong: a length is believed only as far
+/// as the file reaches, and nothing is returned before all checksums were right.
+[[nodiscard]] Checkpoint read_checkpoint(const std::filesystem::path& file, const Digest& model);
+
+/// A replica's state and whatever else must stand beside it (the outer loop's state, the config as YAML). The
+/// sections "parameters", "first_moment", "second_moment" are the replica's.
+void save_replica(const std::filesystem::path& file, Replica& replica, std::span<const SectionView> others);
+/// Restores the replica and returns the checkpoint without the replica's sections.
+[[nodiscard]] Checkpoint load_replica(const std::filesystem::path& file, Replica& replica);
+
+/// "FOLDER/step_000000001200_replica_3.ckpt"
+[[nodiscard]] std::filesystem::path checkpoint_file(const std::filesystem::path& folder, std::uint64_t step,
+                                                    std::uint64_t replica);
+/// Steps, ascending, for which the replica has a file (only complete files bear that name). Empty without the
+/// folder.
+[[nodiscard]] std::vector<std::uint64_t> checkpoint_steps(const std::filesystem::path& folder,
+                                                          std::uint64_t replica);
+/// The latest step that is in every (ascending) list.
+[[nodiscard]] std::optional<std::uint64_t> latest_common_step(
+    std::span<const std::vector<std::uint64_t>> steps_of_replicas);
+
+}  // namespace isthmus::trainer

@@ -1,0 +1,51 @@
+#pragma once
+// Losses and next-token scores of parameters that are not being trained: the global ones. An Inference has a
+// model and buffers of its own, so that it never touches a replica's state, and needs no optimizer, so that
+// an observer can use it.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "isthmus/data/loader.h"
+#include "isthmus/trainer/device.h"
+#include "isthmus/trainer/parameter_table.h"
+
+namespace isthmus::trainer {
+
+/// Sums, so that replicas can share the work and add up: loss = nats / tokens.
+struct LossSum {
+  double nats = 0;
+  std::uint64_t tokens = 0;
+};
+
+class Inference {
+ public:
+  /// Parameters are zero until the first load. Sequences up to `longest_sequence` tokens.
+  Inference(ParameterTable table, Device device, Precision precision, std::int64_t longest_sequence);
+  ~Inference();
+  Inference(const Inference&) = delete;
+  Inference& operator=(const Inference&) = delete;
+
+  /// Copies `parameters` (flat order, buffer_size() long).
+  void load(std::span<const float> parameters);
+  /// Sum of the cross-entropy over all tokens of a batch on the inference's device.
+  [[nodiscard]] LossSum loss(const data::Batch& batch);
+  /// Logits of the id that follows `tokens` (1 to longest_sequence() of them, in host memory), one for each
+  /// id.
+  [[nodiscard]] std::vector<float> next_logits(std::span<const std::int64_t> tokens);
+  [[nodiscard]] std::int64_t longest_sequence() const;
+  [[nodiscard]] std::int64_t vocab() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Loss over the batches i with i % replicas == replica. Which replica takes a batch does not change the
+/// batch's loss where all compute alike; the sums over replicas are then the loss over all batches.
+[[nodiscard]] LossSum evaluate(Inference& inference, std::span<const data::Batch> batches,
+                               std::uint64_t replica = 0, std::uint64_t replicas = 1);
+
+}  // namespace isthmus::trainer

@@ -1,0 +1,77 @@
+#pragma once
+// One replica's training state: model, flat buffers, inner optimizer. Owned and used by the main thread.
+//
+//   Replica replica(table, options);
+//   float loss = replica.forward_backward(loader.next());    // gradients are there
+//   all_reduce.mean(replica.gradients());                    // data parallel only
+//   replica.inner_step(learning_rate(inner, step, steps));
+//   outer.after_step();                                      // reads and changes parameters through
+//   LocalParameters
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "isthmus/data/loader.h"
+#include "isthmus/outer_sync/local_parameters.h"
+#include "isthmus/trainer/config.h"
+#include "isthmus/trainer/device.h"
+#include "isthmus/trainer/parameter_table.h"
+
+namespace isthmus::trainer {
+
+struct ReplicaOptions {
+  InnerConfig inner;
+  Device device = Device::cpu;
+  Precision precision = Precision::fp32;
+  std::int64_t longest_sequence = 0;  ///< tokens; data.seq_len
+  std::uint64_t seed = 0;             ///< of the initial parameters; equal on all replicas
+};
+
+class Replica : public outer_sync::LocalParameters {
+ public:
+  /// Starts at step 0 with initial_parameters(table, seed) and zero moments. Buffers are allocated here,
+  /// once.
+  Replica(ParameterTable table, const ReplicaOptions& options);
+  ~Replica() override;
+  Replica(const Replica&) = delete;
+  Replica& operator=(const Replica&) = delete;
+
+  /// Loss of the batch (mean, nats per token) and its gradient, which replaces the last one. The batch lies
+  /// on the replica's device. Throws Error(divergence) for a loss that is not finite, Error(data) for an id
+  /// outside the vocabulary.
+  float forward_backward(const data::Batch& batch);
+
+  /// The gradient as fp32 in host memory, flat order, padding zero; it may be changed in place until
+  /// inner_step, which then uses it. (fp32 on a CPU: the storage itself; else a copy.)
+  [[nodiscard]] std::span<float> gradients();
+
+  /// Clips the gradient to inner.clip and makes one AdamW step with learning rate `lr`; the step count grows
+  /// by one. Returns the gradient's norm before clipping. Throws Error(divergence), with nothing changed, if
+  /// it is not finite.
+  double inner_step(double lr);
+
+  /// Steps made, those before a restore included.
+  [[nodiscard]] std::uint64_t steps() const;
+
+  // LocalParameters; ranges lie in [0, buffer_size()).
+  [[nodiscard]] std::span<const float> read(outer_sync::Range range) override;
+  [[nodiscard]] std::span<float> modify(outer_sync::Range range) override;
+  void modified(outer_sync::Range range) override;
+
+  /// All parameters and both moments, in host memory; each is valid until the next call of anything here.
+  [[nodiscard]] std::span<const float> parameters();
+  [[nodiscard]] std::span<const float> first_moment();
+  [[nodiscard]] std::span<const float> second_moment();
+  /// Replaces the whole state. The spans are buffer_size() long.
+  void restore(std::uint64_t steps, std::span<const float> parameters, std::span<const float> first_moment,
+               std::span<const float> second_moment);
+
+  [[nodiscard]] const ParameterTable& table() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace isthmus::trainer

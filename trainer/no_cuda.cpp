@@ -1,0 +1,14 @@
+#include "cuda/flat_ops.h"
+#include "isthmus/base/error.h"
+
+// choose_device never gives `cuda` to a build without it, so these are only there to link.
+namespace isthmus::trainer::cuda {
+namespace {
+[[noreturn]] void refuse() { throw Error(ErrorKind::config, "this build of isthmus has no CUDA"); }
+}  // namespace
+
+double gradient_norm(const void*, GradientType, std::uint64_t, double*, double*, void*) { refuse(); }
+void adamw(const AdamWStep&, const DecaySegment&, const AdamWPointers&, void*) { refuse(); }
+void round_to_bf16(const float*, std::uint16_t*, std::uint64_t, void*) { refuse(); }
+
+}  // namespace isthmus::trainer::cuda

@@ -1,0 +1,50 @@
+#pragma once
+// The parts of the decoder that are not one matrix product, each in two forms with one meaning: `plain`,
+// composed of ATen's functions, on any device; `fused`, one autograd node each over the loops of
+// cpu_kernels.h, on a CPU. The plain forms are also what the tests hold the fused ones against. Suffixes: N
+// tokens (sequence-major), C channels, F feed-forward channels, D elements of a head, V ids.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <utility>
+
+namespace isthmus::trainer {
+
+/// An attention layer's geometry; cos_TD2 and sin_TD2 are fp32 [longest T, D/2].
+struct AttentionShape {
+  std::int64_t sequences = 0, length = 0;
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  double norm_eps = 0;
+  at::Tensor cos_TD2, sin_TD2;
+};
+
+namespace plain {
+at::Tensor embed(const at::Tensor& weight_VC, const at::Tensor& tokens_N);
+/// (x + delta, RMSNorm of it times weight); delta may be undefined.
+std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x_NC, const at::Tensor& delta_NC,
+                                           const at::Tensor& weight_C, double eps);
+/// Causal attention on qkv_NE, E = (H + 2K) D, with rotary positions; q_weight_D and k_weight_D are the
+/// heads' norms, or undefined. Returns N x (H D).
+at::Tensor attention(const AttentionShape& shape, const at::Tensor& qkv_NE, const at::Tensor& q_weight_D,
+                     const at::Tensor& k_weight_D);
+/// silu(first half) * second half.
+at::Tensor swiglu(const at::Tensor& gate_up_N2F);
+/// Mean cross-entropy of h W^T against the targets, in nats, fp32. It must be the root of the graph: its
+/// backward pass expects the gradient 1.
+at::Tensor head_loss(const at::Tensor& h_NC, const at::Tensor& weight_VC, const at::Tensor& targets_N);
+}  // namespace plain
+
+namespace fused {
+at::Tensor embed(const at::Tensor& weight_VC, const at::Tensor& tokens_N);
+std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x_NC, const at::Tensor& delta_NC,
+                                           const at::Tensor& weight_C, double eps);
+/// Keeps the weights of all heads, sequences * heads * length^2 elements, for the backward pass: three times
+/// as fast as ATen's flash attention on a CPU at length 128. Above 2^26 elements it is `plain`'s.
+at::Tensor attention(const AttentionShape& shape, const at::Tensor& qkv_NE, const at::Tensor& q_weight_D,
+                     const at::Tensor& k_weight_D);
+at::Tensor swiglu(const at::Tensor& gate_up_N2F);
+at::Tensor head_loss(const at::Tensor& h_NC, const at::Tensor& weight_VC, const at::Tensor& targets_N);
+}  // namespace fused
+
+}  // namespace isthmus::trainer

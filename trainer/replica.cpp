@@ -1,0 +1,146 @@
+#include "isthmus/trainer/replica.h"
+
+#include <torch/torch.h>
+
+#include <cassert>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "batch.h"
+#include "flat_ops.h"
+#include "isthmus/base/error.h"
+#include "isthmus/trainer/adamw.h"
+#include "model.h"
+
+namespace isthmus::trainer {
+
+using outer_sync::Range;
+
+struct Replica::State {
+  State(ParameterTable its_table, const ReplicaOptions& its_options)
+      : table(std::move(its_table)),
+        options(its_options),
+        segments(decay_segments(table.decay_ranges(), table.buffer_size())),
+        bias(options.inner, 0),
+        device(torch_device(options.device)) {
+    const auto size = table.buffer_size();
+    const bool bf16 = options.precision == Precision::bf16;
+    buffers = {.parameters = flat::zeros(size, at::kFloat, device),
+               .first_moment = flat::zeros(size, at::kFloat, device),
+               .second_moment = flat::zeros(size, at::kFloat, device),
+               .twin = bf16 ? flat::zeros(size, at::kBFloat16, device) : at::Tensor()};
+    gradient = flat::zeros(size, bf16 ? at::kBFloat16 : at::kFloat, device);
+    if (!device.is_cpu()) staging = flat::host_buffer(size, true);
+    model.emplace(table, options.longest_sequence, bf16 ? buffers.twin : buffers.parameters, gradient);
+    put(buffers.parameters, initial_parameters(table, options.seed));
+    refresh({0, size});
+  }
+
+  void put(const at::Tensor& buffer, std::span<const float> values) const {
+    assert(values.size() == table.buffer_size());
+    const auto from = at::from_blob(const_cast<float*>(values.data()),
+                                    {static_cast<std::int64_t>(values.size())}, at::kFloat);
+    buffer.copy_(from);
+  }
+  void refresh(Range range) const {
+    if (buffers.twin.defined()) flat::refresh_twin(buffers.parameters, buffers.twin, range);
+  }
+  /// A range of an fp32 buffer in host memory: itself, or a copy in `staging`.
+  std::span<float> on_host(const at::Tensor& buffer, Range range) const {
+    if (buffer.is_cpu()) return flat::floats(buffer).subspan(range.begin, range.size);
+    flat::part(staging, range).copy_(flat::part(buffer, range));
+    return flat::floats(staging).subspan(range.begin, range.size);
+  }
+  std::span<float> on_host(const at::Tensor& buffer) const {
+    return on_host(buffer, {0, table.buffer_size()});
+  }
+
+  ParameterTable table;
+  ReplicaOptions options;
+  std::vector<DecaySegment> segments;
+  BiasCorrection bias;
+  at::Device device;
+  flat::Buffers buffers;
+  at::Tensor gradient;       ///< fp32 or bf16, what autograd adds into
+  at::Tensor host_gradient;  ///< fp32 copy that gradients() gave out; made at its first call
+  at::Tensor staging;        ///< pinned; CUDA only
+  std::optional<Model> model;
+  std::uint64_t steps = 0;
+  bool use_host_gradient = false;
+};
+
+Replica::Replica(ParameterTable table, const ReplicaOptions& options)
+    : state_(std::make_unique<State>(std::move(table), options)) {}
+Replica::~Replica() = default;
+
+float Replica::forward_backward(const data::Batch& batch) {
+  auto& s = *state_;
+  const auto tokens = on_device(batch, s.device, s.table.model().vocab);
+  s.use_host_gradient = false;
+  s.gradient.zero_();
+  const auto loss = s.model->loss(tokens.inputs_BT, tokens.targets_BT);
+  loss.backward();
+  assert(s.model->gradients_in_place());
+  const auto value = loss.item<float>();
+  if (!std::isfinite(value)) {
+    throw Error(ErrorKind::divergence, "the loss of step " + std::to_string(s.steps + 1) + " is not finite");
+  }
+  return value;
+}
+
+std::span<float> Replica::gradients() {
+  auto& s = *state_;
+  const bool is_storage = s.device.is_cpu() && s.gradient.scalar_type() == at::kFloat;
+  if (is_storage) return flat::floats(s.gradient);
+  if (!s.host_gradient.defined())
+    s.host_gradient = flat::host_buffer(s.table.buffer_size(), !s.device.is_cpu());
+  if (!s.use_host_gradient) s.host_gradient.copy_(s.gradient);
+  s.use_host_gradient = true;
+  return flat::floats(s.host_gradient);
+}
+
+double Replica::inner_step(double lr) {
+  auto& s = *state_;
+  const auto gradient = s.use_host_gradient ? s.host_gradient.to(s.device) : s.gradient;
+  const double norm = flat::norm(gradient);
+  if (!std::isfinite(norm)) {
+    throw Error(ErrorKind::divergence,
+                "the gradient of step " + std::to_string(s.steps + 1) + " is not finite");
+  }
+  const auto step = s.bias.next(s.options.inner, lr, clip_scale(norm, s.options.inner.clip));
+  for (const auto& segment : s.segments) flat::adamw(step, segment, gradient, s.buffers);
+  ++s.steps;
+  return norm;
+}
+
+std::uint64_t Replica::steps() const { return state_->steps; }
+const ParameterTable& Replica::table() const { return state_->table; }
+
+std::span<const float> Replica::read(Range range) {
+  return state_->on_host(state_->buffers.parameters, range);
+}
+std::span<float> Replica::modify(Range range) { return state_->on_host(state_->buffers.parameters, range); }
+void Replica::modified(Range range) {
+  auto& s = *state_;
+  if (!s.device.is_cpu()) flat::part(s.buffers.parameters, range).copy_(flat::part(s.staging, range));
+  s.refresh(range);
+}
+
+std::span<const float> Replica::parameters() { return state_->on_host(state_->buffers.parameters); }
+std::span<const float> Replica::first_moment() { return state_->on_host(state_->buffers.first_moment); }
+std::span<const float> Replica::second_moment() { return state_->on_host(state_->buffers.second_moment); }
+
+void Replica::restore(std::uint64_t steps, std::span<const float> parameters,
+                      std::span<const float> first_moment, std::span<const float> second_moment) {
+  auto& s = *state_;
+  s.put(s.buffers.parameters, parameters);
+  s.put(s.buffers.first_moment, first_moment);
+  s.put(s.buffers.second_moment, second_moment);
+  s.refresh({0, s.table.buffer_size()});
+  s.steps = steps;
+  s.bias = BiasCorrection(s.options.inner, steps);
+  s.use_host_gradient = false;
+}
+
+}  // namespace isthmus::trainer

@@ -1,0 +1,35 @@
+#pragma once
+// What the CPU loops share. They are written as plain loops, and the compiler makes one version for each kind
+// of processor, chosen when the program is loaded; all versions give the same bits where the loops use only
+// exact operations, since contraction into fused multiply-adds is off.
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__x86_64__) && defined(__gnu_linux__)
+#define ISTHMUS_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
+#else
+#define ISTHMUS_CLONES
+#endif
+#define ISTHMUS_INLINE inline __attribute__((always_inline))
+
+namespace isthmus::trainer {
+
+/// The bits of a bfloat16: the upper half of an fp32.
+struct Bf16 {
+  std::uint16_t bits;
+};
+
+ISTHMUS_INLINE float widen(float x) { return x; }
+ISTHMUS_INLINE float widen(Bf16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
+
+ISTHMUS_INLINE void narrow(float x, float& out) { out = x; }
+/// Round to nearest, ties to even. A NaN whose upper bits are all ones would wrap, but stays not finite or
+/// becomes zero; losses are checked before anything is kept.
+ISTHMUS_INLINE void narrow(float x, Bf16& out) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  out.bits = static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
+}
+
+}  // namespace isthmus::trainer
