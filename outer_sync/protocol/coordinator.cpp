@@ -29,7 +29,7 @@ std::string config_difference(const ConfigItems& ours, const ConfigItems& theirs
 /// The layout is a stranger's word until it is checked: sizes are bounded before any chunk is listed.
 std::optional<FragmentLayout> layout_of(const Sealed& sealed) {
   constexpr std::uint64_t most_elements = 1ULL << 44;
-  constexpr std::uint64_t most_chunks = 1ULL << 24;
+  constexpr std::uint64_t most_chunks = 1ULL << 22;  // what a NewView lists fits into a control frame
   if (sealed.chunk_elements == 0) return std::nullopt;
   std::uint64_t chunks = 0;
   for (const auto& fragment : sealed.layout) {
@@ -159,27 +159,27 @@ void Coordinator::begin_view() {
 
 void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat) {
   member.heartbeat = heartbeat;
-  check_chains(member);
-  if (phase_ == Phase::ended) return;
   send(member, HeartbeatReply{1});
+  if (phase_ != Phase::running) return;
+  check_chains(member);
   actions_.push_back(MembersChanged{});
 }
 
 void Coordinator::check_chains(const MemberStatus& member) {
+  constexpr std::size_t kept = 8;  // only the newest few rounds can be reported by somebody else too
   const auto& name = member.hello.member.name;
   const auto& fragments = member.heartbeat.fragments;
   if (fragments.size() > member.state.layout.size()) return;
   for (std::size_t p = 0; p < fragments.size(); ++p) {
     const auto& [round, prefix] = fragments[p];
-    const auto [place, is_new] = chains_.try_emplace({p, round}, ChainPoint{prefix, name});
+    auto& points = chains_[p];
+    const auto [place, is_new] = points.try_emplace(round, ChainPoint{prefix, name});
     if (!is_new && place->second.prefix != prefix) {
       return end(Ended::How::diverged, "chain hashes of " + name + " and " + place->second.by +
                                            " differ at round " + std::to_string(round) + " of fragment " +
                                            std::to_string(p));
     }
-    // Only the newest few rounds can be reported by somebody else too.
-    constexpr Round kept = 8;
-    if (round > kept) chains_.erase(chains_.lower_bound({p, 0}), chains_.lower_bound({p, round - kept}));
+    if (points.size() > kept) points.erase(points.begin());
   }
 }
 
@@ -204,12 +204,12 @@ void Coordinator::request_stop(const std::string& reason) {
 }
 
 void Coordinator::on_held(MemberStatus& member, const Held& held) {
-  if (!stopping_) return;
+  if (!stopping_ || member.held) return;
   member.held = true;
   member.held_step = held.step;
   std::uint64_t last = 0;
   for (const auto& [name, other] : members_) {
-    if (!other.held && !other.done) return;
+    if (!other.held) return;  // one that is done answers too: its last step is the one that all must reach
     last = std::max(last, other.held_step);
   }
   broadcast(StopAt{last});
@@ -269,7 +269,7 @@ void Coordinator::on_message(MemberStatus& member, const ControlMessage& message
                  [&](const StopRequest& request) { request_stop(request.reason + " (" + name + ")"); },
                  [&](const Held& held) { on_held(member, held); },
                  [&](const Done& done) { on_done(member, done); },
-                 [&](const Leave& leave) { end(Ended::How::failed, name + " left: " + leave.reason); },
+                 [&](const Leave& leave) { lose(member, "left: " + leave.reason); },
                  [&](const auto&) {
                    actions_.push_back(Say{name + " sent a message that is not a member's to send; dropped"});
                    actions_.push_back(CloseConnection{member.connection});
@@ -281,29 +281,28 @@ void Coordinator::on_message(MemberStatus& member, const ControlMessage& message
 void Coordinator::closed(ConnectionId connection) {
   auto* member = find(connection);
   if (member == nullptr || phase_ == Phase::ended) return;
-  const auto name = member->hello.member.name;
-  if (phase_ == Phase::joining) {
-    members_.erase(name);
-    actions_.push_back(Say{name + " left before the run began"});
-    return;
-  }
-  end(Ended::How::failed, name + " is lost: its connection closed");
+  lose(*member, "is lost: its connection closed");
+}
+
+void Coordinator::lose(const MemberStatus& member, const std::string& how) {
+  const auto name = member.hello.member.name;
+  if (phase_ != Phase::joining) return end(Ended::How::failed, name + " " + how);
+  actions_.push_back(CloseConnection{member.connection});
+  actions_.push_back(Say{name + " " + how + "; its place is free again"});
+  members_.erase(name);
 }
 
 void Coordinator::tick(Time now) {
   if (phase_ == Phase::ended) return;
-  if (phase_ == Phase::joining) {
-    if (now - started_ <= options_.join_timeout) return;
+  if (phase_ == Phase::joining && now - started_ > options_.join_timeout) {
     return end(Ended::How::failed, "only " + std::to_string(members_.size()) + " of " +
                                        std::to_string(options_.replicas) +
                                        " replicas joined within network.join_timeout");
   }
-  if (phase_ != Phase::running) return;
-  for (const auto& [name, member] : members_) {
-    if (now - member.heard > options_.detect_timeout) {
-      return end(Ended::How::failed, name + " is lost: silent for longer than network.detect_timeout");
-    }
-  }
+  const auto silent = std::ranges::find_if(
+      members_, [&](const auto& entry) { return now - entry.second.heard > options_.detect_timeout; });
+  if (silent != members_.end())
+    lose(silent->second, "is lost: silent for longer than network.detect_timeout");
 }
 
 void Coordinator::send(const MemberStatus& member, ControlMessage message) {

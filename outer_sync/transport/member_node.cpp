@@ -285,6 +285,8 @@ class MemberNode::Impl final : public PeerMesh::Handler {
     try {
       control_ = co_await dial_coordinator();
       send_control(hello);
+      heard_ = Clock::now();
+      asio::co_spawn(io_, heartbeat_loop(), asio::detached);
       for (;;) {
         const auto frame = co_await control_->receive(control_limit);
         if (frame.type != FrameType::control)
@@ -365,8 +367,6 @@ class MemberNode::Impl final : public PeerMesh::Handler {
     self_ = static_cast<MemberIndex>(me - members.begin());
     member_->activate(message.view, self_);
     mesh_.start(message.view, self_, message.token, largest_frame(layout_, codecs_));
-    heard_ = Clock::now();
-    asio::co_spawn(io_, heartbeat_loop(), asio::detached);
     meet_.update([&] { meet_.view = std::move(message); });
   }
 

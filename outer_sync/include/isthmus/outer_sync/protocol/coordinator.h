@@ -96,6 +96,8 @@ class Coordinator {
   [[nodiscard]] std::string disagreement() const;
   void check_chains(const MemberStatus& member);
   void finish();
+  /// A member is gone: its place is free again while others are still joining; later the run fails.
+  void lose(const MemberStatus& member, const std::string& how);
   void end(Ended::How how, const std::string& reason);
   void send(const MemberStatus& member, ControlMessage message);
   void broadcast(const ControlMessage& message);
@@ -116,7 +118,7 @@ class Coordinator {
     std::uint64_t prefix;
     std::string by;
   };
-  std::map<std::pair<std::size_t, Round>, ChainPoint> chains_;  ///< by fragment and round
+  std::map<std::size_t, std::map<Round, ChainPoint>> chains_;  ///< by fragment, the newest rounds reported
   std::vector<CoordinatorAction> actions_;
 };
 

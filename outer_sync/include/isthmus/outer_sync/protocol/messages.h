@@ -147,15 +147,16 @@ struct NewView {
   }
 };
 
-/// member -> coordinator, every `network.heartbeat`.
+/// member -> coordinator, every `network.heartbeat` from its hello on, so that silence is noticed while
+/// members join and load too.
 struct Heartbeat {
   std::uint64_t step = 0;
   double loss = 0;               ///< nats per token, last step
   double tokens_per_second = 0;  ///< since the last heartbeat
   double utilization = 0;        ///< 0..1 since the start
   std::uint64_t bytes_sent = 0;  ///< since the start, headers and control included
-  std::vector<std::pair<Round, std::uint64_t>>
-      fragments;  ///< last applied round, first 8 bytes of its chain hash
+  /// Last applied round, first 8 bytes of its chain hash; empty before Sealed.
+  std::vector<std::pair<Round, std::uint64_t>> fragments;
   template <class Archive>
   void serialize(Archive& ar) {
     ar(step, loss, tokens_per_second, utilization, bytes_sent, fragments);

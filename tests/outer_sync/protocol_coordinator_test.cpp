@@ -1,0 +1,275 @@
+// The coordinator while the run goes on: agreement, losses, stopping, the end.
+
+#include "coordinator_support.h"
+
+namespace isthmus::outer_sync::protocol {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using How = Ended::How;
+
+Heartbeat heartbeat(std::uint64_t step, std::vector<std::pair<Round, std::uint64_t>> fragments) {
+  Heartbeat heartbeat;
+  heartbeat.step = step;
+  heartbeat.fragments = std::move(fragments);
+  return heartbeat;
+}
+
+// ---- agreement ----
+
+TEST(Chains, EqualOnesGoOn) {
+  CoordinatorHarness harness(2);
+  harness.run_all({"eu-1", "us-1"});
+  for (Round round = 1; round < 100; ++round) {
+    harness.receive(1, heartbeat(round, {{round, round * 7}, {round - 1, round * 3}}));
+    harness.receive(2, heartbeat(round, {{round - 1, (round - 1) * 7}, {round - 1, round * 3}}));
+  }
+  EXPECT_FALSE(harness.ended);
+  EXPECT_EQ(harness.members_changed, 198U);
+  EXPECT_EQ(harness.count<HeartbeatReply>(2), 99U);
+  EXPECT_EQ(harness.coordinator.members().at("us-1").heartbeat.step, 99U);
+}
+
+TEST(Chains, ADifferenceIsNamedByMembersRoundAndFragment) {
+  CoordinatorHarness harness(3);
+  harness.run_all({"asia-1", "eu-1", "us-1"});
+  harness.receive(1, heartbeat(5, {{4, 40}, {3, 30}}));
+  harness.receive(2, heartbeat(5, {{4, 40}, {3, 30}}));
+  harness.receive(1, heartbeat(6, {{5, 50}, {4, 41}}));
+  harness.receive(3, heartbeat(5, {{4, 40}, {3, 31}}));
+  ASSERT_TRUE(harness.ended);
+  EXPECT_EQ(harness.ended->how, How::diverged);
+  EXPECT_THAT(harness.ended->reason,
+              HasSubstr("chain hashes of us-1 and asia-1 differ at round 3 of fragment 1"));
+  for (const ConnectionId member : {1, 2, 3}) {
+    EXPECT_EQ(harness.last<Abort>(member)->reason, harness.ended->reason);
+    EXPECT_TRUE(harness.closed.contains(member));
+  }
+}
+
+TEST(Chains, EqualPrefixesAtDifferentRoundsAreNoDifference) {
+  CoordinatorHarness harness(2);
+  harness.run_all({"eu-1", "us-1"});
+  harness.receive(1, heartbeat(5, {{4, 40}}));
+  harness.receive(2, heartbeat(5, {{5, 50}}));
+  EXPECT_FALSE(harness.ended);
+}
+
+TEST(Chains, MoreFragmentsThanTheModelHasAreIgnored) {
+  CoordinatorHarness harness(2);
+  harness.run_all({"eu-1", "us-1"});
+  harness.receive(1, heartbeat(1, {{1, 1}, {1, 1}, {1, 1}}));
+  harness.receive(2, heartbeat(1, {{1, 2}, {1, 2}, {1, 2}}));
+  EXPECT_FALSE(harness.ended) << "the layout has two fragments";
+}
+
+// ---- losses ----
+
+TEST(Losses, AClosedConnectionEndsTheRunByName) {
+  CoordinatorHarness harness(2);
+  harness.run_all({"eu-1", "us-1"});
+  harness.close(2);
+  ASSERT_TRUE(harness.ended);
+  EXPECT_EQ(harness.ended->how, How::failed);
+  EXPECT_THAT(harness.ended->reason, HasSubstr("us-1 is lost: its connection closed"));
+  EXPECT_THAT(harness.last<Abort>(1)->reason, HasSubstr("us-1 is lost"));
+}
+
+TEST(Losses, ASilentMemberEndsTheRunByName) {
+  CoordinatorHarness harness(2);
+  harness.run_all({"eu-1", "us-1"});
+  harness.now = 3s;
+  harness.receive(1, heartbeat(1, {}));
+  harness.tick(5s);
+  EXPECT_FALSE(harness.ended);
+  harness.tick(5s + 1us);
+  ASSERT_TRUE(harness.ended);
+  EXPECT_THAT(harness.ended->reason,
+              AllOf(HasSubstr("us-1"), HasSubstr("silent"), HasSubstr("detect_timeout")));
+}
+
+TEST(Losses, AMembersReasonReachesTheOthers) {
+  CoordinatorHarness harness(2);
+  harness.run_all({"eu-1", "us-1"});
+  harness.receive(2, Leave{"the loss is not finite"});
+  EXPECT_THAT(harness.last<Abort>(1)->reason, HasSubstr("us-1 left: the loss is not finite"));
+  EXPECT_EQ(harness.ended->how, How::failed);
+}
+
+TEST(Losses, MessagesThatAreNotAMembersAreDropped) {
+  const std::vector<ControlMessage> foreign{CoordinatorHarness::hello("us-1"),
+                                            Refused{},
+                                            Seal{},
+                                            NewView{},
+                                            HeartbeatReply{},
+                                            Hold{},
+                                            StopAt{},
+                                            Finished{},
+                                            Abort{}};
+  for (const auto& message : foreign) {
+    CoordinatorHarness harness(2);
+    harness.run_all({"eu-1", "us-1"});
+    harness.receive(2, message);
+    EXPECT_TRUE(harness.closed.contains(2)) << "message of tag " << message.index();
+    EXPECT_THAT(harness.said.back(), HasSubstr("us-1 sent a message that is not a member's to send"));
+  }
+}
+
+TEST(Losses, NothingHappensAfterTheEnd) {
+  CoordinatorHarness harness(2);
+  harness.run_all({"eu-1", "us-1"});
+  harness.close(2);
+  const auto sent = harness.sent;
+  harness.receive(1, heartbeat(1, {{1, 1}}));
+  harness.receive(1, Done{});
+  harness.receive(3, CoordinatorHarness::hello("us-2"));
+  harness.close(1);
+  harness.stop("again");
+  harness.tick(1000s);
+  EXPECT_EQ(harness.sent[1].size(), sent.at(1).size());
+}
+
+// ---- stopping ----
+
+TEST(Stopping, AllStopAtTheLatestStepThatAnyoneIsIn) {
+  CoordinatorHarness harness(3);
+  harness.run_all({"asia-1", "eu-1", "us-1"});
+  harness.receive(2, StopRequest{"interrupted"});
+  EXPECT_TRUE(harness.coordinator.stopping());
+  for (const ConnectionId member : {1, 2, 3}) EXPECT_EQ(harness.count<Hold>(member), 1U);
+  harness.receive(1, Held{10});
+  harness.receive(2, Held{12});
+  EXPECT_FALSE(harness.last<StopAt>(1)) << "us-1 has not said where it is";
+  harness.receive(3, Held{11});
+  for (const ConnectionId member : {1, 2, 3}) EXPECT_EQ(harness.last<StopAt>(member)->step, 12U);
+  EXPECT_THAT(harness.said.back(), AllOf(HasSubstr("interrupted"), HasSubstr("eu-1")));
+}
+
+TEST(Stopping, AskingTwiceAsksOnce) {
+  CoordinatorHarness harness(1);
+  harness.run_all({"us-1"});
+  harness.stop("first");
+  harness.stop("second");
+  harness.receive(1, StopRequest{"third"});
+  EXPECT_EQ(harness.count<Hold>(1), 1U);
+}
+
+TEST(Stopping, TheAgreedStepIsSaidOnceAndNeverMoves) {
+  CoordinatorHarness harness(2);
+  harness.run_all({"eu-1", "us-1"});
+  harness.stop("enough");
+  harness.receive(1, Held{3});
+  harness.receive(2, Held{4});
+  harness.receive(1, Held{9});
+  EXPECT_EQ(harness.count<StopAt>(1), 1U) << "some may have stopped at the first answer already";
+  EXPECT_EQ(harness.last<StopAt>(2)->step, 4U);
+}
+
+// Without a last sync a fast member can be done while a slow one is still some steps behind it.
+TEST(Stopping, WhereADoneMemberIsCountsToo) {
+  CoordinatorHarness harness(2);
+  harness.run_all({"eu-1", "us-1"});
+  harness.receive(1, Done{"{}", digest_of(4)});
+  harness.stop("enough");
+  harness.receive(2, Held{97});
+  EXPECT_FALSE(harness.last<StopAt>(2)) << "eu-1 is done with a later step, which us-1 has to reach too";
+  harness.receive(1, Held{100});
+  EXPECT_EQ(harness.last<StopAt>(2)->step, 100U);
+}
+
+TEST(Stopping, HeldUnaskedIsIgnored) {
+  CoordinatorHarness harness(1);
+  harness.run_all({"us-1"});
+  harness.receive(1, Held{5});
+  EXPECT_FALSE(harness.last<StopAt>(1));
+  EXPECT_FALSE(harness.coordinator.members().at("us-1").held);
+}
+
+TEST(Stopping, BeforeTheFirstStepThereIsNothingToAgreeOn) {
+  CoordinatorHarness harness(2);
+  harness.receive(1, CoordinatorHarness::hello("us-1"));
+  harness.stop("interrupted");
+  ASSERT_TRUE(harness.ended);
+  EXPECT_THAT(harness.ended->reason, HasSubstr("stopped before the first step"));
+  EXPECT_TRUE(harness.last<Abort>(1));
+}
+
+// ---- evaluation, announcements, the end ----
+
+TEST(Evaluation, SharesAreWeighedByTheirTokens) {
+  CoordinatorHarness harness(2);
+  harness.run_all({"eu-1", "us-1"});
+  harness.receive(1, EvalReport{100, 10, 10});
+  harness.receive(2, EvalReport{200, 1, 1});
+  EXPECT_TRUE(harness.evaluated.empty());
+  harness.receive(2, EvalReport{100, 50, 20});
+  ASSERT_EQ(harness.evaluated.size(), 1U);
+  EXPECT_EQ(harness.evaluated[0].step, 100U);
+  EXPECT_EQ(harness.evaluated[0].loss, 2.0);
+  harness.receive(1, EvalReport{200, 3, 1});
+  EXPECT_EQ(harness.evaluated.at(1).loss, 2.0);
+}
+
+TEST(Evaluation, NoTokensAtAllIsNoDivisionByZero) {
+  CoordinatorHarness harness(1);
+  harness.run_all({"us-1"});
+  harness.receive(1, EvalReport{100, 0, 0});
+  EXPECT_EQ(harness.evaluated.at(0).loss, 0.0);
+}
+
+TEST(Announcements, ReachEverybody) {
+  CoordinatorHarness harness(2);
+  harness.run_all({"eu-1", "us-1"});
+  harness.receive(2, Announce{"10.0.0.1:29500"});
+  for (const ConnectionId member : {1, 2}) EXPECT_EQ(harness.last<Announce>(member)->text, "10.0.0.1:29500");
+}
+
+TEST(Ending, EqualHashesAreAGoodEnd) {
+  CoordinatorHarness harness(2);
+  harness.run_all({"eu-1", "us-1"});
+  harness.receive(1, Done{"{\"a\": 1}", digest_of(4)});
+  EXPECT_FALSE(harness.last<Finished>(1)) << "us-1 is not done";
+  harness.receive(2, Done{"{}", digest_of(4)});
+  ASSERT_TRUE(harness.ended);
+  EXPECT_EQ(harness.ended->how, How::finished);
+  EXPECT_EQ(harness.ended->reason, "");
+  for (const ConnectionId member : {1, 2}) {
+    EXPECT_EQ(harness.last<Finished>(member)->problem, "");
+    EXPECT_TRUE(harness.closed.contains(member));
+  }
+  EXPECT_EQ(harness.coordinator.members().at("eu-1").result.summary, "{\"a\": 1}");
+}
+
+TEST(Ending, UnequalHashesAreADivergence) {
+  CoordinatorHarness harness(3);
+  harness.run_all({"asia-1", "eu-1", "us-1"});
+  harness.receive(1, Done{"{}", digest_of(4)});
+  harness.receive(2, Done{"{}", digest_of(5)});
+  harness.receive(3, Done{"{}", digest_of(4)});
+  ASSERT_TRUE(harness.ended);
+  EXPECT_EQ(harness.ended->how, How::diverged);
+  EXPECT_THAT(harness.ended->reason, HasSubstr("global hashes of eu-1 and asia-1 differ at the end"));
+  EXPECT_EQ(harness.last<Finished>(3)->problem, harness.ended->reason);
+}
+
+TEST(Ending, DoneBeforeTheViewBeginsIsNotBelieved) {
+  CoordinatorHarness harness(2);
+  harness.receive(1, CoordinatorHarness::hello("eu-1"));
+  harness.receive(1, Done{});
+  harness.receive(2, CoordinatorHarness::hello("us-1"));
+  harness.receive(2, Done{});
+  EXPECT_FALSE(harness.ended);
+}
+
+TEST(Ending, OneThatIsDoneAndVanishesBeforeTheOthersAreIsStillALoss) {
+  CoordinatorHarness harness(2);
+  harness.run_all({"eu-1", "us-1"});
+  harness.receive(1, Done{"{}", digest_of(4)});
+  harness.close(1);
+  ASSERT_TRUE(harness.ended) << "us-1 may still need what eu-1 owns";
+  EXPECT_EQ(harness.ended->how, How::failed);
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync::protocol

@@ -1,0 +1,304 @@
+// The coordinator until the view begins: who is let in, who is refused and with which words.
+
+#include "coordinator_support.h"
+
+namespace isthmus::outer_sync::protocol {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using How = Ended::How;
+
+std::vector<std::string> names_of(const View& view) {
+  std::vector<std::string> names;
+  for (const auto& member : view.members) names.push_back(member.name);
+  return names;
+}
+
+TEST(Joining, TheOrderOfArrivalDoesNotMatter) {
+  std::vector<std::string> names{"asia-1", "eu-1", "us-1"};
+  std::optional<Bytes> first;
+  do {
+    CoordinatorHarness harness(3);
+    harness.run_all(names);
+    const auto view = harness.last<NewView>(2)->view;
+    EXPECT_EQ(view.number, 1U);
+    EXPECT_THAT(names_of(view), ElementsAre("asia-1", "eu-1", "us-1")) << "members are sorted by name";
+    if (!first) first = to_bytes(view);
+    EXPECT_EQ(to_bytes(view), *first) << "the view must not depend on who came first";
+    EXPECT_EQ(harness.last<NewView>(1)->token, digest_of(99));
+  } while (std::ranges::next_permutation(names).found);
+}
+
+TEST(Joining, NothingIsSealedBeforeAllAreHere) {
+  CoordinatorHarness harness(2);
+  harness.receive(1, CoordinatorHarness::hello("us-1"));
+  EXPECT_FALSE(harness.last<Seal>(1));
+  harness.receive(1, CoordinatorHarness::sealed());
+  EXPECT_FALSE(harness.last<NewView>(1)) << "a member that seals unasked must not start the run";
+  harness.receive(2, CoordinatorHarness::hello("eu-1"));
+  EXPECT_EQ(harness.last<Seal>(1)->resume_step, 0U);
+  EXPECT_EQ(harness.last<Seal>(2)->view, 1U);
+  harness.receive(1, CoordinatorHarness::sealed());
+  EXPECT_FALSE(harness.last<NewView>(1)) << "eu-1 has not sealed";
+}
+
+/// Lets us-1 in, then eu-1 as `change` makes it; the words with which it is refused.
+template <class Change>
+std::string refusal_of(Change change) {
+  CoordinatorHarness harness(3);
+  harness.receive(1, CoordinatorHarness::hello("us-1"));
+  auto hello = CoordinatorHarness::hello("eu-1");
+  change(hello);
+  harness.receive(2, hello);
+  EXPECT_EQ(harness.coordinator.members().contains("eu-1"), harness.refusal(2).empty())
+      << "a refused worker must not become a member";
+  EXPECT_FALSE(harness.ended) << "a refused worker must not end the run";
+  EXPECT_FALSE(harness.closed.contains(1));
+  return harness.refusal(2);
+}
+
+TEST(Joining, RefusalsNameWhatDiffers) {
+  EXPECT_THAT(refusal_of([](Hello& hello) { hello.config[0].second = "60"; }),
+              HasSubstr("outer.sync_every is 30 at the coordinator and 60 at eu-1"));
+  EXPECT_THAT(refusal_of([](Hello& hello) { hello.config.erase(hello.config.begin()); }),
+              HasSubstr("outer.sync_every is unknown to the build at eu-1"));
+  EXPECT_THAT(refusal_of([](Hello& hello) { hello.config.emplace_back("outer.new_key", "1"); }),
+              HasSubstr("eu-1 has keys that the coordinator's build does not know"));
+  EXPECT_THAT(refusal_of([](Hello& hello) { hello.protocol = 77; }),
+              AllOf(HasSubstr("77"), HasSubstr("eu-1"), HasSubstr("same build")));
+  EXPECT_THAT(refusal_of([](Hello& hello) { hello.numerics = 78; }), HasSubstr("78"));
+  EXPECT_THAT(refusal_of([](Hello& hello) { hello.run = "run-2"; }),
+              AllOf(HasSubstr("run-1"), HasSubstr("run-2")));
+  EXPECT_THAT(refusal_of([](Hello& hello) { hello.member.name = "us-1"; }),
+              AllOf(HasSubstr("'us-1' is already here"), HasSubstr("--name")));
+  EXPECT_THAT(refusal_of([](Hello& hello) { hello.member.name = ""; }), HasSubstr("1 to 64"));
+  EXPECT_THAT(refusal_of([](Hello& hello) { hello.member.name = std::string(65, 'x'); }),
+              HasSubstr("1 to 64"));
+  EXPECT_THAT(refusal_of([](Hello& hello) { hello.model = digest_of(9); }),
+              AllOf(HasSubstr("the model of eu-1"), HasSubstr("us-1")));
+  EXPECT_THAT(refusal_of([](Hello& hello) { hello.tokenizer = digest_of(9); }),
+              AllOf(HasSubstr("the tokenizer of eu-1"), HasSubstr("us-1")));
+  EXPECT_THAT(refusal_of([](Hello& hello) { hello.resume = true; }),
+              HasSubstr("only eu-1 wants to resume; all or none must"));
+  EXPECT_EQ(refusal_of([](Hello&) {}), "") << "an equal worker must be let in";
+}
+
+TEST(Joining, OneThatDoesNotResumeAmongThoseThatDoIsRefused) {
+  CoordinatorHarness harness(2);
+  auto resuming = CoordinatorHarness::hello("us-1");
+  resuming.resume = true;
+  harness.receive(1, resuming);
+  harness.receive(2, CoordinatorHarness::hello("eu-1"));
+  EXPECT_THAT(harness.refusal(2), HasSubstr("not eu-1 wants to resume"));
+}
+
+TEST(Joining, LateComersAreRefused) {
+  CoordinatorHarness harness(1);
+  harness.run_all({"us-1"});
+  harness.receive(2, CoordinatorHarness::hello("eu-1"));
+  EXPECT_THAT(harness.refusal(2), HasSubstr("the run has begun"));
+  EXPECT_FALSE(harness.ended);
+}
+
+TEST(Joining, StrangersAreDroppedAndChangeNothing) {
+  CoordinatorHarness harness(2);
+  harness.receive(1, CoordinatorHarness::hello("us-1"));
+  harness.receive(7, Heartbeat{});
+  harness.receive(8, Leave{"ha"});
+  harness.receive(9, StopRequest{"ha"});
+  for (const ConnectionId stranger : {7, 8, 9}) EXPECT_TRUE(harness.closed.contains(stranger));
+  harness.close(7);
+  EXPECT_FALSE(harness.ended);
+  EXPECT_FALSE(harness.coordinator.stopping()) << "a stranger must not stop the run";
+  harness.receive(2, CoordinatorHarness::hello("eu-1"));
+  EXPECT_TRUE(harness.last<Seal>(1));
+}
+
+TEST(Joining, OneThatLeavesMakesRoomForAnother) {
+  CoordinatorHarness harness(2);
+  harness.receive(1, CoordinatorHarness::hello("us-1"));
+  harness.close(1);
+  harness.receive(2, CoordinatorHarness::hello("us-2"));
+  harness.receive(2, Leave{"no corpus here"});
+  EXPECT_FALSE(harness.ended) << "the others are still waiting for a second replica";
+  EXPECT_THAT(harness.said.back(), AllOf(HasSubstr("us-2"), HasSubstr("no corpus here")));
+  harness.receive(3, CoordinatorHarness::hello("us-1"));
+  harness.receive(4, CoordinatorHarness::hello("us-2"));
+  EXPECT_TRUE(harness.last<Seal>(3) && harness.last<Seal>(4));
+}
+
+TEST(Joining, OneThatFallsSilentMakesRoomForItself) {
+  CoordinatorHarness harness(2);
+  harness.receive(1, CoordinatorHarness::hello("us-1"));
+  harness.tick(6s);
+  EXPECT_TRUE(harness.closed.contains(1));
+  EXPECT_FALSE(harness.ended);
+  harness.receive(2, CoordinatorHarness::hello("us-1"));
+  EXPECT_EQ(harness.refusal(2), "") << "the dead connection's name must be free again";
+}
+
+TEST(Joining, HeartbeatsKeepAPlaceWhileOthersAreMissing) {
+  CoordinatorHarness harness(2);
+  harness.receive(1, CoordinatorHarness::hello("us-1"));
+  for (Time t = 4s; t <= 56s; t += 4s) {
+    harness.now = t;
+    harness.receive(1, Heartbeat{});
+    harness.tick(t);
+  }
+  EXPECT_TRUE(harness.last<HeartbeatReply>(1)) << "members notice a silent coordinator by these";
+  EXPECT_EQ(harness.coordinator.members().size(), 1U);
+  EXPECT_EQ(harness.members_changed, 0U) << "nobody trains yet: there is nothing to show";
+}
+
+TEST(Joining, NobodyWaitsLongerThanTheJoinTimeout) {
+  CoordinatorHarness harness(3);
+  harness.receive(1, CoordinatorHarness::hello("us-1"));
+  harness.now = 59s;
+  harness.receive(1, Heartbeat{});
+  harness.tick(60s);
+  EXPECT_FALSE(harness.ended);
+  harness.tick(60s + 1us);
+  ASSERT_TRUE(harness.ended);
+  EXPECT_EQ(harness.ended->how, How::failed);
+  EXPECT_THAT(harness.ended->reason, AllOf(HasSubstr("only 1 of 3"), HasSubstr("network.join_timeout")));
+  EXPECT_TRUE(harness.last<Abort>(1));
+}
+
+// ---- where to start from ----
+
+TEST(Resuming, TheNewestCheckpointThatAllHaveIsTaken) {
+  CoordinatorHarness harness(3);
+  const std::vector<std::vector<std::uint64_t>> checkpoints{
+      {100, 200, 300}, {300, 200, 100, 50}, {400, 200, 100}};
+  for (std::size_t i = 0; i < 3; ++i) {
+    auto hello = CoordinatorHarness::hello("r" + std::to_string(i));
+    hello.resume = true;
+    hello.checkpoints = checkpoints[i];
+    harness.receive(i + 1, hello);
+  }
+  EXPECT_EQ(harness.last<Seal>(1)->resume_step, 200U);
+}
+
+TEST(Resuming, WithoutACommonCheckpointTheRunFailsAndSaysWhatToDo) {
+  CoordinatorHarness harness(2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    auto hello = CoordinatorHarness::hello("r" + std::to_string(i));
+    hello.resume = true;
+    hello.checkpoints = {100 + i};
+    harness.receive(i + 1, hello);
+  }
+  ASSERT_TRUE(harness.ended);
+  EXPECT_THAT(harness.ended->reason, HasSubstr("no checkpoint is complete on all replicas"));
+}
+
+TEST(Resuming, CheckpointsAreIgnoredByThoseThatStartAfresh) {
+  CoordinatorHarness harness(1);
+  auto hello = CoordinatorHarness::hello("us-1");
+  hello.checkpoints = {100};
+  harness.receive(1, hello);
+  EXPECT_EQ(harness.last<Seal>(1)->resume_step, 0U);
+}
+
+// ---- sealing ----
+
+/// Three members of which eu-1 has sealed as `change` makes it; how the run ends.
+template <class Change>
+std::string disagreement_of(Change change) {
+  CoordinatorHarness harness(3);
+  const char* names[] = {"asia-1", "eu-1", "us-1"};
+  for (ConnectionId i = 0; i < 3; ++i) harness.receive(i + 1, CoordinatorHarness::hello(names[i]));
+  auto other = CoordinatorHarness::sealed();
+  change(other);
+  harness.receive(1, CoordinatorHarness::sealed());
+  harness.receive(2, other);
+  harness.receive(3, CoordinatorHarness::sealed());
+  if (!harness.ended) return "began";
+  EXPECT_EQ(harness.ended->how, How::diverged);
+  EXPECT_TRUE(harness.last<Abort>(1) && harness.last<Abort>(2) && harness.last<Abort>(3));
+  EXPECT_FALSE(harness.last<NewView>(1));
+  return harness.ended->reason;
+}
+
+TEST(Sealing, WhoDisagreesIsNamed) {
+  EXPECT_EQ(disagreement_of([](Sealed&) {}), "began");
+  EXPECT_THAT(disagreement_of([](Sealed& sealed) { sealed.parameters = digest_of(8); }),
+              AllOf(HasSubstr("global parameters of eu-1 and asia-1 differ"), HasSubstr("seed")));
+  EXPECT_THAT(disagreement_of([](Sealed& sealed) { sealed.fragments[1].round = 1; }),
+              HasSubstr("eu-1 and asia-1"));
+  EXPECT_THAT(disagreement_of([](Sealed& sealed) { sealed.fragments[1].chain = digest_of(8); }),
+              HasSubstr("eu-1 and asia-1"));
+  EXPECT_THAT(disagreement_of([](Sealed& sealed) { sealed.layout[1].size = 49; }),
+              HasSubstr("the fragments of eu-1 and asia-1 differ"));
+  EXPECT_THAT(disagreement_of([](Sealed& sealed) { sealed.chunk_elements = 64; }),
+              HasSubstr("the fragments of eu-1 and asia-1 differ"));
+}
+
+/// How a run of one ends that reports this layout.
+std::string layout_judged(std::vector<Range> layout, std::uint64_t chunk_elements) {
+  CoordinatorHarness harness(1);
+  harness.receive(1, CoordinatorHarness::hello("us-1"));
+  auto sealed = CoordinatorHarness::sealed();
+  sealed.layout = std::move(layout);
+  sealed.chunk_elements = chunk_elements;
+  harness.receive(1, sealed);
+  return harness.ended ? harness.ended->reason : "began";
+}
+
+TEST(Sealing, HostileLayoutsAreRefusedBeforeAnythingIsSetAside) {
+  constexpr std::uint64_t huge = UINT64_MAX;
+  const auto refused = HasSubstr("the fragments of us-1 are not a layout");
+  EXPECT_THAT(layout_judged({}, 32), refused);
+  EXPECT_THAT(layout_judged({{0, 100}}, 0), refused) << "a zero chunk";
+  EXPECT_THAT(layout_judged({{0, huge}}, 1), refused) << "2^64 chunks";
+  EXPECT_THAT(layout_judged({{0, 1ULL << 44}}, 1), refused) << "2^44 chunks";
+  EXPECT_THAT(layout_judged({{0, huge}}, huge), refused);
+  EXPECT_THAT(layout_judged({{huge, 100}}, 32), refused) << "an end beyond all numbers";
+  EXPECT_THAT(layout_judged({{0, 100}, {50, 100}}, 32), refused) << "an overlap";
+  EXPECT_THAT(layout_judged({{0, 100}, {100, 0}}, 32), refused) << "an empty fragment";
+  EXPECT_THAT(layout_judged(std::vector<Range>(1000, Range{0, 1ULL << 40}), 1ULL << 28), refused)
+      << "many chunks in many fragments";
+  EXPECT_EQ(layout_judged({{1ULL << 40, 1ULL << 40}}, huge), "began") << "one chunk, however large";
+}
+
+TEST(Sealing, AWrongViewNumberIsNotAnAnswer) {
+  CoordinatorHarness harness(1);
+  harness.receive(1, CoordinatorHarness::hello("us-1"));
+  auto sealed = CoordinatorHarness::sealed();
+  sealed.view = 2;
+  harness.receive(1, sealed);
+  EXPECT_FALSE(harness.last<NewView>(1));
+}
+
+TEST(Sealing, SlowLoadersAreWaitedForWhileTheirHeartbeatsCome) {
+  CoordinatorHarness harness(2);
+  harness.receive(1, CoordinatorHarness::hello("eu-1"));
+  harness.receive(2, CoordinatorHarness::hello("us-1"));
+  harness.receive(1, CoordinatorHarness::sealed());
+  for (Time t = 1s; t <= 90s; t += 1s) {
+    harness.now = t;
+    harness.receive(1, Heartbeat{});
+    harness.receive(2, Heartbeat{});
+    harness.tick(t);
+  }
+  ASSERT_FALSE(harness.ended) << harness.ended->reason;
+  harness.receive(2, CoordinatorHarness::sealed());
+  harness.tick(90s + 100ms);
+  EXPECT_TRUE(harness.last<NewView>(1));
+  EXPECT_FALSE(harness.ended);
+}
+
+TEST(Sealing, OneThatVanishesWhileLoadingEndsTheRun) {
+  CoordinatorHarness harness(2);
+  harness.receive(1, CoordinatorHarness::hello("eu-1"));
+  harness.receive(2, CoordinatorHarness::hello("us-1"));
+  harness.now = 4s;
+  harness.receive(1, Heartbeat{});
+  harness.tick(6s);
+  ASSERT_TRUE(harness.ended) << "us-1 has been silent for 6 s";
+  EXPECT_THAT(harness.ended->reason, AllOf(HasSubstr("us-1"), HasSubstr("network.detect_timeout")));
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync::protocol
