@@ -3,13 +3,11 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <span>
 #include <string>
 
 #include "isthmus/base/error.h"
 
 namespace isthmus::trainer {
-namespace {
 
 void check_ids(std::span<const std::int64_t> ids, std::int64_t vocab) {
   const auto outside = [vocab](std::int64_t id) { return id < 0 || id >= vocab; };
@@ -18,8 +16,6 @@ void check_ids(std::span<const std::int64_t> ids, std::int64_t vocab) {
   throw Error(ErrorKind::data, "token id " + std::to_string(*found) + " is outside the vocabulary of " +
                                    std::to_string(vocab) + " ids");
 }
-
-}  // namespace
 
 at::Device torch_device(Device device) {
   return device == Device::cpu ? at::Device(at::kCPU) : at::Device(at::kCUDA, 0);

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <span>
 
 #include "isthmus/data/loader.h"
 #include "isthmus/trainer/device.h"
@@ -12,10 +13,13 @@ namespace isthmus::trainer {
 
 [[nodiscard]] at::Device torch_device(Device device);
 
+/// Throws Error(data) for an id outside [0, vocab).
+void check_ids(std::span<const std::int64_t> ids, std::int64_t vocab);
+
 struct BatchTensors {
   at::Tensor inputs_BT, targets_BT;  ///< int64, the batch's memory
 };
-/// Throws Error(data) for an id outside [0, vocab), on a CPU; a GPU's kernels check it themselves.
+/// Checks ids on a CPU; a GPU's kernels do it themselves.
 [[nodiscard]] BatchTensors on_device(const data::Batch& batch, at::Device device, std::int64_t vocab);
 
 }  // namespace isthmus::trainer

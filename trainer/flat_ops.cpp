@@ -84,6 +84,10 @@ at::Tensor host_buffer(std::uint64_t size, bool pinned) {
 std::span<float> floats(const at::Tensor& host_tensor) {
   return {host_tensor.data_ptr<float>(), static_cast<std::size_t>(host_tensor.numel())};
 }
+at::Tensor view_of(std::span<const float> host_values) {
+  return at::from_blob(const_cast<float*>(host_values.data()),
+                       {static_cast<std::int64_t>(host_values.size())}, at::kFloat);
+}
 at::Tensor part(const at::Tensor& buffer, outer_sync::Range range) {
   return buffer.narrow(0, static_cast<std::int64_t>(range.begin), static_cast<std::int64_t>(range.size));
 }

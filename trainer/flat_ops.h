@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <span>
+
 #include "isthmus/trainer/adamw.h"
 
 namespace isthmus::trainer::flat {
@@ -25,6 +27,8 @@ void refresh_twin(const at::Tensor& parameters, const at::Tensor& twin, outer_sy
 /// fp32 in host memory; pinned if asked for.
 [[nodiscard]] at::Tensor host_buffer(std::uint64_t size, bool pinned);
 [[nodiscard]] std::span<float> floats(const at::Tensor& host_tensor);
+/// Over memory that is only read and outlives the tensor.
+[[nodiscard]] at::Tensor view_of(std::span<const float> host_values);
 [[nodiscard]] at::Tensor part(const at::Tensor& buffer, outer_sync::Range range);
 [[nodiscard]] at::Tensor zeros(std::uint64_t size, at::ScalarType type, at::Device device);
 

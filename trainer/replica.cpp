@@ -4,6 +4,7 @@
 
 #include <cassert>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -17,8 +18,8 @@ namespace isthmus::trainer {
 
 using outer_sync::Range;
 
-struct Replica::State {
-  State(ParameterTable its_table, const ReplicaOptions& its_options)
+struct Replica::Impl {
+  Impl(ParameterTable its_table, const ReplicaOptions& its_options)
       : table(std::move(its_table)),
         options(its_options),
         segments(decay_segments(table.decay_ranges(), table.buffer_size())),
@@ -39,9 +40,7 @@ struct Replica::State {
 
   void put(const at::Tensor& buffer, std::span<const float> values) const {
     assert(values.size() == table.buffer_size());
-    const auto from = at::from_blob(const_cast<float*>(values.data()),
-                                    {static_cast<std::int64_t>(values.size())}, at::kFloat);
-    buffer.copy_(from);
+    buffer.copy_(flat::view_of(values));
   }
   void refresh(Range range) const {
     if (buffers.twin.defined()) flat::refresh_twin(buffers.parameters, buffers.twin, range);
@@ -51,9 +50,6 @@ struct Replica::State {
     if (buffer.is_cpu()) return flat::floats(buffer).subspan(range.begin, range.size);
     flat::part(staging, range).copy_(flat::part(buffer, range));
     return flat::floats(staging).subspan(range.begin, range.size);
-  }
-  std::span<float> on_host(const at::Tensor& buffer) const {
-    return on_host(buffer, {0, table.buffer_size()});
   }
 
   ParameterTable table;
@@ -71,11 +67,11 @@ struct Replica::State {
 };
 
 Replica::Replica(ParameterTable table, const ReplicaOptions& options)
-    : state_(std::make_unique<State>(std::move(table), options)) {}
+    : impl_(std::make_unique<Impl>(std::move(table), options)) {}
 Replica::~Replica() = default;
 
 float Replica::forward_backward(const data::Batch& batch) {
-  auto& s = *state_;
+  auto& s = *impl_;
   const auto tokens = on_device(batch, s.device, s.table.model().vocab);
   s.use_host_gradient = false;
   s.gradient.zero_();
@@ -90,7 +86,7 @@ float Replica::forward_backward(const data::Batch& batch) {
 }
 
 std::span<float> Replica::gradients() {
-  auto& s = *state_;
+  auto& s = *impl_;
   const bool is_storage = s.device.is_cpu() && s.gradient.scalar_type() == at::kFloat;
   if (is_storage) return flat::floats(s.gradient);
   if (!s.host_gradient.defined())
@@ -101,7 +97,7 @@ std::span<float> Replica::gradients() {
 }
 
 double Replica::inner_step(double lr) {
-  auto& s = *state_;
+  auto& s = *impl_;
   const auto gradient = s.use_host_gradient ? s.host_gradient.to(s.device) : s.gradient;
   const double norm = flat::norm(gradient);
   if (!std::isfinite(norm)) {
@@ -114,32 +110,38 @@ double Replica::inner_step(double lr) {
   return norm;
 }
 
-std::uint64_t Replica::steps() const { return state_->steps; }
-const ParameterTable& Replica::table() const { return state_->table; }
+std::uint64_t Replica::steps() const { return impl_->steps; }
+const ParameterTable& Replica::table() const { return impl_->table; }
 
-std::span<const float> Replica::read(Range range) {
-  return state_->on_host(state_->buffers.parameters, range);
-}
-std::span<float> Replica::modify(Range range) { return state_->on_host(state_->buffers.parameters, range); }
+std::span<const float> Replica::read(Range range) { return impl_->on_host(impl_->buffers.parameters, range); }
+std::span<float> Replica::modify(Range range) { return impl_->on_host(impl_->buffers.parameters, range); }
 void Replica::modified(Range range) {
-  auto& s = *state_;
+  auto& s = *impl_;
   if (!s.device.is_cpu()) flat::part(s.buffers.parameters, range).copy_(flat::part(s.staging, range));
   s.refresh(range);
 }
 
-std::span<const float> Replica::parameters() { return state_->on_host(state_->buffers.parameters); }
-std::span<const float> Replica::first_moment() { return state_->on_host(state_->buffers.first_moment); }
-std::span<const float> Replica::second_moment() { return state_->on_host(state_->buffers.second_moment); }
+ReplicaState Replica::state() const {
+  const auto& s = *impl_;
+  const auto copy = [&](const at::Tensor& buffer) {
+    const auto host = buffer.cpu();
+    const auto values = flat::floats(host);
+    return std::vector<float>(values.begin(), values.end());
+  };
+  return {.steps = s.steps,
+          .parameters = copy(s.buffers.parameters),
+          .first_moment = copy(s.buffers.first_moment),
+          .second_moment = copy(s.buffers.second_moment)};
+}
 
-void Replica::restore(std::uint64_t steps, std::span<const float> parameters,
-                      std::span<const float> first_moment, std::span<const float> second_moment) {
-  auto& s = *state_;
-  s.put(s.buffers.parameters, parameters);
-  s.put(s.buffers.first_moment, first_moment);
-  s.put(s.buffers.second_moment, second_moment);
+void Replica::restore(const ReplicaState& state) {
+  auto& s = *impl_;
+  s.put(s.buffers.parameters, state.parameters);
+  s.put(s.buffers.first_moment, state.first_moment);
+  s.put(s.buffers.second_moment, state.second_moment);
   s.refresh({0, s.table.buffer_size()});
-  s.steps = steps;
-  s.bias = BiasCorrection(s.options.inner, steps);
+  s.steps = state.steps;
+  s.bias = BiasCorrection(s.options.inner, state.steps);
   s.use_host_gradient = false;
 }
 

@@ -46,10 +46,12 @@ struct Checkpoint {
 /// as the file reaches, and nothing is returned before all checksums were right.
 [[nodiscard]] Checkpoint read_checkpoint(const std::filesystem::path& file, const Digest& model);
 
-/// A replica's state and whatever else must stand beside it (the outer loop's state, the config as YAML). The
-/// sections "parameters", "first_moment", "second_moment" are the replica's.
-void save_replica(const std::filesystem::path& file, Replica& replica, std::span<const SectionView> others);
-/// Restores the replica and returns the checkpoint without the replica's sections.
+/// A replica's state in the sections "parameters", "first_moment" and "second_moment", and whatever else must
+/// stand beside it (the outer loop's state, the config as YAML).
+void save_replica(const std::filesystem::path& file, const Replica& replica,
+                  std::span<const SectionView> others);
+/// Restores the replica and returns the other sections. Throws as read_checkpoint does, and Error(data) for a
+/// section of the replica that is missing or has another size; the replica is then as it was.
 [[nodiscard]] Checkpoint load_replica(const std::filesystem::path& file, Replica& replica);
 
 /// "FOLDER/step_000000001200_replica_3.ckpt"

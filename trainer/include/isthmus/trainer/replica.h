@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "isthmus/data/loader.h"
 #include "isthmus/outer_sync/local_parameters.h"
@@ -26,6 +27,12 @@ struct ReplicaOptions {
   Precision precision = Precision::fp32;
   std::int64_t longest_sequence = 0;  ///< tokens; data.seq_len
   std::uint64_t seed = 0;             ///< of the initial parameters; equal on all replicas
+};
+
+/// What a replica needs to go on as if it had never stopped. Vectors are buffer_size() long.
+struct ReplicaState {
+  std::uint64_t steps = 0;
+  std::vector<float> parameters, first_moment, second_moment;
 };
 
 class Replica : public outer_sync::LocalParameters {
@@ -59,19 +66,16 @@ class Replica : public outer_sync::LocalParameters {
   [[nodiscard]] std::span<float> modify(outer_sync::Range range) override;
   void modified(outer_sync::Range range) override;
 
-  /// All parameters and both moments, in host memory; each is valid until the next call of anything here.
-  [[nodiscard]] std::span<const float> parameters();
-  [[nodiscard]] std::span<const float> first_moment();
-  [[nodiscard]] std::span<const float> second_moment();
-  /// Replaces the whole state. The spans are buffer_size() long.
-  void restore(std::uint64_t steps, std::span<const float> parameters, std::span<const float> first_moment,
-               std::span<const float> second_moment);
+  /// All parameters, in host memory; valid until the next call of anything here.
+  [[nodiscard]] std::span<const float> parameters() { return read({0, table().buffer_size()}); }
+  [[nodiscard]] ReplicaState state() const;
+  void restore(const ReplicaState& state);
 
   [[nodiscard]] const ParameterTable& table() const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace isthmus::trainer

@@ -1,0 +1,320 @@
+#include "isthmus/trainer/checkpoint.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "isthmus/base/error.h"
+
+namespace isthmus::trainer {
+namespace {
+
+constexpr std::array magic = {'I', 'S', 'T', 'H', 'C', 'K', 'P', 'T'};
+constexpr std::uint32_t most_sections = 64;
+constexpr std::size_t longest_name = 255;
+
+/// An open file or folder that is closed whatever happens; every fault is an Error(data) that names the path.
+class Descriptor {
+ public:
+  Descriptor(const std::filesystem::path& path, int flags)
+      : path_(path), number_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {
+    if (number_ < 0) fail("open");
+  }
+  ~Descriptor() { ::close(number_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  void write(std::span<const std::byte> bytes) const {
+    while (!bytes.empty()) {
+      const auto written = ::write(number_, bytes.data(), bytes.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) fail("write");
+      bytes = bytes.subspan(static_cast<std::size_t>(written));
+    }
+  }
+  /// False if the file ends before `bytes` is full.
+  [[nodiscard]] bool read(std::span<std::byte> bytes) const {
+    while (!bytes.empty()) {
+      const auto got = ::read(number_, bytes.data(), bytes.size());
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) fail("read");
+      if (got == 0) return false;
+      bytes = bytes.subspan(static_cast<std::size_t>(got));
+    }
+    return true;
+  }
+  void sync() const {
+    if (::fsync(number_) != 0) fail("sync");
+  }
+
+ private:
+  [[noreturn]] void fail(const char* what) const {
+    throw Error(ErrorKind::data, "cannot " + std::string(what) + " " + path_.string() + ": " +
+                                     std::generic_category().message(errno));
+  }
+  std::filesystem::path path_;
+  int number_;
+};
+
+struct SectionEntry {
+  std::string name;
+  std::uint64_t length = 0;
+  Digest digest;
+};
+
+struct Header {
+  Digest model;
+  std::uint64_t step = 0;
+  std::vector<SectionEntry> sections;
+};
+
+Bytes to_bytes(const Header& header) {
+  BinaryWriter out;
+  out.raw(magic.data(), magic.size());
+  out(checkpoint_version, header.model, header.step, static_cast<std::uint32_t>(header.sections.size()));
+  for (const auto& section : header.sections) {
+    out(static_cast<std::uint16_t>(section.name.size()));
+    out.raw(section.name.data(), section.name.size());
+    out(section.length, section.digest);
+  }
+  auto bytes = out.take();
+  const auto digest = hash_of(bytes);
+  const auto* begin = reinterpret_cast<const std::byte*>(digest.bytes.data());
+  bytes.insert(bytes.end(), begin, begin + digest.bytes.size());
+  return bytes;
+}
+
+/// Reads a file from its start and never asks for more bytes than it has.
+class FileReader {
+ public:
+  explicit FileReader(const std::filesystem::path& file) : file_(file), descriptor_(file, O_RDONLY) {
+    std::error_code error;
+    left_ = std::filesystem::file_size(file, error);
+    if (error) refuse("it has no size: " + error.message());
+  }
+  [[noreturn]] void refuse(const std::string& reason) const {
+    throw Error(ErrorKind::data, "checkpoint " + file_.string() + " cannot be used: " + reason);
+  }
+  void take(std::span<std::byte> out, const std::string& what) {
+    if (out.size() > left_ || !descriptor_.read(out)) refuse("it ends inside " + what);
+    left_ -= out.size();
+  }
+  template <class T>
+  T number(const std::string& what, Hasher& hasher) {
+    T value{};
+    take(std::as_writable_bytes(std::span(&value, 1)), what);
+    hasher.update(std::as_bytes(std::span(&value, 1)));
+    return value;
+  }
+  [[nodiscard]] std::uint64_t left() const { return left_; }
+
+ private:
+  std::filesystem::path file_;
+  Descriptor descriptor_;
+  std::uint64_t left_ = 0;
+};
+
+SectionEntry read_entry(FileReader& in, Hasher& hasher) {
+  SectionEntry entry;
+  const auto length = in.number<std::uint16_t>("the table of sections", hasher);
+  if (length == 0 || length > longest_name)
+    in.refuse("a section's name has " + std::to_string(length) + " bytes");
+  entry.name.resize(length);
+  in.take(std::as_writable_bytes(std::span(entry.name)), "the table of sections");
+  hasher.update(entry.name);
+  entry.length = in.number<std::uint64_t>("the table of sections", hasher);
+  entry.digest.bytes = in.number<decltype(Digest::bytes)>("the table of sections", hasher);
+  return entry;
+}
+
+Header read_header(FileReader& in) {
+  const std::string where = "the header";
+  Hasher hasher;
+  if (in.number<std::array<char, magic.size()>>(where, hasher) != magic) {
+    in.refuse("it does not begin as a checkpoint does");
+  }
+  const auto version = in.number<std::uint32_t>(where, hasher);
+  if (version != checkpoint_version) {
+    in.refuse("it has format version " + std::to_string(version) + "; this program reads version " +
+              std::to_string(checkpoint_version));
+  }
+  Header header;
+  header.model.bytes = in.number<decltype(Digest::bytes)>(where, hasher);
+  header.step = in.number<std::uint64_t>(where, hasher);
+  const auto sections = in.number<std::uint32_t>(where, hasher);
+  if (sections > most_sections) in.refuse("it claims " + std::to_string(sections) + " sections");
+  for (std::uint32_t i = 0; i < sections; ++i) header.sections.push_back(read_entry(in, hasher));
+  const auto expected = hasher.finish();
+  Digest digest;
+  in.take(std::as_writable_bytes(std::span(digest.bytes)), where);
+  if (digest != expected) in.refuse("the checksum of its header is wrong");
+  return header;
+}
+
+Bytes read_section(FileReader& in, const SectionEntry& entry) {
+  const auto what = "section " + entry.name;
+  if (entry.length > in.left()) in.refuse("it ends inside " + what);
+  Bytes bytes(entry.length);
+  in.take(bytes, what);
+  if (hash_of(bytes) != entry.digest) in.refuse("the checksum of " + what + " is wrong");
+  return bytes;
+}
+
+Header header_of(const Digest& model, std::uint64_t step, std::span<const SectionView> sections) {
+  Header header{model, step, {}};
+  for (const auto& section : sections) {
+    header.sections.push_back({section.name, section.bytes.size(), hash_of(section.bytes)});
+  }
+  return header;
+}
+
+/// The folder's entry for the new name is data of the folder, which has its own sync.
+void sync_folder(const std::filesystem::path& folder) { Descriptor(folder, O_RDONLY | O_DIRECTORY).sync(); }
+
+}  // namespace
+
+void write_checkpoint(const std::filesystem::path& file, const Digest& model, std::uint64_t step,
+                      std::span<const SectionView> sections) {
+  const auto folder = file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
+  auto temporary = file;
+  temporary += ".partial";
+  {
+    const Descriptor out(temporary, O_WRONLY | O_CREAT | O_TRUNC);
+    out.write(to_bytes(header_of(model, step, sections)));
+    for (const auto& section : sections) out.write(section.bytes);
+    out.sync();
+  }
+  std::error_code error;
+  std::filesystem::rename(temporary, file, error);
+  if (error) throw Error(ErrorKind::data, "cannot rename " + temporary.string() + ": " + error.message());
+  sync_folder(folder);
+}
+
+const Bytes& Checkpoint::section(const std::string& name) const {
+  const auto found = sections.find(name);
+  if (found == sections.end()) {
+    throw Error(ErrorKind::data, "checkpoint " + file.string() + " has no section " + name);
+  }
+  return found->second;
+}
+
+Checkpoint read_checkpoint(const std::filesystem::path& file, const Digest& model) {
+  FileReader in(file);
+  const auto header = read_header(in);
+  if (header.model != model) {
+    in.refuse("it is of another model (fingerprint " + header.model.hex().substr(0, 16) + ", this run's is " +
+              model.hex().substr(0, 16) + ")");
+  }
+  Checkpoint checkpoint{file, header.step, {}};
+  for (const auto& entry : header.sections) {
+    if (!checkpoint.sections.emplace(entry.name, read_section(in, entry)).second) {
+      in.refuse("it has two sections " + entry.name);
+    }
+  }
+  if (in.left() != 0) in.refuse(std::to_string(in.left()) + " bytes follow its end");
+  return checkpoint;
+}
+
+namespace {
+
+constexpr const char* parameters_name = "parameters";
+constexpr const char* first_moment_name = "first_moment";
+constexpr const char* second_moment_name = "second_moment";
+
+std::vector<float> take_floats(Checkpoint& checkpoint, const char* name, std::uint64_t size) {
+  const auto& bytes = checkpoint.section(name);
+  if (bytes.size() != size * sizeof(float)) {
+    throw Error(ErrorKind::data, "checkpoint " + checkpoint.file.string() + ": section " + name + " has " +
+                                     std::to_string(bytes.size()) + " bytes; expected " +
+                                     std::to_string(size * sizeof(float)));
+  }
+  std::vector<float> values(size);
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  checkpoint.sections.erase(name);
+  return values;
+}
+
+}  // namespace
+
+void save_replica(const std::filesystem::path& file, const Replica& replica,
+                  std::span<const SectionView> others) {
+  const auto state = replica.state();
+  const auto view = [](const char* name, const std::vector<float>& values) {
+    return SectionView{name, std::as_bytes(std::span(values))};
+  };
+  std::vector<SectionView> sections = {view(parameters_name, state.parameters),
+                                       view(first_moment_name, state.first_moment),
+                                       view(second_moment_name, state.second_moment)};
+  sections.insert(sections.end(), others.begin(), others.end());
+  write_checkpoint(file, replica.table().fingerprint(), state.steps, sections);
+}
+
+Checkpoint load_replica(const std::filesystem::path& file, Replica& replica) {
+  auto checkpoint = read_checkpoint(file, replica.table().fingerprint());
+  const auto size = replica.table().buffer_size();
+  replica.restore({.steps = checkpoint.step,
+                   .parameters = take_floats(checkpoint, parameters_name, size),
+                   .first_moment = take_floats(checkpoint, first_moment_name, size),
+                   .second_moment = take_floats(checkpoint, second_moment_name, size)});
+  return checkpoint;
+}
+
+namespace {
+
+constexpr std::string_view step_prefix = "step_";
+constexpr std::size_t step_digits = 12;
+
+std::string file_suffix(std::uint64_t replica) { return "_replica_" + std::to_string(replica) + ".ckpt"; }
+
+/// The step in "step_<12 or more digits><suffix>".
+std::optional<std::uint64_t> step_of(std::string_view name, std::string_view suffix) {
+  if (!name.starts_with(step_prefix) || !name.ends_with(suffix)) return std::nullopt;
+  if (name.size() < step_prefix.size() + step_digits + suffix.size()) return std::nullopt;
+  const auto digits = name.substr(step_prefix.size(), name.size() - step_prefix.size() - suffix.size());
+  std::uint64_t step = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  return step;
+}
+
+}  // namespace
+
+std::filesystem::path checkpoint_file(const std::filesystem::path& folder, std::uint64_t step,
+                                      std::uint64_t replica) {
+  auto digits = std::to_string(step);
+  if (digits.size() < step_digits) digits.insert(0, step_digits - digits.size(), '0');
+  return folder / (std::string(step_prefix) + digits + file_suffix(replica));
+}
+
+std::vector<std::uint64_t> checkpoint_steps(const std::filesystem::path& folder, std::uint64_t replica) {
+  std::vector<std::uint64_t> steps;
+  std::error_code no_folder;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, no_folder)) {
+    if (const auto step = step_of(entry.path().filename().string(), file_suffix(replica)))
+      steps.push_back(*step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+std::optional<std::uint64_t> latest_common_step(
+    std::span<const std::vector<std::uint64_t>> steps_of_replicas) {
+  if (steps_of_replicas.empty()) return std::nullopt;
+  const auto& first = steps_of_replicas.front();
+  for (auto step = first.rbegin(); step != first.rend(); ++step) {
+    const auto has_it = [&](const auto& steps) {
+      return std::binary_search(steps.begin(), steps.end(), *step);
+    };
+    if (std::all_of(steps_of_replicas.begin(), steps_of_replicas.end(), has_it)) return *step;
+  }
+  return std::nullopt;
+}
+
+}  // namespace isthmus::trainer

@@ -1,0 +1,73 @@
+#include "isthmus/trainer/evaluate.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "batch.h"
+#include "flat_ops.h"
+#include "model.h"
+
+namespace isthmus::trainer {
+
+struct Inference::State {
+  State(ParameterTable its_table, Device its_device, Precision precision, std::int64_t longest_sequence)
+      : table(std::move(its_table)),
+        device(torch_device(its_device)),
+        longest(longest_sequence),
+        flat(flat::zeros(table.buffer_size(), precision == Precision::bf16 ? at::kBFloat16 : at::kFloat,
+                         device)),
+        model(table, longest, flat, {}) {}
+
+  ParameterTable table;
+  at::Device device;
+  std::int64_t longest;
+  at::Tensor flat;
+  Model model;
+};
+
+Inference::Inference(ParameterTable table, Device device, Precision precision, std::int64_t longest_sequence)
+    : state_(std::make_unique<State>(std::move(table), device, precision, longest_sequence)) {}
+Inference::~Inference() = default;
+
+void Inference::load(std::span<const float> parameters) {
+  assert(parameters.size() == state_->table.buffer_size());
+  const at::NoGradGuard no_grad;
+  state_->flat.copy_(flat::view_of(parameters));
+}
+
+LossSum Inference::loss(const data::Batch& batch) {
+  const at::NoGradGuard no_grad;
+  const auto tokens = on_device(batch, state_->device, vocab());
+  const auto count = static_cast<std::uint64_t>(tokens.targets_BT.numel());
+  const double mean = state_->model.loss(tokens.inputs_BT, tokens.targets_BT).item<float>();
+  return {.nats = mean * static_cast<double>(count), .tokens = count};
+}
+
+std::vector<float> Inference::next_logits(std::span<const std::int64_t> tokens) {
+  assert(!tokens.empty() && static_cast<std::int64_t>(tokens.size()) <= state_->longest);
+  const at::NoGradGuard no_grad;
+  check_ids(tokens, vocab());
+  const auto tokens_1T = at::tensor(at::ArrayRef<std::int64_t>(tokens.data(), tokens.size())).unsqueeze(0);
+  const auto logits_V = state_->model.next_logits(tokens_1T.to(state_->device)).cpu();
+  const auto values = flat::floats(logits_V);
+  return {values.begin(), values.end()};
+}
+
+std::int64_t Inference::longest_sequence() const { return state_->longest; }
+std::int64_t Inference::vocab() const { return state_->table.model().vocab; }
+
+LossSum evaluate(Inference& inference, std::span<const data::Batch> batches, std::uint64_t replica,
+                 std::uint64_t replicas) {
+  LossSum sum;
+  for (std::size_t i = replica; i < batches.size(); i += replicas) {
+    const auto part = inference.loss(batches[i]);
+    sum.nats += part.nats;
+    sum.tokens += part.tokens;
+  }
+  return sum;
+}
+
+}  // namespace isthmus::trainer
