@@ -67,7 +67,7 @@ step() {
     return
   fi
   say "FAILED ($((SECONDS - start)) s)"
-  tail -n 30 "$log" >&2
+  tail -n 30 "$log" | cut -c 1-300 >&2
   die "this step failed: $what" "The whole log: $log"$'\n'"$hint"
 }
 
