@@ -4,13 +4,21 @@
 
 #include <condition_variable>
 #include <cstddef>
-#include <exception>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "isthmus/base/error.h"
+
 namespace isthmus::data {
+
+/// What went wrong in a stage, by value: threads share no exception object.
+struct Fault {
+  ErrorKind kind;
+  std::string message;
+};
 
 template <class T>
 class BoundedQueue {
@@ -28,12 +36,13 @@ class BoundedQueue {
     filled_.notify_one();
   }
 
-  /// Waits for an item. Nothing if the queue is closed and empty; throws if it was closed with a fault.
+  /// Waits for an item. Nothing if the queue is stopped; throws the fault as an Error if it is closed and
+  /// empty.
   std::optional<T> pop() {
     std::unique_lock lock(mutex_);
     filled_.wait(lock, [&] { return closed_ || count_ > 0; });
     if (count_ == 0) {
-      if (fault_) std::rethrow_exception(fault_);
+      if (fault_) throw Error(fault_->kind, fault_->message);
       return std::nullopt;
     }
     auto item = std::move(items_[first_]);
@@ -44,13 +53,13 @@ class BoundedQueue {
     return item;
   }
 
-  /// No more items come: what is there can still be taken, then pop() throws `fault`.
-  void close(std::exception_ptr fault) { end(std::move(fault), false); }
+  /// No more items come: what is there can still be taken, then pop() throws.
+  void close(Fault fault) { end(std::move(fault), false); }
   /// Drops what is there and wakes everybody.
-  void stop() { end(nullptr, true); }
+  void stop() { end(std::nullopt, true); }
 
  private:
-  void end(std::exception_ptr fault, bool drop) {
+  void end(std::optional<Fault> fault, bool drop) {
     {
       const std::lock_guard lock(mutex_);
       closed_ = true;
@@ -66,7 +75,7 @@ class BoundedQueue {
   std::vector<T> items_;
   std::size_t first_ = 0, count_ = 0;
   bool closed_ = false;
-  std::exception_ptr fault_;
+  std::optional<Fault> fault_;
 };
 
 }  // namespace isthmus::data

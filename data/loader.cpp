@@ -1,6 +1,8 @@
 #include "isthmus/data/loader.h"
 
 #include <chrono>
+#include <exception>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -86,8 +88,10 @@ struct Loader::Pipeline {
   static void run_stage(BoundedQueue<std::size_t>& to, Stage stage) {
     try {
       stage();
-    } catch (...) {
-      to.close(std::current_exception());
+    } catch (const Error& error) {
+      to.close({error.kind(), error.what()});
+    } catch (const std::exception& error) {
+      to.close({ErrorKind::data, std::string("loader: ") + error.what()});
     }
   }
 

