@@ -1,0 +1,43 @@
+// The CUDA device, where there is a GPU.
+
+#include <cuda_runtime_api.h>
+
+#include "data_support.h"
+#include "isthmus/data/loader.h"
+
+namespace isthmus::data {
+namespace {
+
+std::vector<std::int64_t> from_device(const std::int64_t* data, std::int64_t count) {
+  std::vector<std::int64_t> out(static_cast<std::size_t>(count));
+  EXPECT_EQ(cudaMemcpy(out.data(), data, out.size() * sizeof(std::int64_t), cudaMemcpyDeviceToHost),
+            cudaSuccess);
+  return out;
+}
+
+TEST(CudaDevice, LoadsTheSameBatchesAsTheCpu) {
+  int gpus = 0;
+  if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) GTEST_SKIP() << "no GPU here";
+  const TemporaryFolder folder;
+  auto config = config_of(folder.write("ids.bin", counting_ids(1000)));
+  config.tokenizer = "vocab:1000";
+  const Corpus corpus(config);
+  LoaderOptions options;
+  options.seq_len = 4;
+  options.batch = 3;
+  Trace trace;
+  const auto cpu = make_cpu_device();
+  const auto gpu = make_cuda_device(0, nullptr);
+  Loader expected(corpus, options, *cpu, trace);
+  Loader loader(corpus, options, *gpu, trace);
+  for (int step = 0; step < 200; ++step) {
+    const auto& want = expected.next();
+    const auto& got = loader.next();
+    ASSERT_EQ(got.step, want.step);
+    ASSERT_EQ(from_device(got.inputs, 12), std::vector<std::int64_t>(want.inputs, want.inputs + 12));
+    ASSERT_EQ(from_device(got.targets, 12), std::vector<std::int64_t>(want.targets, want.targets + 12));
+  }
+}
+
+}  // namespace
+}  // namespace isthmus::data
