@@ -42,6 +42,10 @@ void Member::applied(FragmentId fragment, Round round) {
   const auto chunks = layout_.chunks_of(fragment);
   gathering_.erase(gathering_.lower_bound({round, chunks.first}),
                    gathering_.lower_bound({round, chunks.last}));
+  // Results are made of what the owners have got from us, acknowledged or not.
+  for (auto k = chunks.first; k < chunks.last; ++k) {
+    unacknowledged_.at(view_.owners[k]).erase({round, k, self_, ChunkKind::contribution});
+  }
 }
 
 std::optional<std::string> Member::check(MemberIndex from, const ChunkMessage& message) const {
@@ -79,6 +83,9 @@ std::optional<std::string> Member::receive(MemberIndex from, const ChunkMessage&
   const bool stale = round <= applied_[layout_.fragment_of(chunk)];
   if (stale || held(message.key) != nullptr) return std::nullopt;  // a repeat: acknowledged again, used once
   if (kind == ChunkKind::contribution) {
+    // Who contributes has applied the round before, acknowledged or not: so at most one result per peer and
+    // chunk is kept, however often lanes break.
+    unacknowledged_.at(from).erase({round - 1, chunk, self_, ChunkKind::result});
     gather(from, chunk, round, message.bytes);
   } else {
     keep_result(chunk, round, message.bytes);

@@ -1,0 +1,314 @@
+// One member's state machine, fed by hand: the round as it should go, and messages that break the rules.
+
+#include "isthmus/outer_sync/protocol/member.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <string>
+
+namespace isthmus::outer_sync::protocol {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Fragment 0 has chunks 0 and 1, fragment 1 has chunk 2, shorter. Member 1 owns chunks 1 and 2.
+const std::vector<Range> fragments{{0, 32}, {32, 10}};
+constexpr MemberIndex self = 1;
+constexpr ViewNumber view_number = 3;
+
+SharedBytes bytes_of(std::size_t size, int value) {
+  return std::make_shared<const Bytes>(size, static_cast<std::byte>(value));
+}
+
+class ProtocolMember : public testing::Test {
+ protected:
+  ProtocolMember() {
+    View view{.number = view_number, .members = {}, .owners = {0, 1, 1}};
+    for (const auto* name : {"a", "b", "c"}) view.members.push_back({name, 1, ""});
+    member.activate(view, self);
+  }
+
+  /// fp32 chunks of the size that fits.
+  SharedBytes bytes(ChunkId chunk, int value) const { return bytes_of(4 * layout.chunk(chunk).size, value); }
+  ChunkMessage contribution(MemberIndex from, ChunkId chunk, Round round, int value) const {
+    return {view_number, {round, chunk, from, ChunkKind::contribution}, bytes(chunk, value)};
+  }
+  ChunkMessage result(MemberIndex from, ChunkId chunk, Round round, int value) const {
+    return {view_number, {round, chunk, from, ChunkKind::result}, bytes(chunk, value)};
+  }
+  void contribute_all(Round round) {
+    for (ChunkId k = 0; k < 2; ++k) member.contribute(k, round, bytes(k, static_cast<int>(round)));
+  }
+
+  struct Actions {
+    std::vector<SendChunk> chunks;
+    std::vector<SendAck> acks;
+    std::vector<Reduce> jobs;
+    std::vector<Deliver> rounds;
+    [[nodiscard]] std::size_t size() const {
+      return chunks.size() + acks.size() + jobs.size() + rounds.size();
+    }
+  };
+  Actions take() {
+    Actions out;
+    for (auto& action : member.take_actions()) {
+      if (auto* chunk = std::get_if<SendChunk>(&action)) out.chunks.push_back(*chunk);
+      if (auto* ack = std::get_if<SendAck>(&action)) out.acks.push_back(*ack);
+      if (auto* job = std::get_if<Reduce>(&action)) out.jobs.push_back(*job);
+      if (auto* round = std::get_if<Deliver>(&action)) out.rounds.push_back(*round);
+    }
+    return out;
+  }
+  /// Must be accepted.
+  void feed(MemberIndex from, const ChunkMessage& message) {
+    const auto problem = member.receive(from, message);
+    EXPECT_FALSE(problem) << *problem;
+  }
+  /// Must be refused, and nothing may follow from it.
+  std::string refused(MemberIndex from, const ChunkMessage& message) {
+    take();
+    const auto kept = member.unacknowledged();
+    const auto problem = member.receive(from, message);
+    EXPECT_EQ(take().size(), 0U) << "a refused chunk must not even be acknowledged";
+    EXPECT_EQ(member.unacknowledged(), kept);
+    return problem.value_or("accepted");
+  }
+  /// Plays the rest of round `round` of fragment 0 by the rules.
+  void finish_round(Round round) {
+    for (const MemberIndex peer : {0, 2}) feed(peer, contribution(peer, 1, round, 50 + peer));
+    member.reduced(1, round, bytes(1, 99));
+    feed(0, result(0, 0, round, 98));
+  }
+
+  FragmentLayout layout{fragments, 16};
+  CodecPlan codecs{
+      .codec = {quant::CodecKind::fp32}, .warmup_codec = {quant::CodecKind::bf16}, .warmup_rounds = 0};
+  Member member{layout, codecs, {0, 0}};
+};
+
+TEST_F(ProtocolMember, ARoundAsItShouldGo) {
+  contribute_all(1);
+  auto actions = take();
+  ASSERT_EQ(actions.chunks.size(), 1U) << "chunk 0 goes to its owner; chunk 1 stays here";
+  EXPECT_EQ(actions.chunks[0].peer, 0);
+  EXPECT_EQ(actions.chunks[0].message.view, view_number);
+  EXPECT_EQ(actions.chunks[0].message.key, (ChunkKey{1, 0, self, ChunkKind::contribution}));
+  EXPECT_EQ(member.unacknowledged(), 1U);
+  member.acknowledged(0, view_number, {1, 0, self, ChunkKind::contribution});
+  EXPECT_EQ(member.unacknowledged(), 0U);
+
+  feed(2, contribution(2, 1, 1, 12));
+  EXPECT_TRUE(take().jobs.empty()) << "member 0 is still missing";
+  feed(0, contribution(0, 1, 1, 10));
+  actions = take();
+  ASSERT_EQ(actions.jobs.size(), 1U);
+  EXPECT_EQ(actions.acks.size(), 1U);
+  std::vector<Bytes> in_order;
+  for (const auto& chunk : actions.jobs[0].contributions) in_order.push_back(*chunk);
+  EXPECT_THAT(in_order, ElementsAre(*bytes(1, 10), *bytes(1, 1), *bytes(1, 12)))
+      << "member order, not arrival";
+
+  member.reduced(1, 1, bytes(1, 99));
+  actions = take();
+  ASSERT_EQ(actions.chunks.size(), 2U) << "the result goes to both peers";
+  EXPECT_EQ(actions.chunks[0].message.key, (ChunkKey{1, 1, self, ChunkKind::result}));
+  EXPECT_TRUE(actions.rounds.empty()) << "the result of chunk 0 is missing";
+  feed(0, result(0, 0, 1, 98));
+  actions = take();
+  ASSERT_EQ(actions.rounds.size(), 1U);
+  EXPECT_EQ(actions.rounds[0].fragment, 0U);
+  EXPECT_EQ(actions.rounds[0].round, 1U);
+  EXPECT_EQ(*actions.rounds[0].results[0], *bytes(0, 98));
+  EXPECT_EQ(*actions.rounds[0].results[1], *bytes(1, 99));
+}
+
+TEST_F(ProtocolMember, RepeatsAreAcknowledgedAgainAndUsedOnce) {
+  contribute_all(1);
+  for (int i = 0; i < 3; ++i) feed(0, contribution(0, 1, 1, 50));
+  auto actions = take();
+  EXPECT_EQ(actions.acks.size(), 3U) << "an acknowledgement may have been lost: each repeat needs one";
+  EXPECT_TRUE(actions.jobs.empty()) << "a repeat must not count for another member";
+  finish_round(1);
+  EXPECT_EQ(take().rounds.size(), 1U);
+  feed(0, result(0, 0, 1, 98));
+  feed(2, contribution(2, 1, 1, 52));
+  member.applied(0, 1);
+  feed(0, result(0, 0, 1, 98));
+  feed(2, contribution(2, 1, 1, 52));
+  actions = take();
+  EXPECT_EQ(actions.acks.size(), 4U);
+  EXPECT_EQ(actions.size(), 4U) << "what was delivered must not be delivered or reduced again";
+}
+
+TEST_F(ProtocolMember, PeersMayBeOneRoundAhead) {
+  contribute_all(1);
+  finish_round(1);
+  feed(2, contribution(2, 1, 2, 22));  // has applied round 1 already
+  take();
+  member.applied(0, 1);
+  contribute_all(2);
+  feed(0, contribution(0, 1, 2, 20));
+  const auto actions = take();
+  ASSERT_EQ(actions.jobs.size(), 1U);
+  EXPECT_EQ(actions.jobs[0].round, 2U);
+}
+
+// ---- a link that comes up ----
+
+TEST_F(ProtocolMember, ANewLinkRepeatsWhatIsNotAcknowledged) {
+  contribute_all(1);
+  finish_round(1);  // the result of chunk 1 goes to members 0 and 2
+  take();
+  member.acknowledged(2, view_number, {1, 1, self, ChunkKind::result});
+  member.repeat_to(2, [](const ChunkKey&) { return true; });
+  EXPECT_EQ(take().chunks.size(), 0U);
+  member.repeat_to(0, [](const ChunkKey&) { return true; });
+  const auto actions = take();
+  ASSERT_EQ(actions.chunks.size(), 2U) << "own contribution to chunk 0, result of chunk 1";
+  EXPECT_EQ(*actions.chunks[0].message.bytes, *bytes(0, 1)) << "the bytes first encoded";
+  EXPECT_EQ(*actions.chunks[1].message.bytes, *bytes(1, 99));
+  member.repeat_to(0, [](const ChunkKey& key) { return key.chunk == 1; });
+  EXPECT_EQ(take().chunks.size(), 1U) << "a lane repeats its own chunks only";
+}
+
+TEST_F(ProtocolMember, AcknowledgementsOfOthersOrOfOldViewsCountForNothing) {
+  contribute_all(1);
+  const ChunkKey key{1, 0, self, ChunkKind::contribution};
+  member.acknowledged(2, view_number, key);
+  member.acknowledged(0, view_number - 1, key);
+  member.acknowledged(999, view_number, key);
+  member.acknowledged(0, view_number, {1, 7, self, ChunkKind::contribution});
+  EXPECT_EQ(member.unacknowledged(), 1U);
+}
+
+TEST_F(ProtocolMember, WhatARoundProvesNeedsNoAcknowledgement) {
+  contribute_all(1);
+  finish_round(1);
+  EXPECT_EQ(member.unacknowledged(), 3U);
+  member.applied(0, 1);
+  EXPECT_EQ(member.unacknowledged(), 2U) << "member 0 made a result of our contribution: it has it";
+  feed(2, contribution(2, 1, 2, 22));
+  EXPECT_EQ(member.unacknowledged(), 1U) << "member 2 contributes to round 2: it has the result of round 1";
+}
+
+// ---- messages that break the rules ----
+
+TEST_F(ProtocolMember, ChunksOfAnotherViewAreRefused) {
+  auto message = contribution(0, 1, 1, 10);
+  message.view = view_number - 1;
+  EXPECT_THAT(refused(0, message), HasSubstr("a chunk of view 2 in view 3"));
+  message.view = view_number + 1;
+  EXPECT_THAT(refused(0, message), HasSubstr("a chunk of view 4 in view 3"));
+}
+
+TEST_F(ProtocolMember, NobodySpeaksForSomebodyElse) {
+  EXPECT_THAT(refused(2, contribution(0, 1, 1, 10)), HasSubstr("in the name of member 0"));
+  EXPECT_THAT(refused(2, contribution(self, 1, 1, 10)), HasSubstr("in the name of member 1"));
+  EXPECT_THAT(refused(2, contribution(60000, 1, 1, 10)), HasSubstr("in the name of member 60000"));
+}
+
+TEST_F(ProtocolMember, ChunksThatDoNotExistAreRefused) {
+  for (const ChunkId chunk : {3U, 1000U, UINT32_MAX}) {
+    auto message = contribution(0, 1, 1, 10);
+    message.key.chunk = chunk;
+    EXPECT_THAT(refused(0, message), HasSubstr("chunk " + std::to_string(chunk) + " of 3"));
+  }
+}
+
+TEST_F(ProtocolMember, OnlyTheOwnerGathersAndOnlyTheOwnerAnswers) {
+  EXPECT_THAT(refused(2, contribution(2, 0, 1, 10)), HasSubstr("not owned here"));
+  EXPECT_THAT(refused(2, result(2, 0, 1, 10)), HasSubstr("a result of a chunk that it does not own"));
+  EXPECT_THAT(refused(2, result(2, 1, 1, 10)), HasSubstr("does not own")) << "chunk 1 is ours";
+}
+
+TEST_F(ProtocolMember, KindsThatDoNotExistAreRefused) {
+  for (const int kind : {0, 3, 255}) {
+    auto message = contribution(0, 1, 1, 10);
+    message.key.kind = static_cast<ChunkKind>(kind);
+    EXPECT_THAT(refused(0, message), HasSubstr("unknown kind"));
+  }
+}
+
+TEST_F(ProtocolMember, RoundsThatCannotExistYetAreRefused) {
+  EXPECT_THAT(refused(0, contribution(0, 1, 0, 10)), HasSubstr("round 0 of a fragment at round 0"));
+  EXPECT_THAT(refused(0, contribution(0, 1, 3, 10)), HasSubstr("round 3 of a fragment at round 0"));
+  EXPECT_THAT(refused(0, result(0, 0, UINT64_MAX, 10)), HasSubstr("of a fragment at round 0"));
+  feed(0, contribution(0, 1, 2, 10));  // the furthest that can be
+}
+
+TEST_F(ProtocolMember, SizesThatDoNotFitAreRefused) {
+  for (const std::size_t size : {0U, 4U, 63U, 65U, 100000U}) {
+    auto message = contribution(0, 1, 1, 10);
+    message.bytes = bytes_of(size, 1);
+    EXPECT_THAT(refused(0, message), HasSubstr("a chunk of " + std::to_string(size) + " bytes; expected 64"));
+  }
+  EXPECT_THAT(refused(0, {view_number, {1, 2, 0, ChunkKind::contribution}, bytes_of(64, 1)}),
+              HasSubstr("expected 40"))
+      << "a fragment's last chunk is shorter";
+}
+
+TEST_F(ProtocolMember, SizesFollowTheRoundsCodec) {
+  Member warm(layout, {.codec = codecs.codec, .warmup_codec = codecs.warmup_codec, .warmup_rounds = 1},
+              {0, 0});
+  warm.activate(member.view(), self);
+  auto message = contribution(0, 1, 1, 10);
+  EXPECT_THAT(warm.receive(0, message).value_or("accepted"), HasSubstr("expected 32"))
+      << "bf16 in the warm-up";
+  message.key.round = 2;
+  EXPECT_EQ(warm.receive(0, message), std::nullopt);
+}
+
+TEST_F(ProtocolMember, TwoDifferentChunksForOnePlaceAreRefusedAndTheFirstStands) {
+  feed(0, contribution(0, 1, 1, 10));
+  feed(0, result(0, 0, 1, 98));
+  EXPECT_THAT(refused(0, contribution(0, 1, 1, 11)), HasSubstr("two different chunks for one place"));
+  EXPECT_THAT(refused(0, result(0, 0, 1, 97)), HasSubstr("two different chunks for one place"));
+  contribute_all(1);
+  feed(2, contribution(2, 1, 1, 12));
+  member.reduced(1, 1, bytes(1, 99));
+  const auto actions = take();
+  ASSERT_EQ(actions.jobs.size(), 1U);
+  EXPECT_EQ(*actions.jobs[0].contributions[0], *bytes(1, 10));
+  ASSERT_EQ(actions.rounds.size(), 1U);
+  EXPECT_EQ(*actions.rounds[0].results[0], *bytes(0, 98));
+}
+
+TEST_F(ProtocolMember, RefusedChunksLeaveTheRoundAsItWas) {
+  contribute_all(1);
+  for (const auto& wrong : {contribution(2, 0, 1, 1), result(2, 1, 1, 1), contribution(2, 1, 9, 1)})
+    refused(2, wrong);
+  finish_round(1);
+  const auto actions = take();
+  EXPECT_EQ(actions.jobs.size(), 1U);
+  EXPECT_EQ(actions.rounds.size(), 1U) << "the round must go on as if they had never come";
+}
+
+// ---- starting from a checkpoint, one member alone ----
+
+TEST_F(ProtocolMember, RoundsCountFromTheCheckpoint) {
+  Member resumed(layout, codecs, {7, 6});
+  resumed.activate(member.view(), self);
+  EXPECT_EQ(resumed.receive(0, contribution(0, 1, 8, 1)), std::nullopt);
+  EXPECT_EQ(resumed.receive(0, contribution(0, 1, 9, 1)), std::nullopt);
+  EXPECT_THAT(resumed.receive(0, contribution(0, 1, 10, 1)).value_or("accepted"), HasSubstr("at round 7"));
+  EXPECT_THAT(resumed.receive(0, contribution(0, 2, 9, 1)).value_or("accepted"), HasSubstr("at round 6"));
+}
+
+TEST_F(ProtocolMember, AloneItReducesItsOwn) {
+  Member alone(layout, codecs, {0, 0});
+  alone.activate({.number = 1, .members = {{"a", 1, ""}}, .owners = {0, 0, 0}}, 0);
+  alone.contribute(2, 1, bytes(2, 5));
+  auto actions = alone.take_actions();
+  ASSERT_EQ(actions.size(), 1U);
+  EXPECT_EQ(std::get<Reduce>(actions[0]).contributions.size(), 1U);
+  alone.reduced(2, 1, bytes(2, 6));
+  actions = alone.take_actions();
+  ASSERT_EQ(actions.size(), 1U);
+  EXPECT_EQ(std::get<Deliver>(actions[0]).fragment, 1U);
+  EXPECT_EQ(alone.unacknowledged(), 0U);
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync::protocol
