@@ -218,7 +218,7 @@ class Worker {
   void record(std::uint64_t step, double loss, double lr, double norm, double took, std::uint64_t tokens) {
     const double utilization = compute_seconds_ / train_seconds_;
     const double rate = static_cast<double>(tokens) / took;
-    node_.report({step, loss, rate, utilization});
+    node_.report({step, loss, rate, utilization, gloo_ ? gloo_->sent_bytes() : 0});
     metrics_.write({{"step", step},
                     {"loss", loss},
                     {"lr", lr},

@@ -30,7 +30,7 @@ void check(const std::vector<Range>& fragments, std::uint64_t chunk_elements) {
 }  // namespace
 
 FragmentLayout::FragmentLayout(std::vector<Range> fragments, std::uint64_t chunk_elements)
-    : fragments_(std::move(fragments)) {
+    : fragments_(std::move(fragments)), chunk_elements_(chunk_elements) {
   check(fragments_, chunk_elements);
   for (FragmentId p = 0; p < fragments_.size(); ++p) {
     first_chunk_.push_back(static_cast<ChunkId>(chunks_.size()));

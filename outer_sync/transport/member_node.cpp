@@ -17,6 +17,7 @@
 #include "isthmus/base/error.h"
 #include "transport/listen.h"
 #include "transport/peer_mesh.h"
+#include "transport/rendezvous.h"
 
 namespace isthmus::outer_sync {
 
@@ -51,39 +52,6 @@ std::size_t largest_frame(const FragmentLayout& layout, const CodecPlan& codecs)
 constexpr auto farewell_limit = std::chrono::seconds(1);
 
 }  // namespace
-
-/// What the trainer's thread and the io thread meet in.
-struct Rendezvous {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::optional<Error> failure;
-  std::optional<Seal> seal;
-  std::optional<NewView> view;
-  std::optional<Finished> finished;
-  std::optional<std::string> announced;
-  std::map<std::pair<FragmentId, Round>, std::vector<SharedBytes>> results;
-  bool hold = false;
-  std::optional<std::uint64_t> stop_at;
-  std::uint64_t begun = 0;  ///< step that the trainer is in
-  bool stopped = false;
-  bool gone = false;  ///< the control connection has ended
-  StepReport report;
-
-  /// Blocks until `ready()` or failure.
-  template <class Ready>
-  void wait_for(std::unique_lock<std::mutex>& lock, Ready ready) {
-    changed.wait(lock, [&] { return failure.has_value() || ready(); });
-    if (!ready()) throw *failure;
-  }
-  template <class Change>
-  void update(Change change) {
-    {
-      const std::lock_guard lock(mutex);
-      change();
-    }
-    changed.notify_all();
-  }
-};
 
 class MemberNode::Impl final : public PeerMesh::Handler {
  public:
@@ -126,14 +94,10 @@ class MemberNode::Impl final : public PeerMesh::Handler {
 
   View activate(const std::vector<FragmentState>& fragments, const Digest& parameters) {
     Sealed sealed{.view = meet_.seal->view,
-                  .layout = {},
-                  .chunk_elements = layout_.chunk(0).size,
+                  .layout = {layout_.fragments().begin(), layout_.fragments().end()},
+                  .chunk_elements = layout_.chunk_elements(),
                   .fragments = fragments,
                   .parameters = parameters};
-    sealed.layout.assign(layout_.fragments().begin(), layout_.fragments().end());
-    // All chunks but the last of a fragment have the full size, so the longest one is it.
-    for (ChunkId k = 0; k < layout_.chunk_count(); ++k)
-      sealed.chunk_elements = std::max(sealed.chunk_elements, layout_.chunk(k).size);
     asio::post(io_, [this, sealed, fragments] {
       chains_ = fragments;
       std::vector<Round> applied;
@@ -397,8 +361,9 @@ class MemberNode::Impl final : public PeerMesh::Handler {
       beat.loss = meet_.report.loss;
       beat.tokens_per_second = meet_.report.tokens_per_second;
       beat.utilization = meet_.report.utilization;
+      beat.bytes_sent = meet_.report.other_bytes;
     }
-    beat.bytes_sent = counters_.total;
+    beat.bytes_sent += counters_.total;
     for (const auto& fragment : chains_)
       beat.fragments.emplace_back(fragment.round, prefix_of(fragment.chain));
     return beat;

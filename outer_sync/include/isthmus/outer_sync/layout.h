@@ -46,6 +46,8 @@ class FragmentLayout {
     return {first_chunk_.at(p), first_chunk_.at(p + 1)};
   }
   [[nodiscard]] FragmentId fragment_of(ChunkId k) const { return fragment_of_.at(k); }
+  /// Elements of a full chunk.
+  [[nodiscard]] std::uint64_t chunk_elements() const { return chunk_elements_; }
   /// Length of the flat buffer that holds all fragments.
   [[nodiscard]] std::uint64_t buffer_size() const { return fragments_.empty() ? 0 : fragments_.back().end(); }
   /// Elements in all fragments.
@@ -53,6 +55,7 @@ class FragmentLayout {
 
  private:
   std::vector<Range> fragments_;
+  std::uint64_t chunk_elements_ = 0;
   std::vector<Range> chunks_;
   std::vector<ChunkId> first_chunk_;
   std::vector<FragmentId> fragment_of_;

@@ -20,7 +20,8 @@ struct StepReport {
   std::uint64_t step = 0;
   double loss = 0;  ///< nats per token
   double tokens_per_second = 0;
-  double utilization = 0;  ///< 0..1
+  double utilization = 0;         ///< 0..1
+  std::uint64_t other_bytes = 0;  ///< sent by means other than this node (the data-parallel baseline)
 };
 
 class MemberNode final : public RoundExchange {
