@@ -11,12 +11,12 @@ void RunConfig::serialize(config::Archive& ar) {
   ar({"out", &out, Scope::per_site, "folder that run folders are made in"});
   ar({"steps", &steps, Scope::agreed, "inner steps", 1, 1e12});
   ar({"seed", &seed, Scope::agreed, "of initial parameters and the order of the data", 0, 9e15});
-  ar({"stop_after", &stop_after, Scope::agreed, "stop with a checkpoint after this step; 0 never", 0, 1e12});
-  ar({"eval_every", &eval_every, Scope::agreed,
+  ar({"stop_after", &stop_after, Scope::live, "stop with a checkpoint after this step; 0 never", 0, 1e12});
+  ar({"eval_every", &eval_every, Scope::live,
       "steps between evaluations of the global parameters; 0 only first and last", 0, 1e12});
   ar({"eval_sequences", &eval_sequences, Scope::agreed,
       "held-out sequences in one evaluation, shared among the replicas", 1, 1e9});
-  ar({"checkpoint_every", &checkpoint_every, Scope::agreed, "steps between checkpoints; 0 only at the end", 0,
+  ar({"checkpoint_every", &checkpoint_every, Scope::live, "steps between checkpoints; 0 only at the end", 0,
       1e12});
   ar({"sample_tokens", &sample_tokens, Scope::agreed, "tokens of text generated at the end; 0 none", 0,
       100000});

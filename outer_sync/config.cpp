@@ -14,8 +14,8 @@ const std::vector<std::string_view> methods = {"streaming_diloco", "diloco", "lo
 }  // namespace
 
 void OuterOptimizerConfig::serialize(config::Archive& ar) {
-  ar({"lr", &lr, Scope::agreed, "outer learning rate", 0, 10});
-  ar({"momentum", &momentum, Scope::agreed, "outer momentum mu", 0, 0.9999});
+  ar({"lr", &lr, Scope::live, "outer learning rate", 0, 10});
+  ar({"momentum", &momentum, Scope::live, "outer momentum mu", 0, 0.9999});
   ar({"nesterov", &nesterov, Scope::agreed, "Nesterov form: step along g + mu v in place of v"});
 }
 
@@ -23,7 +23,7 @@ void OuterConfig::serialize(config::Archive& ar) {
   ar({"method", &method, Scope::agreed, "how replicas are kept together", -config::unbounded,
       config::unbounded, methods});
   ar({"num_fragments", &num_fragments, Scope::agreed, "fragments P that are synchronised in turn", 1, 1e9});
-  ar({"sync_every", &sync_every, Scope::agreed, "inner steps H between two syncs of one fragment", 1, 1e9});
+  ar({"sync_every", &sync_every, Scope::live, "inner steps H between two syncs of one fragment", 1, 1e9});
   ar({"sync_delay", &sync_delay, Scope::agreed,
       "inner steps tau between sending a fragment and applying its result", 0, 1e9});
   ar({"merge_alpha", &merge_alpha, Scope::agreed, "weight of the local parameters when a result is merged", 0,

@@ -60,7 +60,7 @@ void OuterLoop::average_gradients(std::span<float> gradients) {
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
     const auto round = fragments_[p].round + 1;
     const auto chunks = layout_.chunks_of(p);
-    in_flight_.push_back({p, round, Trace::Clock::now(), std::nullopt});
+    in_flight_.push_back({p, round, step_, Trace::Clock::now(), std::nullopt});
     for (auto k = chunks.first; k < chunks.last; ++k) {
       const auto& chunk = layout_.chunk(k);
       Bytes bytes(quant::encoded_size(codecs_.of(round), chunk.size));
@@ -115,7 +115,7 @@ void OuterLoop::send(FragmentId p) {
   const auto& fragment = layout_.fragment(p);
   const auto local = local_.read(fragment);
   const auto chunks = layout_.chunks_of(p);
-  in_flight_.push_back({p, round, Trace::Clock::now(), std::nullopt});
+  in_flight_.push_back({p, round, step_, Trace::Clock::now(), std::nullopt});
   for (auto k = chunks.first; k < chunks.last; ++k) {
     const auto& chunk = layout_.chunk(k);
     Bytes bytes(quant::encoded_size(codecs_.of(round), chunk.size));
@@ -207,10 +207,11 @@ namespace {
 struct SavedFlight {
   FragmentId fragment = 0;
   protocol::Round round = 0;
+  std::uint64_t sent_step = 0;
   std::vector<Bytes> results;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(fragment, round, results);
+    ar(fragment, round, sent_step, results);
   }
 };
 
@@ -232,7 +233,8 @@ Bytes OuterLoop::save() {
   SavedState state;
   for (auto& flight : in_flight_) {
     fetch(flight, Waiting::save);
-    auto& saved = state.in_flight.emplace_back(SavedFlight{flight.fragment, flight.round, {}});
+    auto& saved =
+        state.in_flight.emplace_back(SavedFlight{flight.fragment, flight.round, flight.sent_step, {}});
     for (const auto& bytes : *flight.results) saved.results.push_back(*bytes);
   }
   state.step = step_;
@@ -268,9 +270,23 @@ void OuterLoop::restore(std::span<const std::byte> bytes) {
         saved.results.size() != layout_.chunks_of(saved.fragment).size()) {
       refuse("has a round in flight of another layout");
     }
+    if (!schedule_.sends(saved.fragment, saved.sent_step) ||
+        saved.sent_step + schedule_.sync_delay() <= state.step) {
+      refuse(
+          "has a round in flight that these settings never apply; outer.sync_every, sync_delay, "
+          "num_fragments and "
+          "warmup_steps must be as they were");
+    }
+    const auto first = layout_.chunks_of(saved.fragment).first;
+    for (ChunkId k = 0; k < saved.results.size(); ++k) {
+      const auto size = quant::encoded_size(codecs_.of(saved.round), layout_.chunk(first + k).size);
+      if (saved.results[k].size() != size)
+        refuse("has a round in flight of another codec; outer.codec must be as it was");
+    }
     std::vector<protocol::SharedBytes> results;
     for (auto& chunk : saved.results) results.push_back(std::make_shared<const Bytes>(std::move(chunk)));
-    in_flight.push_back({saved.fragment, saved.round, Trace::Clock::now(), std::move(results)});
+    in_flight.push_back(
+        {saved.fragment, saved.round, saved.sent_step, Trace::Clock::now(), std::move(results)});
   }
   exchange_.reducer().restore(std::move(state.owner_residuals));
   step_ = state.step;

@@ -74,6 +74,7 @@ class OuterLoop {
   struct InFlight {
     FragmentId fragment;
     protocol::Round round;
+    std::uint64_t sent_step;
     Trace::Clock::time_point sent;
     std::optional<std::vector<protocol::SharedBytes>> results;
   };
