@@ -1,0 +1,145 @@
+#include "config_text.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <system_error>
+
+#include "isthmus/base/error.h"
+
+namespace isthmus::config {
+namespace {
+
+std::string double_quoted(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out.append({'\\', c});
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (byte < 0x20 || byte == 0x7f) {
+      out += fmt::format("\\x{:02x}", byte);
+    } else {
+      out.push_back(c);
+    }
+  }
+  return out + '"';
+}
+
+bool reads_as_itself(std::string_view text) {
+  constexpr std::string_view first = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ/_";
+  constexpr std::string_view others = "0123456789.-+@:,=%~";
+  if (text.empty() || first.find(text.front()) == std::string_view::npos || text.back() == ':') return false;
+  if (!std::all_of(text.begin(), text.end(), [&](char c) {
+        return first.find(c) != std::string_view::npos || others.find(c) != std::string_view::npos;
+      })) {
+    return false;
+  }
+  // Words that some YAML reader takes for a bool or a null.
+  constexpr std::array<std::string_view, 9> words = {"true", "false", "null", "yes", "no",
+                                                     "on",   "off",   "y",    "n"};
+  std::string lower(text);
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c; });
+  return std::find(words.begin(), words.end(), lower) == words.end();
+}
+
+struct Unit {
+  std::string_view name;
+  double seconds;
+};
+constexpr std::array<Unit, 4> units = {{{"h", 3600}, {"min", 60}, {"s", 1}, {"ms", 0.001}}};
+
+// Milliseconds are divided, not multiplied by 0.001: 400ms is then the double nearest to 0.4.
+double in_seconds(double number, const Unit& unit) {
+  return unit.seconds < 1 ? number / 1000 : number * unit.seconds;
+}
+
+template <class T>
+std::optional<T> number_of(std::string_view text) {
+  T value{};
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (result.ec != std::errc{} || result.ptr != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+void fail(const std::string& message) { throw Error(ErrorKind::config, message); }
+
+std::string yaml_string(std::string_view text) {
+  return reads_as_itself(text) ? std::string(text) : double_quoted(text);
+}
+
+std::string shown(std::string_view text) {
+  constexpr std::size_t longest = 80;
+  const bool is_number = !text.empty() && text.find_first_not_of("0123456789.-+") == text.npos;
+  if (text.size() <= longest) return is_number ? std::string(text) : yaml_string(text);
+  auto end = longest;
+  while (end > 0 && (text[end] & 0xc0) == 0x80) --end;  // not in the middle of a UTF-8 character
+  return double_quoted(text.substr(0, end)) + "...";
+}
+
+std::string shortest(double value) {
+  std::array<char, 32> buffer;
+  const auto result = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value == 0 ? 0.0 : value);
+  return {buffer.data(), result.ptr};
+}
+
+std::string text_of(bool value) { return value ? "true" : "false"; }
+std::string text_of(std::int64_t value) { return std::to_string(value); }
+std::string text_of(double value) { return shortest(value); }
+std::string text_of(const std::string& value) { return value; }
+std::string text_of(const std::vector<std::int64_t>& value) {
+  return "[" + joined(value, [](std::int64_t item) { return std::to_string(item); }) + "]";
+}
+std::string text_of(Duration value) {
+  if (value.seconds == 0) return "0";
+  constexpr double exact = 9007199254740992.0;  // whole numbers up to 2^53 need no exponent
+  for (const auto& unit : units) {
+    const double number = std::round(unit.seconds < 1 ? value.seconds * 1000 : value.seconds / unit.seconds);
+    if (number != 0 && std::abs(number) < exact && in_seconds(number, unit) == value.seconds) {
+      return fmt::format("{:.0f}{}", number, unit.name);
+    }
+  }
+  return shortest(value.seconds) + "s";
+}
+
+bool parse(std::string_view text, bool& value) {
+  value = text == "true";
+  return value || text == "false";
+}
+bool parse(std::string_view text, std::int64_t& value) {
+  // A leading zero is refused: some read "010" as eight.
+  const auto digits = text.starts_with('-') ? text.substr(1) : text;
+  if (digits.size() > 1 && digits.front() == '0') return false;
+  const auto number = number_of<std::int64_t>(text);
+  value = number.value_or(0);
+  return number.has_value();
+}
+bool parse(std::string_view text, double& value) {
+  const auto number = number_of<double>(text);
+  value = number.value_or(0) + 0.0;  // -0 becomes 0: equal values have one text
+  return number.has_value() && std::isfinite(value);
+}
+bool parse(std::string_view text, std::string& value) {
+  value = text;
+  return true;
+}
+bool parse(std::string_view text, Duration& value) {
+  value.seconds = 0;
+  if (text == "0") return true;
+  const auto split = text.find_last_of("0123456789.");
+  if (split == text.npos) return false;
+  const auto* unit = std::find_if(units.begin(), units.end(),
+                                  [&](const Unit& u) { return u.name == text.substr(split + 1); });
+  double number = 0;
+  if (unit == units.end() || !parse(text.substr(0, split + 1), number) || number < 0) return false;
+  value.seconds = in_seconds(number, *unit);
+  return std::isfinite(value.seconds);
+}
+
+}  // namespace isthmus::config

@@ -1,0 +1,49 @@
+#pragma once
+// Config values as text, and texts of others in messages. Private to base.
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "isthmus/base/config.h"
+
+namespace isthmus::config {
+
+[[noreturn]] void fail(const std::string& message);  ///< throws Error(config)
+
+/// As it must stand in YAML to read back as the same text.
+[[nodiscard]] std::string yaml_string(std::string_view text);
+/// Text of others in a message: one line, of bounded length.
+[[nodiscard]] std::string shown(std::string_view text);
+/// The shortest digits that read back as the same number.
+[[nodiscard]] std::string shortest(double value);
+
+template <class Items, class ToText>
+std::string joined(const Items& items, const ToText& to_text) {
+  std::string out;
+  for (const auto& item : items) {
+    if (!out.empty()) out += ", ";
+    out += to_text(item);
+  }
+  return out;
+}
+
+/// Canonical text of a value: equal values have one text.
+[[nodiscard]] std::string text_of(bool value);
+[[nodiscard]] std::string text_of(std::int64_t value);
+[[nodiscard]] std::string text_of(double value);
+[[nodiscard]] std::string text_of(const std::string& value);
+[[nodiscard]] std::string text_of(const std::vector<std::int64_t>& value);
+[[nodiscard]] std::string text_of(Duration value);
+
+/// False, with `value` unspecified, for anything but the whole text of one value.
+[[nodiscard]] bool parse(std::string_view text, bool& value);
+[[nodiscard]] bool parse(std::string_view text, std::int64_t& value);
+[[nodiscard]] bool parse(std::string_view text, double& value);
+[[nodiscard]] bool parse(std::string_view text, std::string& value);
+[[nodiscard]] bool parse(std::string_view text, Duration& value);
+
+}  // namespace isthmus::config
