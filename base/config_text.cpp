@@ -94,7 +94,8 @@ std::string text_of(std::int64_t value) { return std::to_string(value); }
 std::string text_of(double value) { return shortest(value); }
 std::string text_of(const std::string& value) { return value; }
 std::string text_of(const std::vector<std::int64_t>& value) {
-  return "[" + joined(value, [](std::int64_t item) { return std::to_string(item); }) + "]";
+  // Not "[" + text: g++ 12 warns of an overlap there that cannot be.
+  return fmt::format("[{}]", joined(value, [](std::int64_t item) { return std::to_string(item); }));
 }
 std::string text_of(Duration value) {
   if (value.seconds == 0) return "0";
