@@ -227,6 +227,29 @@ struct SavedState {
   }
 };
 
+/// Why a saved round cannot be in flight in this run; null when it can.
+const char* problem_of(const SavedFlight& flight, const SavedState& state, const FragmentLayout& layout,
+                       const Schedule& schedule, const protocol::CodecPlan& codecs) {
+  if (flight.fragment >= layout.fragment_count()) return "of another layout";
+  const auto chunks = layout.chunks_of(flight.fragment);
+  if (flight.results.size() != chunks.size()) return "of another layout";
+  if (flight.round != state.fragments[flight.fragment].round + 1)
+    return "that does not follow the last one applied";
+  const bool ever_applied = flight.sent_step <= state.step &&
+                            schedule.sends(flight.fragment, flight.sent_step) &&
+                            flight.sent_step + schedule.sync_delay() > state.step;
+  if (!ever_applied) {
+    return "that these settings never apply; "
+           "outer.sync_every, sync_delay, num_fragments and warmup_steps must be as they were";
+  }
+  for (ChunkId k = 0; k < chunks.size(); ++k) {
+    if (flight.results[k].size() !=
+        quant::encoded_size(codecs.of(flight.round), layout.chunk(chunks.first + k).size))
+      return "of another codec; outer.codec must be as it was";
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 Bytes OuterLoop::save() {
@@ -249,8 +272,8 @@ Bytes OuterLoop::save() {
 }
 
 void OuterLoop::restore(std::span<const std::byte> bytes) {
-  const auto refuse = [](const char* what) {
-    throw Error(ErrorKind::data, std::string("checkpoint: the outer loop's state ") + what);
+  const auto refuse = [](const std::string& what) {
+    throw Error(ErrorKind::data, "checkpoint: the outer loop's state " + what);
   };
   SavedState state;
   try {
@@ -266,22 +289,11 @@ void OuterLoop::restore(std::span<const std::byte> bytes) {
   }
   std::deque<InFlight> in_flight;
   for (auto& saved : state.in_flight) {
-    if (saved.fragment >= fragments_.size() ||
-        saved.results.size() != layout_.chunks_of(saved.fragment).size()) {
-      refuse("has a round in flight of another layout");
+    if (const auto* problem = problem_of(saved, state, layout_, schedule_, codecs_)) {
+      refuse(std::string("has a round in flight ") + problem);
     }
-    if (!schedule_.sends(saved.fragment, saved.sent_step) ||
-        saved.sent_step + schedule_.sync_delay() <= state.step) {
-      refuse(
-          "has a round in flight that these settings never apply; outer.sync_every, sync_delay, "
-          "num_fragments and "
-          "warmup_steps must be as they were");
-    }
-    const auto first = layout_.chunks_of(saved.fragment).first;
-    for (ChunkId k = 0; k < saved.results.size(); ++k) {
-      const auto size = quant::encoded_size(codecs_.of(saved.round), layout_.chunk(first + k).size);
-      if (saved.results[k].size() != size)
-        refuse("has a round in flight of another codec; outer.codec must be as it was");
+    if (std::ranges::find(in_flight, saved.fragment, &InFlight::fragment) != in_flight.end()) {
+      refuse("has two rounds of one fragment in flight");
     }
     std::vector<protocol::SharedBytes> results;
     for (auto& chunk : saved.results) results.push_back(std::make_shared<const Bytes>(std::move(chunk)));

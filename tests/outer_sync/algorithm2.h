@@ -1,0 +1,73 @@
+#pragma once
+// Algorithm 2 of arXiv 2501.18512 once more, one number at a time and all replicas in one loop: what the real
+// outer loop is measured against. It shares no code with it; its arithmetic is fp32, one rounding per
+// operation.
+
+#include <cstdint>
+#include <vector>
+
+namespace isthmus::outer_sync {
+
+struct Algorithm2 {
+  std::int64_t every, fragments, delay;  // H, P, tau
+  float alpha, lr, momentum;
+  bool nesterov;
+  std::vector<std::int64_t> fragment_of;  // of each element; -1 is padding
+  std::vector<float> global, velocity;
+  std::vector<std::vector<float>> local;  // by replica
+  std::vector<std::vector<float>> sent;   // by replica
+  std::vector<std::int64_t> in_flight;    // fragments, in the order they were sent
+
+  void start(const std::vector<float>& initial, std::size_t replicas) {
+    global = initial;
+    velocity.assign(initial.size(), 0.0F);
+    local.assign(replicas, initial);
+    sent = local;
+  }
+
+  [[nodiscard]] bool due(std::int64_t p, std::int64_t t) const {
+    const auto offset = p * every / fragments;
+    return t >= 1 && ((t - offset) % every + every) % every == 0;
+  }
+
+  void send(std::int64_t p) {
+    for (std::size_t m = 0; m < local.size(); ++m) {
+      for (std::size_t i = 0; i < global.size(); ++i) {
+        if (fragment_of[i] == p) sent[m][i] = global[i] - local[m][i];
+      }
+    }
+    in_flight.push_back(p);
+  }
+
+  void apply(std::int64_t p, float weight) {
+    for (std::size_t i = 0; i < global.size(); ++i) {
+      if (fragment_of[i] != p) continue;
+      float sum = 0;
+      for (const auto& delta : sent) sum += delta[i];
+      const float g = sum / static_cast<float>(local.size());
+      velocity[i] = momentum * velocity[i] + g;
+      const float direction = nesterov ? g + momentum * velocity[i] : velocity[i];
+      global[i] = global[i] - lr * direction;
+      for (auto& theta : local) theta[i] = weight * theta[i] + (1 - weight) * global[i];
+    }
+    std::erase(in_flight, p);
+  }
+
+  /// After inner step t, from 1.
+  void after_step(std::int64_t t) {
+    for (std::int64_t p = 0; p < fragments; ++p) {
+      if (due(p, t)) send(p);
+    }
+    for (std::int64_t p = 0; p < fragments; ++p) {
+      if (t > delay && due(p, t - delay)) apply(p, alpha);
+    }
+  }
+
+  void finish(bool final_sync) {
+    while (!in_flight.empty()) apply(in_flight.front(), alpha);
+    for (std::int64_t p = 0; final_sync && p < fragments; ++p) send(p);
+    while (!in_flight.empty()) apply(in_flight.front(), 0);
+  }
+};
+
+}  // namespace isthmus::outer_sync

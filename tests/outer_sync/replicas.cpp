@@ -1,0 +1,234 @@
+#include "replicas.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <exception>
+#include <string>
+#include <thread>
+
+#include "isthmus/base/error.h"
+
+namespace isthmus::outer_sync {
+
+using protocol::MemberIndex;
+using protocol::Round;
+using protocol::SharedBytes;
+
+// ---- the network ----
+
+class MemoryNetwork::Port final : public RoundExchange {
+ public:
+  Port(MemoryNetwork& network, std::size_t index, bool error_feedback)
+      : network_(network), index_(index), reducer_(network.layout_, network.codecs_, error_feedback) {}
+
+  void contribute(ChunkId chunk, Round round, Bytes bytes) override {
+    const std::lock_guard lock(network_.mutex_);
+    if (network_.on_contribution) network_.on_contribution(index_, chunk, round, bytes);
+    member_->contribute(chunk, round, std::make_shared<const Bytes>(std::move(bytes)));
+    network_.route();
+  }
+  std::vector<SharedBytes> wait(FragmentId fragment, Round round) override {
+    std::unique_lock lock(network_.mutex_);
+    const std::pair key{fragment, round};
+    network_.changed_.wait(lock, [&] { return network_.failed_ || results_.contains(key); });
+    if (!results_.contains(key)) throw Error(ErrorKind::network, "another replica has failed");
+    return std::move(results_.extract(key).mapped());
+  }
+  void applied(FragmentId fragment, Round round, const Digest&) override {
+    const std::lock_guard lock(network_.mutex_);
+    member_->applied(fragment, round);
+  }
+  Reducer& reducer() override { return reducer_; }
+
+  /// Carries out one round of actions; whether there were any.
+  bool act() {
+    auto actions = member_->take_actions();
+    for (auto& action : actions) {
+      if (auto* send = std::get_if<protocol::SendChunk>(&action)) {
+        const auto refused = peer(send->peer).receive(static_cast<MemberIndex>(index_), send->message);
+        EXPECT_FALSE(refused) << *refused;
+      } else if (auto* ack = std::get_if<protocol::SendAck>(&action)) {
+        peer(ack->peer).acknowledged(static_cast<MemberIndex>(index_), ack->view, ack->key);
+      } else if (auto* job = std::get_if<protocol::Reduce>(&action)) {
+        auto bytes = reducer_.reduce(job->chunk, job->round, job->contributions);
+        member_->reduced(job->chunk, job->round, std::make_shared<const Bytes>(std::move(bytes)));
+      } else if (auto* round = std::get_if<protocol::Deliver>(&action)) {
+        results_[{round->fragment, round->round}] = std::move(round->results);
+      }
+    }
+    return !actions.empty();
+  }
+
+  std::unique_ptr<protocol::Member> member_;
+
+ private:
+  protocol::Member& peer(MemberIndex m) { return *network_.ports_.at(m)->member_; }
+
+  MemoryNetwork& network_;
+  std::size_t index_;
+  Reducer reducer_;
+  std::map<std::pair<FragmentId, Round>, std::vector<SharedBytes>> results_;
+};
+
+MemoryNetwork::MemoryNetwork(const FragmentLayout& layout, protocol::CodecPlan codecs, bool error_feedback,
+                             std::size_t members)
+    : layout_(layout), codecs_(codecs) {
+  for (std::size_t m = 0; m < members; ++m)
+    ports_.push_back(std::make_unique<Port>(*this, m, error_feedback));
+}
+
+MemoryNetwork::~MemoryNetwork() = default;
+
+RoundExchange& MemoryNetwork::exchange(std::size_t member) { return *ports_.at(member); }
+
+void MemoryNetwork::begin(const std::vector<protocol::FragmentState>& fragments) {
+  std::vector<Round> applied;
+  for (const auto& fragment : fragments) applied.push_back(fragment.round);
+  protocol::View view{
+      .number = 1, .members = {}, .owners = protocol::balanced_owners(layout_, ports_.size())};
+  for (std::size_t m = 0; m < ports_.size(); ++m) view.members.push_back({std::to_string(m), 1, ""});
+  for (std::size_t m = 0; m < ports_.size(); ++m) {
+    ports_[m]->member_ = std::make_unique<protocol::Member>(layout_, codecs_, applied);
+    ports_[m]->member_->activate(view, static_cast<MemberIndex>(m));
+  }
+}
+
+void MemoryNetwork::route() {
+  for (bool busy = true; busy;) {
+    busy = false;
+    for (auto& port : ports_) busy = port->act() || busy;
+  }
+  changed_.notify_all();
+}
+
+void MemoryNetwork::fail() {
+  const std::lock_guard lock(mutex_);
+  failed_ = true;
+  changed_.notify_all();
+}
+
+// ---- the replicas ----
+
+OuterConfig config_of(std::int64_t fragments, std::int64_t every, std::int64_t delay, double alpha) {
+  OuterConfig config;
+  config.num_fragments = fragments;
+  config.sync_every = every;
+  config.sync_delay = delay;
+  config.merge_alpha = alpha;
+  config.codec = "fp32";
+  config.codec_block = 16;
+  config.chunk_elements = 16;
+  config.resolve();
+  return config;
+}
+
+FragmentLayout layout_of(FragmentId fragments) {
+  std::vector<Range> ranges;
+  for (FragmentId p = 0; p < fragments; ++p) ranges.push_back({p * 50, 40 + p});
+  return {std::move(ranges), 16};
+}
+
+std::vector<float> initial_parameters(const FragmentLayout& layout) {
+  std::vector<float> values(layout.buffer_size(), 0.0F);
+  for (const auto& fragment : layout.fragments()) {
+    for (auto i = fragment.begin; i < fragment.end(); ++i) values[i] = random_unit(1, 0, i) - 0.5F;
+  }
+  return values;
+}
+
+Replicas::Replicas(OuterConfig config, FragmentLayout layout, std::size_t members, Table table)
+    : Replicas(std::move(config), layout, std::move(table),
+               std::vector<ReplicaState>(members, ReplicaState{initial_parameters(layout), {}})) {}
+
+Replicas::Replicas(OuterConfig config, FragmentLayout layout, Table table,
+                   const std::vector<ReplicaState>& states)
+    : config_(std::move(config)),
+      layout_(std::move(layout)),
+      table_(std::move(table)),
+      network_(layout_, codec_plan(config_), config_.error_feedback, states.size()) {
+  for (std::size_t m = 0; m < states.size(); ++m) {
+    auto& replica = *replicas_.emplace_back(
+        std::make_unique<Replica>(config_, layout_, states[m].local, network_.exchange(m), trace_));
+    if (!states[m].outer.empty()) replica.loop.restore(states[m].outer);
+  }
+  network_.begin(replicas_.front()->loop.fragments());
+}
+
+void Replicas::step(std::size_t m) {
+  auto& replica = *replicas_[m];
+  auto& values = replica.local.values;
+  const auto step = replica.loop.step() + 1;
+  std::vector<float> table(values.size(), 0.0F);
+  for (const auto& fragment : layout_.fragments()) {
+    for (auto i = fragment.begin; i < fragment.end(); ++i) table[i] = table_(m, step, i);
+  }
+  const bool synchronous = replica.loop.synchronous();
+  if (synchronous) replica.loop.average_gradients(table);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] += synchronous ? -warmup_rate * table[i] : table[i];
+  replica.loop.after_step();
+  const auto global = replica.loop.global_parameters();
+  replica.globals.emplace_back(global.begin(), global.end());
+  replica.locals.push_back(values);
+}
+
+void Replicas::in_parallel(const std::function<void(std::size_t)>& work) {
+  std::mutex mutex;
+  std::exception_ptr first_failure;
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t m = 0; m < size(); ++m) {
+      threads.emplace_back([&, m] {
+        try {
+          work(m);
+        } catch (...) {
+          const std::lock_guard lock(mutex);
+          if (!first_failure) first_failure = std::current_exception();
+          network_.fail();
+        }
+      });
+    }
+  }
+  if (first_failure) std::rethrow_exception(first_failure);
+}
+
+void Replicas::train(std::uint64_t last_step) {
+  in_parallel([&](std::size_t m) {
+    while (at(m).loop.step() < last_step) step(m);
+  });
+}
+
+void Replicas::finish() {
+  in_parallel([&](std::size_t m) { at(m).loop.finish(); });
+}
+
+std::vector<ReplicaState> Replicas::save() {
+  std::vector<ReplicaState> states;
+  for (auto& replica : replicas_) states.push_back({replica->local.values, replica->loop.save()});
+  return states;
+}
+
+Digest Replicas::global_hash() {
+  const auto hash = at(0).loop.global_hash();
+  for (std::size_t m = 1; m < size(); ++m)
+    EXPECT_EQ(at(m).loop.global_hash().hex(), hash.hex())
+        << "replica " << m << " has other global parameters";
+  return hash;
+}
+
+void Replicas::expect_agreement() {
+  static_cast<void>(global_hash());
+  for (std::size_t m = 0; m < size(); ++m) {
+    EXPECT_EQ(at(m).local.open, 0) << "a range was left open for change";
+    EXPECT_EQ(at(m).loop.fragments(), at(0).loop.fragments()) << "replica " << m << " has other chain hashes";
+    ASSERT_EQ(at(m).globals.size(), at(0).globals.size());
+    for (std::size_t t = 0; t < at(0).globals.size(); ++t) {
+      ASSERT_EQ(hash_of(std::as_bytes(std::span(at(m).globals[t]))).hex(),
+                hash_of(std::as_bytes(std::span(at(0).globals[t]))).hex())
+          << "global parameters of replica " << m << " differ after " << t + 1 << " steps";
+    }
+  }
+}
+
+}  // namespace isthmus::outer_sync

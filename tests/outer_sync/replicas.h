@@ -1,0 +1,128 @@
+#pragma once
+// Replicas in one process: real outer loops, members and reducers, each replica on its own thread, joined by
+// a router that calls instead of sending. Their inner steps come from a table.
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "isthmus/base/random.h"
+#include "isthmus/base/trace.h"
+#include "isthmus/outer_sync/outer_loop.h"
+#include "isthmus/outer_sync/protocol/member.h"
+
+namespace isthmus::outer_sync {
+
+class PlainParameters final : public LocalParameters {
+ public:
+  explicit PlainParameters(std::vector<float> initial) : values(std::move(initial)) {}
+  std::span<const float> read(Range range) override { return part(range); }
+  std::span<float> modify(Range range) override {
+    ++open;
+    return part(range);
+  }
+  void modified(Range) override { --open; }
+
+  std::vector<float> values;
+  int open = 0;  ///< `modify` without `modified`
+
+ private:
+  std::span<float> part(Range range) { return std::span(values).subspan(range.begin, range.size); }
+};
+
+class MemoryNetwork {
+ public:
+  MemoryNetwork(const FragmentLayout& layout, protocol::CodecPlan codecs, bool error_feedback,
+                std::size_t members);
+  ~MemoryNetwork();
+  /// Begins the view with the rounds that each member has applied.
+  void begin(const std::vector<protocol::FragmentState>& fragments);
+  [[nodiscard]] RoundExchange& exchange(std::size_t member);
+  /// Waits that cannot be answered any more throw.
+  void fail();
+
+  /// Sees every contribution before it is routed.
+  std::function<void(std::size_t member, ChunkId, protocol::Round, const Bytes&)> on_contribution;
+
+ private:
+  class Port;
+  void route();
+
+  const FragmentLayout& layout_;
+  protocol::CodecPlan codecs_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool failed_ = false;
+  std::vector<std::unique_ptr<Port>> ports_;
+};
+
+struct ReplicaState {
+  std::vector<float> local;
+  Bytes outer;
+};
+
+class Replicas {
+ public:
+  /// What element `i` of replica `m` does in a step: its gradient in the warm-up, how far the inner optimizer
+  /// moves it afterwards.
+  using Table = std::function<float(std::size_t m, std::uint64_t step, std::size_t i)>;
+
+  Replicas(OuterConfig config, FragmentLayout layout, std::size_t members, Table table);
+  /// Goes on from where others were saved.
+  Replicas(OuterConfig config, FragmentLayout layout, Table table, const std::vector<ReplicaState>& states);
+
+  /// All replicas, each on its own thread, up to the end of `last_step`. Rethrows what stopped the first of
+  /// them.
+  void train(std::uint64_t last_step);
+  void finish();
+  [[nodiscard]] std::vector<ReplicaState> save();
+
+  struct Replica {
+    Replica(const OuterConfig& config, const FragmentLayout& layout, std::vector<float> initial,
+            RoundExchange& exchange, Trace& trace)
+        : local(std::move(initial)), loop(config, layout, local, exchange, trace) {}
+    PlainParameters local;
+    OuterLoop loop;
+    std::vector<std::vector<float>> globals, locals;  ///< after each step
+  };
+  [[nodiscard]] Replica& at(std::size_t m) { return *replicas_.at(m); }
+  [[nodiscard]] std::size_t size() const { return replicas_.size(); }
+  [[nodiscard]] MemoryNetwork& network() { return network_; }
+  [[nodiscard]] const FragmentLayout& layout() const { return layout_; }
+  /// Of all replicas; fails the test when they are not equal.
+  [[nodiscard]] Digest global_hash();
+  /// Fails the test unless global parameters and chains are equal on all replicas after every step.
+  void expect_agreement();
+
+  /// The step size of the mock's inner optimizer in the warm-up.
+  static constexpr float warmup_rate = 0.125F;
+
+ private:
+  void in_parallel(const std::function<void(std::size_t)>& work);
+  void step(std::size_t m);
+
+  OuterConfig config_;
+  FragmentLayout layout_;
+  Table table_;
+  Trace trace_;
+  MemoryNetwork network_;
+  std::vector<std::unique_ptr<Replica>> replicas_;
+};
+
+/// A pseudo-random table, the same on every machine: values in [-1, 1).
+[[nodiscard]] inline float random_step(std::size_t m, std::uint64_t step, std::size_t i) {
+  return 2 * random_unit(7 + m, step, i) - 1;
+}
+/// Streaming DiLoCo in fp32 with small chunks.
+[[nodiscard]] OuterConfig config_of(std::int64_t fragments, std::int64_t every, std::int64_t delay,
+                                    double alpha);
+/// P fragments of a few chunks, the last one short, with padding between them.
+[[nodiscard]] FragmentLayout layout_of(FragmentId fragments);
+/// Where all replicas start.
+[[nodiscard]] std::vector<float> initial_parameters(const FragmentLayout& layout);
+
+}  // namespace isthmus::outer_sync
