@@ -205,7 +205,7 @@ ISTHMUS_INLINE void split_rows(const SplitHeads<T>& a, Index begin, Index end) {
     const Index t = row % at.length;
     for (Index h = 0; h < at.heads + at.kv_heads; ++h, in += d) {
       const bool is_q = h < at.heads;
-      const T* weight = is_q ? a.q_weight : a.k_weight;
+      const T* weight = a.norms == nullptr ? nullptr : a.norms + (is_q ? 0 : d);
       const float rstd = weight != nullptr ? reciprocal_root(in, d, at.eps) : 1.0F;
       if (weight != nullptr) a.rstd[row * (at.heads + at.kv_heads) + h] = rstd;
       T* out = is_q ? a.q + head_offset(at, row, h, at.heads)
@@ -246,7 +246,7 @@ ISTHMUS_INLINE void split_backward_rows(const SplitHeadsBackward<T>& a, Index be
     T* out = a.grad_qkv + row * at.all_heads() * d;
     for (Index h = 0; h < at.heads + at.kv_heads; ++h, in += d, out += d) {
       const bool is_q = h < at.heads;
-      const T* weight = is_q ? a.q_weight : a.k_weight;
+      const T* weight = a.norms == nullptr ? nullptr : a.norms + (is_q ? 0 : d);
       const T* grad = is_q ? a.grad_q + head_offset(at, row, h, at.heads)
                            : a.grad_k + head_offset(at, row, h - at.heads, at.kv_heads);
       rotate_back(grad, at.cos + t * half, at.sin + t * half, half, turned);
@@ -287,7 +287,7 @@ void split_heads_backward_of(const SplitHeadsBackward<T>& a) {
     std::vector<float> scratch(static_cast<std::size_t>(4 * d));
     run(a, begin, end, sums.of(block), scratch.data());
   });
-  if (a.weight_gradient != nullptr) sums.add_into(a.weight_gradient);
+  if (a.norms_gradient != nullptr) sums.add_into(a.norms_gradient);
 }
 
 // ---- attention weights ----

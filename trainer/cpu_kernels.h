@@ -57,7 +57,7 @@ struct Heads {
 template <class T>
 struct SplitHeads {
   Heads at;
-  const T *qkv, *q_weight, *k_weight;
+  const T *qkv, *norms;  ///< `norms` [2, D], of queries and of keys; null for none
   T *q, *k, *v;
   float* rstd;
 };
@@ -67,11 +67,11 @@ void split_heads(const SplitHeads<Bf16>& a);
 template <class T>
 struct SplitHeadsBackward {
   Heads at;
-  const T *qkv, *q_weight, *k_weight;
+  const T *qkv, *norms;  ///< `norms` [2, D], of queries and of keys; null for none
   const float* rstd;
   const T *grad_q, *grad_k, *grad_v;
   T* grad_qkv;
-  float* weight_gradient;  ///< [2, D], of q_weight and k_weight; null without norm
+  float* norms_gradient;  ///< [2, D]; null without norms
 };
 void split_heads_backward(const SplitHeadsBackward<float>& a);
 void split_heads_backward(const SplitHeadsBackward<Bf16>& a);

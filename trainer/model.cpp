@@ -67,8 +67,9 @@ Model::Model(const ParameterTable& table, std::int64_t longest, const Tensor& fl
     layers_.push_back({.input_norm_C = leaf(at + "input_layernorm.weight"),
                        .qkv_EC = leaf.stacked({attention + "q_proj.weight", attention + "k_proj.weight",
                                                attention + "v_proj.weight"}),
-                       .q_norm_D = config_.qk_norm ? leaf(attention + "q_norm.weight") : Tensor(),
-                       .k_norm_D = config_.qk_norm ? leaf(attention + "k_norm.weight") : Tensor(),
+                       .qk_norms_2D = config_.qk_norm ? leaf.stacked({attention + "q_norm.weight",
+                                                                      attention + "k_norm.weight"})
+                                                      : at::empty({0}, flat.options()),
                        .o_CC = leaf(attention + "o_proj.weight"),
                        .post_norm_C = leaf(at + "post_attention_layernorm.weight"),
                        .gate_up_2FC = leaf.stacked({at + "mlp.gate_proj.weight", at + "mlp.up_proj.weight"}),
@@ -101,8 +102,7 @@ Tensor Model::hidden(const Tensor& tokens_BT) const {
   Tensor h_NC;
   for (const auto& layer : layers_) {
     std::tie(residual_NC, h_NC) = add_norm(residual_NC, delta_NC, layer.input_norm_C, eps);
-    delta_NC =
-        at::linear(attend(shape, at::linear(h_NC, layer.qkv_EC), layer.q_norm_D, layer.k_norm_D), layer.o_CC);
+    delta_NC = at::linear(attend(shape, at::linear(h_NC, layer.qkv_EC), layer.qk_norms_2D), layer.o_CC);
     std::tie(residual_NC, h_NC) = add_norm(residual_NC, delta_NC, layer.post_norm_C, eps);
     delta_NC = at::linear(swiglu(at::linear(h_NC, layer.gate_up_2FC)), layer.down_CF);
   }

@@ -29,7 +29,7 @@ class Model {
 
  private:
   struct Layer {
-    at::Tensor input_norm_C, qkv_EC, q_norm_D, k_norm_D, o_CC;
+    at::Tensor input_norm_C, qkv_EC, qk_norms_2D, o_CC;
     at::Tensor post_norm_C, gate_up_2FC, down_CF;
   };
   [[nodiscard]] at::Tensor hidden(const at::Tensor& tokens_BT) const;

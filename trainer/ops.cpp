@@ -41,15 +41,16 @@ std::pair<Tensor, Tensor> add_norm(const Tensor& x_NC, const Tensor& delta_NC, c
   return {sum_NC, norm(sum_NC, weight_C, eps)};
 }
 
-Tensor attention(const AttentionShape& s, const Tensor& qkv_NE, const Tensor& q_weight_D,
-                 const Tensor& k_weight_D) {
+Tensor attention(const AttentionShape& s, const Tensor& qkv_NE, const Tensor& norms_2D) {
   const auto parts = qkv_NE.view({s.sequences, s.length, -1, s.head_dim})
                          .split_with_sizes({s.heads, s.kv_heads, s.kv_heads}, 2);
-  const auto q = q_weight_D.defined() ? norm(parts[0], q_weight_D, s.norm_eps) : parts[0];
-  const auto k = k_weight_D.defined() ? norm(parts[1], k_weight_D, s.norm_eps) : parts[1];
-  const auto y_BHTD =
-      at::scaled_dot_product_attention(rotate(s, q), rotate(s, k), parts[2].transpose(1, 2), {}, 0.0,
-                                       /*is_causal=*/true, {}, /*enable_gqa=*/s.heads != s.kv_heads);
+  const auto normed = [&](int part) {
+    if (norms_2D.numel() == 0) return parts[part];
+    return norm(parts[part], norms_2D.narrow(0, part * s.head_dim, s.head_dim), s.norm_eps);
+  };
+  const auto y_BHTD = at::scaled_dot_product_attention(
+      rotate(s, normed(0)), rotate(s, normed(1)), parts[2].transpose(1, 2), {}, 0.0,
+      /*is_causal=*/true, {}, /*enable_gqa=*/s.heads != s.kv_heads);
   return y_BHTD.transpose(1, 2).reshape({s.sequences * s.length, s.heads * s.head_dim});
 }
 
@@ -78,6 +79,11 @@ auto dispatch(const Tensor& x, const F& f) {
 template <class T>
 T* data(const Tensor& x) {
   return x.defined() ? static_cast<T*>(x.data_ptr()) : nullptr;
+}
+/// Null for an empty tensor: no norms.
+template <class T>
+T* norms(const Tensor& x) {
+  return x.numel() > 0 ? data<T>(x) : nullptr;
 }
 float* floats(const Tensor& x) { return data<float>(x); }
 
@@ -171,8 +177,8 @@ cpu::Heads heads_of(const AttentionShape& s) {
 struct Attention : Function<Attention> {
   /// Query heads that share keys lie side by side, so a group's scores are one product: [B K, (H/K) T, D] x
   /// [B K, D, T].
-  static Tensor forward(AutogradContext* ctx, const Tensor& qkv_NE, const Tensor& q_weight_D,
-                        const Tensor& k_weight_D, const AttentionShape& s) {
+  static Tensor forward(AutogradContext* ctx, const Tensor& qkv_NE, const Tensor& norms_2D,
+                        const AttentionShape& s) {
     const auto qkv = qkv_NE.contiguous();
     const auto batch = s.sequences * s.kv_heads;
     const auto group_rows = s.heads / s.kv_heads * s.length;
@@ -180,18 +186,18 @@ struct Attention : Function<Attention> {
     const auto k = at::empty({batch, s.length, s.head_dim}, qkv.options());
     const auto v = at::empty_like(k);
     Tensor rstd;
-    if (q_weight_D.defined()) rstd = float_like(qkv, {qkv.size(0), s.heads + s.kv_heads});
+    if (norms_2D.numel() > 0) rstd = float_like(qkv, {qkv.size(0), s.heads + s.kv_heads});
     dispatch(qkv, [&](auto type) {
       using T = decltype(type);
-      cpu::split_heads(cpu::SplitHeads<T>{heads_of(s), data<T>(qkv), data<T>(q_weight_D), data<T>(k_weight_D),
-                                          data<T>(q), data<T>(k), data<T>(v), floats(rstd)});
+      cpu::split_heads(cpu::SplitHeads<T>{heads_of(s), data<T>(qkv), norms<T>(norms_2D), data<T>(q),
+                                          data<T>(k), data<T>(v), floats(rstd)});
     });
     const auto weights = at::bmm(q, k.transpose(1, 2));
     dispatch(qkv, [&](auto type) {
       using T = decltype(type);
       cpu::causal_softmax(cpu::CausalSoftmax<T>{batch * group_rows, s.length, scale(s), data<T>(weights)});
     });
-    ctx->save_for_backward({qkv, q_weight_D, k_weight_D, rstd, q, k, v, weights, s.cos_TD2, s.sin_TD2});
+    ctx->save_for_backward({qkv, norms_2D, rstd, q, k, v, weights, s.cos_TD2, s.sin_TD2});
     keep_shape(ctx, s);
     return at::bmm(weights, v)
         .view({s.sequences, s.heads, s.length, s.head_dim})
@@ -201,9 +207,9 @@ struct Attention : Function<Attention> {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
-    const auto &qkv = saved[0], &q_weight = saved[1], &k_weight = saved[2], &rstd = saved[3];
-    const auto &q = saved[4], &k = saved[5], &v = saved[6], &weights = saved[7];
-    const auto s = kept_shape(ctx, saved[8], saved[9]);
+    const auto &qkv = saved[0], &norms_2D = saved[1], &rstd = saved[2];
+    const auto &q = saved[3], &k = saved[4], &v = saved[5], &weights = saved[6];
+    const auto s = kept_shape(ctx, saved[7], saved[8]);
     const auto grad_y =
         grads[0].view({s.sequences, s.length, s.heads, s.head_dim}).transpose(1, 2).reshape(q.sizes());
     const auto grad_v = at::bmm(weights.transpose(1, 2), grad_y);
@@ -216,17 +222,14 @@ struct Attention : Function<Attention> {
     const auto grad_q = at::bmm(grad_scores, k);
     const auto grad_k = at::bmm(grad_scores.transpose(1, 2), q);
     const auto grad_qkv = at::empty_like(qkv);
-    Tensor weight_grads;
-    if (q_weight.defined()) weight_grads = float_like(qkv, {2, s.head_dim});
+    const auto norms_grad = float_like(qkv, norms_2D.sizes());
     dispatch(qkv, [&](auto type) {
       using T = decltype(type);
       cpu::split_heads_backward(cpu::SplitHeadsBackward<T>{
-          heads_of(s), data<T>(qkv), data<T>(q_weight), data<T>(k_weight), floats(rstd), data<T>(grad_q),
-          data<T>(grad_k), data<T>(grad_v), data<T>(grad_qkv), floats(weight_grads)});
+          heads_of(s), data<T>(qkv), norms<T>(norms_2D), floats(rstd), data<T>(grad_q), data<T>(grad_k),
+          data<T>(grad_v), data<T>(grad_qkv), norms<float>(norms_grad)});
     });
-    if (!q_weight.defined()) return {grad_qkv, Tensor(), Tensor(), Tensor()};
-    const auto typed = weight_grads.to(qkv.scalar_type());
-    return {grad_qkv, typed[0], typed[1], Tensor()};
+    return {grad_qkv, norms_grad.to(qkv.scalar_type()), Tensor()};
   }
 
  private:
@@ -322,12 +325,11 @@ std::pair<Tensor, Tensor> add_norm(const Tensor& x_NC, const Tensor& delta_NC, c
   return {both[0], both[1]};
 }
 
-Tensor attention(const AttentionShape& s, const Tensor& qkv_NE, const Tensor& q_weight_D,
-                 const Tensor& k_weight_D) {
+Tensor attention(const AttentionShape& s, const Tensor& qkv_NE, const Tensor& norms_2D) {
   constexpr std::int64_t most_weights = 1 << 26;
   if (s.sequences * s.heads * s.length * s.length > most_weights)
-    return plain::attention(s, qkv_NE, q_weight_D, k_weight_D);
-  return Attention::apply(qkv_NE, q_weight_D, k_weight_D, s);
+    return plain::attention(s, qkv_NE, norms_2D);
+  return Attention::apply(qkv_NE, norms_2D, s);
 }
 
 Tensor swiglu(const Tensor& gate_up_N2F) { return Swiglu::apply(gate_up_N2F); }

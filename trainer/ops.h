@@ -24,10 +24,9 @@ at::Tensor embed(const at::Tensor& weight_VC, const at::Tensor& tokens_N);
 /// (x + delta, RMSNorm of it times weight); delta may be undefined.
 std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x_NC, const at::Tensor& delta_NC,
                                            const at::Tensor& weight_C, double eps);
-/// Causal attention on qkv_NE, E = (H + 2K) D, with rotary positions; q_weight_D and k_weight_D are the
-/// heads' norms, or undefined. Returns N x (H D).
-at::Tensor attention(const AttentionShape& shape, const at::Tensor& qkv_NE, const at::Tensor& q_weight_D,
-                     const at::Tensor& k_weight_D);
+/// Causal attention on qkv_NE, E = (H + 2K) D, with rotary positions. norms_2D are the weights of the
+/// RMSNorms of queries and of keys, one behind the other; empty for none. Returns N x (H D).
+at::Tensor attention(const AttentionShape& shape, const at::Tensor& qkv_NE, const at::Tensor& norms_2D);
 /// silu(first half) * second half.
 at::Tensor swiglu(const at::Tensor& gate_up_N2F);
 /// Mean cross-entropy of h W^T against the targets, in nats, fp32. It must be the root of the graph: its
@@ -41,8 +40,7 @@ std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x_NC, const at::Ten
                                            const at::Tensor& weight_C, double eps);
 /// Keeps the weights of all heads, sequences * heads * length^2 elements, for the backward pass: three times
 /// as fast as ATen's flash attention on a CPU at length 128. Above 2^26 elements it is `plain`'s.
-at::Tensor attention(const AttentionShape& shape, const at::Tensor& qkv_NE, const at::Tensor& q_weight_D,
-                     const at::Tensor& k_weight_D);
+at::Tensor attention(const AttentionShape& shape, const at::Tensor& qkv_NE, const at::Tensor& norms_2D);
 at::Tensor swiglu(const at::Tensor& gate_up_N2F);
 at::Tensor head_loss(const at::Tensor& h_NC, const at::Tensor& weight_VC, const at::Tensor& targets_N);
 }  // namespace fused

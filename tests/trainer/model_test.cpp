@@ -1,0 +1,303 @@
+// The model against a plain composition in double, and its fused parts against the plain ones.
+
+#include "model.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <map>
+
+#include "ops.h"
+#include "small_model.h"
+
+namespace isthmus::trainer {
+namespace {
+
+using at::Tensor;
+
+/// The decoder as one would write it down: double, full matrices, no flat buffers, autograd throughout.
+class Reference {
+ public:
+  Reference(const ParameterTable& table, const Tensor& flat) : config_(table.model().config) {
+    for (const auto& tensor : table.tensors()) {
+      const auto range = tensor.range;
+      auto leaf =
+          flat.narrow(0, static_cast<std::int64_t>(range.begin), static_cast<std::int64_t>(range.size))
+              .view(tensor.shape)
+              .to(at::kDouble)
+              .clone();
+      weights_[tensor.name] = leaf.requires_grad_();
+    }
+  }
+  const Tensor& operator[](const std::string& name) const { return weights_.at(name); }
+
+  Tensor loss(const Tensor& inputs_BT, const Tensor& targets_BT) const {
+    Tensor x_BTC = weights_.at("model.embed_tokens.weight").index({inputs_BT});
+    for (std::int64_t l = 0; l < config_.layers; ++l) {
+      const auto at = "model.layers." + std::to_string(l) + ".";
+      x_BTC = x_BTC + attention(at + "self_attn.", norm(x_BTC, at + "input_layernorm.weight"));
+      const auto h = norm(x_BTC, at + "post_attention_layernorm.weight");
+      const auto gate = project(h, at + "mlp.gate_proj.weight");
+      x_BTC = x_BTC + project(gate * at::sigmoid(gate) * project(h, at + "mlp.up_proj.weight"),
+                              at + "mlp.down_proj.weight");
+    }
+    const auto head = config_.tie_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
+    const auto logits = project(norm(x_BTC, "model.norm.weight"), head);
+    return -at::log_softmax(logits, -1).gather(-1, targets_BT.unsqueeze(-1)).mean();
+  }
+
+ private:
+  Tensor project(const Tensor& x, const std::string& name) const {
+    return at::matmul(x, weights_.at(name).t());
+  }
+  Tensor norm(const Tensor& x, const std::string& name) const {
+    return x / (x.square().mean(-1, true) + config_.norm_eps).sqrt() * weights_.at(name);
+  }
+  Tensor rotated(const Tensor& x_BTHD) const {
+    const auto half = config_.head_dim() / 2;
+    const auto length = x_BTHD.size(1);
+    auto angles = at::empty({length, 1, half}, at::kDouble);
+    for (std::int64_t t = 0; t < length; ++t) {
+      for (std::int64_t i = 0; i < half; ++i) {
+        const double exponent = -static_cast<double>(i) / static_cast<double>(half);
+        angles[t][0][i] = static_cast<double>(t) * std::pow(config_.rope_theta, exponent);
+      }
+    }
+    const auto a = x_BTHD.narrow(-1, 0, half), b = x_BTHD.narrow(-1, half, half);
+    return at::cat({a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()}, -1);
+  }
+  Tensor attention(const std::string& at, const Tensor& h_BTC) const {
+    const auto b = h_BTC.size(0), t = h_BTC.size(1), d = config_.head_dim();
+    const auto heads = [&](const std::string& name) {
+      return project(h_BTC, at + name + "_proj.weight").view({b, t, -1, d});
+    };
+    const auto normed = [&](const Tensor& x, const std::string& name) {
+      return config_.qk_norm ? norm(x, at + name + "_norm.weight") : x;
+    };
+    const auto group = config_.heads / config_.kv_heads;
+    const auto q = rotated(normed(heads("q"), "q")).transpose(1, 2);
+    const auto k = rotated(normed(heads("k"), "k")).repeat_interleave(group, 2).transpose(1, 2);
+    const auto v = heads("v").repeat_interleave(group, 2).transpose(1, 2);
+    const auto later = at::ones({t, t}, at::kBool).triu(1);
+    const auto scores = at::matmul(q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(d));
+    const auto weights = at::softmax(scores.masked_fill(later, -INFINITY), -1);
+    return project(at::matmul(weights, v).transpose(1, 2).reshape({b, t, -1}), at + "o_proj.weight");
+  }
+
+  ModelConfig config_;
+  std::map<std::string, Tensor> weights_;
+};
+
+/// A model over flat buffers of its own.
+struct FlatModel {
+  explicit FlatModel(ParameterTable its_table, at::ScalarType type = at::kFloat)
+      : table(std::move(its_table)), values(initial_parameters(table, 7)) {
+    // Norms away from 1, so that their weights and gradients are tested too.
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (values[i] == 1.0F) values[i] += 0.5F * (random_unit(1, 2, i) - 0.5F);
+    }
+    const auto size = static_cast<std::int64_t>(values.size());
+    flat = at::from_blob(values.data(), {size}, at::kFloat).to(type, false, true);
+    gradient = at::zeros({size}, type);
+    model.emplace(table, 12, flat, gradient);
+  }
+  ParameterTable table;
+  std::vector<float> values;
+  Tensor flat, gradient;
+  std::optional<Model> model;
+};
+
+std::pair<Tensor, Tensor> tokens(std::int64_t sequences = 3, std::int64_t length = 12) {
+  OwnedBatch batch(1, sequences, length);
+  const auto view = batch.get();
+  const auto copy = [&](std::int64_t* ids) {
+    return at::from_blob(ids, {sequences, length}, at::kLong).clone();
+  };
+  return {copy(view.inputs), copy(view.targets)};
+}
+
+double relative_error(const Tensor& actual, const Tensor& expected) {
+  const auto wide = expected.to(at::kDouble);
+  return ((actual.to(at::kDouble) - wide).norm() / (wide.norm() + 1e-12)).item<double>();
+}
+
+void expect_like_reference(FlatModel& flat, double loss_tolerance, double gradient_tolerance) {
+  const auto [inputs, targets] = tokens();
+  const Reference reference(flat.table, flat.flat);
+  const auto expected = reference.loss(inputs, targets);
+  expected.backward();
+  const auto loss = flat.model->loss(inputs, targets);
+  loss.backward();
+  EXPECT_NEAR(loss.item<float>(), expected.item<double>(), loss_tolerance);
+  EXPECT_GT(expected.item<double>(), 3);  // of 31 ids: far from trained, so that all gradients are large
+  EXPECT_TRUE(flat.model->gradients_in_place());
+  for (const auto& tensor : flat.table.tensors()) {
+    const auto range = tensor.range;
+    const auto gradient = flat.gradient.narrow(0, static_cast<std::int64_t>(range.begin),
+                                               static_cast<std::int64_t>(range.size));
+    EXPECT_LT(relative_error(gradient, reference[tensor.name].grad().flatten()), gradient_tolerance)
+        << tensor.name;
+  }
+}
+
+TEST(Model, LossAndGradientsAreThoseOfThePlainComposition) {
+  for (const bool tied : {false, true}) {
+    FlatModel flat(small_table(3, tied));
+    expect_like_reference(flat, 1e-5, 1e-4);
+  }
+}
+
+TEST(Model, WithoutQkNormAndWithAsManyKeyHeads) {
+  auto shape = small_shape();
+  shape.config.qk_norm = false;
+  shape.config.kv_heads = 4;
+  FlatModel flat({shape, 1, 1024});
+  expect_like_reference(flat, 1e-5, 1e-4);
+}
+
+TEST(Model, Bf16IsNear) {
+  FlatModel flat(small_table(), at::kBFloat16);
+  expect_like_reference(flat, 0.02, 0.08);
+}
+
+TEST(Model, PaddingHasNoGradient) {
+  FlatModel flat(small_table());
+  const auto [inputs, targets] = tokens();
+  flat.model->loss(inputs, targets).backward();
+  const auto fragments = flat.table.layout().fragments();
+  for (std::size_t p = 1; p < fragments.size(); ++p) {
+    for (auto i = fragments[p - 1].end(); i < fragments[p].begin; ++i) {
+      EXPECT_EQ(flat.gradient[static_cast<std::int64_t>(i)].item<float>(), 0);
+    }
+  }
+}
+
+TEST(Model, GradientsAddUpInPlace) {
+  FlatModel flat(small_table());
+  const auto [inputs, targets] = tokens();
+  flat.model->loss(inputs, targets).backward();
+  const auto once = flat.gradient.clone();
+  flat.model->loss(inputs, targets).backward();
+  EXPECT_LT(relative_error(flat.gradient, 2 * once), 1e-6);
+  EXPECT_TRUE(flat.model->gradients_in_place());
+}
+
+TEST(Model, LaterTokensDoNotReachBack) {
+  const at::NoGradGuard no_grad;
+  FlatModel flat(small_table());
+  const auto [inputs, targets] = tokens(1);
+  const auto before = flat.model->next_logits(inputs.narrow(1, 0, 5));
+  auto [changed, unused] = tokens(1);
+  changed.narrow(1, 5, 7).fill_(3);
+  // The mean loss over the first five positions must not see the change behind them.
+  EXPECT_TRUE(at::equal(before, flat.model->next_logits(changed.narrow(1, 0, 5))));
+  const auto loss = [&](const Tensor& ids) {
+    return flat.model->loss(ids.narrow(1, 0, 6), targets.narrow(1, 0, 6)).item<float>() * 6;
+  };
+  const auto first_five = flat.model->loss(inputs.narrow(1, 0, 5), targets.narrow(1, 0, 5)).item<float>() * 5;
+  EXPECT_GT(loss(inputs) - first_five, 0);
+  EXPECT_GT(loss(changed) - first_five, 0);
+  EXPECT_NE(loss(changed), loss(inputs));
+}
+
+// ---- fused against plain, over lengths that are no multiple of a vector ----
+
+Tensor random(at::IntArrayRef shape, std::uint64_t stream) {
+  const auto out = at::empty(shape, at::kFloat);
+  for (std::int64_t i = 0; i < out.numel(); ++i) {
+    out.data_ptr<float>()[i] = 4 * (random_unit(3, stream, static_cast<std::uint64_t>(i)) - 0.5F);
+  }
+  return out;
+}
+Tensor leaf(at::IntArrayRef shape, std::uint64_t stream) { return random(shape, stream).requires_grad_(); }
+
+/// Backward from both outputs with the same gradient; the inputs' gradients must agree.
+void expect_same_gradients(const Tensor& fused, const Tensor& plain, const std::vector<Tensor>& inputs) {
+  EXPECT_LT(relative_error(fused, plain), 1e-6);
+  const auto grad = random(plain.sizes(), 77);
+  const auto gradients = [&](const Tensor& out) { return torch::autograd::grad({out}, inputs, {grad}); };
+  const auto actual = gradients(fused);
+  const auto expected = gradients(plain);
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    EXPECT_LT(relative_error(actual[i], expected[i]), 1e-5) << i;
+}
+
+TEST(Fused, AddNorm) {
+  const auto x = leaf({300, 37}, 1), delta = leaf({300, 37}, 2), weight = leaf({37}, 3);
+  const auto fused = fused::add_norm(x, delta, weight, 1e-5);
+  const auto plain = plain::add_norm(x, delta, weight, 1e-5);
+  expect_same_gradients(at::cat({fused.first, fused.second}), at::cat({plain.first, plain.second}),
+                        {x, delta, weight});
+  expect_same_gradients(fused::add_norm(x, delta, weight, 1e-5).second,
+                        plain::add_norm(x, delta, weight, 1e-5).second, {x, delta, weight});
+  expect_same_gradients(fused::add_norm(x, {}, weight, 1e-5).second,
+                        plain::add_norm(x, {}, weight, 1e-5).second, {x, weight});
+}
+
+TEST(Fused, SwiGlu) {
+  const auto x = leaf({130, 2 * 45}, 1);
+  expect_same_gradients(fused::swiglu(x), plain::swiglu(x), {x});
+}
+
+TEST(Fused, SwiGluOfLargeNumbers) {
+  const auto x =
+      at::tensor({-200.0F, -90.0F, 90.0F, 200.0F, 1.0F, 1.0F, 1.0F, 1.0F}).view({1, 8}).requires_grad_();
+  expect_same_gradients(fused::swiglu(x), plain::swiglu(x), {x});
+}
+
+AttentionShape attention_shape(std::int64_t kv_heads) {
+  AttentionShape s{.sequences = 2,
+                   .length = 21,
+                   .heads = 6,
+                   .kv_heads = kv_heads,
+                   .head_dim = 10,
+                   .norm_eps = 1e-5,
+                   .cos_TD2 = {},
+                   .sin_TD2 = {}};
+  const auto angles = at::outer(at::arange(32, at::kFloat), random({5}, 9).abs());
+  s.cos_TD2 = angles.cos();
+  s.sin_TD2 = angles.sin();
+  return s;
+}
+
+TEST(Fused, Attention) {
+  for (const std::int64_t kv_heads : {1, 2, 6}) {
+    const auto s = attention_shape(kv_heads);
+    const auto qkv = leaf({42, (6 + 2 * kv_heads) * 10}, 1);
+    const auto norms = leaf({20}, 2), none = at::empty({0});
+    expect_same_gradients(fused::attention(s, qkv, norms), plain::attention(s, qkv, norms), {qkv, norms});
+    expect_same_gradients(fused::attention(s, qkv, none), plain::attention(s, qkv, none), {qkv});
+  }
+}
+
+TEST(Fused, Embed) {
+  const auto weight = leaf({9, 5}, 1);
+  const auto ids = at::tensor({3, 3, 8, 0, 3}, at::kLong);
+  expect_same_gradients(fused::embed(weight, ids), plain::embed(weight, ids), {weight});
+}
+
+TEST(Fused, HeadLossInOnePartAndInSeveral) {
+  // 2^22 logits are made at a time: 300 rows of 30,011 ids take three parts.
+  for (const std::int64_t vocab : {131, 30011}) {
+    const auto h = leaf({300, 8}, 1), weight = leaf({vocab, 8}, 2);
+    auto targets = at::arange(300, at::kLong) * 97 % vocab;
+    const auto fused = fused::head_loss(h, weight, targets);
+    const auto plain = plain::head_loss(h, weight, targets);
+    EXPECT_NEAR(fused.item<float>(), plain.item<float>(), 1e-5);
+    const auto actual = torch::autograd::grad({fused}, {h, weight});
+    const auto expected = torch::autograd::grad({plain}, {h, weight});
+    for (int i = 0; i < 2; ++i) EXPECT_LT(relative_error(actual[i], expected[i]), 1e-5);
+  }
+}
+
+TEST(Fused, LossOfCertainLogitsIsExact) {
+  const at::NoGradGuard no_grad;
+  const auto h = at::ones({1, 1});
+  const auto weight = at::tensor({1000.0F, 0.0F, -1000.0F}).view({3, 1});
+  EXPECT_EQ(fused::head_loss(h, weight, at::tensor({0}, at::kLong)).item<float>(), 0);
+  EXPECT_EQ(fused::head_loss(h, weight, at::tensor({2}, at::kLong)).item<float>(), 2000);
+}
+
+}  // namespace
+}  // namespace isthmus::trainer

@@ -1,0 +1,72 @@
+#pragma once
+// Models small enough that a test trains one in milliseconds, and batches for them.
+
+#include <cstdint>
+#include <vector>
+
+#include "isthmus/base/random.h"
+#include "isthmus/trainer/replica.h"
+
+namespace isthmus::trainer {
+
+inline ModelShape small_shape(bool tied = false) {
+  ModelConfig config;
+  config.layers = 2;
+  config.dim = 16;
+  config.heads = 4;
+  config.kv_heads = 2;
+  config.ffn_dim = 24;
+  config.tie_embeddings = tied;
+  config.init_std = 0.2;  // large enough that all parts of the model matter to the loss
+  config.resolve();
+  return {config, 31};
+}
+
+inline ParameterTable small_table(std::int64_t fragments = 3, bool tied = false) {
+  return {small_shape(tied), fragments, 1024};
+}
+
+/// Owns the ids a data::Batch points to.
+class OwnedBatch {
+ public:
+  OwnedBatch(std::uint64_t seed, std::int64_t sequences, std::int64_t length, std::int64_t vocab = 31)
+      : inputs_(static_cast<std::size_t>(sequences * length)), targets_(inputs_.size()) {
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      inputs_[i] = static_cast<std::int64_t>(random_bits(seed, 0, i) % static_cast<std::uint64_t>(vocab));
+      targets_[i] = (inputs_[i] * 7 + 3) % vocab;  // a rule that can be learned
+    }
+    batch_.sequences = sequences;
+    batch_.seq_len = length;
+  }
+  data::Batch get() {
+    batch_.inputs = inputs_.data();
+    batch_.targets = targets_.data();
+    return batch_;
+  }
+
+ private:
+  std::vector<std::int64_t> inputs_, targets_;
+  data::Batch batch_;
+};
+
+inline ReplicaOptions small_options(Precision precision = Precision::fp32) {
+  ReplicaOptions options;
+  options.inner.lr = 1e-2;
+  options.precision = precision;
+  options.longest_sequence = 12;
+  options.seed = 5;
+  return options;
+}
+
+/// Trains for `steps` steps on batches that depend on the step alone.
+inline std::vector<float> train(Replica& replica, std::uint64_t steps) {
+  std::vector<float> losses;
+  for (std::uint64_t i = 0; i < steps; ++i) {
+    OwnedBatch batch(replica.steps() + 100, 4, 12);
+    losses.push_back(replica.forward_backward(batch.get()));
+    replica.inner_step(1e-2);
+  }
+  return losses;
+}
+
+}  // namespace isthmus::trainer
