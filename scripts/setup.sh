@@ -4,7 +4,8 @@
 #     scripts/setup.sh [--tests] [--setup-only] [PRESET ...]        (PRESET: release, debug, asan, tsan)
 #
 # installs what is missing of the Debian packages, makes .venv/ with the pinned libtorch, configures and builds the
-# presets (release where none is named). --setup-only stops before the build, --tests adds what the checks need.
+# presets (release where none is named). --setup-only stops before the build; --tests adds what the checks need and
+# builds the tests, a third of the whole, which the programs alone do without.
 # What is there already is left alone, so running it again costs a moment and needs no network.
 set -euo pipefail
 
@@ -173,14 +174,16 @@ parallel_jobs() {
 }
 
 build() {
-  local preset=$1 dir=$root/build/$1
+  local preset=$1 dir=$root/build/$1 targets=()
   # ninja runs cmake again when a CMake file changes; what it cannot see is another libtorch, or a checkout that moved.
   if [ ! "$dir/build.ninja" -nt "$stamp" ] || ! grep -sqxF "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$dir/CMakeCache.txt"; then
     step "configure-$preset" "configuring $preset" "Mend what the log names, or remove build/$preset, and run this again." \
       cmake --preset "$preset" --fresh
   fi
+  # The sanitizer presets have nothing but tests.
+  [ $tests = yes ] || [[ ! $preset =~ release|debug ]] || targets=(--target app/all)
   step "build-$preset" "building $preset ($(parallel_jobs) jobs)" "Mend what the log names and run this again: it goes on from there." \
-    cmake --build "$dir" --parallel "$(parallel_jobs)"
+    cmake --build "$dir" --parallel "$(parallel_jobs)" "${targets[@]}"
 }
 
 cpu_only_box() {
