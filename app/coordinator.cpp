@@ -12,6 +12,7 @@
 #include "isthmus/base/metrics.h"
 #include "isthmus/base/progress.h"
 #include "isthmus/outer_sync/transport/coordinator_node.h"
+#include "run_folder.h"
 #include "signals.h"
 #include "summary.h"
 
@@ -136,6 +137,9 @@ void write_summary(Experiment& experiment, const Coordinator& coordinator, const
 int run_coordinator(CoordinatorRequest request) {
   auto& experiment = request.experiment;
   std::filesystem::create_directories(experiment.folder());
+  if (!request.resume) {
+    for (const auto* file : {"metrics.jsonl", "summary.json"}) make_room(experiment.folder() / file);
+  }
   std::atomic<bool> interrupted = false;
   Display display(experiment);
   if (request.resume) display.recall_evaluations();

@@ -55,18 +55,20 @@ void anchor(std::string& path, const config::Source& source, std::string_view ke
   }
 }
 
-void check_name(const std::string& name) {
+}  // namespace
+
+void check_name(const std::string& what, const std::string& name) {
   const bool plain =
-      !name.empty() && name.size() <= 100 && name.front() != '.' &&
+      !name.empty() && name.size() <= 64 && name.front() != '.' &&
       name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") ==
           std::string::npos;
   if (!plain) {
     throw Error(ErrorKind::config,
-                "run.name is '" + name + "'; expected letters, digits, '.', '_' and '-': it names a folder");
+                what + " is '" + name +
+                    "'; expected up to 64 letters, digits, '.', '_' and '-', not beginning "
+                    "with '.': it names a folder");
   }
 }
-
-}  // namespace
 
 Experiment load_experiment(const std::filesystem::path& file, const std::vector<std::string>& assignments) {
   auto source = config::Source::from_file(file);
@@ -76,7 +78,7 @@ Experiment load_experiment(const std::filesystem::path& file, const std::vector<
   const auto& tokenizer = experiment.data.tokenizer;
   if (tokenizer != "bytes" && !tokenizer.starts_with("vocab:"))
     anchor(experiment.data.tokenizer, source, "data.tokenizer");
-  check_name(experiment.run.name);
+  check_name("run.name", experiment.run.name);
   if (experiment.data.path.empty())
     throw Error(ErrorKind::config, "data.path is empty; expected a text file, a folder or a .bin file");
   experiment.model.resolve();

@@ -50,4 +50,7 @@ struct Experiment {
 [[nodiscard]] Experiment load_experiment(const std::filesystem::path& file,
                                          const std::vector<std::string>& assignments);
 
+/// Throws Error(config) naming `what` unless the name can be a folder's: letters, digits, '.', '_' and '-'.
+void check_name(const std::string& what, const std::string& name);
+
 }  // namespace isthmus::app

@@ -2,6 +2,8 @@
 
 #include <pthread.h>
 
+#include <csignal>
+
 namespace isthmus::app {
 namespace {
 constexpr int wake_signal = SIGUSR1;  // ends the waiting thread
@@ -11,7 +13,7 @@ SignalThread::SignalThread(std::function<void(int)> on_signal) {
   sigset_t wanted;
   sigemptyset(&wanted);
   for (const int signal : {SIGINT, SIGTERM, wake_signal}) sigaddset(&wanted, signal);
-  pthread_sigmask(SIG_BLOCK, &wanted, &before_);
+  pthread_sigmask(SIG_BLOCK, &wanted, nullptr);
   thread_ = std::thread([wanted, on_signal = std::move(on_signal)] {
     int count = 0;
     for (;;) {
@@ -26,7 +28,8 @@ SignalThread::SignalThread(std::function<void(int)> on_signal) {
 SignalThread::~SignalThread() {
   pthread_kill(thread_.native_handle(), wake_signal);
   thread_.join();
-  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  // The signals stay blocked: the process is about to end by itself, and must not be killed before it has
+  // said why.
 }
 
 }  // namespace isthmus::app

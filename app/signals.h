@@ -1,13 +1,13 @@
 #pragma once
 // Ctrl-C without global state: the signals are blocked in every thread, and one thread waits for them.
 
-#include <csignal>
 #include <functional>
 #include <thread>
 
 namespace isthmus::app {
 
-/// Must be made before any other thread, so that all inherit the blocked mask.
+/// Must be made before any other thread, so that all inherit the blocked mask, which stays to the process's
+/// end.
 class SignalThread {
  public:
   /// `on_signal(count)` runs on the waiting thread for the first, second, ... SIGINT or SIGTERM.
@@ -17,7 +17,6 @@ class SignalThread {
   SignalThread& operator=(const SignalThread&) = delete;
 
  private:
-  sigset_t before_{};
   std::thread thread_;
 };
 

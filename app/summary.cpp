@@ -164,7 +164,7 @@ std::string summary_table(const ordered_json& s, const std::string& sample) {
                           format_bytes(total / replicas)));
   row("", bits > 0 ? fmt::format("{:.3f} bits per parameter and step; bf16 data parallel: {:.1f} ({:.0f} x)",
                                  bits, baseline, baseline / bits)
-                   : "nothing: one replica");
+                   : "nothing");
   row("compute", fmt::format("{:.1f} % of training time; stalled {:.2f} s, warm-up waited {:.1f} s",
                              100 * s["compute_utilization"].get<double>(), s["stall_seconds"].get<double>(),
                              s["warmup_wait_seconds"].get<double>()));

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <optional>
 
 #include "free_port.h"
@@ -22,6 +23,7 @@
 #include "isthmus/trainer/replica.h"
 #include "isthmus/trainer/sample.h"
 #include "isthmus/trainer/schedule.h"
+#include "run_folder.h"
 #include "signals.h"
 #include "summary.h"
 #include "version.h"
@@ -57,17 +59,55 @@ struct Hardware {
   }
 };
 
+/// What a signal does to a worker. In the run it asks all to stop at a step that they share; before it there
+/// is nothing to agree on; and a worker that is ending must get to say why.
+class Stopper {
+ public:
+  void in_run(outer_sync::MemberNode& node) { set(Phase::in_run, &node); }
+  void ending() { set(Phase::ending, nullptr); }
+  [[nodiscard]] bool signalled() const { return signalled_; }
+
+  void on_signal(int count) {
+    const std::lock_guard lock(mutex_);
+    signalled_ = true;
+    if (count > 1 || phase_ == Phase::joining) _exit(130);
+    if (node_ != nullptr) node_->request_stop("asked to by a signal");
+  }
+
+ private:
+  enum class Phase { joining, in_run, ending };
+  void set(Phase phase, outer_sync::MemberNode* node) {
+    const std::lock_guard lock(mutex_);
+    phase_ = phase;
+    node_ = node;
+  }
+
+  std::mutex mutex_;
+  Phase phase_ = Phase::joining;
+  outer_sync::MemberNode* node_ = nullptr;
+  std::atomic<bool> signalled_ = false;
+};
+
+/// The replica's own folder. One that holds checkpoints is of another run, unless that is resumed.
+std::filesystem::path own_folder(const WorkerRequest& request) {
+  auto folder = request.experiment.folder() / request.name;
+  if (!request.resume && std::filesystem::exists(folder / "checkpoints")) make_room(folder);
+  return folder;
+}
+
 class Worker {
  public:
-  Worker(WorkerRequest request, std::atomic<outer_sync::MemberNode*>& reachable)
-      : request_(std::move(request)),
+  Worker(WorkerRequest request, Stopper& stopper)
+      : stopper_(stopper),
+        request_(std::move(request)),
         config_(request_.experiment),
-        folder_(config_.folder() / request_.name),
+        folder_(own_folder(request_)),
+        lock_(folder_),
         hardware_(config_),
         corpus_(config_.data),
         table_({config_.model, corpus_.vocab_size()}, config_.outer.num_fragments,
                static_cast<std::uint64_t>(config_.outer.chunk_elements)),
-        trace_((std::filesystem::create_directories(folder_), trace_file(folder_)), request_.name),
+        trace_(trace_file(folder_), request_.name),
         metrics_(folder_ / "metrics.jsonl"),
         progress_(request_.quiet ? nullptr : std::make_unique<Progress>(stdout, isatty(STDOUT_FILENO) == 1)),
         replica_(table_, {.inner = config_.inner,
@@ -82,16 +122,19 @@ class Worker {
               config_.outer.error_feedback, trace_),
         outer_(config_.outer, table_.layout(), replica_, node_, trace_) {
     for (const auto& note : corpus_.notes()) say(note);
-    reachable = &node_;
   }
+  ~Worker() { stopper_.ending(); }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
 
   int run() {
-    join();
     try {
+      join();
       train();
       return report();
     } catch (const std::exception& error) {
-      node_.leave(error.what());
+      stopper_.ending();
+      if (joined_) node_.leave(error.what());
       throw;
     }
   }
@@ -102,8 +145,10 @@ class Worker {
   void join() {
     say(table_.description());
     const auto resume_step = node_.join(hello());
+    joined_ = true;
     if (resume_step > 0) restore(resume_step);
     view_ = node_.activate(outer_.fragments(), outer_.global_hash());
+    stopper_.in_run(node_);
     first_step_ = outer_.step();
     say(fmt::format("member {} of {}, {}, {} threads", node_.self() + 1, view_.members.size(),
                     to_string(hardware_.precision), config_.trainer.threads));
@@ -153,7 +198,8 @@ class Worker {
     const auto last = config_.run.stop_after > 0
                           ? std::min(steps, static_cast<std::uint64_t>(config_.run.stop_after))
                           : steps;
-    if (first_step_ == 0 || first_step_ >= last) evaluate(first_step_);
+    if (config_.run.trace_steps == 0) trace_.close();
+    if (first_step_ == 0) evaluate(0);
     for (auto step = first_step_ + 1; step <= last && node_.may_begin(step); ++step) {
       train_step(step, loader);
       if (step < last && due(config_.run.eval_every, step)) evaluate(step);
@@ -162,13 +208,14 @@ class Worker {
     }
     data_wait_seconds_ = loader.waited_seconds();
     stopped_ = outer_.step() < steps;
-    if (!stopped_) {
+    const bool trained = outer_.step() > first_step_;
+    if (!stopped_ && trained) {  // a run that was resumed at its end has had its last rounds
       const auto begin = Clock::now();
       outer_.finish();
       train_seconds_ += seconds_since(begin);
     }
-    save();
-    if (outer_.step() > first_step_) evaluate(outer_.step());
+    if (trained) save();
+    evaluate(outer_.step());
   }
 
   static bool due(std::int64_t every, std::uint64_t step) {
@@ -247,7 +294,10 @@ class Worker {
 
   // ---- global parameters ----
 
+  /// Once per step, also where a stop falls on a step that is due anyway: the coordinator counts the reports.
   void evaluate(std::uint64_t step) {
+    if (evaluated_ == step || heldout_.batches().empty()) return;
+    evaluated_ = step;
     const Trace::Scope scope(trace_, Trace::Row::train, "evaluate");
     inference_.load(outer_.global_parameters());
     const auto sum = trainer::evaluate(inference_, heldout_.batches(), node_.self(), view_.members.size());
@@ -337,11 +387,14 @@ class Worker {
   void say(const std::string& text) {
     if (progress_) return progress_->message(request_.name + ": " + text);
     fmt::print("{}\n", text);
+    std::fflush(stdout);  // before what may follow on standard error, in the same file
   }
 
+  Stopper& stopper_;
   WorkerRequest request_;
   Experiment& config_;
   std::filesystem::path folder_;
+  FolderLock lock_;
   Hardware hardware_;
   data::Corpus corpus_;
   trainer::ParameterTable table_;
@@ -358,26 +411,20 @@ class Worker {
 
   std::uint64_t first_step_ = 0;
   std::uint64_t tokens_ = 0;
-  bool stopped_ = false;
+  std::optional<std::uint64_t> evaluated_;  ///< newest step
+  bool joined_ = false, stopped_ = false;
   double train_seconds_ = 0, compute_seconds_ = 0, data_wait_seconds_ = 0, gloo_seconds_ = 0;
 };
 
 }  // namespace
 
 int run_worker(WorkerRequest request) {
-  std::atomic<outer_sync::MemberNode*> reachable = nullptr;
-  std::atomic<bool> interrupted = false;
+  check_name("--name", request.name);
+  Stopper stopper;
   // Before any other thread, so that all of them leave the signals to this one.
-  const SignalThread signals([&](int count) {
-    interrupted = true;
-    auto* node = reachable.load();
-    if (node == nullptr || count > 1) _exit(130);
-    node->request_stop("asked to by a signal");
-  });
-  Worker worker(std::move(request), reachable);
-  const auto status = worker.run();
-  reachable = nullptr;
-  return interrupted ? 130 : status;
+  const SignalThread signals([&](int count) { stopper.on_signal(count); });
+  const auto status = Worker(std::move(request), stopper).run();
+  return stopper.signalled() ? 130 : status;
 }
 
 }  // namespace isthmus::app

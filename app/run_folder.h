@@ -1,0 +1,26 @@
+#pragma once
+// Folders that runs write to: one writer at a time, and a new run never writes over an old one.
+
+#include <filesystem>
+
+namespace isthmus::app {
+
+/// Held for as long as a process works in a folder; gone with the process, however it ends.
+class FolderLock {
+ public:
+  /// Makes the folder if need be. Throws Error(config) when another process holds it, Error(data) when it
+  /// cannot be made.
+  explicit FolderLock(const std::filesystem::path& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
+/// Moves what is at `path`, if anything, to the first free one of path.1, path.2, ..., and says so. Throws as
+/// FolderLock does when it is a folder that another process works in.
+void make_room(const std::filesystem::path& path);
+
+}  // namespace isthmus::app
