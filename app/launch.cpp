@@ -9,11 +9,16 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <optional>
+#include <set>
 #include <thread>
+#include <utility>
 
 #include "experiment.h"
 #include "isthmus/base/error.h"
+#include "isthmus/trainer/checkpoint.h"
 #include "process.h"
+#include "run_folder.h"
 #include "signals.h"
 
 namespace isthmus::app {
@@ -26,18 +31,7 @@ namespace {
 constexpr auto poll_every = 20ms;
 /// After one process has ended, the others get this long to notice and end by themselves.
 constexpr auto aftermath = 3s;
-
-/// A new run never writes over an old one: the old folder gets a number.
-void make_room(const std::filesystem::path& folder) {
-  if (!std::filesystem::exists(folder)) return;
-  for (int n = 1;; ++n) {
-    const auto kept = folder.string() + "." + std::to_string(n);
-    if (std::filesystem::exists(kept)) continue;
-    std::filesystem::rename(folder, kept);
-    fmt::print("the run that was in {} is now in {}\n", folder.string(), kept);
-    return;
-  }
-}
+const int lost_status = Error(ErrorKind::network, "").exit_status();
 
 void write_config(Experiment& experiment, const std::filesystem::path& file) {
   std::ofstream out(file);
@@ -98,8 +92,26 @@ class Launch {
 
   void prepare_folder() {
     if (!request_.resume) make_room(experiment_.folder());
-    std::filesystem::create_directories(experiment_.folder());
+    lock_.emplace(experiment_.folder());
+    if (request_.resume) check_checkpoints();
     write_config(experiment_, experiment_.folder() / "config.yaml");
+  }
+
+  /// Said at once, and not after all replicas have loaded their data.
+  void check_checkpoints() const {
+    std::vector<std::vector<std::uint64_t>> steps;
+    for (std::int64_t m = 0; m < experiment_.replicas; ++m) {
+      steps.push_back(trainer::checkpoint_steps(experiment_.folder() / replica_name(m) / "checkpoints", 0));
+    }
+    if (trainer::latest_common_step(steps)) return;
+    throw Error(ErrorKind::data, fmt::format("{} has no checkpoint that all {} replicas have; start without "
+                                             "--resume",
+                                             experiment_.folder().string(), experiment_.replicas));
+  }
+
+  std::string replica_name(std::int64_t m) const {
+    const auto digits = std::to_string(experiment_.replicas - 1).size();
+    return fmt::format("replica-{:0{}}", m, digits);
   }
 
   void start() {
@@ -116,9 +128,8 @@ class Launch {
     if (port.empty()) return;  // it has said why on standard error; `watch` sees it end
     const auto host = outer_sync_host(experiment_.network.coordinator);
     const auto address = host + ":" + port.substr(0, port.find('\n'));
-    const auto digits = std::to_string(experiment_.replicas - 1).size();
     for (std::int64_t m = 0; m < experiment_.replicas; ++m) {
-      const auto name = fmt::format("replica-{:0{}}", m, digits);
+      const auto name = replica_name(m);
       const auto folder = experiment_.folder() / name;
       std::filesystem::create_directories(folder);
       processes_.emplace_back(
@@ -142,6 +153,7 @@ class Launch {
   int watch(const std::atomic<int>& interrupts) {
     const auto grace = std::chrono::duration<double>(experiment_.run.stop_grace.seconds);
     int seen = 0;
+    bool ending = false;
     std::optional<Clock::time_point> kill_at;
     while (std::ranges::any_of(processes_, &Process::running)) {
       if (interrupts > seen) {
@@ -150,9 +162,11 @@ class Launch {
         const auto limit = Clock::now() + std::chrono::duration_cast<Clock::duration>(grace - 500ms);
         kill_at = seen > 1 ? Clock::now() : limit;
       }
-      if (!kill_at && somebody_failed()) {
+      const bool alone = seen > 0 && !processes_.front().running();  // workers that wait for no coordinator
+      if (!ending && (alone || (seen == 0 && somebody_failed()))) {
+        ending = true;
         for (const auto& process : processes_) process.signal(SIGTERM);
-        kill_at = Clock::now() + aftermath;
+        if (!kill_at) kill_at = Clock::now() + aftermath;
       }
       if (kill_at && Clock::now() >= *kill_at) kill_rest();
       std::this_thread::sleep_for(poll_every);
@@ -161,44 +175,67 @@ class Launch {
   }
 
   bool somebody_failed() {
-    for (auto& process : processes_) {
-      const auto status = process.poll();
-      if (status && *status != 0 && failed_.empty()) failed_ = process.name();
-    }
-    return !failed_.empty();
+    return std::ranges::any_of(processes_, [](Process& process) { return process.poll().value_or(0) != 0; });
   }
 
   void kill_rest() {
     for (auto& process : processes_) {
-      if (!process.running()) continue;
+      if (!process.running() || killed_.contains(process.name())) continue;
       fmt::print(stderr, "killing {}, which did not end by itself\n", process.name());
       process.signal(SIGKILL);
-      killed_ = true;
+      killed_.insert(process.name());
     }
+  }
+
+  /// Several processes fail when one does. Those that know what is wrong count before one that was killed or
+  /// crashed, and both before those that only lost somebody.
+  enum class Failure { none, lost_a_peer, died, has_a_reason };
+
+  Failure failure_of(Process& process) const {
+    const int status = process.poll().value_or(0);
+    const bool asked_to_end = status == 128 + SIGINT || status == 128 + SIGTERM;
+    if (status == 0 || asked_to_end || killed_.contains(process.name())) return Failure::none;
+    if (status == lost_status) return Failure::lost_a_peer;
+    return status == 1 || status > 126 ? Failure::died : Failure::has_a_reason;
   }
 
   int verdict(bool interrupted) {
     std::fflush(stdout);
+    auto worst = Failure::none;
+    for (auto& process : processes_) worst = std::max(worst, failure_of(process));
+    if (interrupted && worst <= Failure::lost_a_peer) return killed_.empty() ? 130 : 1;
+    if (worst == Failure::none) return exit_status_of_the_sound();
     int status = 0;
     for (auto& process : processes_) {
-      const auto own = process.poll().value_or(0);
-      if (own == 0 || own == 130) continue;
-      const bool first = process.name() == failed_ || failed_.empty();
-      if (status == 0 || first) status = own;
-      if (!process.log().empty()) {
-        fmt::print(stderr, "{} failed with exit status {}; the end of {}:\n{}", process.name(), own,
-                   process.log().string(), tail_of(process.log(), 6));
-      }
+      if (failure_of(process) != worst) continue;
+      const int own = *process.poll();
+      if (status == 0) status = own > 128 ? lost_status : own;
+      describe(process, own);
     }
-    if (interrupted) return killed_ ? 1 : 130;
     return status;
+  }
+
+  /// 130 if somebody stopped the run past this process.
+  int exit_status_of_the_sound() {
+    return std::ranges::all_of(processes_, [](Process& process) { return process.poll() == 0; }) ? 0 : 130;
+  }
+
+  static void describe(const Process& process, int status) {
+    const auto how = status > 128 ? fmt::format("was killed by signal {}", status - 128)
+                                  : fmt::format("failed with exit status {}", status);
+    if (process.log().empty()) {
+      fmt::print(stderr, "{} {}\n", process.name(), how);
+    } else {
+      fmt::print(stderr, "{} {}; the end of {}:\n{}", process.name(), how, process.log().string(),
+                 tail_of(process.log(), 6));
+    }
   }
 
   const LaunchRequest& request_;
   Experiment experiment_;
   std::vector<Process> processes_;  ///< the coordinator first
-  std::string failed_;              ///< the first process that failed
-  bool killed_ = false;
+  std::set<std::string> killed_;    ///< by us
+  std::optional<FolderLock> lock_;
 };
 
 }  // namespace

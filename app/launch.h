@@ -15,7 +15,8 @@ struct LaunchRequest {
   std::filesystem::path program;  ///< this binary
 };
 
-/// Exit status: 0 finished, 130 stopped by Ctrl-C, otherwise that of the first process that failed.
+/// Exit status: 0 finished, 130 stopped by Ctrl-C, otherwise that of the process that knows what went wrong;
+/// 4 when one was killed.
 [[nodiscard]] int run_launch(const LaunchRequest& request);
 
 }  // namespace isthmus::app
