@@ -146,7 +146,7 @@ int run_coordinator(CoordinatorRequest request) {
   outer_sync::CoordinatorNode node(experiment.network,
                                    {.run = experiment.run.name,
                                     .replicas = static_cast<std::size_t>(experiment.replicas),
-                                    .config = experiment.agreed_items(),
+                                    .config = config::shared_items(experiment),
                                     .token = {},
                                     .join_timeout = {},
                                     .detect_timeout = {}},

@@ -37,14 +37,6 @@ void Experiment::serialize(config::Archive& ar) {
   ar.section("network", network);
 }
 
-outer_sync::protocol::ConfigItems Experiment::agreed_items() {
-  outer_sync::protocol::ConfigItems items;
-  for (auto& item : config::list(*this)) {
-    if (item.scope != Scope::per_site) items.emplace_back(item.key, item.value);
-  }
-  return items;
-}
-
 namespace {
 
 /// A relative path means: from the folder of the file that says it (from the working directory after --set).

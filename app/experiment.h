@@ -8,7 +8,6 @@
 #include "isthmus/base/config.h"
 #include "isthmus/data/config.h"
 #include "isthmus/outer_sync/config.h"
-#include "isthmus/outer_sync/protocol/messages.h"
 #include "isthmus/trainer/config.h"
 
 namespace isthmus::app {
@@ -41,8 +40,6 @@ struct Experiment {
   void serialize(config::Archive& ar);
 
   [[nodiscard]] std::filesystem::path folder() const { return std::filesystem::path(run.out) / run.name; }
-  /// What all members must share, as the hello carries it.
-  [[nodiscard]] outer_sync::protocol::ConfigItems agreed_items();
 };
 
 /// Reads a config file and `--set` assignments, makes paths in it relative to the file that names them, fills

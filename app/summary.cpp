@@ -92,6 +92,7 @@ ordered_json summary_json(Experiment& experiment, const RunReport& report) {
   ordered_json json;
   json["run"] = experiment.run.name;
   json["folder"] = std::filesystem::absolute(experiment.folder()).string();
+  json["config_fingerprint"] = config::fingerprint(experiment).hex();
   json["method"] = experiment.outer.method;
   json["codec"] = experiment.outer.codec;
   json["replicas"] = members.size();

@@ -162,7 +162,7 @@ class Worker {
     hello.member.incarnation =
         static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
     hello.build = build_name();
-    hello.config = config_.agreed_items();
+    hello.config = config::shared_items(config_);
     hello.model = table_.fingerprint();
     hello.tokenizer = corpus_.tokenizer_fingerprint();
     hello.resume = request_.resume;

@@ -247,24 +247,30 @@ std::string reference_of(std::span<const Item> items) {
 
 }  // namespace detail
 
-std::string first_difference(std::span<const Item> here,
-                             std::span<const std::pair<std::string, std::string>> there,
-                             std::string_view there_name) {
-  for (const auto& item : here) {
-    if (item.scope == Scope::per_site) continue;
-    const auto other =
-        std::find_if(there.begin(), there.end(), [&](const auto& pair) { return pair.first == item.key; });
-    if (other == there.end()) {
-      return fmt::format("{} is {} here and unknown at {}", item.key, shown(item.value), there_name);
-    }
-    if (other->second != item.value) {
-      return fmt::format("{} is {} here and {} at {}", item.key, shown(item.value), shown(other->second),
-                         there_name);
-    }
-  }
-  for (const auto& [key, value] : there) {
-    if (std::none_of(here.begin(), here.end(), [&key = key](const Item& item) { return item.key == key; })) {
-      return fmt::format("{} is unknown here and {} at {}", shown(key), shown(value), there_name);
+namespace {
+
+const std::string* value_of(const SharedItems& items, std::string_view key) {
+  const auto at =
+      std::find_if(items.begin(), items.end(), [&](const auto& item) { return item.first == key; });
+  return at == items.end() ? nullptr : &at->second;
+}
+
+std::string state_of(const std::string* value) { return value == nullptr ? "unknown" : shown(*value); }
+
+}  // namespace
+
+std::string first_difference(const SharedItems& ours, std::string_view our_name, const SharedItems& theirs,
+                             std::string_view their_name) {
+  const auto difference = [&](const std::string& key) -> std::string {
+    const auto* our = value_of(ours, key);
+    const auto* their = value_of(theirs, key);
+    if (our != nullptr && their != nullptr && *our == *their) return {};
+    return fmt::format("{} is {} at {} and {} at {}", shown(key), state_of(our), our_name, state_of(their),
+                       their_name);
+  };
+  for (const auto* side : {&ours, &theirs}) {
+    for (const auto& [key, value] : *side) {
+      if (auto found = difference(key); !found.empty()) return found;
     }
   }
   return {};

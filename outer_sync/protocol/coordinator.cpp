@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "isthmus/base/config.h"
 #include "isthmus/base/error.h"
 
 namespace isthmus::outer_sync::protocol {
@@ -13,18 +14,6 @@ template <class... F>
 struct Overloaded : F... {
   using F::operator()...;
 };
-
-/// "outer.sync_every is 30 at the coordinator and 60 at us-1"; empty when equal.
-std::string config_difference(const ConfigItems& ours, const ConfigItems& theirs, const std::string& name) {
-  for (const auto& [key, value] : ours) {
-    const auto at = std::ranges::find(theirs, key, &std::pair<std::string, std::string>::first);
-    if (at == theirs.end()) return key + " is unknown to the build at " + name;
-    if (at->second != value)
-      return key + " is " + value + " at the coordinator and " + at->second + " at " + name;
-  }
-  if (theirs.size() != ours.size()) return name + " has keys that the coordinator's build does not know";
-  return {};
-}
 
 /// The layout is a stranger's word until it is checked: sizes are bounded before any chunk is listed.
 std::optional<FragmentLayout> layout_of(const Sealed& sealed) {
@@ -74,7 +63,8 @@ std::string Coordinator::reason_to_refuse(const Hello& hello) const {
   }
   if (hello.run != options_.run) return "this is run '" + options_.run + "', not '" + hello.run + "'";
   if (name.empty() || name.size() > 64) return "a replica's name has 1 to 64 characters";
-  if (auto difference = config_difference(options_.config, hello.config, name); !difference.empty()) {
+  if (auto difference = config::first_difference(options_.config, "the coordinator", hello.config, name);
+      !difference.empty()) {
     return difference + "; all replicas must share it";
   }
   if (phase_ != Phase::joining) return "the run has begun; members cannot join in mid-run yet";

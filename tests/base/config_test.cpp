@@ -262,30 +262,20 @@ TEST(Config, TheReferenceIsAMarkdownTable) {
   EXPECT_THAT(text, HasSubstr("who \\| takes part")) << "a bar in a cell splits it";
 }
 
-using Pairs = std::vector<std::pair<std::string, std::string>>;
-
-Pairs shared_pairs(Sample sample) {
-  Pairs pairs;
-  for (const auto& item : list(sample)) {
-    if (item.scope != Scope::per_site) pairs.emplace_back(item.key, item.value);
-  }
-  return pairs;
-}
-
 TEST(Config, TheFirstDifferenceIsNamed) {
-  Sample here, there;
-  there.listen = "elsewhere";
-  const auto difference = [&](const Pairs& pairs) {
-    return first_difference(list(here), pairs, "the coordinator");
+  Sample ours, theirs;
+  theirs.listen = "elsewhere";
+  const auto difference = [&](const SharedItems& items) {
+    return first_difference(shared_items(ours), "the coordinator", items, "eu-1");
   };
-  EXPECT_EQ(difference(shared_pairs(there)), "");
-  here.outer.sync_every = 60;
-  EXPECT_EQ(difference(shared_pairs(there)), "outer.sync_every is 60 here and 30 at the coordinator");
+  EXPECT_EQ(difference(shared_items(theirs)), "") << "keys of a site need not agree";
+  ours.outer.sync_every = 60;
+  EXPECT_EQ(difference(shared_items(theirs)), "outer.sync_every is 60 at the coordinator and 30 at eu-1");
   EXPECT_EQ(difference({{"name", "first run"}}),
-            "outer.sync_every is 60 here and unknown at the coordinator");
-  auto pairs = shared_pairs(here);
-  pairs.emplace_back("outer.new", "1");
-  EXPECT_EQ(difference(pairs), "outer.new is unknown here and 1 at the coordinator");
+            "outer.sync_every is 60 at the coordinator and unknown at eu-1");
+  auto more = shared_items(ours);
+  more.emplace_back("outer.new", "1");
+  EXPECT_EQ(difference(more), "outer.new is unknown at the coordinator and 1 at eu-1");
 }
 
 TEST(Config, TheNearestKey) {

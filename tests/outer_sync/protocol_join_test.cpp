@@ -63,9 +63,9 @@ TEST(Joining, RefusalsNameWhatDiffers) {
   EXPECT_THAT(refusal_of([](Hello& hello) { hello.config[0].second = "60"; }),
               HasSubstr("outer.sync_every is 30 at the coordinator and 60 at eu-1"));
   EXPECT_THAT(refusal_of([](Hello& hello) { hello.config.erase(hello.config.begin()); }),
-              HasSubstr("outer.sync_every is unknown to the build at eu-1"));
+              HasSubstr("outer.sync_every is 30 at the coordinator and unknown at eu-1"));
   EXPECT_THAT(refusal_of([](Hello& hello) { hello.config.emplace_back("outer.new_key", "1"); }),
-              HasSubstr("eu-1 has keys that the coordinator's build does not know"));
+              HasSubstr("outer.new_key is unknown at the coordinator and 1 at eu-1"));
   EXPECT_THAT(refusal_of([](Hello& hello) { hello.protocol = 77; }),
               AllOf(HasSubstr("77"), HasSubstr("eu-1"), HasSubstr("same build")));
   EXPECT_THAT(refusal_of([](Hello& hello) { hello.numerics = 78; }), HasSubstr("78"));

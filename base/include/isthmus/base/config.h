@@ -181,11 +181,22 @@ template <class Config>
   return detail::reference_of(list(config));
 }
 
-/// Empty when all agreed and live keys are equal; else a sentence that names the first differing key and both
-/// values: "outer.sync_every is 60 here and 30 at the coordinator".
-[[nodiscard]] std::string first_difference(std::span<const Item> here,
-                                           std::span<const std::pair<std::string, std::string>> there,
-                                           std::string_view there_name);
+/// Agreed and live keys with their canonical text, in the order of `serialize`: what members compare.
+using SharedItems = std::vector<std::pair<std::string, std::string>>;
+
+template <class Config>
+[[nodiscard]] SharedItems shared_items(Config& config) {
+  SharedItems shared;
+  for (auto& item : list(config)) {
+    if (item.scope != Scope::per_site) shared.emplace_back(std::move(item.key), std::move(item.value));
+  }
+  return shared;
+}
+
+/// Empty when both hold the same keys and values; else names the first that differs and both values:
+/// "outer.sync_every is 30 at the coordinator and 60 at eu-1".
+[[nodiscard]] std::string first_difference(const SharedItems& ours, std::string_view our_name,
+                                           const SharedItems& theirs, std::string_view their_name);
 
 /// The valid key nearest to a misspelt one by edit distance.
 [[nodiscard]] std::string nearest(std::string_view key, std::span<const std::string> valid);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "isthmus/base/archive.h"
+#include "isthmus/base/config.h"
 #include "isthmus/base/hash.h"
 #include "isthmus/outer_sync/layout.h"
 
@@ -72,8 +73,7 @@ struct ChunkMessage {
 
 // ---- control ----
 
-using ConfigItems =
-    std::vector<std::pair<std::string, std::string>>;  ///< agreed and live keys, canonical text
+using ConfigItems = config::SharedItems;
 
 struct FragmentState {
   Round round = 0;  ///< last applied
