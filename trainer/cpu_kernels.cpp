@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <cstring>
+#include <vector>
 
 namespace isthmus::trainer::cpu {
 namespace {
 
-constexpr Index row_block = 128;  ///< rows that one thread takes at a time and whose sums are added first
+constexpr Index scratch_rows = 6;  ///< the most that a kernel uses
+constexpr Index row_block = 128;   ///< rows that one thread takes at a time and whose sums are added first
 
 /// body(block, begin, end) for each block of rows, by all threads.
 template <class Body>
@@ -54,393 +56,412 @@ ISTHMUS_INLINE float exponential(float x) {
   return y * std::bit_cast<float>((bits + 127) << 23);
 }
 
-constexpr Index lanes = 16;  ///< partial sums that the compiler keeps in one vector
+// Every kernel goes row by row: widen the row's operands to fp32 (a row stays in the first-level cache),
+// compute in loops over fp32 alone, which any compiler turns into vectors, and narrow the results.
 
-ISTHMUS_INLINE float total(const float (&sums)[lanes]) {
-  float half[lanes / 2];
-  for (Index j = 0; j < lanes / 2; ++j) half[j] = sums[j] + sums[j + lanes / 2];
-  float sum = 0;
-  for (const float h : half) sum += h;
-  return sum;
+ISTHMUS_INLINE const float* widened(const float* row, Index, float*) { return row; }
+ISTHMUS_INLINE const float* widened(const Bf16* row, Index n, float* scratch) {
+  for (Index i = 0; i < n; ++i) scratch[i] = widen(row[i]);
+  return scratch;
 }
-/// Sum of f(i) for i in [0, n) in fixed order.
-template <class F>
-ISTHMUS_INLINE float sum_of(Index n, const F& f) {
-  float sums[lanes] = {};
+/// Where results are computed: in their place, or in scratch, from which `put` narrows them.
+ISTHMUS_INLINE float* room(float* row, float*) { return row; }
+ISTHMUS_INLINE float* room(Bf16*, float* scratch) { return scratch; }
+ISTHMUS_INLINE void put(const float*, Index, float*) {}
+ISTHMUS_INLINE void put(const float* computed, Index n, Bf16* row) {
+  for (Index i = 0; i < n; ++i) narrow(computed[i], row[i]);
+}
+
+constexpr Index lanes = 16;
+using Lanes = float __attribute__((vector_size(lanes * sizeof(float))));
+
+ISTHMUS_INLINE void load(const float* from, Lanes& to) { std::memcpy(&to, from, sizeof to); }
+
+ISTHMUS_INLINE float sum(const float* x, Index n) {
+  Lanes sums = {};
   Index i = 0;
   for (; i + lanes <= n; i += lanes) {
-    for (Index j = 0; j < lanes; ++j) sums[j] += f(i + j);
+    Lanes part;
+    load(x + i, part);
+    sums += part;
   }
-  for (Index j = 0; i + j < n; ++j) sums[j] += f(i + j);
-  return total(sums);
+  float total = 0;
+  for (Index j = 0; j < lanes; ++j) total += sums[j];
+  for (; i < n; ++i) total += x[i];
+  return total;
 }
-/// Largest f(i).
-template <class F>
-ISTHMUS_INLINE float largest(Index n, const F& f) {
-  float tops[lanes];
-  std::fill_n(tops, lanes, -std::numeric_limits<float>::infinity());
+ISTHMUS_INLINE float dot(const float* x, const float* y, Index n) {
+  Lanes sums = {};
   Index i = 0;
   for (; i + lanes <= n; i += lanes) {
-    for (Index j = 0; j < lanes; ++j) {
-      const float x = f(i + j);
-      tops[j] = x > tops[j] ? x : tops[j];
+    Lanes a, b;
+    load(x + i, a);
+    load(y + i, b);
+    sums += a * b;
+  }
+  float total = 0;
+  for (Index j = 0; j < lanes; ++j) total += sums[j];
+  for (; i < n; ++i) total += x[i] * y[i];
+  return total;
+}
+ISTHMUS_INLINE float largest(const float* x, Index n) {
+  float top = x[0];
+  Index i = 0;
+  if (n >= lanes) {
+    Lanes tops;
+    load(x, tops);
+    for (i = lanes; i + lanes <= n; i += lanes) {
+      Lanes part;
+      load(x + i, part);
+      tops = part > tops ? part : tops;
     }
+    for (Index j = 0; j < lanes; ++j) top = tops[j] > top ? tops[j] : top;
   }
-  float top = tops[0];
-  for (const float t : tops) top = t > top ? t : top;
-  for (; i < n; ++i) top = f(i) > top ? f(i) : top;
+  for (; i < n; ++i) top = x[i] > top ? x[i] : top;
   return top;
 }
 
+/// Rows of fp32 numbers, one allocation for each block of rows.
+class Scratch {
+ public:
+  Scratch(Index rows, Index width) : width_(width), numbers_(static_cast<std::size_t>(rows * width)) {}
+  float* row(Index i) { return numbers_.data() + i * width_; }
+
+ private:
+  Index width_;
+  std::vector<float> numbers_;
+};
+
 // ---- RMSNorm ----
 
-template <class T>
-ISTHMUS_INLINE float reciprocal_root(const T* x, Index n, float eps) {
-  const float squares = sum_of(n, [=](Index i) { return widen(x[i]) * widen(x[i]); });
-  return 1.0F / std::sqrt(squares / static_cast<float>(n) + eps);
+ISTHMUS_INLINE float reciprocal_root(const float* x, Index n, float eps) {
+  return 1.0F / std::sqrt(dot(x, x, n) / static_cast<float>(n) + eps);
 }
 
 template <class T>
-ISTHMUS_INLINE void add_norm_rows(const AddNorm<T>& a, Index begin, Index end) {
+ISTHMUS_INLINE void rows(const AddNorm<T>& a, Index begin, Index end, Scratch& scratch) {
   const Index n = a.channels;
+  const float* weight = widened(a.weight_C, n, scratch.row(0));
   for (Index row = begin; row < end; ++row) {
-    const T* __restrict x = a.x + row * n;
+    const float* x = widened(a.x + row * n, n, scratch.row(1));
     if (a.delta != nullptr) {
-      const T* __restrict delta = a.delta + row * n;
-      T* __restrict sum = a.sum + row * n;
-      for (Index c = 0; c < n; ++c) narrow(widen(x[c]) + widen(delta[c]), sum[c]);
-      x = sum;
+      const float* delta = widened(a.delta + row * n, n, scratch.row(2));
+      float* added = room(a.sum + row * n, scratch.row(3));
+      for (Index c = 0; c < n; ++c) added[c] = x[c] + delta[c];
+      put(added, n, a.sum + row * n);
+      x = widened(a.sum + row * n, n, scratch.row(3));  // as the backward pass will see it
     }
     const float rstd = reciprocal_root(x, n, a.eps);
     a.rstd_N[row] = rstd;
-    T* __restrict out = a.out + row * n;
-    const T* __restrict weight = a.weight_C;
-    for (Index c = 0; c < n; ++c) narrow(widen(x[c]) * rstd * widen(weight[c]), out[c]);
+    float* out = room(a.out + row * n, scratch.row(2));
+    for (Index c = 0; c < n; ++c) out[c] = x[c] * rstd * weight[c];
+    put(out, n, a.out + row * n);
   }
 }
-ISTHMUS_CLONES void run(const AddNorm<float>& a, Index begin, Index end) { add_norm_rows(a, begin, end); }
-ISTHMUS_CLONES void run(const AddNorm<Bf16>& a, Index begin, Index end) { add_norm_rows(a, begin, end); }
 
-/// One row: with y = x rstd w, dx = rstd (w dy - x rstd^2 mean(w dy x)), dw += dy x rstd.
-template <class T>
-ISTHMUS_INLINE void norm_backward_row(const T* __restrict x, const T* __restrict weight,
-                                      const T* __restrict grad, float rstd, Index n, float* __restrict grad_x,
-                                      float* __restrict weight_sums) {
-  const float dot = sum_of(n, [=](Index c) { return widen(grad[c]) * widen(weight[c]) * widen(x[c]); });
-  const float back = dot * rstd * rstd / static_cast<float>(n);
+/// One row: with y = x rstd w, dx = rstd (w dy - x rstd^2 mean(w dy x)), dw += dy x rstd. `weighted` is
+/// scratch.
+ISTHMUS_INLINE void norm_backward(const float* x, const float* weight, const float* grad, float rstd, Index n,
+                                  float* weighted, float* grad_x, float* weight_sums) {
   for (Index c = 0; c < n; ++c) {
-    const float g = widen(grad[c]);
-    grad_x[c] = rstd * (g * widen(weight[c]) - widen(x[c]) * back);
-    weight_sums[c] += g * widen(x[c]) * rstd;
+    weighted[c] = grad[c] * weight[c];
+    weight_sums[c] += grad[c] * x[c] * rstd;
   }
+  const float back = dot(weighted, x, n) * rstd * rstd / static_cast<float>(n);
+  for (Index c = 0; c < n; ++c) grad_x[c] = rstd * (weighted[c] - x[c] * back);
 }
 
 template <class T>
-ISTHMUS_INLINE void add_norm_backward_rows(const AddNormBackward<T>& a, Index begin, Index end, float* sums,
-                                           float* scratch_C) {
+ISTHMUS_INLINE void rows(const AddNormBackward<T>& a, Index begin, Index end, Scratch& scratch, float* sums) {
   const Index n = a.channels;
+  const float* weight = widened(a.weight_C, n, scratch.row(0));
   for (Index row = begin; row < end; ++row) {
-    norm_backward_row(a.sum + row * n, a.weight_C, a.grad_out + row * n, a.rstd_N[row], n, scratch_C, sums);
-    T* __restrict out = a.grad_x + row * n;
-    const float* __restrict through = scratch_C;
-    if (a.grad_sum == nullptr) {
-      for (Index c = 0; c < n; ++c) narrow(through[c], out[c]);
-    } else {
-      const T* __restrict grad_sum = a.grad_sum + row * n;
-      for (Index c = 0; c < n; ++c) narrow(through[c] + widen(grad_sum[c]), out[c]);
+    const float* x = widened(a.sum + row * n, n, scratch.row(1));
+    const float* grad = widened(a.grad_out + row * n, n, scratch.row(2));
+    float* grad_x = room(a.grad_x + row * n, scratch.row(4));
+    norm_backward(x, weight, grad, a.rstd_N[row], n, scratch.row(3), grad_x, sums);
+    if (a.grad_sum != nullptr) {
+      const float* grad_sum = widened(a.grad_sum + row * n, n, scratch.row(2));
+      for (Index c = 0; c < n; ++c) grad_x[c] += grad_sum[c];
     }
+    put(grad_x, n, a.grad_x + row * n);
   }
-}
-ISTHMUS_CLONES void run(const AddNormBackward<float>& a, Index begin, Index end, float* sums,
-                        float* scratch) {
-  add_norm_backward_rows(a, begin, end, sums, scratch);
-}
-ISTHMUS_CLONES void run(const AddNormBackward<Bf16>& a, Index begin, Index end, float* sums, float* scratch) {
-  add_norm_backward_rows(a, begin, end, sums, scratch);
-}
-
-template <class T>
-void add_norm_backward_of(const AddNormBackward<T>& a) {
-  BlockSums sums(a.rows, a.channels);
-  by_blocks(a.rows, [&](Index block, Index begin, Index end) {
-    std::vector<float> scratch_C(static_cast<std::size_t>(a.channels));
-    run(a, begin, end, sums.of(block), scratch_C.data());
-  });
-  sums.add_into(a.weight_gradient_C);
 }
 
 // ---- heads ----
 
-/// Row `n` = (sequence b, position t), head h of `count` -> offset in [B, count, T, D].
+/// Row = (sequence b, position t), head h of `count` -> offset in [B, count, T, D].
 ISTHMUS_INLINE Index head_offset(const Heads& at, Index row, Index head, Index count) {
   const Index b = row / at.length;
   const Index t = row % at.length;
   return ((b * count + head) * at.length + t) * at.head_dim;
 }
 
-/// One head's vector, normed by `scale` and weight if there is one, rotated to position t.
-template <class T>
-ISTHMUS_INLINE void rotate(const T* __restrict x, const T* __restrict weight, float scale,
-                           const float* __restrict cos, const float* __restrict sin, Index half,
-                           T* __restrict out) {
+ISTHMUS_INLINE void rotate(const float* x, const float* cos, const float* sin, Index half, float* out) {
   for (Index i = 0; i < half; ++i) {
-    float a = widen(x[i]) * scale;
-    float b = widen(x[i + half]) * scale;
-    if (weight != nullptr) {
-      a *= widen(weight[i]);
-      b *= widen(weight[i + half]);
-    }
-    narrow(a * cos[i] - b * sin[i], out[i]);
-    narrow(b * cos[i] + a * sin[i], out[i + half]);
+    const float a = x[i], b = x[i + half];
+    out[i] = a * cos[i] - b * sin[i];
+    out[i + half] = b * cos[i] + a * sin[i];
   }
 }
-
-template <class T>
-ISTHMUS_INLINE void split_rows(const SplitHeads<T>& a, Index begin, Index end) {
-  const Heads at = a.at;
-  const Index d = at.head_dim;
-  const Index half = d / 2;
-  for (Index row = begin; row < end; ++row) {
-    const T* in = a.qkv + row * at.all_heads() * d;
-    const Index t = row % at.length;
-    for (Index h = 0; h < at.heads + at.kv_heads; ++h, in += d) {
-      const bool is_q = h < at.heads;
-      const T* weight = a.norms == nullptr ? nullptr : a.norms + (is_q ? 0 : d);
-      const float rstd = weight != nullptr ? reciprocal_root(in, d, at.eps) : 1.0F;
-      if (weight != nullptr) a.rstd[row * (at.heads + at.kv_heads) + h] = rstd;
-      T* out = is_q ? a.q + head_offset(at, row, h, at.heads)
-                    : a.k + head_offset(at, row, h - at.heads, at.kv_heads);
-      rotate(in, weight, rstd, at.cos + t * half, at.sin + t * half, half, out);
-    }
-    for (Index h = 0; h < at.kv_heads; ++h, in += d)
-      std::copy_n(in, d, a.v + head_offset(at, row, h, at.kv_heads));
-  }
-}
-ISTHMUS_CLONES void run(const SplitHeads<float>& a, Index begin, Index end) { split_rows(a, begin, end); }
-ISTHMUS_CLONES void run(const SplitHeads<Bf16>& a, Index begin, Index end) { split_rows(a, begin, end); }
-
 /// The rotation's transpose.
-template <class T>
-ISTHMUS_INLINE void rotate_back(const T* __restrict grad, const float* __restrict cos,
-                                const float* __restrict sin, Index half, float* __restrict out) {
+ISTHMUS_INLINE void rotate_back(const float* x, const float* cos, const float* sin, Index half, float* out) {
   for (Index i = 0; i < half; ++i) {
-    const float a = widen(grad[i]);
-    const float b = widen(grad[i + half]);
+    const float a = x[i], b = x[i + half];
     out[i] = a * cos[i] + b * sin[i];
     out[i + half] = b * cos[i] - a * sin[i];
   }
 }
 
 template <class T>
-ISTHMUS_INLINE void split_backward_rows(const SplitHeadsBackward<T>& a, Index begin, Index end, float* sums,
-                                        float* scratch) {
+ISTHMUS_INLINE void rows(const SplitHeads<T>& a, Index begin, Index end, Scratch& scratch) {
   const Heads at = a.at;
   const Index d = at.head_dim;
   const Index half = d / 2;
-  float* turned = scratch;
-  float* through = scratch + d;
-  float* weight_D = scratch + 2 * d;
+  const Index normed_heads = at.heads + at.kv_heads;
+  const float* norms = a.norms == nullptr ? nullptr : widened(a.norms, 2 * d, scratch.row(0));
   for (Index row = begin; row < end; ++row) {
-    const Index t = row % at.length;
+    const T* in = a.qkv + row * at.all_heads() * d;
+    const float* cos = at.cos + row % at.length * half;
+    const float* sin = at.sin + row % at.length * half;
+    for (Index h = 0; h < normed_heads; ++h, in += d) {
+      const bool is_q = h < at.heads;
+      const float* x = widened(in, d, scratch.row(1));
+      if (norms != nullptr) {
+        const float rstd = reciprocal_root(x, d, at.eps);
+        const float* weight = norms + (is_q ? 0 : d);
+        float* scaled = scratch.row(2);
+        for (Index i = 0; i < d; ++i) scaled[i] = x[i] * rstd * weight[i];
+        a.rstd[row * normed_heads + h] = rstd;
+        x = scaled;
+      }
+      T* out = is_q ? a.q + head_offset(at, row, h, at.heads)
+                    : a.k + head_offset(at, row, h - at.heads, at.kv_heads);
+      float* rotated = room(out, scratch.row(3));
+      rotate(x, cos, sin, half, rotated);
+      put(rotated, d, out);
+    }
+    for (Index h = 0; h < at.kv_heads; ++h, in += d)
+      std::copy_n(in, d, a.v + head_offset(at, row, h, at.kv_heads));
+  }
+}
+
+template <class T>
+ISTHMUS_INLINE void rows(const SplitHeadsBackward<T>& a, Index begin, Index end, Scratch& scratch,
+                         float* sums) {
+  const Heads at = a.at;
+  const Index d = at.head_dim;
+  const Index half = d / 2;
+  const Index normed_heads = at.heads + at.kv_heads;
+  const float* norms = a.norms == nullptr ? nullptr : widened(a.norms, 2 * d, scratch.row(0));
+  for (Index row = begin; row < end; ++row) {
     const T* in = a.qkv + row * at.all_heads() * d;
     T* out = a.grad_qkv + row * at.all_heads() * d;
-    for (Index h = 0; h < at.heads + at.kv_heads; ++h, in += d, out += d) {
+    const float* cos = at.cos + row % at.length * half;
+    const float* sin = at.sin + row % at.length * half;
+    for (Index h = 0; h < normed_heads; ++h, in += d, out += d) {
       const bool is_q = h < at.heads;
-      const T* weight = a.norms == nullptr ? nullptr : a.norms + (is_q ? 0 : d);
       const T* grad = is_q ? a.grad_q + head_offset(at, row, h, at.heads)
                            : a.grad_k + head_offset(at, row, h - at.heads, at.kv_heads);
-      rotate_back(grad, at.cos + t * half, at.sin + t * half, half, turned);
-      const float* result = turned;
-      if (weight != nullptr) {
-        // The rows of a head are short: its operands are widened first, so that one function serves both
-        // types.
-        float* x_D = weight_D + d;
-        for (Index i = 0; i < d; ++i) {
-          weight_D[i] = widen(weight[i]);
-          x_D[i] = widen(in[i]);
-        }
-        const float rstd = a.rstd[row * (at.heads + at.kv_heads) + h];
-        norm_backward_row<float>(x_D, weight_D, turned, rstd, d, through, sums + (is_q ? 0 : d));
-        result = through;
+      float* result = room(out, scratch.row(2));
+      float* turned = norms == nullptr ? result : scratch.row(3);
+      rotate_back(widened(grad, d, scratch.row(1)), cos, sin, half, turned);
+      if (norms != nullptr) {
+        const float* x = widened(in, d, scratch.row(1));
+        const Index which = is_q ? 0 : d;
+        norm_backward(x, norms + which, turned, a.rstd[row * normed_heads + h], d, scratch.row(4), result,
+                      sums + which);
       }
-      for (Index i = 0; i < d; ++i) narrow(result[i], out[i]);
+      put(result, d, out);
     }
     for (Index h = 0; h < at.kv_heads; ++h, out += d) {
       std::copy_n(a.grad_v + head_offset(at, row, h, at.kv_heads), d, out);
     }
   }
 }
-ISTHMUS_CLONES void run(const SplitHeadsBackward<float>& a, Index begin, Index end, float* sums,
-                        float* scratch) {
-  split_backward_rows(a, begin, end, sums, scratch);
-}
-ISTHMUS_CLONES void run(const SplitHeadsBackward<Bf16>& a, Index begin, Index end, float* sums,
-                        float* scratch) {
-  split_backward_rows(a, begin, end, sums, scratch);
-}
-
-template <class T>
-void split_heads_backward_of(const SplitHeadsBackward<T>& a) {
-  const Index d = a.at.head_dim;
-  BlockSums sums(a.at.rows(), 2 * d);
-  by_blocks(a.at.rows(), [&](Index block, Index begin, Index end) {
-    std::vector<float> scratch(static_cast<std::size_t>(4 * d));
-    run(a, begin, end, sums.of(block), scratch.data());
-  });
-  if (a.norms_gradient != nullptr) sums.add_into(a.norms_gradient);
-}
 
 // ---- attention weights ----
 
 template <class T>
-ISTHMUS_INLINE void causal_softmax_rows(const CausalSoftmax<T>& a, Index begin, Index end,
-                                        float* __restrict scratch) {
+ISTHMUS_INLINE void rows(const CausalSoftmax<T>& a, Index begin, Index end, Scratch& scratch) {
   for (Index row = begin; row < end; ++row) {
-    T* __restrict s = a.scores + row * a.length;
+    T* scores = a.scores + row * a.length;
     const Index n = row % a.length + 1;
-    const float scale = a.scale;
-    const float top = largest(n, [=](Index i) { return widen(s[i]); });
-    for (Index i = 0; i < n; ++i) scratch[i] = exponential((widen(s[i]) - top) * scale);
-    const float inverse = 1.0F / sum_of(n, [=](Index i) { return scratch[i]; });
-    for (Index i = 0; i < n; ++i) narrow(scratch[i] * inverse, s[i]);
-    std::fill(s + n, s + a.length, T{});
+    const float* s = widened(scores, n, scratch.row(0));
+    const float top = largest(s, n);
+    float* weights = room(scores, scratch.row(0));
+    for (Index i = 0; i < n; ++i) weights[i] = exponential((s[i] - top) * a.scale);
+    const float inverse = 1.0F / sum(weights, n);
+    for (Index i = 0; i < n; ++i) weights[i] *= inverse;
+    put(weights, n, scores);
+    std::fill(scores + n, scores + a.length, T{});
   }
-}
-ISTHMUS_CLONES void run(const CausalSoftmax<float>& a, Index begin, Index end, float* scratch) {
-  causal_softmax_rows(a, begin, end, scratch);
-}
-ISTHMUS_CLONES void run(const CausalSoftmax<Bf16>& a, Index begin, Index end, float* scratch) {
-  causal_softmax_rows(a, begin, end, scratch);
-}
-template <class T>
-void causal_softmax_of(const CausalSoftmax<T>& a) {
-  by_blocks(a.rows, [&](Index, Index begin, Index end) {
-    std::vector<float> scratch(static_cast<std::size_t>(a.length));
-    run(a, begin, end, scratch.data());
-  });
 }
 
 template <class T>
-ISTHMUS_INLINE void causal_softmax_backward_rows(const CausalSoftmaxBackward<T>& a, Index begin, Index end) {
+ISTHMUS_INLINE void rows(const CausalSoftmaxBackward<T>& a, Index begin, Index end, Scratch& scratch) {
   for (Index row = begin; row < end; ++row) {
-    const T* __restrict w = a.weights + row * a.length;
-    T* __restrict g = a.grad + row * a.length;
+    T* grad = a.grad + row * a.length;
     const Index n = row % a.length + 1;
-    const float scale = a.scale;
-    const float dot = sum_of(n, [=](Index i) { return widen(w[i]) * widen(g[i]); });
-    for (Index i = 0; i < n; ++i) narrow(scale * (widen(w[i]) * (widen(g[i]) - dot)), g[i]);
-    std::fill(g + n, g + a.length, T{});
+    const float* w = widened(a.weights + row * a.length, n, scratch.row(0));
+    const float* g = widened(grad, n, scratch.row(1));
+    const float mean = dot(w, g, n);
+    float* out = room(grad, scratch.row(1));
+    for (Index i = 0; i < n; ++i) out[i] = a.scale * (w[i] * (g[i] - mean));
+    put(out, n, grad);
+    std::fill(grad + n, grad + a.length, T{});
   }
-}
-ISTHMUS_CLONES void run(const CausalSoftmaxBackward<float>& a, Index begin, Index end) {
-  causal_softmax_backward_rows(a, begin, end);
-}
-ISTHMUS_CLONES void run(const CausalSoftmaxBackward<Bf16>& a, Index begin, Index end) {
-  causal_softmax_backward_rows(a, begin, end);
 }
 
 // ---- feed-forward ----
 
-template <class T>
-ISTHMUS_INLINE void swiglu_rows(const SwiGlu<T>& a, Index begin, Index end) {
-  for (Index row = begin; row < end; ++row) {
-    const T* __restrict gate = a.gate_up + row * 2 * a.channels;
-    const T* __restrict up = gate + a.channels;
-    T* __restrict out = a.out + row * a.channels;
-    for (Index i = 0; i < a.channels; ++i) {
-      const float x = widen(gate[i]);
-      narrow(x / (1.0F + exponential(-x)) * widen(up[i]), out[i]);
-    }
-  }
+ISTHMUS_INLINE void sigmoids(const float* x, Index n, float* out) {
+  for (Index i = 0; i < n; ++i) out[i] = 1.0F / (1.0F + exponential(-x[i]));
 }
-ISTHMUS_CLONES void run(const SwiGlu<float>& a, Index begin, Index end) { swiglu_rows(a, begin, end); }
-ISTHMUS_CLONES void run(const SwiGlu<Bf16>& a, Index begin, Index end) { swiglu_rows(a, begin, end); }
 
 template <class T>
-ISTHMUS_INLINE void swiglu_backward_rows(const SwiGluBackward<T>& a, Index begin, Index end) {
+ISTHMUS_INLINE void rows(const SwiGlu<T>& a, Index begin, Index end, Scratch& scratch) {
+  const Index n = a.channels;
   for (Index row = begin; row < end; ++row) {
-    const T* __restrict gate = a.gate_up + row * 2 * a.channels;
-    const T* __restrict up = gate + a.channels;
-    const T* __restrict grad = a.grad_out + row * a.channels;
-    T* __restrict grad_gate = a.grad_gate_up + row * 2 * a.channels;
-    T* __restrict grad_up = grad_gate + a.channels;
-    for (Index i = 0; i < a.channels; ++i) {
-      const float x = widen(gate[i]);
-      const float g = widen(grad[i]);
-      const float sigmoid = 1.0F / (1.0F + exponential(-x));
-      narrow(g * widen(up[i]) * sigmoid * (1.0F + x * (1.0F - sigmoid)), grad_gate[i]);
-      narrow(g * x * sigmoid, grad_up[i]);
-    }
+    const float* gate = widened(a.gate_up + row * 2 * n, n, scratch.row(0));
+    const float* up = widened(a.gate_up + row * 2 * n + n, n, scratch.row(1));
+    float* out = room(a.out + row * n, scratch.row(2));
+    float* sigmoid = scratch.row(3);
+    sigmoids(gate, n, sigmoid);
+    for (Index i = 0; i < n; ++i) out[i] = gate[i] * sigmoid[i] * up[i];
+    put(out, n, a.out + row * n);
   }
 }
-ISTHMUS_CLONES void run(const SwiGluBackward<float>& a, Index begin, Index end) {
-  swiglu_backward_rows(a, begin, end);
-}
-ISTHMUS_CLONES void run(const SwiGluBackward<Bf16>& a, Index begin, Index end) {
-  swiglu_backward_rows(a, begin, end);
+
+template <class T>
+ISTHMUS_INLINE void rows(const SwiGluBackward<T>& a, Index begin, Index end, Scratch& scratch) {
+  const Index n = a.channels;
+  for (Index row = begin; row < end; ++row) {
+    const float* gate = widened(a.gate_up + row * 2 * n, n, scratch.row(0));
+    const float* up = widened(a.gate_up + row * 2 * n + n, n, scratch.row(1));
+    const float* grad = widened(a.grad_out + row * n, n, scratch.row(2));
+    T* out = a.grad_gate_up + row * 2 * n;
+    float* grad_gate = room(out, scratch.row(3));
+    float* grad_up = room(out + n, scratch.row(4));
+    float* sigmoid = scratch.row(5);
+    sigmoids(gate, n, sigmoid);
+    for (Index i = 0; i < n; ++i) {
+      grad_gate[i] = grad[i] * up[i] * sigmoid[i] * (1.0F + gate[i] * (1.0F - sigmoid[i]));
+    }
+    for (Index i = 0; i < n; ++i) grad_up[i] = grad[i] * gate[i] * sigmoid[i];
+    put(grad_gate, n, out);
+    put(grad_up, n, out + n);
+  }
 }
 
 // ---- loss ----
 
 template <class T>
-ISTHMUS_INLINE double softmax_loss_rows(const SoftmaxLoss<T>& a, Index begin, Index end,
-                                        float* __restrict scratch) {
+ISTHMUS_INLINE double rows(const SoftmaxLoss<T>& a, Index begin, Index end, Scratch& scratch) {
+  const Index n = a.vocab;
   double loss = 0;
   for (Index row = begin; row < end; ++row) {
-    T* __restrict z = a.logits + row * a.vocab;
+    T* logits = a.logits + row * n;
     const auto target = a.targets_N[row];
-    const float top = largest(a.vocab, [=](Index i) { return widen(z[i]); });
-    for (Index i = 0; i < a.vocab; ++i) scratch[i] = exponential(widen(z[i]) - top);
-    const float sum = sum_of(a.vocab, [=](Index i) { return scratch[i]; });
-    loss += std::log(static_cast<double>(sum)) - static_cast<double>(widen(z[target]) - top);
-    const float factor = a.scale / sum;
-    scratch[target] -= sum;
-    for (Index i = 0; i < a.vocab; ++i) narrow(scratch[i] * factor, z[i]);
+    const float* z = widened(logits, n, scratch.row(0));
+    const float top = largest(z, n);
+    const float target_logit = z[target];
+    float* weights = room(logits, scratch.row(0));
+    for (Index i = 0; i < n; ++i) weights[i] = exponential(z[i] - top);
+    const float total = sum(weights, n);
+    loss += std::log(static_cast<double>(total)) - static_cast<double>(target_logit - top);
+    const float factor = a.scale / total;
+    weights[target] -= total;
+    for (Index i = 0; i < n; ++i) weights[i] *= factor;
+    put(weights, n, logits);
   }
   return loss;
 }
-ISTHMUS_CLONES double run(const SoftmaxLoss<float>& a, Index begin, Index end, float* scratch) {
-  return softmax_loss_rows(a, begin, end, scratch);
+
+// One function for each kernel and type: what the compiler makes versions of.
+#define ISTHMUS_RUN(Result, Kernel)                                                             \
+  ISTHMUS_CLONES Result run(const Kernel<float>& a, Index begin, Index end, Scratch& scratch) { \
+    return rows(a, begin, end, scratch);                                                        \
+  }                                                                                             \
+  ISTHMUS_CLONES Result run(const Kernel<Bf16>& a, Index begin, Index end, Scratch& scratch) {  \
+    return rows(a, begin, end, scratch);                                                        \
+  }
+#define ISTHMUS_RUN_SUMMING(Kernel)                                                                        \
+  ISTHMUS_CLONES void run(const Kernel<float>& a, Index begin, Index end, Scratch& scratch, float* sums) { \
+    rows(a, begin, end, scratch, sums);                                                                    \
+  }                                                                                                        \
+  ISTHMUS_CLONES void run(const Kernel<Bf16>& a, Index begin, Index end, Scratch& scratch, float* sums) {  \
+    rows(a, begin, end, scratch, sums);                                                                    \
+  }
+ISTHMUS_RUN(void, AddNorm)
+ISTHMUS_RUN(void, SplitHeads)
+ISTHMUS_RUN(void, CausalSoftmax)
+ISTHMUS_RUN(void, CausalSoftmaxBackward)
+ISTHMUS_RUN(void, SwiGlu)
+ISTHMUS_RUN(void, SwiGluBackward)
+ISTHMUS_RUN(double, SoftmaxLoss)
+ISTHMUS_RUN_SUMMING(AddNormBackward)
+ISTHMUS_RUN_SUMMING(SplitHeadsBackward)
+#undef ISTHMUS_RUN
+#undef ISTHMUS_RUN_SUMMING
+
+/// All rows of a kernel that sums nothing; `width` is the longest row of its scratch.
+template <class Kernel>
+void all_rows(const Kernel& a, Index count, Index width) {
+  by_blocks(count, [&](Index, Index begin, Index end) {
+    Scratch scratch(scratch_rows, width);
+    run(a, begin, end, scratch);
+  });
 }
-ISTHMUS_CLONES double run(const SoftmaxLoss<Bf16>& a, Index begin, Index end, float* scratch) {
-  return softmax_loss_rows(a, begin, end, scratch);
+/// Sums of `sum_width` numbers over the rows go to `out`, which may be null.
+template <class Kernel>
+void all_rows_summing(const Kernel& a, Index count, Index width, Index sum_width, float* out) {
+  BlockSums sums(count, sum_width);
+  by_blocks(count, [&](Index block, Index begin, Index end) {
+    Scratch scratch(scratch_rows, width);
+    run(a, begin, end, scratch, sums.of(block));
+  });
+  if (out != nullptr) sums.add_into(out);
 }
 template <class T>
-double softmax_loss_of(const SoftmaxLoss<T>& a) {
+double loss_of(const SoftmaxLoss<T>& a) {
   std::vector<double> losses(static_cast<std::size_t>((a.rows + row_block - 1) / row_block));
   by_blocks(a.rows, [&](Index block, Index begin, Index end) {
-    std::vector<float> scratch(static_cast<std::size_t>(a.vocab));
-    losses[static_cast<std::size_t>(block)] = run(a, begin, end, scratch.data());
+    Scratch scratch(1, a.vocab);
+    losses[static_cast<std::size_t>(block)] = run(a, begin, end, scratch);
   });
   double loss = 0;
   for (const double part : losses) loss += part;
   return loss;
 }
 
-template <class Operation>
-void by_rows(Index rows, const Operation& a) {
-  by_blocks(rows, [&](Index, Index begin, Index end) { run(a, begin, end); });
-}
-
 }  // namespace
 
-void add_norm(const AddNorm<float>& a) { by_rows(a.rows, a); }
-void add_norm(const AddNorm<Bf16>& a) { by_rows(a.rows, a); }
-void add_norm_backward(const AddNormBackward<float>& a) { add_norm_backward_of(a); }
-void add_norm_backward(const AddNormBackward<Bf16>& a) { add_norm_backward_of(a); }
-void split_heads(const SplitHeads<float>& a) { by_rows(a.at.rows(), a); }
-void split_heads(const SplitHeads<Bf16>& a) { by_rows(a.at.rows(), a); }
-void split_heads_backward(const SplitHeadsBackward<float>& a) { split_heads_backward_of(a); }
-void split_heads_backward(const SplitHeadsBackward<Bf16>& a) { split_heads_backward_of(a); }
-void causal_softmax(const CausalSoftmax<float>& a) { causal_softmax_of(a); }
-void causal_softmax(const CausalSoftmax<Bf16>& a) { causal_softmax_of(a); }
-void causal_softmax_backward(const CausalSoftmaxBackward<float>& a) { by_rows(a.rows, a); }
-void causal_softmax_backward(const CausalSoftmaxBackward<Bf16>& a) { by_rows(a.rows, a); }
-void swiglu(const SwiGlu<float>& a) { by_rows(a.rows, a); }
-void swiglu(const SwiGlu<Bf16>& a) { by_rows(a.rows, a); }
-void swiglu_backward(const SwiGluBackward<float>& a) { by_rows(a.rows, a); }
-void swiglu_backward(const SwiGluBackward<Bf16>& a) { by_rows(a.rows, a); }
-double softmax_loss(const SoftmaxLoss<float>& a) { return softmax_loss_of(a); }
-double softmax_loss(const SoftmaxLoss<Bf16>& a) { return softmax_loss_of(a); }
+void add_norm(const AddNorm<float>& a) { all_rows(a, a.rows, a.channels); }
+void add_norm(const AddNorm<Bf16>& a) { all_rows(a, a.rows, a.channels); }
+void add_norm_backward(const AddNormBackward<float>& a) {
+  all_rows_summing(a, a.rows, a.channels, a.channels, a.weight_gradient_C);
+}
+void add_norm_backward(const AddNormBackward<Bf16>& a) {
+  all_rows_summing(a, a.rows, a.channels, a.channels, a.weight_gradient_C);
+}
+void split_heads(const SplitHeads<float>& a) { all_rows(a, a.at.rows(), 2 * a.at.head_dim); }
+void split_heads(const SplitHeads<Bf16>& a) { all_rows(a, a.at.rows(), 2 * a.at.head_dim); }
+void split_heads_backward(const SplitHeadsBackward<float>& a) {
+  all_rows_summing(a, a.at.rows(), 2 * a.at.head_dim, 2 * a.at.head_dim, a.norms_gradient);
+}
+void split_heads_backward(const SplitHeadsBackward<Bf16>& a) {
+  all_rows_summing(a, a.at.rows(), 2 * a.at.head_dim, 2 * a.at.head_dim, a.norms_gradient);
+}
+void causal_softmax(const CausalSoftmax<float>& a) { all_rows(a, a.rows, a.length); }
+void causal_softmax(const CausalSoftmax<Bf16>& a) { all_rows(a, a.rows, a.length); }
+void causal_softmax_backward(const CausalSoftmaxBackward<float>& a) { all_rows(a, a.rows, a.length); }
+void causal_softmax_backward(const CausalSoftmaxBackward<Bf16>& a) { all_rows(a, a.rows, a.length); }
+void swiglu(const SwiGlu<float>& a) { all_rows(a, a.rows, a.channels); }
+void swiglu(const SwiGlu<Bf16>& a) { all_rows(a, a.rows, a.channels); }
+void swiglu_backward(const SwiGluBackward<float>& a) { all_rows(a, a.rows, a.channels); }
+void swiglu_backward(const SwiGluBackward<Bf16>& a) { all_rows(a, a.rows, a.channels); }
+double softmax_loss(const SoftmaxLoss<float>& a) { return loss_of(a); }
+double softmax_loss(const SoftmaxLoss<Bf16>& a) { return loss_of(a); }
 
 }  // namespace isthmus::trainer::cpu

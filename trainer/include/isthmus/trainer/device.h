@@ -28,9 +28,9 @@ struct Hardware {
 /// where there is none, and for `auto` where an NVIDIA GPU would lie idle: a CPU run there must be asked for.
 [[nodiscard]] Device choose_device(const DeviceConfig& config, const Hardware& hardware);
 
-/// `auto` is bf16 on a GPU and on a CPU with AVX512-BF16 or AMX instructions (there a step of a small model
-/// is about twice as fast as in fp32), else fp32: without them libtorch emulates bf16 and is several times
-/// slower.
+/// `auto` is bf16 on a GPU and on a CPU with AVX512-BF16 or AMX instructions, else fp32: without them
+/// libtorch emulates bf16. (A step of 0.9 M parameters on 32 x 128 tokens takes 0.10 s in bf16 and 0.29 s in
+/// fp32 on one AMD core with AVX512-BF16.)
 [[nodiscard]] Precision choose_precision(const InnerConfig& config, Device device, const Hardware& hardware);
 
 /// Threads of libtorch's and this folder's CPU loops, for the whole process; 0 leaves them as they are.
