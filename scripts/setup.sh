@@ -24,14 +24,12 @@ packages=(
   python3-venv       # the private Python environment, which holds libtorch
   libasio-dev        # sockets and timers
   libssl-dev         # TLS and hashes
-  libcereal-dev      # config structs to YAML and bytes
+  libcereal-dev      # fields of config structs and messages
   libyaml-cpp-dev    # YAML itself
   nlohmann-json3-dev # traces, model files
   libfmt-dev         # text
   libcli11-dev       # the command line
-  libzstd-dev        # compressed chunks
   libsentencepiece-dev # tokenizer
-  sentencepiece      # spm_train, which makes a tokenizer
   libgloo-dev        # headers only: the code is libtorch's own
   libgtest-dev       # tests
   libgmock-dev       # tests: matchers
@@ -40,7 +38,6 @@ packages=(
 )
 test_packages=(
   shellcheck # reads the shell scripts
-  procps     # ps and pkill for tests that stop processes
 )
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
