@@ -15,7 +15,7 @@ namespace isthmus {
 using namespace std::chrono_literals;
 
 /// Longer than anything here takes on a busy machine: only a command that hangs meets it.
-inline constexpr std::chrono::seconds patience{90};
+inline constexpr std::chrono::seconds patience{120};
 
 struct Result {
   int status = 0;  ///< exit status, 128 + signal of a killed process
