@@ -163,7 +163,7 @@ std::string summary_table(const ordered_json& s, const std::string& sample) {
   const double baseline = s["data_parallel_bf16_bits_per_parameter_per_step"];
   row("sent", fmt::format("{} per replica ({} with headers and control)", format_bytes(payload / replicas),
                           format_bytes(total / replicas)));
-  row("", bits > 0 ? fmt::format("{:.3f} bits per parameter and step; bf16 data parallel: {:.1f} ({:.0f} x)",
+  row("", bits > 0 ? fmt::format("{:.3f} bits per parameter and step; bf16 data parallel: {:.1f} ({:.1f} x)",
                                  bits, baseline, baseline / bits)
                    : "nothing");
   row("compute", fmt::format("{:.1f} % of training time; stalled {:.2f} s, warm-up waited {:.1f} s",

@@ -62,8 +62,8 @@ def main():
                               f'fill="{COLOURS.get(name, "#999")}" opacity="{0.45 if flight else 0.95}"/>')
             y += HEIGHT + GAP
         y += 10
-    legend = "".join(f'<rect x="{LEFT + i * 125}" y="6" width="12" height="12" fill="{c}"/>'
-                     f'<text x="{LEFT + i * 125 + 16}" y="16">{n}</text>' for i, (n, c) in enumerate(COLOURS.items()))
+    legend = "".join(f'<rect x="{LEFT + i * 134}" y="6" width="12" height="12" fill="{c}"/>'
+                     f'<text x="{LEFT + i * 134 + 16}" y="16">{n}</text>' for i, (n, c) in enumerate(COLOURS.items()))
     ruler = f'<text x="{LEFT}" y="{y + 12}">{(end - begin) / 1e6:.1f} s: steps {options.from_step} to ' \
             f'{options.from_step + options.steps - 1}</text>'
     print(f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + 10}" height="{y + 24}" '
