@@ -1,5 +1,8 @@
 #include "transport/connection.h"
 
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
 #include <array>
 #include <asio/co_spawn.hpp>
 #include <asio/detached.hpp>
@@ -15,6 +18,8 @@ using asio::use_awaitable;
 
 namespace {
 
+constexpr std::size_t most_unknown = 64;
+
 std::string name_of(const asio::ip::tcp::socket& socket) {
   asio::error_code error;
   const auto endpoint = socket.remote_endpoint(error);
@@ -28,18 +33,26 @@ Bytes bytes_of(const Struct& value) {
   return bytes;
 }
 
+void give_up_after(asio::ip::tcp::socket& socket, Connection::Clock::duration limit) {
+#ifdef TCP_USER_TIMEOUT
+  const auto milliseconds =
+      static_cast<unsigned>(std::chrono::duration_cast<std::chrono::milliseconds>(limit).count());
+  ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
+#endif
+}
+
 }  // namespace
 
-Connection::Connection(asio::ip::tcp::socket socket, WireCounters& counters, Clock::duration hold,
-                       Trace& trace)
+Connection::Connection(asio::ip::tcp::socket socket, WireCounters& counters, LinkOptions link, Trace& trace)
     : socket_(std::move(socket)),
       remote_(name_of(socket_)),
       counters_(counters),
-      hold_(hold),
+      hold_(link.hold),
       trace_(trace),
       wake_(socket_.get_executor()) {
   asio::error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
+  give_up_after(socket_, link.give_up);
   wake_.expires_at(Clock::time_point::max());
 }
 
@@ -125,9 +138,9 @@ asio::awaitable<Connection::Received> Connection::receive(std::size_t limit) {
   co_return received;
 }
 
-ConnectionPtr start_connection(asio::ip::tcp::socket socket, WireCounters& counters,
-                               Connection::Clock::duration hold, Trace& trace) {
-  auto connection = std::make_shared<Connection>(std::move(socket), counters, hold, trace);
+ConnectionPtr start_connection(asio::ip::tcp::socket socket, WireCounters& counters, LinkOptions link,
+                               Trace& trace) {
+  auto connection = std::make_shared<Connection>(std::move(socket), counters, link, trace);
   const auto executor = connection->executor();
   asio::co_spawn(
       executor, [connection] { return connection->write_loop(); }, asio::detached);
@@ -139,6 +152,14 @@ Watchdog::Watchdog(const ConnectionPtr& connection, Connection::Clock::duration 
   timer_.async_wait([connection](const asio::error_code& error) {
     if (!error) connection->close();
   });
+}
+
+void UnknownConnections::add(const ConnectionPtr& connection) {
+  if (waiting_.size() >= most_unknown) {
+    waiting_.front()->close();
+    waiting_.pop_front();
+  }
+  waiting_.push_back(connection);
 }
 
 Frame control_frame(const protocol::ControlMessage& message) {

@@ -19,12 +19,19 @@ struct WireCounters {
   std::atomic<std::uint64_t> total{0};    ///< all bytes written to sockets, TCP/IP headers not counted
 };
 
+/// How all connections of a node behave.
+struct LinkOptions {
+  std::chrono::steady_clock::duration hold{};  ///< every frame waits that long before it is written
+  /// A connection has ended when what was sent stays without TCP's acknowledgement for that long: a link that
+  /// only loses packets would else look alive for a quarter of an hour. 0: the system's own limit.
+  std::chrono::steady_clock::duration give_up{};
+};
+
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `hold` delays every frame by that much before it is written (network.emulate.rtt / 2).
-  Connection(asio::ip::tcp::socket socket, WireCounters& counters, Clock::duration hold, Trace& trace);
+  Connection(asio::ip::tcp::socket socket, WireCounters& counters, LinkOptions link, Trace& trace);
 
   /// Queues a frame; frames leave in order.
   void send(Frame frame);
@@ -68,7 +75,7 @@ using ConnectionPtr = std::shared_ptr<Connection>;
 
 /// Makes the connection and starts its writer.
 [[nodiscard]] ConnectionPtr start_connection(asio::ip::tcp::socket socket, WireCounters& counters,
-                                             Connection::Clock::duration hold, Trace& trace);
+                                             LinkOptions link, Trace& trace);
 
 /// Closes the connection unless it is cancelled (destroyed) within the time: nobody may keep us waiting
 /// half-known.
@@ -78,6 +85,34 @@ class Watchdog {
 
  private:
   asio::steady_timer timer_;
+};
+
+/// Connections that have not said who they are. There are never more than a few: the newest pushes out the
+/// oldest, so that strangers who only sit there keep nobody out.
+class UnknownConnections {
+ public:
+  void add(const ConnectionPtr& connection);
+  void remove(const ConnectionPtr& connection) { std::erase(waiting_, connection); }
+
+  /// Counts a connection while it lives. Shares the list, which may be gone otherwise when the last coroutine
+  /// is.
+  class Guest {
+   public:
+    Guest(std::shared_ptr<UnknownConnections> list, ConnectionPtr connection)
+        : list_(std::move(list)), connection_(std::move(connection)) {
+      list_->add(connection_);
+    }
+    ~Guest() { list_->remove(connection_); }
+    Guest(const Guest&) = delete;
+    Guest& operator=(const Guest&) = delete;
+
+   private:
+    std::shared_ptr<UnknownConnections> list_;
+    ConnectionPtr connection_;
+  };
+
+ private:
+  std::deque<ConnectionPtr> waiting_;  ///< oldest first
 };
 
 [[nodiscard]] Frame control_frame(const protocol::ControlMessage& message);

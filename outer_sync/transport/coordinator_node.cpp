@@ -27,7 +27,6 @@ namespace {
 constexpr auto hello_time_limit = 10s;
 constexpr auto tick_every = 100ms;
 constexpr auto farewell_limit = 1s;
-constexpr std::size_t most_unknown = 64;
 
 Time now() { return std::chrono::duration_cast<Time>(Clock::now().time_since_epoch()); }
 Time to_time(const config::Duration& duration) {
@@ -55,8 +54,7 @@ class CoordinatorNode::Impl {
   Impl(const NetworkConfig& network, CoordinatorOptions options, CoordinatorObserver& observer)
       : observer_(observer),
         machine_(complete(std::move(options), network), now()),
-        hold_(std::chrono::duration_cast<Clock::duration>(
-            std::chrono::duration<double>(network.emulate.rtt.seconds / 2))),
+        link_{.hold = to_time(network.emulate.rtt) / 2, .give_up = to_time(network.detect_timeout)},
         acceptor_(listen_at(io_, network.coordinator, "network.coordinator")),
         stranger_line_([&observer](const std::string& line) { observer.message(line); }) {}
 
@@ -87,8 +85,7 @@ class CoordinatorNode::Impl {
         co_await pause.async_wait(use_awaitable);
         continue;
       }
-      if (unknown_ >= most_unknown) continue;  // the socket closes here
-      asio::co_spawn(io_, serve(start_connection(std::move(socket), counters_, hold_, trace_)),
+      asio::co_spawn(io_, serve(start_connection(std::move(socket), counters_, link_, trace_)),
                      asio::detached);
     }
   }
@@ -114,9 +111,8 @@ class CoordinatorNode::Impl {
   }
 
   asio::awaitable<void> hear_hello(ConnectionId id, const ConnectionPtr& connection) {
-    ++unknown_;
-    const std::shared_ptr<void> known(nullptr, [this](void*) { --unknown_; });
-    const Watchdog watchdog(connection, hello_time_limit);
+    const UnknownConnections::Guest guest(unknown_, connection);
+    const Watchdog watchdog(connection, hello_time_limit + 2 * link_.hold);
     const auto frame = co_await connection->receive(unauthenticated_limit);
     hear(id, frame);
   }
@@ -135,7 +131,7 @@ class CoordinatorNode::Impl {
       act();
     }
     // What was sent last must leave before the process does; members close once they have read it.
-    const auto give_up = Clock::now() + farewell_limit + 2 * hold_;
+    const auto give_up = Clock::now() + farewell_limit + 2 * link_.hold;
     while (!connections_.empty() && Clock::now() < give_up) {
       asio::steady_timer timer(io_, 10ms);
       co_await timer.async_wait(use_awaitable);
@@ -165,13 +161,13 @@ class CoordinatorNode::Impl {
 
   CoordinatorObserver& observer_;
   Coordinator machine_;
-  Clock::duration hold_;
+  LinkOptions link_;
   asio::io_context io_;
   asio::ip::tcp::acceptor acceptor_;
   WireCounters counters_;
   Trace trace_;
   LineLimiter stranger_line_;
-  std::size_t unknown_ = 0;
+  std::shared_ptr<UnknownConnections> unknown_ = std::make_shared<UnknownConnections>();
   ConnectionId next_id_ = 1;
   std::map<ConnectionId, ConnectionPtr> connections_;
   std::optional<Ended> ended_;

@@ -42,7 +42,8 @@ static_assert(sizeof(ChunkHeader) == 24);
   return {header.round, header.chunk, header.sender, static_cast<protocol::ChunkKind>(header.kind)};
 }
 
-/// First frame on a bulk connection: shows that the dialler belongs to this run and says which lane this is.
+/// First frame on a bulk connection, and the first that comes back: each end shows that it belongs to this
+/// run, and that it is the member meant. A lane is up once both have.
 struct PeerHello {
   Digest token;
   protocol::ViewNumber view = 0;

@@ -30,4 +30,17 @@ Address bound_address(const asio::ip::tcp::acceptor& acceptor) {
   return {endpoint.address().to_string(), endpoint.port()};
 }
 
+Address advertised_address(const std::string& advertise, const Address& bound) {
+  auto address = advertise.empty() ? bound : parse_address(advertise, "network.advertise");
+  if (address.port == 0) address.port = bound.port;
+  asio::error_code not_numeric;
+  const auto numeric = asio::ip::make_address(address.host, not_numeric);
+  if (!not_numeric && numeric.is_unspecified()) {
+    throw Error(ErrorKind::config,
+                "peers cannot dial " + address.to_string() +
+                    "; set network.advertise to the HOST:PORT at which they reach this worker");
+  }
+  return address;
+}
+
 }  // namespace isthmus::outer_sync::transport

@@ -16,4 +16,8 @@ namespace isthmus::outer_sync::transport {
 /// The address a listener is really bound to.
 [[nodiscard]] Address bound_address(const asio::ip::tcp::acceptor& acceptor);
 
+/// What peers dial: `advertise`, with the bound port in place of port 0; the bound address where it is empty.
+/// Throws Error(config) when nobody could dial that.
+[[nodiscard]] Address advertised_address(const std::string& advertise, const Address& bound);
+
 }  // namespace isthmus::outer_sync::transport

@@ -62,9 +62,8 @@ class MemberNode::Impl final : public PeerMesh::Handler {
         codecs_(codecs),
         trace_(trace),
         reducer_(layout, codecs, error_feedback),
-        hold_(to_duration(network.emulate.rtt) / 2),
-        acceptor_address_(),
-        mesh_(io_, bind(), static_cast<std::size_t>(network.lanes), counters_, hold_, trace, *this),
+        link_{.hold = to_duration(network.emulate.rtt) / 2, .give_up = to_duration(network.detect_timeout)},
+        mesh_(io_, bind(), static_cast<std::size_t>(network.lanes), counters_, link_, trace, *this),
         heartbeat_timer_(io_),
         work_(asio::make_work_guard(io_)),
         codec_pool_(1),
@@ -73,18 +72,16 @@ class MemberNode::Impl final : public PeerMesh::Handler {
   ~Impl() override {
     io_.stop();
     io_thread_.join();
+    codec_pool_.stop();
     codec_pool_.join();
   }
 
   // ---- called by the trainer's thread ----
 
-  std::string advertised() const {
-    return network_.advertise.empty() ? acceptor_address_.to_string() : network_.advertise;
-  }
+  std::string advertised() const { return advertised_.to_string(); }
 
   std::uint64_t join(Hello hello) {
     hello.member.address = advertised();
-    name_ = hello.member.name;
     asio::co_spawn(
         io_, [this, hello] { return control_loop(hello); }, asio::detached);
     std::unique_lock lock(meet_.mutex);
@@ -92,8 +89,13 @@ class MemberNode::Impl final : public PeerMesh::Handler {
     return meet_.seal->resume_step;
   }
 
+  ViewNumber seal_view() {
+    const std::lock_guard lock(meet_.mutex);
+    return meet_.seal->view;
+  }
+
   View activate(const std::vector<FragmentState>& fragments, const Digest& parameters) {
-    Sealed sealed{.view = meet_.seal->view,
+    Sealed sealed{.view = seal_view(),
                   .layout = {layout_.fragments().begin(), layout_.fragments().end()},
                   .chunk_elements = layout_.chunk_elements(),
                   .fragments = fragments,
@@ -177,6 +179,9 @@ class MemberNode::Impl final : public PeerMesh::Handler {
     member_->repeat_to(peer, [&](const ChunkKey& key) { return mesh_.lane_of(key.chunk) == lane; });
     act();
   }
+  void on_broken_peer(MemberIndex peer, const std::string& why) override {
+    fail(Error(ErrorKind::network, member_->view().members[peer].name + " breaks the protocol: " + why));
+  }
   void on_message(const std::string& text) override {
     // One line on standard error per event; the limiter keeps strangers from filling a disk.
     std::fprintf(stderr, "%s: %s\n", name_.empty() ? "worker" : name_.c_str(), text.c_str());
@@ -191,7 +196,7 @@ class MemberNode::Impl final : public PeerMesh::Handler {
 
   asio::ip::tcp::acceptor bind() {
     auto acceptor = listen_at(io_, network_.listen, "network.listen");
-    acceptor_address_ = bound_address(acceptor);
+    advertised_ = advertised_address(network_.advertise, bound_address(acceptor));
     return acceptor;
   }
 
@@ -245,6 +250,7 @@ class MemberNode::Impl final : public PeerMesh::Handler {
   }
 
   asio::awaitable<void> control_loop(Hello hello) {
+    name_ = hello.member.name;  // here, on the thread that reads it
     std::string why = "its connection closed";
     try {
       control_ = co_await dial_coordinator();
@@ -282,7 +288,7 @@ class MemberNode::Impl final : public PeerMesh::Handler {
                                                              asio::redirect_error(use_awaitable, error));
       asio::ip::tcp::socket socket(io_);
       if (!error) co_await asio::async_connect(socket, endpoints, asio::redirect_error(use_awaitable, error));
-      if (!error) co_return start_connection(std::move(socket), counters_, hold_, trace_);
+      if (!error) co_return start_connection(std::move(socket), counters_, link_, trace_);
       if (Clock::now() > give_up) {
         throw Error(ErrorKind::network,
                     "no connection within network.join_timeout (" + error.message() + ")");
@@ -339,7 +345,7 @@ class MemberNode::Impl final : public PeerMesh::Handler {
       heartbeat_timer_.expires_after(to_duration(network_.heartbeat));
       co_await heartbeat_timer_.async_wait(use_awaitable);
       send_control(heartbeat());
-      const auto limit = to_duration(network_.detect_timeout) + 2 * hold_;
+      const auto limit = to_duration(network_.detect_timeout) + 2 * link_.hold;
       if (Clock::now() - heard_ > limit) {
         fail(Error(ErrorKind::network, "the coordinator at " + network_.coordinator +
                                            " is silent for longer than network.detect_timeout"));
@@ -374,10 +380,10 @@ class MemberNode::Impl final : public PeerMesh::Handler {
   CodecPlan codecs_;
   Trace& trace_;
   Reducer reducer_;
-  Clock::duration hold_;
+  LinkOptions link_;
   std::string name_;
   asio::io_context io_;
-  Address acceptor_address_;
+  Address advertised_;
   PeerMesh mesh_;
   asio::steady_timer heartbeat_timer_;
   ConnectionPtr control_;

@@ -18,18 +18,8 @@ using namespace std::chrono_literals;
 
 namespace {
 constexpr auto hello_time_limit = 10s;
-constexpr std::size_t most_unknown = 64;
 constexpr auto redial_after = 100ms;
-
-struct Counted {
-  explicit Counted(std::shared_ptr<std::size_t> count) : count_(std::move(count)) { ++*count_; }
-  ~Counted() { --*count_; }
-  Counted(const Counted&) = delete;
-  Counted& operator=(const Counted&) = delete;
-
- private:
-  std::shared_ptr<std::size_t> count_;
-};
+constexpr std::size_t most_breaches = 5;
 
 ChunkHeader chunk_header(const Bytes& head) {
   ChunkHeader header{};
@@ -51,12 +41,12 @@ void LineLimiter::operator()(const std::string& line) {
 }
 
 PeerMesh::PeerMesh(asio::io_context& io, asio::ip::tcp::acceptor acceptor, std::size_t lanes,
-                   WireCounters& counters, Connection::Clock::duration hold, Trace& trace, Handler& handler)
+                   WireCounters& counters, LinkOptions link, Trace& trace, Handler& handler)
     : io_(io),
       acceptor_(std::move(acceptor)),
       lanes_(lanes),
       counters_(counters),
-      hold_(hold),
+      link_(link),
       trace_(trace),
       handler_(handler),
       stranger_line_([&handler](const std::string& line) { handler.on_message(line); }),
@@ -71,7 +61,8 @@ void PeerMesh::start(const protocol::View& view, MemberIndex self, const Digest&
   token_ = token;
   frame_limit_ = frame_limit;
   for (const auto& member : view.members) {
-    peers_.push_back({member.address, std::vector<ConnectionPtr>(lanes_), Connection::Clock::now()});
+    peers_.push_back(
+        {member.name, member.address, std::vector<ConnectionPtr>(lanes_), Connection::Clock::now(), 0});
   }
   started_ = true;
   started_event_.cancel();
@@ -108,8 +99,7 @@ asio::awaitable<void> PeerMesh::accept_loop() {
       co_await pause.async_wait(use_awaitable);
       continue;
     }
-    if (*unknown_ >= most_unknown) continue;  // the socket closes here
-    asio::co_spawn(io_, welcome(start_connection(std::move(socket), counters_, hold_, trace_)),
+    asio::co_spawn(io_, welcome(start_connection(std::move(socket), counters_, link_, trace_)),
                    asio::detached);
   }
 }
@@ -117,15 +107,19 @@ asio::awaitable<void> PeerMesh::accept_loop() {
 asio::awaitable<void> PeerMesh::welcome(ConnectionPtr connection) {
   PeerHello hello;
   try {
-    const Counted counted(unknown_);
-    const Watchdog watchdog(connection, hello_time_limit);
+    const UnknownConnections::Guest guest(unknown_, connection);
+    if (!started_) started_event_.cancel();  // whoever was pushed out need not wait for the view
+    const Watchdog watchdog(connection, hello_time_limit + 2 * link_.hold);
     const auto frame = co_await connection->receive(unauthenticated_limit);
+    if (frame.type != FrameType::peer_hello) throw Error(ErrorKind::network, "its first frame is no hello");
     // A peer may hear of the view before we do.
     while (!started_ && connection->open()) {
       asio::error_code woken;
       co_await started_event_.async_wait(asio::redirect_error(use_awaitable, woken));
     }
     hello = check_hello(frame);
+    if (hello.from >= self_) throw Error(ErrorKind::network, "it is not its part to dial");
+    connection->send(hello_to(hello.from, hello.lane));
   } catch (const Error& error) {
     stranger_line_("dropped a connection from " + connection->remote() + ": " + error.what());
     connection->close();
@@ -138,11 +132,16 @@ asio::awaitable<void> PeerMesh::welcome(ConnectionPtr connection) {
   co_await serve(hello.from, hello.lane, std::move(connection));
 }
 
+Frame PeerMesh::hello_to(MemberIndex peer, std::size_t lane) const {
+  return {FrameType::peer_hello,
+          to_bytes(PeerHello{token_, view_, self_, peer, static_cast<std::uint16_t>(lane)}), nullptr};
+}
+
 PeerHello PeerMesh::check_hello(const Connection::Received& frame) const {
   if (frame.type != FrameType::peer_hello) throw Error(ErrorKind::network, "its first frame is no hello");
   const auto hello = from_bytes<PeerHello>(frame.body);
   const bool proper = hello.token == token_ && hello.view == view_ && hello.to == self_ &&
-                      hello.from < self_ && hello.lane < lanes_;
+                      hello.from < peers_.size() && hello.lane < lanes_;
   if (!proper) throw Error(ErrorKind::network, "its hello is not of this run, view or member");
   return hello;
 }
@@ -159,15 +158,29 @@ asio::awaitable<void> PeerMesh::dial_loop(MemberIndex peer, std::size_t lane) {
     asio::ip::tcp::socket socket(io_);
     if (!error) co_await asio::async_connect(socket, endpoints, asio::redirect_error(use_awaitable, error));
     if (!error) {
-      auto connection = start_connection(std::move(socket), counters_, hold_, trace_);
-      connection->send({FrameType::peer_hello,
-                        to_bytes(PeerHello{token_, view_, self_, peer, static_cast<std::uint16_t>(lane)}),
-                        nullptr});
-      co_await serve(peer, lane, std::move(connection));
+      co_await introduce(start_connection(std::move(socket), counters_, link_, trace_), peer, lane);
     }
     asio::steady_timer pause(io_, redial_after);
     co_await pause.async_wait(use_awaitable);
   }
+}
+
+/// Whoever listens there may be anybody: the lane is up only once the peer has answered.
+asio::awaitable<void> PeerMesh::introduce(ConnectionPtr connection, MemberIndex peer, std::size_t lane) {
+  try {
+    const Watchdog watchdog(connection, hello_time_limit + 2 * link_.hold);
+    connection->send(hello_to(peer, lane));
+    const auto answer = check_hello(co_await connection->receive(unauthenticated_limit));
+    if (answer.from != peer || answer.lane != lane) throw Error(ErrorKind::network, "it is another member");
+  } catch (const Error& error) {
+    stranger_line_("no member answers at " + connection->remote() + ": " + error.what());
+    connection->close();
+    co_return;
+  } catch (const asio::system_error&) {
+    connection->close();
+    co_return;
+  }
+  co_await serve(peer, lane, std::move(connection));
 }
 
 // ---- either way ----
@@ -180,8 +193,9 @@ asio::awaitable<void> PeerMesh::serve(MemberIndex peer, std::size_t lane, Connec
   try {
     for (;;) take(peer, co_await connection->receive(frame_limit_));
   } catch (const Error& error) {
-    stranger_line_("dropped a connection of member " + std::to_string(peer) + " (" + connection->remote() +
+    stranger_line_("dropped a connection of " + peers_[peer].name + " (" + connection->remote() +
                    "): " + error.what());
+    if (++peers_[peer].breaches >= most_breaches) handler_.on_broken_peer(peer, error.what());
   } catch (const asio::system_error&) {
     // A broken lane is dialled again; a peer that stays away is noticed by `lost`.
   }

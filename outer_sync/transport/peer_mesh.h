@@ -38,11 +38,13 @@ class PeerMesh {
                         const protocol::ChunkKey& key) = 0;
     /// A lane is there (again): what was not acknowledged on it must be repeated.
     virtual void on_lane_up(protocol::MemberIndex peer, std::size_t lane) = 0;
+    /// The peer broke the protocol again and again: dialling once more will not mend it.
+    virtual void on_broken_peer(protocol::MemberIndex peer, const std::string& why) = 0;
     virtual void on_message(const std::string& text) = 0;
   };
 
   PeerMesh(asio::io_context& io, asio::ip::tcp::acceptor acceptor, std::size_t lanes, WireCounters& counters,
-           Connection::Clock::duration hold, Trace& trace, Handler& handler);
+           LinkOptions link, Trace& trace, Handler& handler);
 
   /// Dials the peers and lets in those that dial. No frame of a peer is longer than `frame_limit`.
   void start(const protocol::View& view, protocol::MemberIndex self, const Digest& token,
@@ -56,16 +58,20 @@ class PeerMesh {
 
  private:
   struct Peer {
-    std::string address;
+    std::string name, address;
     std::vector<ConnectionPtr> lanes;
     Connection::Clock::time_point last_up;
+    std::size_t breaches = 0;  ///< of the protocol
   };
 
   [[nodiscard]] asio::awaitable<void> accept_loop();
   [[nodiscard]] asio::awaitable<void> welcome(ConnectionPtr connection);
   [[nodiscard]] asio::awaitable<void> dial_loop(protocol::MemberIndex peer, std::size_t lane);
+  [[nodiscard]] asio::awaitable<void> introduce(ConnectionPtr connection, protocol::MemberIndex peer,
+                                                std::size_t lane);
   [[nodiscard]] asio::awaitable<void> serve(protocol::MemberIndex peer, std::size_t lane,
                                             ConnectionPtr connection);
+  [[nodiscard]] Frame hello_to(protocol::MemberIndex peer, std::size_t lane) const;
   [[nodiscard]] PeerHello check_hello(const Connection::Received& frame) const;
   void take(protocol::MemberIndex peer, Connection::Received frame);
 
@@ -73,13 +79,11 @@ class PeerMesh {
   asio::ip::tcp::acceptor acceptor_;
   std::size_t lanes_;
   WireCounters& counters_;
-  Connection::Clock::duration hold_;
+  LinkOptions link_;
   Trace& trace_;
   Handler& handler_;
   LineLimiter stranger_line_;
-  /// Connections that have not said who they are; shared with coroutines that may outlive this object's
-  /// members.
-  std::shared_ptr<std::size_t> unknown_ = std::make_shared<std::size_t>(0);
+  std::shared_ptr<UnknownConnections> unknown_ = std::make_shared<UnknownConnections>();
 
   bool started_ = false;
   asio::steady_timer started_event_;

@@ -155,22 +155,25 @@ Replicas::Replicas(OuterConfig config, FragmentLayout layout, Table table,
   network_.begin(replicas_.front()->loop.fragments());
 }
 
+void mock_step(OuterLoop& loop, PlainParameters& local, const FragmentLayout& layout,
+               const Replicas::Table& table, std::size_t m) {
+  std::vector<float> change(local.values.size(), 0.0F);
+  for (const auto& fragment : layout.fragments()) {
+    for (auto i = fragment.begin; i < fragment.end(); ++i) change[i] = table(m, loop.step() + 1, i);
+  }
+  const bool synchronous = loop.synchronous();
+  if (synchronous) loop.average_gradients(change);
+  for (std::size_t i = 0; i < change.size(); ++i)
+    local.values[i] += synchronous ? -Replicas::warmup_rate * change[i] : change[i];
+  loop.after_step();
+}
+
 void Replicas::step(std::size_t m) {
   auto& replica = *replicas_[m];
-  auto& values = replica.local.values;
-  const auto step = replica.loop.step() + 1;
-  std::vector<float> table(values.size(), 0.0F);
-  for (const auto& fragment : layout_.fragments()) {
-    for (auto i = fragment.begin; i < fragment.end(); ++i) table[i] = table_(m, step, i);
-  }
-  const bool synchronous = replica.loop.synchronous();
-  if (synchronous) replica.loop.average_gradients(table);
-  for (std::size_t i = 0; i < values.size(); ++i)
-    values[i] += synchronous ? -warmup_rate * table[i] : table[i];
-  replica.loop.after_step();
+  mock_step(replica.loop, replica.local, layout_, table_, m);
   const auto global = replica.loop.global_parameters();
   replica.globals.emplace_back(global.begin(), global.end());
-  replica.locals.push_back(values);
+  replica.locals.push_back(replica.local.values);
 }
 
 void Replicas::in_parallel(const std::function<void(std::size_t)>& work) {

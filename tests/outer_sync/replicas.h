@@ -113,6 +113,10 @@ class Replicas {
   std::vector<std::unique_ptr<Replica>> replicas_;
 };
 
+/// One inner step of the mock, the outer loop's part included.
+void mock_step(OuterLoop& loop, PlainParameters& local, const FragmentLayout& layout,
+               const Replicas::Table& table, std::size_t m);
+
 /// A pseudo-random table, the same on every machine: values in [-1, 1).
 [[nodiscard]] inline float random_step(std::size_t m, std::uint64_t step, std::size_t i) {
   return 2 * random_unit(7 + m, step, i) - 1;

@@ -1,0 +1,101 @@
+#include "forwarder.h"
+
+#include <array>
+#include <asio/co_spawn.hpp>
+#include <asio/detached.hpp>
+#include <asio/post.hpp>
+#include <asio/redirect_error.hpp>
+#include <asio/use_awaitable.hpp>
+#include <asio/write.hpp>
+#include <future>
+
+#include "isthmus/base/random.h"
+#include "isthmus/outer_sync/transport/address.h"
+
+namespace isthmus::outer_sync {
+
+using asio::use_awaitable;
+using asio::ip::tcp;
+
+struct Forwarder::Pair {
+  Pair(tcp::socket from, tcp::socket to) : client(std::move(from)), server(std::move(to)) {}
+  void close() {
+    asio::error_code ignored;
+    client.close(ignored);
+    server.close(ignored);
+  }
+  tcp::socket client, server;
+  std::size_t left = SIZE_MAX;  ///< bytes until it breaks
+};
+
+Forwarder::Forwarder(const std::string& target) : acceptor_(io_, {asio::ip::make_address("127.0.0.1"), 0}) {
+  const auto address = parse_address(target, "target");
+  target_ = {asio::ip::make_address(address.host), address.port};
+  asio::co_spawn(io_, accept_loop(), asio::detached);
+  thread_ = std::thread([this] { io_.run(); });
+}
+
+Forwarder::~Forwarder() {
+  io_.stop();
+  thread_.join();
+}
+
+std::string Forwarder::address() const {
+  return "127.0.0.1:" + std::to_string(acceptor_.local_endpoint().port());
+}
+
+void Forwarder::cut() {
+  std::promise<void> done;
+  asio::post(io_, [&] {
+    for (const auto& weak : pairs_) {
+      if (const auto pair = weak.lock()) pair->close();
+    }
+    pairs_.clear();
+    done.set_value();
+  });
+  done.get_future().wait();
+}
+
+asio::awaitable<void> Forwarder::accept_loop() {
+  for (;;) {
+    asio::error_code error;
+    auto client = co_await acceptor_.async_accept(asio::redirect_error(use_awaitable, error));
+    if (error) co_return;
+    ++connections_;
+    if (!refuse_) asio::co_spawn(io_, carry(std::move(client)), asio::detached);
+  }
+}
+
+asio::awaitable<void> Forwarder::carry(tcp::socket client) {
+  tcp::socket server(io_);
+  asio::error_code error;
+  co_await server.async_connect(target_, asio::redirect_error(use_awaitable, error));
+  if (error) co_return;
+  const auto pair = std::make_shared<Pair>(std::move(client), std::move(server));
+  if (const std::size_t most = cut_within_) pair->left = 1 + random_bits(5, 0, connections_) % most;
+  pairs_.push_back(pair);
+  asio::co_spawn(io_, pump(pair, true), asio::detached);
+  asio::co_spawn(io_, pump(pair, false), asio::detached);
+}
+
+asio::awaitable<void> Forwarder::pump(std::shared_ptr<Pair> pair, bool forth) {
+  auto& from = forth ? pair->client : pair->server;
+  auto& to = forth ? pair->server : pair->client;
+  std::array<char, 4096> buffer;
+  asio::error_code error;
+  while (!error) {
+    auto n = co_await from.async_read_some(asio::buffer(buffer), asio::redirect_error(use_awaitable, error));
+    if (error || silent_) continue;
+    n = std::min(n, pair->left);
+    pair->left -= n;
+    co_await asio::async_write(to, asio::buffer(buffer, n), asio::redirect_error(use_awaitable, error));
+    if (pair->left == 0) break;
+  }
+  if (silent_) {
+    silent_pairs_.push_back(pair);
+  } else {
+    pair->close();
+  }
+}
+
+}  // namespace isthmus::outer_sync

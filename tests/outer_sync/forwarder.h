@@ -1,0 +1,52 @@
+#pragma once
+// A TCP forwarder on loopback that cuts, refuses or silences the connections it carries.
+
+#include <asio/awaitable.hpp>
+#include <asio/io_context.hpp>
+#include <asio/ip/tcp.hpp>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace isthmus::outer_sync {
+
+class Forwarder {
+ public:
+  /// Forwards to 127.0.0.1-style HOST:PORT, which need not be open yet.
+  explicit Forwarder(const std::string& target);
+  ~Forwarder();
+  Forwarder(const Forwarder&) = delete;
+  Forwarder& operator=(const Forwarder&) = delete;
+
+  [[nodiscard]] std::string address() const;
+  /// Connections taken so far.
+  [[nodiscard]] std::size_t connections() const { return connections_; }
+
+  /// Closes all connections; returns when they are closed.
+  void cut();
+  /// Each connection from now on breaks after between 1 and `most` bytes; 0: none does.
+  void cut_within(std::size_t most) { cut_within_ = most; }
+  /// Connections from now on are closed at once.
+  void refuse() { refuse_ = true; }
+  /// Nothing passes any more, and nobody is told.
+  void silence() { silent_ = true; }
+
+ private:
+  struct Pair;
+  [[nodiscard]] asio::awaitable<void> accept_loop();
+  [[nodiscard]] asio::awaitable<void> carry(asio::ip::tcp::socket client);
+  [[nodiscard]] asio::awaitable<void> pump(std::shared_ptr<Pair> pair, bool forth);
+
+  asio::io_context io_;
+  asio::ip::tcp::acceptor acceptor_;
+  asio::ip::tcp::endpoint target_;
+  std::vector<std::weak_ptr<Pair>> pairs_;
+  std::vector<std::shared_ptr<Pair>> silent_pairs_;  ///< neither end may see the other one's close
+  std::atomic<std::size_t> connections_ = 0, cut_within_ = 0;
+  std::atomic<bool> refuse_ = false, silent_ = false;
+  std::thread thread_;
+};
+
+}  // namespace isthmus::outer_sync

@@ -1,0 +1,81 @@
+#pragma once
+// A blocking connection that says whatever the test wants: strangers, and members that break the rules.
+
+#include <asio/io_context.hpp>
+#include <asio/ip/tcp.hpp>
+#include <asio/read.hpp>
+#include <asio/write.hpp>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "isthmus/base/error.h"
+#include "isthmus/outer_sync/transport/address.h"
+#include "transport/connection.h"
+#include "transport/frame.h"
+
+namespace isthmus::outer_sync {
+
+class RawPeer {
+ public:
+  explicit RawPeer(const std::string& address) : socket_(io_) {
+    const auto to = parse_address(address, "address");
+    socket_.connect({asio::ip::make_address(to.host), to.port});
+    timeval limit{.tv_sec = 20, .tv_usec = 0};  // so that a test fails in place of hanging
+    ::setsockopt(socket_.native_handle(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  }
+
+  void say(std::span<const std::byte> bytes) {
+    asio::error_code ignored;  // it may have hung up already
+    asio::write(socket_, asio::buffer(bytes.data(), bytes.size()), ignored);
+  }
+  void say(std::string_view text) { say(std::as_bytes(std::span(text.data(), text.size()))); }
+  void say(const transport::Frame& frame) {
+    const auto body = frame.body ? *frame.body : Bytes();
+    const transport::FrameHeader header{
+        .type = frame.type, .length = static_cast<std::uint32_t>(frame.head.size() + body.size())};
+    say(std::as_bytes(std::span(&header, 1)));
+    say(std::span(frame.head));
+    say(std::span(body));
+  }
+  void say(const protocol::ControlMessage& message) { say(transport::control_frame(message)); }
+
+  /// The next frame; nothing when the other end has hung up. Fails with an exception when neither comes.
+  std::optional<transport::Frame> hear() {
+    transport::FrameHeader header;
+    if (!read(&header, sizeof header)) return std::nullopt;
+    transport::Frame frame{header.type, Bytes(header.length), nullptr};
+    if (!read(frame.head.data(), frame.head.size())) return std::nullopt;
+    return frame;
+  }
+  /// Waits for a control message of this kind and skips others.
+  template <class Message>
+  Message hear_control() {
+    while (const auto frame = hear()) {
+      const auto message = protocol::decode_control(frame->head);
+      if (const auto* wanted = std::get_if<Message>(&message)) return *wanted;
+    }
+    throw std::runtime_error("the coordinator hung up");
+  }
+  /// Whether the other end hangs up, whatever it says before.
+  bool is_dropped() {
+    while (hear()) {
+    }
+    return true;
+  }
+
+ private:
+  bool read(void* data, std::size_t size) {
+    asio::error_code error;
+    asio::read(socket_, asio::buffer(data, size), error);
+    if (error == asio::error::would_block || error == asio::error::try_again)
+      throw std::runtime_error("neither an answer nor the end of the connection came");
+    return !error;
+  }
+
+  asio::io_context io_;
+  asio::ip::tcp::socket socket_;
+};
+
+}  // namespace isthmus::outer_sync

@@ -1,0 +1,250 @@
+// What is lost is noticed in time, and whoever reads the message knows what to do.
+
+#include <gmock/gmock.h>
+
+#include <chrono>
+
+#include "forwarder.h"
+#include "isthmus/outer_sync/transport/address.h"
+#include "network_run.h"
+
+namespace isthmus::outer_sync {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+constexpr std::uint64_t for_ever = 1'000'000'000;
+
+NetworkRun::Options endless(std::size_t members, double detect_timeout = 30) {
+  NetworkRun::Options options;
+  options.members = members;
+  options.steps = for_ever;
+  options.detect_timeout = detect_timeout;
+  return options;
+}
+
+std::string error_of(const NetworkRun& run, std::size_t m) {
+  return run.result(m).error ? run.result(m).error->what() : "no error";
+}
+
+/// The words with which a node refuses to be made.
+template <class Make>
+std::string refusal(Make make) {
+  try {
+    make();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::config);
+    return error.what();
+  }
+  return "accepted";
+}
+
+// ---- before the run ----
+
+class OneMember : public testing::Test {
+ protected:
+  std::unique_ptr<MemberNode> make() {
+    return std::make_unique<MemberNode>(network, layout, codecs, false, trace);
+  }
+
+  NetworkConfig network;
+  FragmentLayout layout{{{0, 32}}, 16};
+  protocol::CodecPlan codecs;
+  Trace trace;
+};
+
+TEST_F(OneMember, APortInUseIsNamed) {
+  const auto first = make();
+  network.listen = first->advertised();
+  EXPECT_THAT(refusal([&] { make(); }), AllOf(HasSubstr(network.listen), HasSubstr("network.listen"),
+                                              HasSubstr("choose another port")));
+}
+
+TEST_F(OneMember, WhatPeersCannotDialIsRefused) {
+  network.listen = "0.0.0.0:0";
+  EXPECT_THAT(refusal([&] { make(); }), AllOf(HasSubstr("0.0.0.0"), HasSubstr("network.advertise")));
+  network.advertise = "us.example";
+  EXPECT_THAT(refusal([&] { make(); }), AllOf(HasSubstr("network.advertise"), HasSubstr("HOST:PORT")));
+  network.advertise = "us.example:7001";
+  EXPECT_EQ(make()->advertised(), "us.example:7001");
+}
+
+TEST_F(OneMember, PortZeroIsAdvertisedAsTheBoundOne) {
+  network.listen = "0.0.0.0:0";
+  network.advertise = "127.0.0.1:0";
+  const auto address = parse_address(make()->advertised(), "address");
+  EXPECT_EQ(address.host, "127.0.0.1");
+  EXPECT_NE(address.port, 0);
+}
+
+TEST_F(OneMember, WithoutACoordinatorJoiningGivesUp) {
+  network.coordinator = private_address(0);  // nobody listens there
+  network.join_timeout = {0.3};
+  const auto node = make();
+  try {
+    static_cast<void>(node->join({}));
+    FAIL() << "joined nobody";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::network);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr(network.coordinator), HasSubstr("network.join_timeout")));
+  }
+}
+
+TEST(CoordinatorPort, InUseItIsNamed) {
+  NetworkRun run(endless(1));
+  NetworkConfig network;
+  network.coordinator = run.coordinator_address();
+  EXPECT_THAT(refusal([&] { CoordinatorNode second(network, {}, run); }),
+              AllOf(HasSubstr(network.coordinator), HasSubstr("network.coordinator")));
+}
+
+TEST(Refused, AWorkerWithAnotherConfigLeavesTheOthersInPeace) {
+  NetworkRun run({});
+  run.adjust_hello = [](std::size_t m, protocol::Hello& hello) {
+    if (m == 7) hello.config[0].second = "60";
+  };
+  run.before_join = [&](std::size_t m, MemberNode&) {
+    if (m == 0) run.watch_worker(7);
+  };
+  run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
+    if (m == 1 && step == 3) run.watch_worker(8);
+  };
+  run.start();
+  run.expect_good_end();
+  EXPECT_EQ(run.result(7).error->kind(), ErrorKind::config);
+  EXPECT_THAT(error_of(run, 7), HasSubstr("outer.sync_every is 4 at the coordinator and 60 at r7"));
+  EXPECT_THAT(error_of(run, 8), HasSubstr("the run has begun"));
+}
+
+TEST(Refused, TooFewReplicasEndTheWait) {
+  auto options = endless(2);
+  options.join_timeout = 1;
+  NetworkRun run(options);
+  run.adjust_hello = [](std::size_t m, protocol::Hello& hello) {
+    if (m == 1) hello.member.name = "r0";
+  };
+  run.start();
+  run.finish();
+  EXPECT_THAT(error_of(run, 0) + error_of(run, 1),
+              AllOf(HasSubstr("'r0' is already here"), HasSubstr("only 1 of 2 replicas joined")));
+}
+
+// ---- members that are lost ----
+
+TEST(Faults, AMemberThatVanishesIsNamed) {
+  NetworkRun run(endless(3));
+  run.before_step = [](std::size_t m, MemberNode&, std::uint64_t step) {
+    if (m == 1 && step == 6) throw NetworkRun::Vanish();
+  };
+  run.start();
+  run.finish();
+  for (const std::size_t m : {0, 2}) {
+    EXPECT_THAT(error_of(run, m), HasSubstr("r1 is lost"));
+    EXPECT_EQ(run.result(m).error->kind(), ErrorKind::network);
+  }
+  EXPECT_EQ(run.ended().how, protocol::Ended::How::failed);
+}
+
+TEST(Faults, AMemberThatCannotGoOnSaysWhy) {
+  NetworkRun run(endless(3));
+  run.before_step = [](std::size_t m, MemberNode&, std::uint64_t step) {
+    if (m == 2 && step == 6) throw Error(ErrorKind::divergence, "the loss is not finite");
+  };
+  run.start();
+  run.finish();
+  for (const std::size_t m : {0, 1})
+    EXPECT_THAT(error_of(run, m), HasSubstr("r2 left: the loss is not finite"));
+}
+
+TEST(Faults, ASilentMemberIsNamedWithinTheDetectTimeout) {
+  NetworkRun run(endless(2, 2));
+  Forwarder control(run.coordinator_address());
+  Forwarder bulk(private_address(1));
+  run.adjust_network = [&](std::size_t m, NetworkConfig& network) {
+    if (m != 1) return;
+    network.coordinator = control.address();
+    network.listen = private_address(1);
+    network.advertise = bulk.address();
+  };
+  Clock::time_point silent;
+  run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
+    if (m != 1 || step != 6) return;
+    silent = Clock::now();
+    control.silence();
+    bulk.silence();
+  };
+  run.start();
+  run.finish();
+  const std::chrono::duration<double> took = Clock::now() - silent;
+  EXPECT_THAT(error_of(run, 0), AllOf(HasSubstr("r1 is lost"), HasSubstr("network.detect_timeout")));
+  EXPECT_THAT(error_of(run, 1), AllOf(HasSubstr("the coordinator"), HasSubstr("silent")));
+  EXPECT_LT(took.count(), 10) << "detect_timeout is 2 s";
+}
+
+TEST(Faults, APeerThatCannotBeReachedIsNamedWithItsAddress) {
+  for (const bool answers : {false, true}) {
+    NetworkRun run(endless(2, 1.5));
+    Forwarder wrong(answers ? run.coordinator_address() : private_address(99));  // somebody else, or nobody
+    run.adjust_network = [&](std::size_t m, NetworkConfig& network) {
+      if (m == 1) network.advertise = wrong.address();
+    };
+    run.start();
+    run.finish();
+    EXPECT_THAT(error_of(run, 0) + error_of(run, 1),
+                AllOf(HasSubstr("no connection to r"), HasSubstr("is the address reachable from here?")));
+  }
+}
+
+// ---- the coordinator is lost ----
+
+TEST(Faults, ACoordinatorThatVanishesIsNamed) {
+  NetworkRun run(endless(2));
+  Forwarder control(run.coordinator_address());
+  run.adjust_network = [&](std::size_t, NetworkConfig& network) { network.coordinator = control.address(); };
+  run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
+    if (m == 0 && step == 6) control.cut();
+  };
+  run.start();
+  run.finish();
+  for (const std::size_t m : {0, 1}) {
+    EXPECT_THAT(error_of(run, m),
+                AllOf(HasSubstr("the coordinator at " + control.address()), HasSubstr("is lost")));
+    EXPECT_EQ(run.result(m).error->kind(), ErrorKind::network);
+  }
+}
+
+TEST(Faults, ACoordinatorThatFallsSilentIsNoticed) {
+  NetworkRun run(endless(2, 1.5));
+  Forwarder control(run.coordinator_address());
+  run.adjust_network = [&](std::size_t, NetworkConfig& network) { network.coordinator = control.address(); };
+  run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
+    if (m == 0 && step == 6) control.silence();
+  };
+  run.start();
+  run.finish();
+  for (const std::size_t m : {0, 1}) {
+    EXPECT_THAT(error_of(run, m),
+                AllOf(HasSubstr("silent for longer than"), HasSubstr("network.detect_timeout")));
+  }
+}
+
+TEST(Faults, ACoordinatorThatFallsSilentBeforeTheRunBeginsIsNoticedToo) {
+  NetworkRun run(endless(2, 1.5));
+  Forwarder control(run.coordinator_address());
+  control.silence();
+  run.adjust_network = [&](std::size_t m, NetworkConfig& network) {
+    if (m == 0) network.coordinator = control.address();
+  };
+  run.before_join = [&](std::size_t m, MemberNode&) {
+    if (m == 1) throw NetworkRun::Vanish();
+  };
+  run.start();
+  run.wait_for_worker(0);
+  run.coordinator().request_stop("the test is over");
+  run.finish();
+  EXPECT_THAT(error_of(run, 0), HasSubstr("silent for longer than"));
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync

@@ -1,0 +1,263 @@
+// Strangers and members that break the rules, at the ports of workers and of the coordinator.
+
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <deque>
+
+#include "forwarder.h"
+#include "isthmus/base/random.h"
+#include "network_run.h"
+#include "raw_peer.h"
+
+namespace isthmus::outer_sync {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using transport::Frame;
+using transport::FrameHeader;
+using transport::FrameType;
+using transport::PeerHello;
+
+Bytes random_bytes(std::size_t size, std::uint64_t seed) {
+  Bytes bytes(size);
+  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(random_bits(6, seed, i));
+  return bytes;
+}
+
+Frame peer_hello(const Digest& token, protocol::MemberIndex from, protocol::MemberIndex to,
+                 std::uint16_t lane = 0) {
+  return {FrameType::peer_hello, to_bytes(PeerHello{token, 1, from, to, lane}), nullptr};
+}
+
+Bytes header(FrameType type, std::uint32_t length) {
+  const FrameHeader header{.type = type, .length = length};
+  Bytes bytes(sizeof header);
+  std::memcpy(bytes.data(), &header, sizeof header);
+  return bytes;
+}
+
+/// Everything that strangers say; each must be hung up on. Those that say too little stay in `lurkers`.
+void attack(const std::string& address, std::deque<RawPeer>& lurkers) {
+  SCOPED_TRACE("a stranger at " + address);
+  const auto dropped = [&](const auto& words) {
+    RawPeer stranger(address);
+    stranger.say(words);
+    return stranger.is_dropped();
+  };
+  for (std::uint64_t seed = 0; seed < 5; ++seed) EXPECT_TRUE(dropped(random_bytes(500, seed)));
+  EXPECT_TRUE(dropped(std::string_view("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")));
+  for (const auto type : {FrameType::control, FrameType::peer_hello, FrameType::chunk}) {
+    EXPECT_TRUE(dropped(header(type, UINT32_MAX))) << "a length of 4 GiB";
+    EXPECT_TRUE(dropped(header(type, 64 * 1024 + 1))) << "a byte more than a stranger may say";
+    EXPECT_TRUE(dropped(Frame{type, random_bytes(200, 9), nullptr}));
+    EXPECT_TRUE(dropped(Frame{type, {}, nullptr}));
+  }
+  EXPECT_TRUE(dropped(peer_hello(Digest(), 0, 1))) << "a wrong token";
+  EXPECT_TRUE(dropped(Frame{static_cast<FrameType>(77), {}, nullptr}));
+  EXPECT_TRUE(dropped(protocol::ControlMessage(protocol::Abort{"ha"})));
+  EXPECT_TRUE(dropped(protocol::ControlMessage(protocol::StopRequest{"ha"})));
+  RawPeer(address).say(std::string_view());  // comes and goes
+  const auto begun = header(FrameType::control, 100);
+  lurkers.emplace_back(address).say(std::span(begun).first(7));
+  lurkers.emplace_back(address).say(header(FrameType::peer_hello, 100));
+  lurkers.emplace_back(address);
+}
+
+TEST(Strangers, InTheMiddleOfARunTheyAreDroppedAndItGoesOn) {
+  NetworkRun run({});
+  std::deque<RawPeer> lurkers[2];  // of each worker's thread
+  run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
+    if (step == 4) attack(node.advertised(), lurkers[m]);
+    if (step == 7 && m == 0) attack(run.coordinator_address(), lurkers[m]);
+  };
+  run.start();
+  run.expect_good_end();
+}
+
+TEST(Strangers, BeforeTheRunTheyAreDroppedAndItBegins) {
+  NetworkRun run({});
+  std::deque<RawPeer> lurkers;
+  std::mutex mutex;
+  run.before_join = [&](std::size_t, MemberNode& node) {
+    const std::lock_guard lock(mutex);
+    // A hello can only be judged when the view has begun: its sender waits.
+    lurkers.emplace_back(node.advertised()).say(peer_hello(Digest(), 0, 1));
+    RawPeer stranger(node.advertised());
+    stranger.say(random_bytes(100, 3));
+    EXPECT_TRUE(stranger.is_dropped());
+  };
+  run.start();
+  run.expect_good_end();
+}
+
+TEST(Strangers, AHelloOfAnotherRunIsRefusedInWords) {
+  NetworkRun run({});
+  run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
+    if (m != 0 || step != 3) return;
+    RawPeer stranger(run.coordinator_address());
+    auto hello = run.hello(9);
+    hello.run = "another";
+    stranger.say(protocol::ControlMessage(hello));
+    EXPECT_THAT(stranger.hear_control<protocol::Refused>().reason,
+                AllOf(HasSubstr("test"), HasSubstr("another")));
+    EXPECT_TRUE(stranger.is_dropped());
+  };
+  run.start();
+  run.expect_good_end();
+}
+
+TEST(Strangers, ACrowdThatSaysNothingKeepsNobodyOut) {
+  NetworkRun run({});
+  Forwarder forwarder(private_address(1));
+  run.adjust_network = [&](std::size_t m, NetworkConfig& network) {  // r0 dials r1
+    if (m != 1) return;
+    network.listen = private_address(1);
+    network.advertise = forwarder.address();
+  };
+  std::deque<RawPeer> crowd;
+  run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
+    if (m != 0 || step != 3) return;
+    for (int i = 0; i < 100; ++i) {
+      crowd.emplace_back(private_address(1));
+      crowd.emplace_back(run.coordinator_address());
+    }
+    forwarder.cut();
+    RawPeer late(run.coordinator_address());
+    late.say(protocol::ControlMessage(run.hello(9)));
+    EXPECT_THAT(late.hear_control<protocol::Refused>().reason, HasSubstr("the run has begun"));
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  run.start();
+  run.expect_good_end();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  EXPECT_LT(took.count(), 9) << "members had to wait until the strangers were sent away for their silence";
+}
+
+// ---- a member that breaks the rules ----
+
+/// Plays member 0 ("r0") of a run of two by hand; r1 is real.
+class BrokenMember : public testing::Test {
+ protected:
+  void begin() {
+    run.adjust_hello = [](std::size_t, protocol::Hello& hello) { hello.member.name = "r1"; };
+    run.start_coordinator();
+    run.start_worker(1);
+    control.emplace(run.coordinator_address());
+    auto hello = run.hello(0);
+    hello.member = {"r0", 1, "127.0.0.1:1"};
+    control->say(protocol::ControlMessage(hello));
+    EXPECT_EQ(control->hear_control<protocol::Seal>().view, 1U);
+    // What the real member reports: both start alike.
+    const FragmentLayout& layout = run.layout();
+    const auto initial = initial_parameters(layout);
+    protocol::Sealed sealed{.view = 1,
+                            .layout = {layout.fragments().begin(), layout.fragments().end()},
+                            .chunk_elements = layout.chunk_elements(),
+                            .fragments = std::vector<protocol::FragmentState>(layout.fragment_count()),
+                            .parameters = hash_of(std::as_bytes(std::span(initial)))};
+    control->say(protocol::ControlMessage(sealed));
+    view = control->hear_control<protocol::NewView>();
+  }
+  /// A lane to r1, with a proper hello.
+  std::unique_ptr<RawPeer> dial() {
+    auto lane = std::make_unique<RawPeer>(view.view.members.at(1).address);
+    lane->say(peer_hello(view.token, 0, 1));
+    const auto answer = lane->hear();
+    EXPECT_TRUE(answer && answer->type == FrameType::peer_hello) << "a proper hello must be answered";
+    return lane;
+  }
+  Frame chunk(Bytes bytes) const {
+    const protocol::ChunkKey key{1, owned_by_r1(), 0, protocol::ChunkKind::contribution};
+    return transport::chunk_frame({1, key, std::make_shared<const Bytes>(std::move(bytes))});
+  }
+  ChunkId owned_by_r1() const {
+    return static_cast<ChunkId>(std::ranges::find(view.view.owners, 1) - view.view.owners.begin());
+  }
+  /// The run's end as r1 sees it.
+  std::string end() {
+    control.reset();
+    run.finish();
+    return run.result(1).error ? run.result(1).error->what() : "went on";
+  }
+
+  NetworkRun run{{}};
+  std::optional<RawPeer> control;
+  protocol::NewView view;
+};
+
+TEST_F(BrokenMember, HellosThatDoNotFitAreDropped) {
+  begin();
+  const auto address = view.view.members.at(1).address;
+  const auto dropped = [&](const Frame& frame) {
+    RawPeer peer(address);
+    peer.say(frame);
+    return peer.is_dropped();
+  };
+  EXPECT_TRUE(dropped(peer_hello(view.token, 1, 1))) << "r1 does not dial itself";
+  EXPECT_TRUE(dropped(peer_hello(view.token, 0, 0))) << "meant for r0";
+  EXPECT_TRUE(dropped(peer_hello(view.token, 7, 1))) << "there is no member 7";
+  EXPECT_TRUE(dropped(peer_hello(view.token, 0, 1, 1))) << "there is one lane";
+  EXPECT_TRUE(dropped({FrameType::peer_hello, to_bytes(PeerHello{view.token, 2, 0, 1, 0}), nullptr}))
+      << "view 2";
+  EXPECT_THAT(end(), HasSubstr("r0 is lost"));
+}
+
+TEST_F(BrokenMember, ItsLaneIsDroppedAndMayBeDialledAgain) {
+  begin();
+  {
+    auto lane = dial();
+    lane->say(chunk(Bytes(3)));
+    EXPECT_TRUE(lane->is_dropped()) << "a chunk of the wrong size";
+  }
+  {
+    auto lane = dial();
+    lane->say(transport::control_frame(protocol::Hold{}));
+    EXPECT_TRUE(lane->is_dropped()) << "control has no place on a bulk connection";
+  }
+  {
+    auto lane = dial();
+    lane->say(header(FrameType::chunk, 1U << 30));
+    EXPECT_TRUE(lane->is_dropped()) << "longer than any chunk of this run";
+  }
+  {
+    auto lane = dial();
+    lane->say(Frame{FrameType::ack, Bytes(5), nullptr});
+    EXPECT_TRUE(lane->is_dropped()) << "an acknowledgement without its header";
+  }
+  auto lane = dial();
+  const auto codec = codec_plan(run.outer()).of(1);
+  const std::vector<float> zeros(run.layout().chunk(owned_by_r1()).size, 0.0F);
+  Bytes proper(quant::encoded_size(codec, zeros.size()));
+  ASSERT_TRUE(quant::encode(codec, zeros, {}, proper));
+  lane->say(chunk(proper));
+  for (auto frame = lane->hear(); frame; frame = lane->hear()) {
+    if (frame->type == FrameType::ack) break;
+  }
+  EXPECT_THAT(end(), HasSubstr("r0 is lost"));
+}
+
+TEST_F(BrokenMember, OneThatNeverStopsEndsTheRunByName) {
+  begin();
+  for (int i = 0; i < 5; ++i) {
+    auto lane = dial();
+    lane->say(chunk(Bytes(3)));
+    EXPECT_TRUE(lane->is_dropped());
+  }
+  EXPECT_THAT(
+      control->hear_control<protocol::Abort>().reason,
+      AllOf(HasSubstr("r1 left"), HasSubstr("r0 breaks the protocol"), HasSubstr("a chunk of 3 bytes")));
+  EXPECT_THAT(end(), HasSubstr("r0 breaks the protocol"));
+}
+
+TEST_F(BrokenMember, ANewLaneReplacesTheOldOne) {
+  begin();
+  auto first = dial();
+  auto second = dial();
+  EXPECT_TRUE(first->is_dropped()) << "the peer knows better that the old connection is dead";
+  EXPECT_THAT(end(), HasSubstr("r0 is lost"));
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync

@@ -1,0 +1,163 @@
+// Runs over real sockets on loopback end with the hash that they have without a network.
+
+#include <gmock/gmock.h>
+
+#include <chrono>
+
+#include "forwarder.h"
+#include "network_run.h"
+
+namespace isthmus::outer_sync {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using Options = NetworkRun::Options;
+
+Options with(std::size_t members, std::int64_t lanes = 1, std::uint64_t steps = 12) {
+  Options options;
+  options.members = members;
+  options.lanes = lanes;
+  options.steps = steps;
+  return options;
+}
+
+class Sizes : public testing::TestWithParam<std::tuple<std::size_t, std::int64_t>> {};
+
+TEST_P(Sizes, EveryRunEndsWithTheSameHashAsWithoutANetwork) {
+  NetworkRun run(with(std::get<0>(GetParam()), std::get<1>(GetParam())));
+  run.start();
+  run.expect_good_end();
+}
+
+INSTANTIATE_TEST_SUITE_P(Transport, Sizes,
+                         testing::Combine(testing::Values(1, 2, 3, 4), testing::Values(1, 3)));
+
+TEST(Transport, LatencyChangesNothingButTheTime) {
+  auto options = with(3, 2, 6);
+  options.rtt = 0.2;
+  NetworkRun run(options);
+  const auto begin = std::chrono::steady_clock::now();
+  run.start();
+  run.expect_good_end();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  // Two rounds of the warm-up, those of steps 4 and 6, the last one: each waits for contribution and result.
+  EXPECT_GE(took.count(), 5 * 0.2) << "network.emulate.rtt did not delay what it should";
+}
+
+TEST(Transport, AStopEndsAllAtOneStep) {
+  NetworkRun run(with(3, 1, 1'000'000));
+  run.before_step = [](std::size_t m, MemberNode& node, std::uint64_t step) {
+    if (m == 1 && step == 9) node.request_stop("enough");
+  };
+  run.start();
+  run.finish();
+  const auto last = run.result(0).step;
+  EXPECT_GE(last, 8U);
+  for (std::size_t m = 0; m < 3; ++m) {
+    ASSERT_FALSE(run.result(m).error) << run.result(m).error->what();
+    EXPECT_TRUE(run.result(m).stopped);
+    EXPECT_EQ(run.result(m).step, last) << "all must stop at one step";
+    EXPECT_EQ(run.result(m).hash.hex(), run.expected_hash(last).hex());
+  }
+  EXPECT_THAT(run.said(), AllOf(HasSubstr("stopping: enough"), HasSubstr("r1")));
+  EXPECT_EQ(run.ended().how, protocol::Ended::How::finished);
+}
+
+TEST(Transport, TheCoordinatorCanStopARunToo) {
+  NetworkRun run(with(2, 1, 1'000'000));
+  run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
+    if (m == 0 && step == 5) run.coordinator().request_stop("a signal");
+  };
+  run.start();
+  run.finish();
+  EXPECT_TRUE(run.result(0).stopped && run.result(1).stopped);
+  EXPECT_EQ(run.result(0).step, run.result(1).step);
+  EXPECT_EQ(run.result(0).hash, run.result(1).hash);
+}
+
+TEST(Transport, EvaluationsAnnouncementsAndBytesArrive) {
+  NetworkRun run(with(3));
+  run.before_step = [](std::size_t, MemberNode& node, std::uint64_t step) {
+    if (step != 1) return;
+    if (node.self() == 0) node.announce("10.0.0.1:29500");
+    EXPECT_EQ(node.announced(), "10.0.0.1:29500");
+  };
+  run.start();
+  run.expect_good_end();
+  ASSERT_EQ(run.evaluations().size(), 1U);
+  EXPECT_EQ(run.evaluations()[0], (std::pair<std::uint64_t, double>(12, 1.0))) << "mean of 0, 1 and 2 nats";
+  for (std::size_t m = 0; m < 3; ++m) {
+    EXPECT_EQ(run.result(m).self, m) << "members are sorted by name";
+    EXPECT_GT(run.result(m).wire.payload, 0U);
+    EXPECT_GT(run.result(m).wire.total, run.result(m).wire.payload);
+  }
+}
+
+TEST(Transport, WorkersMayComeBeforeTheirCoordinator) {
+  Options options = with(1);
+  const auto address = private_address(10);
+  NetworkConfig network;
+  network.coordinator = address;
+  network.join_timeout = {60};
+  const FragmentLayout layout({{0, 32}}, 16);
+  Trace trace;
+  MemberNode node(network, layout, codec_plan(options.outer), false, trace);
+  std::uint64_t resume_step = 1;
+  std::thread worker([&] {
+    protocol::Hello hello;
+    hello.run = "early";
+    hello.member.name = "r0";
+    resume_step = node.join(hello);
+    node.leave("that is all");
+  });
+  struct Quiet : CoordinatorObserver {
+    void message(const std::string&) override {}
+    void members_changed(const protocol::Coordinator&) override {}
+    void evaluated(std::uint64_t, double) override {}
+  } observer;
+  protocol::CoordinatorOptions coordinator_options;
+  coordinator_options.run = "early";
+  CoordinatorNode coordinator(network, coordinator_options, observer);
+  EXPECT_THAT(coordinator.run().reason, HasSubstr("r0 left: that is all"));
+  worker.join();
+  EXPECT_EQ(resume_step, 0U);
+}
+
+// ---- lanes that break ----
+
+TEST(Lanes, CutAndDialledAgainNothingIsLost) {
+  for (const std::int64_t lanes : {1, 3}) {
+    NetworkRun run(with(2, lanes));
+    Forwarder forwarder(private_address(1));
+    run.adjust_network = [&](std::size_t m, NetworkConfig& network) {  // r0 dials r1
+      if (m != 1) return;
+      network.listen = private_address(1);
+      network.advertise = forwarder.address();
+    };
+    run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
+      if (m == 0 && step % 3 == 0) forwarder.cut();
+    };
+    run.start();
+    run.expect_good_end();
+    EXPECT_GE(forwarder.connections(), static_cast<std::size_t>(lanes) * 3)
+        << "cut lanes were not dialled again";
+  }
+}
+
+TEST(Lanes, CutInTheMiddleOfFramesNothingIsLost) {
+  NetworkRun run(with(3, 2));
+  Forwarder forwarder(private_address(2));
+  forwarder.cut_within(6000);
+  run.adjust_network = [&](std::size_t m, NetworkConfig& network) {  // r0 and r1 dial r2
+    if (m != 2) return;
+    network.listen = private_address(2);
+    network.advertise = forwarder.address();
+  };
+  run.start();
+  run.expect_good_end();
+  EXPECT_GT(forwarder.connections(), 8U) << "hardly any connection broke: make this test cut earlier";
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync
