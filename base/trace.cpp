@@ -35,7 +35,9 @@ std::string microseconds(Trace::Clock::duration time) {
   return fmt::format("{}.{:03}", ns / 1000, ns % 1000);
 }
 
-std::string args_member(const std::string& args) { return args.empty() ? "" : ",\"args\":" + args; }
+std::string args_member(std::string_view args) {
+  return args.empty() ? std::string() : fmt::format(R"(,"args":{})", args);
+}
 
 // Files of several replicas are often merged into one view, where equal process ids would merge their rows.
 std::uint32_t process_id_of(std::string_view name) {
@@ -85,14 +87,14 @@ std::string Trace::head(char phase, Row row, std::string_view name, Clock::time_
 }
 
 void Trace::complete(Row row, std::string_view name, Clock::time_point begin, Clock::time_point end,
-                     std::string args) {
+                     std::string_view args) {
   if (!recording_.load(std::memory_order_relaxed)) return;
   push(fmt::format(R"({},"dur":{}{}}})", head('X', row, name, begin), microseconds(end - begin),
                    args_member(args)));
 }
 
 void Trace::async(Row row, std::string_view name, std::uint64_t id, Clock::time_point begin,
-                  Clock::time_point end, std::string args) {
+                  Clock::time_point end, std::string_view args) {
   if (!recording_.load(std::memory_order_relaxed)) return;
   // Both ends go in at once: a pair is never cut in two by the limit. The viewer pairs by category and id.
   const auto pair = fmt::format(R"(,"cat":"{}","id":"0x{:x}")", row_names[static_cast<std::size_t>(row)], id);
@@ -101,7 +103,7 @@ void Trace::async(Row row, std::string_view name, std::uint64_t id, Clock::time_
        2);
 }
 
-void Trace::instant(Row row, std::string_view name, std::string args) {
+void Trace::instant(Row row, std::string_view name, std::string_view args) {
   if (!recording_.load(std::memory_order_relaxed)) return;
   push(fmt::format(R"({},"s":"t"{}}})", head('i', row, name, Clock::now()), args_member(args)));
 }
@@ -112,7 +114,7 @@ void Trace::counter(std::string_view name, double value) {
   push(fmt::format(R"({},"args":{{"value":{}}}}})", head('C', Row::train, name, Clock::now()), value));
 }
 
-void Trace::push(std::string events, std::uint64_t count) {
+void Trace::push(const std::string& events, std::uint64_t count) {
   const std::lock_guard lock(mutex_);
   if (!recording_) return;
   if (left_ < count) {

@@ -18,7 +18,7 @@ void Member::activate(View view, MemberIndex self) {
   unacknowledged_.assign(view_.members.size(), {});
 }
 
-void Member::contribute(ChunkId chunk, Round round, SharedBytes bytes) {
+void Member::contribute(ChunkId chunk, Round round, const SharedBytes& bytes) {
   const auto owner = view_.owners.at(chunk);
   if (owner == self_) {
     gather(self_, chunk, round, bytes);
@@ -27,9 +27,10 @@ void Member::contribute(ChunkId chunk, Round round, SharedBytes bytes) {
   }
 }
 
-void Member::reduced(ChunkId chunk, Round round, SharedBytes bytes) {
+void Member::reduced(ChunkId chunk, Round round, const SharedBytes& bytes) {
   const ChunkKey key{round, chunk, self_, ChunkKind::result};
-  for (MemberIndex peer = 0; peer < view_.members.size(); ++peer) {
+  const auto members = static_cast<MemberIndex>(view_.members.size());
+  for (MemberIndex peer = 0; peer < members; ++peer) {
     if (peer != self_) send(peer, key, bytes);
   }
   keep_result(chunk, round, bytes);

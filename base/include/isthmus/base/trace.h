@@ -36,11 +36,11 @@ class Trace {
 
   /// A finished interval. `args` is a JSON object or empty; it is written as it stands.
   void complete(Row row, std::string_view name, Clock::time_point begin, Clock::time_point end,
-                std::string args = {});
+                std::string_view args = {});
   /// An interval that may overlap others on its row (a fragment in flight); drawn as its own slice.
   void async(Row row, std::string_view name, std::uint64_t id, Clock::time_point begin, Clock::time_point end,
-             std::string args = {});
-  void instant(Row row, std::string_view name, std::string args = {});
+             std::string_view args = {});
+  void instant(Row row, std::string_view name, std::string_view args = {});
   void counter(std::string_view name, double value);
   /// Writes what is pending and closes the JSON array.
   void close();
@@ -50,7 +50,7 @@ class Trace {
    public:
     Scope(Trace& trace, Row row, std::string_view name, std::string args = {})
         : trace_(trace), row_(row), name_(name), args_(std::move(args)), begin_(Clock::now()) {}
-    ~Scope() { trace_.complete(row_, name_, begin_, Clock::now(), std::move(args_)); }
+    ~Scope() { trace_.complete(row_, name_, begin_, Clock::now(), args_); }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
@@ -62,7 +62,7 @@ class Trace {
   };
 
  private:
-  void push(std::string events, std::uint64_t count = 1);
+  void push(const std::string& events, std::uint64_t count = 1);
   void write_loop();
   [[nodiscard]] std::string head(char phase, Row row, std::string_view name, Clock::time_point at) const;
 

@@ -61,9 +61,9 @@ class Member {
   [[nodiscard]] const View& view() const { return view_; }
 
   /// This member's own encoded chunk, once per round. Rounds of a fragment are contributed in order.
-  void contribute(ChunkId chunk, Round round, SharedBytes bytes);
+  void contribute(ChunkId chunk, Round round, const SharedBytes& bytes);
   /// The answer to a Reduce.
-  void reduced(ChunkId chunk, Round round, SharedBytes bytes);
+  void reduced(ChunkId chunk, Round round, const SharedBytes& bytes);
   /// The round is in the global parameters here: what was kept for it may be forgotten.
   void applied(FragmentId fragment, Round round);
 
