@@ -14,6 +14,8 @@ template <class... F>
 struct Overloaded : F... {
   using F::operator()...;
 };
+template <class... F>
+Overloaded(F...) -> Overloaded<F...>;
 
 /// The layout is a stranger's word until it is checked: sizes are bounded before any chunk is listed.
 std::optional<FragmentLayout> layout_of(const Sealed& sealed) {
@@ -72,14 +74,18 @@ std::string Coordinator::reason_to_refuse(const Hello& hello) const {
     return "a replica named '" + name + "' is already here; give each its own --name";
   if (members_.empty()) return {};
   const auto& first = members_.begin()->second.hello;
+  // Before the model: another vocabulary makes another model, and is what can be mended.
+  if (hello.tokenizer != first.tokenizer)
+    return "the tokenizer of " + name + " is not the tokenizer of " + first.member.name;
   if (hello.model != first.model) {
     return "the model of " + name + " is not the model of " + first.member.name +
            " (names, shapes or fragments differ)";
   }
-  if (hello.tokenizer != first.tokenizer)
-    return "the tokenizer of " + name + " is not the tokenizer of " + first.member.name;
-  if (hello.resume != first.resume)
-    return (hello.resume ? "only " : "not ") + name + " wants to resume; all or none must";
+  if (hello.resume != first.resume) {
+    return (hello.resume ? "only " + name + " wants to resume"
+                         : name + " does not want to resume, unlike the others") +
+           "; all or none must";
+  }
   return {};
 }
 
@@ -189,7 +195,7 @@ void Coordinator::request_stop(const std::string& reason) {
   if (stopping_ || phase_ == Phase::ended) return;
   stopping_ = true;
   actions_.push_back(Say{"stopping: " + reason});
-  if (phase_ != Phase::running) return end(Ended::How::failed, "stopped before the first step");
+  if (phase_ != Phase::running) return end(Ended::How::stopped, "stopped before the first step");
   broadcast(Hold{});
 }
 

@@ -1,5 +1,9 @@
 #include "transport/listen.h"
 
+#include <asio/connect.hpp>
+#include <asio/redirect_error.hpp>
+#include <asio/use_awaitable.hpp>
+
 #include "isthmus/base/error.h"
 
 namespace isthmus::outer_sync::transport {
@@ -41,6 +45,17 @@ Address advertised_address(const std::string& advertise, const Address& bound) {
                     "; set network.advertise to the HOST:PORT at which they reach this worker");
   }
   return address;
+}
+
+asio::awaitable<asio::ip::tcp::socket> dial(asio::io_context& io, const Address& address,
+                                            asio::error_code& error) {
+  asio::ip::tcp::socket socket(io);
+  asio::ip::tcp::resolver resolver(io);
+  const auto endpoints = co_await resolver.async_resolve(address.host, std::to_string(address.port),
+                                                         asio::redirect_error(asio::use_awaitable, error));
+  if (!error)
+    co_await asio::async_connect(socket, endpoints, asio::redirect_error(asio::use_awaitable, error));
+  co_return socket;
 }
 
 }  // namespace isthmus::outer_sync::transport

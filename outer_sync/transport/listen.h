@@ -1,6 +1,7 @@
 #pragma once
-// Binding a listener with an error that says what to do.
+// The two ways a connection begins: a listener, with an error that says what to do, and dialling.
 
+#include <asio/awaitable.hpp>
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
 #include <string>
@@ -19,5 +20,10 @@ namespace isthmus::outer_sync::transport {
 /// What peers dial: `advertise`, with the bound port in place of port 0; the bound address where it is empty.
 /// Throws Error(config) when nobody could dial that.
 [[nodiscard]] Address advertised_address(const std::string& advertise, const Address& bound);
+
+/// Resolves the host and tries each of its addresses. `error` says why there is no connection; the socket is
+/// then closed.
+[[nodiscard]] asio::awaitable<asio::ip::tcp::socket> dial(asio::io_context& io, const Address& address,
+                                                          asio::error_code& error);
 
 }  // namespace isthmus::outer_sync::transport

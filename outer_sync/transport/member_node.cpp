@@ -1,7 +1,6 @@
 #include "isthmus/outer_sync/transport/member_node.h"
 
 #include <asio/co_spawn.hpp>
-#include <asio/connect.hpp>
 #include <asio/detached.hpp>
 #include <asio/executor_work_guard.hpp>
 #include <asio/post.hpp>
@@ -103,6 +102,7 @@ class MemberNode::Impl final : public PeerMesh::Handler {
     asio::post(io_, [this, sealed, fragments] {
       chains_ = fragments;
       std::vector<Round> applied;
+      applied.reserve(fragments.size());
       for (const auto& fragment : fragments) applied.push_back(fragment.round);
       member_.emplace(layout_, codecs_, std::move(applied));
       send_control(sealed);
@@ -283,11 +283,7 @@ class MemberNode::Impl final : public PeerMesh::Handler {
     const auto give_up = Clock::now() + to_duration(network_.join_timeout);
     for (;;) {
       asio::error_code error;
-      asio::ip::tcp::resolver resolver(io_);
-      const auto endpoints = co_await resolver.async_resolve(address.host, std::to_string(address.port),
-                                                             asio::redirect_error(use_awaitable, error));
-      asio::ip::tcp::socket socket(io_);
-      if (!error) co_await asio::async_connect(socket, endpoints, asio::redirect_error(use_awaitable, error));
+      auto socket = co_await dial(io_, address, error);
       if (!error) co_return start_connection(std::move(socket), counters_, link_, trace_);
       if (Clock::now() > give_up) {
         throw Error(ErrorKind::network,

@@ -1,7 +1,6 @@
 #include "transport/peer_mesh.h"
 
 #include <asio/co_spawn.hpp>
-#include <asio/connect.hpp>
 #include <asio/detached.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
@@ -9,6 +8,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/transport/address.h"
+#include "transport/listen.h"
 
 namespace isthmus::outer_sync::transport {
 
@@ -66,7 +66,8 @@ void PeerMesh::start(const protocol::View& view, MemberIndex self, const Digest&
   }
   started_ = true;
   started_event_.cancel();
-  for (MemberIndex peer = static_cast<MemberIndex>(self + 1); peer < peers_.size(); ++peer) {
+  const auto members = static_cast<MemberIndex>(peers_.size());
+  for (auto peer = static_cast<MemberIndex>(self + 1); peer < members; ++peer) {
     for (std::size_t lane = 0; lane < lanes_; ++lane)
       asio::co_spawn(io_, dial_loop(peer, lane), asio::detached);
   }
@@ -78,7 +79,8 @@ void PeerMesh::send(MemberIndex peer, ChunkId chunk, Frame frame) {
 
 std::optional<MemberIndex> PeerMesh::lost(Connection::Clock::duration limit) const {
   const auto now = Connection::Clock::now();
-  for (MemberIndex peer = 0; peer < peers_.size(); ++peer) {
+  const auto members = static_cast<MemberIndex>(peers_.size());
+  for (MemberIndex peer = 0; peer < members; ++peer) {
     if (peer == self_) continue;
     bool up = false;
     for (const auto& lane : peers_[peer].lanes) up = up || lane != nullptr;
@@ -152,11 +154,7 @@ asio::awaitable<void> PeerMesh::dial_loop(MemberIndex peer, std::size_t lane) {
   const auto address = parse_address(peers_[peer].address, "the address of a peer");
   for (;;) {
     asio::error_code error;
-    asio::ip::tcp::resolver resolver(io_);
-    const auto endpoints = co_await resolver.async_resolve(address.host, std::to_string(address.port),
-                                                           asio::redirect_error(use_awaitable, error));
-    asio::ip::tcp::socket socket(io_);
-    if (!error) co_await asio::async_connect(socket, endpoints, asio::redirect_error(use_awaitable, error));
+    auto socket = co_await dial(io_, address, error);
     if (!error) {
       co_await introduce(start_connection(std::move(socket), counters_, link_, trace_), peer, lane);
     }

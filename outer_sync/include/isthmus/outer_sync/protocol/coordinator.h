@@ -46,7 +46,8 @@ struct Evaluated {
 /// A heartbeat came in; `members` of the state machine is fresh.
 struct MembersChanged {};
 struct Ended {
-  enum class How { finished, diverged, failed } how;
+  /// `finished` is also how a run ends that was stopped in mid-run; `stopped` is one that had not begun.
+  enum class How { finished, stopped, diverged, failed } how;
   std::string reason;  ///< empty when finished
 };
 using CoordinatorAction = std::variant<SendControl, CloseConnection, Say, Evaluated, MembersChanged, Ended>;
