@@ -110,8 +110,7 @@ Tensor Model::hidden(const Tensor& tokens_BT) const {
 }
 
 Tensor Model::loss(const Tensor& inputs_BT, const Tensor& targets_BT) const {
-  const auto head_loss = inputs_BT.is_cpu() ? fused::head_loss : plain::head_loss;
-  return head_loss(hidden(inputs_BT), head_VC, targets_BT.reshape({-1}));
+  return fused::head_loss(hidden(inputs_BT), head_VC, targets_BT.reshape({-1}));
 }
 
 Tensor Model::next_logits(const Tensor& tokens_1T) const {

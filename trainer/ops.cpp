@@ -63,6 +63,17 @@ Tensor head_loss(const Tensor& h_NC, const Tensor& weight_VC, const Tensor& targ
   return at::cross_entropy_loss(at::linear(h_NC, weight_VC).to(at::kFloat), targets_N);
 }
 
+Tensor softmax_loss(const Tensor& logits_NV, const Tensor& targets_N, double scale) {
+  const auto wide_NV = logits_NV.to(at::kFloat);
+  const auto targets_N1 = targets_N.unsqueeze(1);
+  const auto log_sums_N1 = wide_NV.logsumexp(1, true);
+  const auto loss = (log_sums_N1 - wide_NV.gather(1, targets_N1)).sum(at::kDouble);
+  // A comparison with all ids in place of a scattered -1: it repeats to the bit on a GPU too.
+  const auto one_hot_NV = at::arange(logits_NV.size(1), targets_N.options()).eq(targets_N1);
+  logits_NV.copy_(((wide_NV - log_sums_N1).exp() - one_hot_NV.to(at::kFloat)) * scale);
+  return loss;
+}
+
 }  // namespace plain
 
 namespace fused {
@@ -272,22 +283,23 @@ struct Swiglu : Function<Swiglu> {
 /// The logits are the largest tensor of the model, so they are made for a few rows at a time, and turned into
 /// their own gradient at once, while they are in the cache.
 struct HeadLoss : Function<HeadLoss> {
-  static constexpr std::int64_t logits_at_once = 1 << 22;  ///< elements
+  /// Elements: a core's caches are small, a GPU wants large products.
+  static std::int64_t logits_at_once(const Tensor& h) { return h.is_cpu() ? 1 << 22 : 1 << 26; }
 
   static Tensor forward(AutogradContext* ctx, const Tensor& h_NC, const Tensor& weight_VC,
                         const Tensor& targets_N, bool with_gradient) {
     const auto h = h_NC.contiguous();
     const auto rows = h.size(0);
     const auto vocab = weight_VC.size(0);
-    const auto rows_at_once = std::max<std::int64_t>(1, std::min(rows, logits_at_once / vocab));
+    const auto rows_at_once = std::max<std::int64_t>(1, std::min(rows, logits_at_once(h) / vocab));
     const auto grad_h = with_gradient ? at::empty_like(h) : Tensor();
     Tensor grad_weight;  // several parts are summed in fp32
-    double loss = 0;
+    auto loss = at::zeros({}, h.options().dtype(at::kDouble));
     for (std::int64_t row = 0; row < rows; row += rows_at_once) {
       const auto n = std::min(rows_at_once, rows - row);
       const auto h_part = h.narrow(0, row, n);
       const auto logits = at::linear(h_part, weight_VC);
-      loss += softmax_loss(logits, targets_N.narrow(0, row, n), 1.0F / static_cast<float>(rows));
+      loss += softmax_loss(logits, targets_N.narrow(0, row, n), 1.0 / static_cast<double>(rows));
       if (!with_gradient) continue;
       auto grad_part = grad_h.narrow(0, row, n);
       at::mm_out(grad_part, logits, weight_VC);
@@ -297,7 +309,7 @@ struct HeadLoss : Function<HeadLoss> {
                                           : weight_part.to(at::kFloat);
     }
     if (with_gradient) ctx->save_for_backward({grad_h, grad_weight.to(h.scalar_type())});
-    return at::scalar_tensor(loss / static_cast<double>(rows), h.options().dtype(at::kFloat));
+    return (loss / rows).to(at::kFloat);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list&) {
     const auto saved = ctx->get_saved_variables();
@@ -305,12 +317,16 @@ struct HeadLoss : Function<HeadLoss> {
   }
 
  private:
-  static double softmax_loss(const Tensor& logits, const Tensor& targets_N, float scale) {
-    return dispatch(logits, [&](auto type) {
-      using T = decltype(type);
-      return cpu::softmax_loss(cpu::SoftmaxLoss<T>{logits.size(0), logits.size(1), scale, data<T>(logits),
-                                                   data<std::int64_t>(targets_N)});
-    });
+  static Tensor softmax_loss(const Tensor& logits, const Tensor& targets_N, double scale) {
+    if (!logits.is_cpu()) return plain::softmax_loss(logits, targets_N, scale);
+    return at::scalar_tensor(dispatch(logits,
+                                      [&](auto type) {
+                                        using T = decltype(type);
+                                        return cpu::softmax_loss(cpu::SoftmaxLoss<T>{
+                                            logits.size(0), logits.size(1), static_cast<float>(scale),
+                                            data<T>(logits), data<std::int64_t>(targets_N)});
+                                      }),
+                             at::kDouble);
   }
 };
 

@@ -1,8 +1,9 @@
 #pragma once
 // The parts of the decoder that are not one matrix product, each in two forms with one meaning: `plain`,
 // composed of ATen's functions, on any device; `fused`, one autograd node each over the loops of
-// cpu_kernels.h, on a CPU. The plain forms are also what the tests hold the fused ones against. Suffixes: N
-// tokens (sequence-major), C channels, F feed-forward channels, D elements of a head, V ids.
+// cpu_kernels.h, on a CPU. The plain forms are also what the tests hold the fused ones against.
+//
+// Suffixes: N tokens (sequence-major), C channels, F feed-forward channels, D elements of a head, V ids.
 
 #include <ATen/core/Tensor.h>
 
@@ -29,9 +30,10 @@ std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x_NC, const at::Ten
 at::Tensor attention(const AttentionShape& shape, const at::Tensor& qkv_NE, const at::Tensor& norms_2D);
 /// silu(first half) * second half.
 at::Tensor swiglu(const at::Tensor& gate_up_N2F);
-/// Mean cross-entropy of h W^T against the targets, in nats, fp32. It must be the root of the graph: its
-/// backward pass expects the gradient 1.
+/// Mean cross-entropy of h W^T against the targets, in nats, fp32.
 at::Tensor head_loss(const at::Tensor& h_NC, const at::Tensor& weight_VC, const at::Tensor& targets_N);
+/// Sum of the rows' cross-entropies, double; the logits become their gradient times `scale`.
+at::Tensor softmax_loss(const at::Tensor& logits_NV, const at::Tensor& targets_N, double scale);
 }  // namespace plain
 
 namespace fused {
@@ -43,6 +45,8 @@ std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x_NC, const at::Ten
 /// 2^26 elements it is `plain`'s.
 at::Tensor attention(const AttentionShape& shape, const at::Tensor& qkv_NE, const at::Tensor& norms_2D);
 at::Tensor swiglu(const at::Tensor& gate_up_N2F);
+/// On any device: with `plain::softmax_loss` where there is no loop for it. It must be the root of the graph:
+/// its backward pass expects the gradient 1.
 at::Tensor head_loss(const at::Tensor& h_NC, const at::Tensor& weight_VC, const at::Tensor& targets_N);
 }  // namespace fused
 

@@ -291,6 +291,18 @@ TEST(Fused, HeadLossInOnePartAndInSeveral) {
   }
 }
 
+TEST(Plain, SoftmaxLossIsTheLossAndItsGradient) {
+  const auto h = leaf({40, 8}, 1), weight = leaf({31, 8}, 2);
+  const auto targets = at::arange(40, at::kLong) % 31;
+  const auto logits = at::linear(h, weight);
+  const auto mean = at::cross_entropy_loss(logits, targets);
+  const auto expected = torch::autograd::grad({mean}, {logits})[0];
+  const auto in_place = logits.detach().clone();
+  const auto sum = plain::softmax_loss(in_place, targets, 1.0 / 40);
+  EXPECT_NEAR(sum.item<double>() / 40, mean.item<float>(), 1e-6);
+  EXPECT_LT(relative_error(in_place, expected), 1e-6);
+}
+
 TEST(Fused, LossOfCertainLogitsIsExact) {
   const at::NoGradGuard no_grad;
   const auto h = at::ones({1, 1});

@@ -1,0 +1,137 @@
+// A replica on a GPU against one on the CPU. Skipped where there is none.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "isthmus/data/device.h"
+#include "isthmus/trainer/evaluate.h"
+#include "small_model.h"
+
+namespace isthmus::trainer {
+namespace {
+
+using outer_sync::Range;
+
+class Cuda : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto hardware = probe_hardware();
+    if (!hardware.built_with_cuda || hardware.usable_gpus == 0) GTEST_SKIP() << "no GPU";
+    device_ = data::make_cuda_device(0, nullptr);
+  }
+  static ReplicaOptions options(Device device, Precision precision) {
+    auto options = small_options(precision);
+    options.device = device;
+    return options;
+  }
+  /// The batch in device memory, valid until the next call.
+  data::Batch on_gpu(OwnedBatch& owned) {
+    auto batch = owned.get();
+    const auto ids = static_cast<std::size_t>(batch.sequences * batch.seq_len);
+    const auto bytes = ids * sizeof(std::int64_t);
+    const auto host = device_->host_buffer(2 * bytes);
+    buffer_ = device_->device_buffer(2 * bytes);
+    std::copy_n(reinterpret_cast<const std::byte*>(batch.inputs), bytes, host->data());
+    std::copy_n(reinterpret_cast<const std::byte*>(batch.targets), bytes, host->data() + bytes);
+    buffer_->fill(*host, 2 * bytes);
+    batch.inputs = reinterpret_cast<std::int64_t*>(buffer_->data());
+    batch.targets = batch.inputs + ids;
+    return batch;
+  }
+  std::vector<float> train_on_gpu(Replica& replica, std::uint64_t steps) {
+    std::vector<float> losses;
+    for (std::uint64_t i = 0; i < steps; ++i) {
+      OwnedBatch batch(replica.steps() + 100, 4, 12);
+      losses.push_back(replica.forward_backward(on_gpu(batch)));
+      replica.inner_step(1e-2);
+    }
+    return losses;
+  }
+
+ private:
+  std::unique_ptr<data::Device> device_;
+  std::unique_ptr<data::DeviceBuffer> buffer_;
+};
+
+TEST_F(Cuda, LossAndGradientAreNearTheCpus) {
+  for (const auto precision : {Precision::fp32, Precision::bf16}) {
+    const double tolerance = precision == Precision::fp32 ? 1e-3 : 0.05;
+    Replica gpu(small_table(), options(Device::cuda, precision)),
+        cpu(small_table(), options(Device::cpu, precision));
+    OwnedBatch batch(1, 4, 12);
+    const auto expected = cpu.forward_backward(batch.get());
+    EXPECT_NEAR(gpu.forward_backward(on_gpu(batch)), expected, tolerance * expected);
+    double difference = 0, length = 0;
+    const auto a = gpu.gradients(), b = cpu.gradients();
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      difference += std::pow(a[i] - b[i], 2);
+      length += std::pow(b[i], 2);
+    }
+    EXPECT_LT(std::sqrt(difference), tolerance * std::sqrt(length));
+  }
+}
+
+TEST_F(Cuda, OptimizerStepsGiveTheCpusBits) {
+  for (const auto precision : {Precision::fp32, Precision::bf16}) {
+    Replica gpu(small_table(), options(Device::cuda, precision)),
+        cpu(small_table(), options(Device::cpu, precision));
+    for (int step = 0; step < 3; ++step) {
+      OwnedBatch batch(1, 4, 12);
+      cpu.forward_backward(batch.get());
+      gpu.forward_backward(on_gpu(batch));
+      std::ranges::copy(cpu.gradients(), gpu.gradients().begin());
+      EXPECT_EQ(gpu.inner_step(1e-2), cpu.inner_step(1e-2));
+    }
+    const auto a = gpu.state(), b = cpu.state();
+    EXPECT_EQ(a.parameters, b.parameters);
+    EXPECT_EQ(a.first_moment, b.first_moment);
+    EXPECT_EQ(a.second_moment, b.second_moment);
+  }
+}
+
+TEST_F(Cuda, LearnsAndRestores) {
+  for (const auto precision : {Precision::fp32, Precision::bf16}) {
+    Replica replica(small_table(), options(Device::cuda, precision));
+    EXPECT_LT(train_on_gpu(replica, 150).back(), 0.7);
+    Replica other(small_table(), options(Device::cuda, precision));
+    other.restore(replica.state());
+    OwnedBatch batch(3, 4, 12);
+    EXPECT_EQ(other.forward_backward(on_gpu(batch)), replica.forward_backward(on_gpu(batch)));
+  }
+}
+
+TEST_F(Cuda, WhatTheOuterLoopWritesReachesTheModel) {
+  for (const auto precision : {Precision::fp32, Precision::bf16}) {
+    Replica changed(small_table(), options(Device::cuda, precision));
+    Replica trained(small_table(), options(Device::cuda, precision));
+    train_on_gpu(trained, 3);
+    const auto target = trained.state().parameters;
+    for (const auto& fragment : changed.table().layout().fragments()) {
+      std::ranges::copy(std::span(target).subspan(fragment.begin, fragment.size),
+                        changed.modify(fragment).begin());
+      changed.modified(fragment);
+    }
+    EXPECT_EQ(changed.state().parameters, target);
+    EXPECT_EQ(changed.read({64, 10})[3], target[67]);
+    OwnedBatch batch(3, 4, 12);
+    EXPECT_EQ(changed.forward_backward(on_gpu(batch)), trained.forward_backward(on_gpu(batch)));
+  }
+}
+
+TEST_F(Cuda, EvaluationIsNearTheCpus) {
+  OwnedBatch batch(3, 4, 12);
+  const auto values = initial_parameters(small_table(), 5);
+  Inference gpu(small_table(), Device::cuda, Precision::fp32, 12),
+      cpu(small_table(), Device::cpu, Precision::fp32, 12);
+  gpu.load(values);
+  cpu.load(values);
+  const auto expected = cpu.loss(batch.get()).nats;
+  EXPECT_NEAR(gpu.loss(on_gpu(batch)).nats, expected, 1e-3 * expected);
+  const std::vector<std::int64_t> ids = {1, 2, 3};
+  EXPECT_NEAR(gpu.next_logits(ids).at(7), cpu.next_logits(ids).at(7), 1e-2);
+}
+
+}  // namespace
+}  // namespace isthmus::trainer
