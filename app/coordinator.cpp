@@ -123,6 +123,9 @@ void write_summary(Experiment& experiment, const Coordinator& coordinator, const
   RunReport report{.members = {}, .evaluations = display.evaluations(), .wall_seconds = wall_seconds};
   for (const auto& [name, member] : coordinator.members())
     report.members.push_back(member_report(member.result.summary));
+  // A run that had gone further before it was resumed has recalled evaluations of steps that are yet to come.
+  auto& evaluations = report.evaluations;
+  evaluations.erase(evaluations.upper_bound(report.members.front().last_step), evaluations.end());
   const auto summary = summary_json(experiment, report);
   const auto file = experiment.folder() / "summary.json";
   std::ofstream out(file);
@@ -166,7 +169,8 @@ int run_coordinator(CoordinatorRequest request) {
     write_summary(experiment, node.coordinator(), display, seconds_since(begin));
     return interrupted ? 130 : 0;
   }
-  if (interrupted) return 130;
+  if (ended.how == Ended::How::stopped) return 130;
+  // Also after a signal: `launch` sends one when it has seen somebody end, and this is who knows the reason.
   throw Error(ended.how == Ended::How::diverged ? ErrorKind::divergence : ErrorKind::network, ended.reason);
 }
 

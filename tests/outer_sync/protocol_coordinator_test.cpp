@@ -191,6 +191,7 @@ TEST(Stopping, BeforeTheFirstStepThereIsNothingToAgreeOn) {
   harness.receive(1, CoordinatorHarness::hello("us-1"));
   harness.stop("interrupted");
   ASSERT_TRUE(harness.ended);
+  EXPECT_EQ(harness.ended->how, How::stopped);
   EXPECT_THAT(harness.ended->reason, HasSubstr("stopped before the first step"));
   EXPECT_TRUE(harness.last<Abort>(1));
 }
