@@ -1,0 +1,123 @@
+// What cannot work is refused before any training, with a message that says what to do.
+
+#include "site.h"
+#include "socket.h"
+
+namespace isthmus {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+/// A launch that is refused with this status and these words, and of which nothing stays.
+void expect_refused(Site& site, const Result& result, int status, const Words& words) {
+  EXPECT_EQ(result.status, status) << result.report() << site.logs();
+  for (const auto& word : words) EXPECT_THAT(result.output, HasSubstr(word)) << result.report();
+  EXPECT_THAT(result.output, ::testing::Not(HasSubstr("eval loss")));
+  EXPECT_THAT(site.processes(), SizeIs(0)) << "after " << result.command;
+}
+
+struct BadSetting {
+  const char* name;
+  Words settings;
+  int status;
+  Words words;
+};
+
+class Refused : public ::testing::TestWithParam<BadSetting> {};
+
+TEST_P(Refused, WithTheKeyAndWhatIsExpected) {
+  Site site;
+  site.write("empty.txt", "");
+  auto settings = GetParam().settings;
+  for (auto& setting : settings) {
+    if (setting.starts_with("data.path=") && setting.back() != '"') setting.insert(10, (site / "").string());
+  }
+  expect_refused(site, site.launch(settings), GetParam().status, GetParam().words);
+}
+
+const std::vector<BadSetting> bad_settings = {
+    {"MissingCorpus", {"data.path=nothing.txt"}, 3, {"nothing.txt does not exist: name a text file"}},
+    {"EmptyCorpus", {"data.path=empty.txt"}, 3, {"empty.txt holds no text"}},
+    {"NoCorpus", {"data.path=\"\""}, 2, {"data.path is empty; expected a text file"}},
+    {"UnknownKey",
+     {"outer.sync_evry=30"},
+     2,
+     {"unknown key outer.sync_evry (--set, value 30)", "did you mean outer.sync_every?"}},
+    {"SyncEveryZero",
+     {"outer.sync_every=0"},
+     2,
+     {"outer.sync_every is 0 (--set); expected an integer from 1"}},
+    {"SyncDelayTooLong",
+     {"outer.sync_delay=10"},
+     2,
+     {"outer.sync_delay is 10 and outer.sync_every is 10; expected sync_delay < sync_every"}},
+    {"MoreFragmentsThanParameters",
+     {"outer.num_fragments=50000"},
+     2,
+     {"outer.num_fragments is 50000 and the model has 49376 parameters; expected at most one fragment per"}},
+    {"HeadsThatDoNotDivide",
+     {"model.heads=3"},
+     2,
+     {"model.dim is 32 and model.heads is 3; expected a multiple of heads"}},
+    {"NameWithASlash", {"run.name=a/b"}, 2, {"run.name is 'a/b'; expected up to 64 letters, digits"}},
+    {"NameThatHides", {"run.name=.."}, 2, {"run.name is '..'; expected"}},
+    {"NoAddress", {"network.coordinator=here"}, 2, {"network.coordinator is 'here'; expected HOST:PORT"}},
+};
+INSTANTIATE_TEST_SUITE_P(BadInput, Refused, ::testing::ValuesIn(bad_settings),
+                         [](const auto& setting) { return setting.param.name; });
+
+TEST(BadInput, NoConfigFile) {
+  Site site;
+  expect_refused(site, site.isthmus({"launch", (site / "none.yaml").string()}), 2,
+                 {"cannot read " + (site / "none.yaml").string() + ": No such file or directory"});
+  expect_refused(site, site.isthmus({"launch"}), 2, {"launch needs a config file, or --resume FOLDER"});
+  expect_refused(site, site.isthmus({"launch", "--resume", (site / "none").string()}), 2, {"cannot read "});
+}
+
+TEST(BadInput, ACommandLineThatIsNone) {
+  Site site;
+  expect_refused(site, site.isthmus({"lunch"}), 2, {"A subcommand is required"});
+  expect_refused(site, site.isthmus({"worker", "--config", site.config().string()}), 2,
+                 {"--name is required"});
+  expect_refused(site, site.isthmus({"worker", "--config", site.config().string(), "--name", "../up"}), 2,
+                 {"--name is '../up'; expected up to 64 letters, digits"});
+}
+
+TEST(BadInput, CudaWhereThereIsNone) {
+  Site site;
+  if (std::filesystem::exists("/dev/nvidia0")) GTEST_SKIP() << "there is a GPU here";
+  expect_refused(site, site.launch({"device=cuda"}), 2, {"device is cuda, but "});
+}
+
+TEST(BadInput, PortsInUse) {
+  Site site;
+  const BusyPort busy;
+  for (const std::string key : {"network.coordinator", "network.listen"}) {
+    const auto words =
+        "cannot listen at " + busy.address() + " (" + key + "): Address already in use; choose";
+    expect_refused(site, site.launch({key + "=" + busy.address()}), 2, {words});
+  }
+}
+
+TEST(BadInput, CheckpointsThatDoNotFit) {
+  Site site;
+  ASSERT_EQ(site.launch({"run.stop_after=3"}).status, 0) << site.logs();
+  const auto file = site.run() / "replica-1/checkpoints/step_000000000003_replica_0.ckpt";
+  expect_refused(site, site.resume({"model.ffn_dim=64"}), 3,
+                 {"step_000000000003_replica_0.ckpt cannot be used: it is of another model"});
+
+  auto bytes = read_all(file);
+  bytes[bytes.size() / 2] ^= 1;
+  std::ofstream(file, std::ios::binary) << bytes;
+  expect_refused(site, site.resume({"model.ffn_dim=0"}), 3,
+                 {file.string() + " cannot be used: the checksum of", "replica-1 left: checkpoint"});
+
+  std::filesystem::remove(file);
+  expect_refused(
+      site, site.resume({"model.ffn_dim=0"}), 3,
+      {site.run().string() + " has no checkpoint that all 2 replicas have; start without --resume"});
+}
+
+}  // namespace
+}  // namespace isthmus

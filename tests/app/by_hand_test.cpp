@@ -1,0 +1,201 @@
+// Coordinator and workers as one starts them at two sites, and strangers who call there.
+
+#include "site.h"
+#include "socket.h"
+
+namespace isthmus {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+/// The number that follows `words` in the text; 0 if it is not there (yet).
+std::uint16_t port_after(const std::string& text, const std::string& words) {
+  const auto at = text.find(words);
+  if (at == std::string::npos || text.find('\n', at) == std::string::npos) return 0;
+  return static_cast<std::uint16_t>(std::stoi(text.substr(at + words.size())));
+}
+
+class ByHand : public ::testing::Test {
+ protected:
+  /// As `launch` would: the coordinator first, on a port that the system chooses.
+  void start_coordinator(const Words& settings = {}) {
+    coordinator.emplace(site.start(with_settings(
+        {"coordinator", "--config", site.config().string(), "--listen", "127.0.0.1:0"}, settings)));
+    ASSERT_TRUE(wait_for("listens at port ")) << site.logs();
+    port = port_after(coordinator->output(), "listens at port ");
+  }
+  Command worker(const std::string& name, const Words& settings = {}) {
+    return site.start(
+        with_settings({"worker", "--config", site.config().string(), "--coordinator",
+                       "127.0.0.1:" + std::to_string(port), "--name", name, "--listen", "127.0.0.1:0"},
+                      settings));
+  }
+  /// Until the coordinator has said it, with a whole line.
+  bool wait_for(const std::string& words) {
+    return eventually([&] {
+      const auto text = coordinator->output();
+      const auto at = text.find(words);
+      return at != std::string::npos && text.find('\n', at) != std::string::npos;
+    });
+  }
+  void expect_reference(Command& first, Command& second) {
+    for (auto* command : {&*coordinator, &first, &second}) {
+      const auto result = command->wait();
+      ASSERT_EQ(result.status, 0) << result.report() << site.logs();
+    }
+    EXPECT_EQ(site.hash(), reference().hash);
+    EXPECT_EQ(site.summary()["evaluations"], reference().evaluations);
+  }
+
+  Site site;
+  std::optional<Command> coordinator;
+  std::uint16_t port = 0;
+};
+
+TEST_F(ByHand, TwoSitesGiveWhatLaunchGives) {
+  start_coordinator();
+  auto us = worker("us-1");  // the order of the names counts, not that of their coming
+  auto eu = worker("eu-1");
+  expect_reference(eu, us);
+  EXPECT_THAT(us.output(), HasSubstr("us-1: member 2 of 2"));
+}
+
+TEST_F(ByHand, WorkersThatComeFirstWait) {
+  start_coordinator();
+  coordinator->signal(SIGKILL);  // its port is free again
+  coordinator->wait();
+  auto eu = worker("eu-1");
+  auto us = worker("us-1");
+  ASSERT_TRUE(eventually([&] { return us.output().find("parameters in 3 fragments") != std::string::npos; }));
+  coordinator.emplace(site.start(
+      {"coordinator", "--config", site.config().string(), "--listen", "127.0.0.1:" + std::to_string(port)}));
+  expect_reference(eu, us);
+}
+
+TEST_F(ByHand, AWorkerWithAnotherConfigIsRefusedByKey) {
+  start_coordinator();
+  auto eu = worker("eu-1");
+  ASSERT_TRUE(wait_for("eu-1 joined")) << site.logs();
+  const auto wrong = worker("us-1", {"inner.lr=0.5"}).wait();
+  EXPECT_EQ(wrong.status, 2) << wrong.report();
+  EXPECT_THAT(wrong.output,
+              HasSubstr("the coordinator refused this worker: inner.lr is 0.01 at the coordinator and "
+                        "0.5 at us-1; all replicas must share it"));
+  const auto twin = worker("eu-2", {"run.name=other"}).wait();
+  EXPECT_EQ(twin.status, 2) << twin.report();
+  EXPECT_THAT(twin.output, HasSubstr("this is run 'tiny', not 'other'"));
+  auto us = worker("us-1");
+  expect_reference(eu, us);
+  EXPECT_THAT(coordinator->output(), HasSubstr("refused a worker: inner.lr is 0.01"));
+}
+
+TEST_F(ByHand, AWorkerWithAnotherModelIsRefused) {
+  start_coordinator();
+  auto eu = worker("eu-1");
+  ASSERT_TRUE(wait_for("eu-1 joined")) << site.logs();
+  // The vocabulary, which is no key that all must share, makes the model another one.
+  const auto ids = site.write("ids.bin", std::string(20'000, '\0'));
+  const auto wrong = worker("us-1", {"data.path=" + ids.string(), "data.tokenizer=vocab:300"}).wait();
+  EXPECT_EQ(wrong.status, 2) << wrong.report();
+  EXPECT_THAT(wrong.output, HasSubstr("the tokenizer of us-1 is not the tokenizer of eu-1"));
+  auto us = worker("us-1");
+  expect_reference(eu, us);
+}
+
+TEST_F(ByHand, AnEarlyLeaverFreesItsPlace) {
+  start_coordinator();
+  auto eu = worker("eu-1");
+  ASSERT_TRUE(wait_for("eu-1 joined")) << site.logs();
+  eu.signal(SIGINT);
+  EXPECT_EQ(eu.wait(5s).status, 130);
+  ASSERT_TRUE(wait_for("its place is free again")) << site.logs();
+  auto back = worker("eu-1");
+  auto us = worker("us-1");
+  expect_reference(back, us);
+}
+
+TEST_F(ByHand, ANewRunKeepsTheOldOnesFiles) {
+  for (const auto* seed : {"run.seed=1", "run.seed=2"}) {
+    const Words settings = {"run.steps=2", "outer.warmup_steps=1", seed};
+    start_coordinator(settings);
+    auto eu = worker("eu-1", settings);
+    auto us = worker("us-1", settings);
+    for (auto* command : {&*coordinator, &eu, &us}) EXPECT_EQ(command->wait().status, 0) << site.logs();
+  }
+  for (const auto* kept : {"eu-1.1/checkpoints", "us-1.1/checkpoints", "summary.json.1", "metrics.jsonl.1"}) {
+    EXPECT_TRUE(std::filesystem::exists(site.run() / kept)) << kept;
+  }
+}
+
+TEST_F(ByHand, AWorkersCtrlCStopsTheWholeRunAndAllResume) {
+  const Words slowly = {"network.emulate.rtt=150ms"};
+  start_coordinator(slowly);
+  auto eu = worker("eu-1", slowly);
+  auto us = worker("us-1", slowly);
+  ASSERT_TRUE(eventually([&] { return site.metric_lines("us-1") > 3; })) << site.logs();
+  us.signal(SIGINT);
+  EXPECT_EQ(us.wait(5s).status, 130) << site.logs();
+  EXPECT_EQ(eu.wait(5s).status, 0) << site.logs();
+  EXPECT_EQ(coordinator->wait(5s).status, 0) << site.logs();
+  EXPECT_EQ(site.summary()["stopped"], true);
+  EXPECT_THAT(coordinator->output(), HasSubstr("stopping: asked to by a signal (us-1)"));
+
+  coordinator.emplace(site.start({"coordinator", "--config", site.config().string(), "--listen",
+                                  "127.0.0.1:" + std::to_string(port), "--resume"}));
+  const auto resumed = [&](const std::string& name) {
+    return site.start({"worker", "--config", site.config().string(), "--coordinator",
+                       "127.0.0.1:" + std::to_string(port), "--name", name, "--resume"});
+  };
+  auto eu_again = resumed("eu-1");
+  auto us_again = resumed("us-1");
+  for (auto* command : {&*coordinator, &eu_again, &us_again})
+    EXPECT_EQ(command->wait().status, 0) << site.logs();
+  EXPECT_EQ(site.hash(), reference().hash);
+}
+
+std::string frame(std::uint16_t type, std::uint32_t length, const std::string& body) {
+  std::string bytes = "ISTH";
+  for (const auto part : {type, std::uint16_t{0}})
+    bytes.append(reinterpret_cast<const char*>(&part), sizeof part);
+  bytes.append(reinterpret_cast<const char*>(&length), sizeof length);
+  return bytes + body;
+}
+
+TEST_F(ByHand, StrangersDisturbNobody) {
+  const Words slowly = {"network.emulate.rtt=150ms"};
+  start_coordinator(slowly);
+  auto eu = worker("eu-1", slowly);
+  auto us = worker("us-1", slowly);
+  ASSERT_TRUE(eventually([&] { return site.metric_lines("us-1") > 1; })) << site.logs();
+  const auto text = coordinator->output();
+  std::vector<std::uint16_t> ports = {port};
+  for (const auto* name : {"eu-1", "us-1"}) {
+    ports.push_back(port_after(text, std::string(name) + " joined from 127.0.0.1:"));
+    ASSERT_NE(ports.back(), 0) << text;
+  }
+  const Words garbage = {
+      "GET / HTTP/1.1\r\nHost: isthmus\r\n\r\n",
+      std::string(4096, '\0'),
+      frame(1, 0xffffffff, "a control message of four gigabytes"),
+      frame(1, 1, "\xff"),                    // control of an unknown kind
+      frame(1, 1, std::string(1, '\0')),      // a hello that is cut short
+      frame(2, 3, "who"),                     // a peer's hello of three bytes
+      frame(3, 24, std::string(24, '\x01')),  // a chunk without a hello before it
+      frame(4, 2, "ok"),                      // an acknowledgement without its header
+  };
+  std::vector<std::unique_ptr<Stranger>> strangers;
+  for (const auto place : ports) {
+    strangers.push_back(std::make_unique<Stranger>(place));  // says nothing
+    for (const auto& bytes : garbage) {
+      strangers.push_back(std::make_unique<Stranger>(place));
+      strangers.back()->say(bytes);
+      EXPECT_TRUE(strangers.back()->is_shown_out()) << "port " << place << ": " << bytes.substr(0, 40);
+    }
+  }
+  EXPECT_TRUE(us.running()) << "the run was over before the last stranger came";
+  expect_reference(eu, us);
+}
+
+}  // namespace
+}  // namespace isthmus

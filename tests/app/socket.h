@@ -1,0 +1,40 @@
+#pragma once
+// Plain TCP on this machine, for what Isthmus does not do by itself: hold a port, speak garbage.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace isthmus {
+
+/// Listens at a free port and never answers.
+class BusyPort {
+ public:
+  BusyPort();
+  ~BusyPort();
+  BusyPort(const BusyPort&) = delete;
+  BusyPort& operator=(const BusyPort&) = delete;
+  [[nodiscard]] std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+
+ private:
+  int socket_;
+  std::uint16_t port_ = 0;
+};
+
+/// Connects to a port of this machine and keeps the connection. The test fails where nobody listens.
+class Stranger {
+ public:
+  explicit Stranger(std::uint16_t port);
+  ~Stranger();
+  Stranger(const Stranger&) = delete;
+  Stranger& operator=(const Stranger&) = delete;
+
+  void say(std::string_view bytes) const;
+  /// Whether the other end closes the connection, for which it is given ten seconds.
+  [[nodiscard]] bool is_shown_out() const;
+
+ private:
+  int socket_;
+};
+
+}  // namespace isthmus

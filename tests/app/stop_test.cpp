@@ -1,0 +1,145 @@
+// However a run ends, it ends soon, says why, and leaves nobody behind.
+
+#include <csignal>
+
+#include "site.h"
+
+namespace isthmus {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+/// So that a run of a second lasts for some.
+const Words slowly = {"network.emulate.rtt=150ms", "run.checkpoint_every=5"};
+
+/// A launch in mid-run: past the checkpoint of step 5.
+class MidRun : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const auto* replica : {"replica-0", "replica-1"}) {
+      ASSERT_TRUE(eventually([&] { return site.metric_lines(replica) > 6 || !launch.running(); }))
+          << site.logs();
+    }
+    ASSERT_TRUE(launch.running()) << launch.wait().report() << site.logs();
+  }
+  void expect_resumes_to_reference() {
+    const auto end = site.resume({"network.emulate.rtt=0"});
+    ASSERT_EQ(end.status, 0) << end.report() << site.logs();
+    EXPECT_EQ(site.hash(), reference().hash);
+  }
+
+  Site site;
+  Command launch = site.start_launch(slowly);
+};
+
+TEST_F(MidRun, CtrlCStopsAllAtOneStepWithACheckpoint) {
+  launch.signal(SIGINT);
+  const auto result = launch.wait(5s);
+  ASSERT_EQ(result.status, 130) << result.report() << site.logs();
+  EXPECT_THAT(site.processes(), SizeIs(0));
+  const auto summary = site.summary();
+  EXPECT_EQ(summary["stopped"], true);
+  const auto step = summary["steps"].get<int>();
+  EXPECT_GT(step, 5);
+  EXPECT_LT(step, 40);
+  for (const auto* replica : {"replica-0", "replica-1"}) {
+    const auto digits = std::to_string(step);
+    const auto name = "step_" + std::string(12 - digits.size(), '0') + digits + "_replica_0.ckpt";
+    EXPECT_TRUE(std::filesystem::exists(site.run() / replica / "checkpoints" / name)) << name;
+  }
+  expect_resumes_to_reference();
+}
+
+TEST_F(MidRun, ASecondCtrlCKills) {
+  const auto replica = site.process("--name replica-1");
+  ASSERT_EQ(kill(replica, SIGSTOP), 0);  // it will not stop by itself
+  launch.signal(SIGINT);
+  ASSERT_TRUE(eventually(
+      [&] { return launch.output().find("stopping: asked to by a signal") != std::string::npos; }));
+  launch.signal(SIGINT);
+  const auto result = launch.wait(5s);
+  EXPECT_EQ(result.status, 1) << result.report();
+  EXPECT_THAT(result.output, HasSubstr("killing replica-1, which did not end by itself"));
+  EXPECT_THAT(site.processes(), SizeIs(0));
+}
+
+TEST_F(MidRun, AKilledLaunchTakesAllWithIt) {
+  launch.signal(SIGKILL);
+  EXPECT_EQ(launch.wait().status, 128 + SIGKILL);
+  EXPECT_TRUE(eventually([&] { return site.processes().empty(); }, 5s)) << site.processes().front().command;
+}
+
+TEST_F(MidRun, AKilledWorkerEndsTheRunByName) {
+  kill(site.process("--name replica-1"), SIGKILL);
+  const auto result = launch.wait();
+  EXPECT_EQ(result.status, 4) << result.report() << site.logs();
+  EXPECT_THAT(result.output, HasSubstr("replica-1 is lost: its connection closed"));
+  EXPECT_THAT(result.output, HasSubstr("replica-1 was killed by signal 9"));
+  EXPECT_THAT(result.output, HasSubstr("replica-1/worker.log"));
+  EXPECT_THAT(site.processes(), SizeIs(0));
+  expect_resumes_to_reference();
+}
+
+TEST_F(MidRun, AKilledCoordinatorEndsTheRunByName) {
+  kill(site.process(" coordinator "), SIGKILL);
+  const auto result = launch.wait();
+  EXPECT_EQ(result.status, 4) << result.report() << site.logs();
+  EXPECT_THAT(result.output, HasSubstr("coordinator was killed by signal 9"));
+  EXPECT_THAT(site.processes(), SizeIs(0));
+}
+
+TEST_F(MidRun, ItsFolderIsNobodyElses) {
+  const auto second = site.launch();
+  EXPECT_EQ(second.status, 2);
+  EXPECT_THAT(second.output, HasSubstr("another process of a run works in " + site.run().string()));
+  EXPECT_TRUE(launch.running());
+  EXPECT_EQ(launch.wait().status, 0) << site.logs();
+  EXPECT_EQ(site.hash(), reference().hash);
+}
+
+TEST(Stop, ASilentWorkerIsALostOne) {
+  Site site;
+  auto settings = slowly;
+  settings.insert(settings.end(), {"network.detect_timeout=2s", "network.heartbeat=200ms"});
+  auto launch = site.start_launch(settings);
+  ASSERT_TRUE(eventually([&] { return site.metric_lines() > 3; })) << site.logs();
+  ASSERT_EQ(kill(site.process("--name replica-1"), SIGSTOP), 0);
+  const auto result = launch.wait();
+  EXPECT_EQ(result.status, 4) << result.report() << site.logs();
+  EXPECT_THAT(result.output, HasSubstr("replica-1 is lost: silent for longer than network.detect_timeout"));
+  EXPECT_THAT(site.processes(), SizeIs(0));
+}
+
+TEST(Stop, AKilledWorkerOfTheBaselineEndsTheRunToo) {
+  Site site;
+  auto launch = site.start_launch({"outer.method=data_parallel", "run.steps=100000", "run.eval_every=0"});
+  ASSERT_TRUE(eventually([&] { return site.metric_lines() > 3; })) << site.logs();
+  kill(site.process("--name replica-1"), SIGKILL);
+  const auto result = launch.wait();
+  EXPECT_EQ(result.status, 4) << result.report() << site.logs();
+  EXPECT_THAT(result.output, HasSubstr("replica-1 was killed by signal 9"));
+  EXPECT_THAT(site.processes(), SizeIs(0));
+}
+
+TEST(Stop, CtrlCWhileReplicasStillLoad) {
+  Site site;
+  auto launch = site.start_launch();
+  std::vector<RunningProcess> loading;
+  ASSERT_TRUE(eventually([&] {
+    loading = processes_with((site.run() / "config.yaml").string() + " --coordinator");
+    return loading.size() == 2;
+  }));
+  for (const auto& worker : loading) ASSERT_EQ(kill(worker.pid, SIGSTOP), 0);
+  ASSERT_TRUE(
+      eventually([&] { return launch.output().find("waiting for 2 replicas") != std::string::npos; }));
+  launch.signal(SIGINT);
+  ASSERT_TRUE(eventually([&] { return launch.output().find("stopping: ") != std::string::npos; }));
+  for (const auto& worker : loading) ASSERT_EQ(kill(worker.pid, SIGCONT), 0);
+  const auto result = launch.wait(5s);
+  EXPECT_EQ(result.status, 130) << result.report() << site.logs();
+  EXPECT_THAT(site.processes(), SizeIs(0));
+}
+
+}  // namespace
+}  // namespace isthmus
