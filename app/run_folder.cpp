@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <cstring>
 #include <optional>
+#include <string>
+#include <system_error>
 
 #include "isthmus/base/error.h"
 
@@ -19,9 +21,10 @@ namespace fs = std::filesystem;
 FolderLock::FolderLock(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
-  descriptor_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (!error) descriptor_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor_ < 0) {
-    throw Error(ErrorKind::data, "cannot make the folder " + folder.string() + ": " + std::strerror(errno));
+    const std::string reason = error ? error.message() : std::strerror(errno);
+    throw Error(ErrorKind::data, "cannot make the folder " + folder.string() + ": " + reason);
   }
   if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
   close(descriptor_);

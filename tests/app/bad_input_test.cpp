@@ -84,6 +84,13 @@ TEST(BadInput, ACommandLineThatIsNone) {
                  {"--name is '../up'; expected up to 64 letters, digits"});
 }
 
+TEST(BadInput, AFolderThatCannotBeMade) {
+  Site site;
+  site.write("file", "no folder");
+  expect_refused(site, site.launch({"run.out=" + (site / "file").string()}), 3,
+                 {"cannot make the folder " + (site / "file/tiny").string() + ": Not a directory"});
+}
+
 TEST(BadInput, CudaWhereThereIsNone) {
   Site site;
   if (std::filesystem::exists("/dev/nvidia0")) GTEST_SKIP() << "there is a GPU here";
