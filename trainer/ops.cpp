@@ -2,6 +2,8 @@
 
 #include <torch/torch.h>
 
+#include <cmath>
+
 #include "cpu_kernels.h"
 
 namespace isthmus::trainer {
@@ -59,15 +61,11 @@ Tensor swiglu(const Tensor& gate_up_N2F) {
   return at::silu(halves[0]) * halves[1];
 }
 
-Tensor head_loss(const Tensor& h_NC, const Tensor& weight_VC, const Tensor& targets_N) {
-  return at::cross_entropy_loss(at::linear(h_NC, weight_VC).to(at::kFloat), targets_N);
-}
-
 Tensor softmax_loss(const Tensor& logits_NV, const Tensor& targets_N, double scale) {
   const auto wide_NV = logits_NV.to(at::kFloat);
   const auto targets_N1 = targets_N.unsqueeze(1);
   const auto log_sums_N1 = wide_NV.logsumexp(1, true);
-  const auto loss = (log_sums_N1 - wide_NV.gather(1, targets_N1)).sum(at::kDouble);
+  auto loss = (log_sums_N1 - wide_NV.gather(1, targets_N1)).sum(at::kDouble);
   // A comparison with all ids in place of a scattered -1: it repeats to the bit on a GPU too.
   const auto one_hot_NV = at::arange(logits_NV.size(1), targets_N.options()).eq(targets_N1);
   logits_NV.copy_(((wide_NV - log_sums_N1).exp() - one_hot_NV.to(at::kFloat)) * scale);
@@ -128,7 +126,7 @@ void add_norm_forward(const Tensor& x, const Tensor& delta, const Tensor& weight
 struct Norm : Function<Norm> {
   static Tensor forward(AutogradContext* ctx, const Tensor& x_NC, const Tensor& weight_C, double eps) {
     const auto x = x_NC.contiguous();
-    const auto out = at::empty_like(x);
+    auto out = at::empty_like(x);
     const auto rstd_N = float_like(x, {x.size(0)});
     dispatch(x, [&](auto type) { add_norm_forward<decltype(type)>(x, {}, weight_C, eps, {}, out, rstd_N); });
     ctx->save_for_backward({x, weight_C, rstd_N});
@@ -222,7 +220,7 @@ struct Attention : Function<Attention> {
     const auto &q = saved[3], &k = saved[4], &v = saved[5], &weights = saved[6];
     const auto s = kept_shape(ctx, saved[7], saved[8]);
     const auto grad_y =
-        grads[0].view({s.sequences, s.length, s.heads, s.head_dim}).transpose(1, 2).reshape(q.sizes());
+        grads[0].reshape({s.sequences, s.length, s.heads, s.head_dim}).transpose(1, 2).reshape(q.sizes());
     const auto grad_v = at::bmm(weights.transpose(1, 2), grad_y);
     const auto grad_scores = at::bmm(grad_y, v.transpose(1, 2));
     dispatch(qkv, [&](auto type) {
@@ -259,7 +257,7 @@ struct Attention : Function<Attention> {
 struct Swiglu : Function<Swiglu> {
   static Tensor forward(AutogradContext* ctx, const Tensor& gate_up_N2F) {
     const auto gate_up = gate_up_N2F.contiguous();
-    const auto out = at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
+    auto out = at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
     dispatch(gate_up, [&](auto type) {
       using T = decltype(type);
       cpu::swiglu(cpu::SwiGlu<T>{out.size(0), out.size(1), data<T>(gate_up), data<T>(out)});
@@ -281,7 +279,7 @@ struct Swiglu : Function<Swiglu> {
 };
 
 /// The logits are the largest tensor of the model, so they are made for a few rows at a time, and turned into
-/// their own gradient at once, while they are in the cache.
+/// their own gradient at once.
 struct HeadLoss : Function<HeadLoss> {
   /// Elements: a core's caches are small, a GPU wants large products.
   static std::int64_t logits_at_once(const Tensor& h) { return h.is_cpu() ? 1 << 22 : 1 << 26; }
@@ -319,14 +317,12 @@ struct HeadLoss : Function<HeadLoss> {
  private:
   static Tensor softmax_loss(const Tensor& logits, const Tensor& targets_N, double scale) {
     if (!logits.is_cpu()) return plain::softmax_loss(logits, targets_N, scale);
-    return at::scalar_tensor(dispatch(logits,
-                                      [&](auto type) {
-                                        using T = decltype(type);
-                                        return cpu::softmax_loss(cpu::SoftmaxLoss<T>{
-                                            logits.size(0), logits.size(1), static_cast<float>(scale),
-                                            data<T>(logits), data<std::int64_t>(targets_N)});
-                                      }),
-                             at::kDouble);
+    const double sum = dispatch(logits, [&](auto type) {
+      using T = decltype(type);
+      return cpu::softmax_loss(cpu::SoftmaxLoss<T>{logits.size(0), logits.size(1), static_cast<float>(scale),
+                                                   data<T>(logits), data<std::int64_t>(targets_N)});
+    });
+    return at::scalar_tensor(sum, at::kDouble);
   }
 };
 

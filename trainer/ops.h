@@ -30,8 +30,6 @@ std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x_NC, const at::Ten
 at::Tensor attention(const AttentionShape& shape, const at::Tensor& qkv_NE, const at::Tensor& norms_2D);
 /// silu(first half) * second half.
 at::Tensor swiglu(const at::Tensor& gate_up_N2F);
-/// Mean cross-entropy of h W^T against the targets, in nats, fp32.
-at::Tensor head_loss(const at::Tensor& h_NC, const at::Tensor& weight_VC, const at::Tensor& targets_N);
 /// Sum of the rows' cross-entropies, double; the logits become their gradient times `scale`.
 at::Tensor softmax_loss(const at::Tensor& logits_NV, const at::Tensor& targets_N, double scale);
 }  // namespace plain
@@ -45,8 +43,8 @@ std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x_NC, const at::Ten
 /// 2^26 elements it is `plain`'s.
 at::Tensor attention(const AttentionShape& shape, const at::Tensor& qkv_NE, const at::Tensor& norms_2D);
 at::Tensor swiglu(const at::Tensor& gate_up_N2F);
-/// On any device: with `plain::softmax_loss` where there is no loop for it. It must be the root of the graph:
-/// its backward pass expects the gradient 1.
+/// Mean cross-entropy of h W^T against the targets, in nats, fp32; on any device, with `plain::softmax_loss`
+/// where there is no loop for it. It must be the root of the graph: its backward pass expects the gradient 1.
 at::Tensor head_loss(const at::Tensor& h_NC, const at::Tensor& weight_VC, const at::Tensor& targets_N);
 }  // namespace fused
 
