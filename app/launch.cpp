@@ -9,6 +9,7 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <thread>
@@ -33,9 +34,14 @@ constexpr auto poll_every = 20ms;
 constexpr auto aftermath = 3s;
 const int lost_status = Error(ErrorKind::network, "").exit_status();
 
-void write_config(Experiment& experiment, const std::filesystem::path& file) {
-  std::ofstream out(file);
-  out << config::to_yaml(experiment);
+std::string text_of(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void write_text(const std::filesystem::path& file, const std::string& text) {
+  std::ofstream out(file, std::ios::binary);
+  out << text;
   out.close();
   if (!out) throw Error(ErrorKind::data, "cannot write " + file.string());
 }
@@ -70,7 +76,9 @@ class Launch {
     std::atomic<int> interrupts = 0;
     const SignalThread signals([&](int count) { interrupts = count; });
     start();
-    return watch(interrupts);
+    const int status = watch(interrupts);
+    if (request_.resume && metrics_size() == metrics_before_) restore_config();
+    return status;
   }
 
  private:
@@ -94,7 +102,22 @@ class Launch {
     if (!request_.resume) make_room(experiment_.folder());
     lock_.emplace(experiment_.folder());
     if (request_.resume) check_checkpoints();
-    write_config(experiment_, experiment_.folder() / "config.yaml");
+    config_before_ = text_of(config_file());
+    metrics_before_ = metrics_size();
+    write_text(config_file(), config::to_yaml(experiment_));
+  }
+
+  std::filesystem::path config_file() const { return experiment_.folder() / "config.yaml"; }
+
+  /// Settings with which a run could not be resumed must not stand in the way of the next try.
+  void restore_config() const { write_text(config_file(), config_before_); }
+
+  /// Grows as soon as a replica is in the run.
+  std::uintmax_t metrics_size() const {
+    std::error_code no_file;
+    const auto size =
+        std::filesystem::file_size(experiment_.folder() / replica_name(0) / "metrics.jsonl", no_file);
+    return no_file ? 0 : size;
   }
 
   /// Said at once, and not after all replicas have loaded their data.
@@ -115,7 +138,7 @@ class Launch {
   }
 
   void start() {
-    const auto config = (experiment_.folder() / "config.yaml").string();
+    const auto config = config_file().string();
     Pipe pipe;
     processes_.emplace_back(
         Process::Options{.name = "coordinator",
@@ -236,6 +259,8 @@ class Launch {
   std::vector<Process> processes_;  ///< the coordinator first
   std::set<std::string> killed_;    ///< by us
   std::optional<FolderLock> lock_;
+  std::string config_before_;
+  std::uintmax_t metrics_before_ = 0;
 };
 
 }  // namespace

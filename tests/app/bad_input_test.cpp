@@ -114,15 +114,16 @@ TEST(BadInput, CheckpointsThatDoNotFit) {
   expect_refused(site, site.resume({"model.ffn_dim=64"}), 3,
                  {"step_000000000003_replica_0.ckpt cannot be used: it is of another model"});
 
+  // What was refused above is not in the way here.
   auto bytes = read_all(file);
   bytes[bytes.size() / 2] ^= 1;
   std::ofstream(file, std::ios::binary) << bytes;
-  expect_refused(site, site.resume({"model.ffn_dim=0"}), 3,
+  expect_refused(site, site.resume(), 3,
                  {file.string() + " cannot be used: the checksum of", "replica-1 left: checkpoint"});
 
   std::filesystem::remove(file);
   expect_refused(
-      site, site.resume({"model.ffn_dim=0"}), 3,
+      site, site.resume(), 3,
       {site.run().string() + " has no checkpoint that all 2 replicas have; start without --resume"});
 }
 
