@@ -11,7 +11,8 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 /// So that a run of a second lasts for some.
-const Words slowly = {"network.emulate.rtt=150ms", "run.checkpoint_every=5"};
+const Words slowly = {"network.emulate.rtt=150ms", "run.checkpoint_every=5",
+                      "run.stop_grace=60s"};  // machines that test are busy
 
 /// A launch in mid-run: past the checkpoint of step 5.
 class MidRun : public ::testing::Test {
@@ -35,7 +36,7 @@ class MidRun : public ::testing::Test {
 
 TEST_F(MidRun, CtrlCStopsAllAtOneStepWithACheckpoint) {
   launch.signal(SIGINT);
-  const auto result = launch.wait(5s);
+  const auto result = launch.wait();
   ASSERT_EQ(result.status, 130) << result.report() << site.logs();
   EXPECT_THAT(site.processes(), SizeIs(0));
   const auto summary = site.summary();
@@ -58,7 +59,7 @@ TEST_F(MidRun, ASecondCtrlCKills) {
   ASSERT_TRUE(eventually(
       [&] { return launch.output().find("stopping: asked to by a signal") != std::string::npos; }));
   launch.signal(SIGINT);
-  const auto result = launch.wait(5s);
+  const auto result = launch.wait();
   EXPECT_EQ(result.status, 1) << result.report();
   EXPECT_THAT(result.output, HasSubstr("killing replica-1, which did not end by itself"));
   EXPECT_THAT(site.processes(), SizeIs(0));
@@ -67,7 +68,7 @@ TEST_F(MidRun, ASecondCtrlCKills) {
 TEST_F(MidRun, AKilledLaunchTakesAllWithIt) {
   launch.signal(SIGKILL);
   EXPECT_EQ(launch.wait().status, 128 + SIGKILL);
-  EXPECT_TRUE(eventually([&] { return site.processes().empty(); }, 5s)) << site.processes().front().command;
+  EXPECT_TRUE(eventually([&] { return site.processes().empty(); })) << site.processes().front().command;
 }
 
 TEST_F(MidRun, AKilledWorkerEndsTheRunByName) {
@@ -98,10 +99,24 @@ TEST_F(MidRun, ItsFolderIsNobodyElses) {
   EXPECT_EQ(site.hash(), reference().hash);
 }
 
+TEST(Stop, AWorkerThatDoesNotStopIsKilledWhenTheGraceIsOver) {
+  Site site;
+  const auto defaults = site.isthmus({"config", site.config().string()}).output;
+  EXPECT_THAT(defaults, HasSubstr("stop_grace: 5s"));  // what users are promised; here a shorter one will do
+  auto launch = site.start_launch({"network.emulate.rtt=150ms", "run.stop_grace=1s"});
+  ASSERT_TRUE(eventually([&] { return site.metric_lines() > 3; })) << site.logs();
+  ASSERT_EQ(kill(site.process("--name replica-1"), SIGSTOP), 0);
+  launch.signal(SIGINT);
+  const auto result = launch.wait();
+  EXPECT_EQ(result.status, 1) << result.report();
+  EXPECT_THAT(result.output, HasSubstr("killing replica-1, which did not end by itself"));
+  EXPECT_THAT(site.processes(), SizeIs(0));
+}
+
 TEST(Stop, ASilentWorkerIsALostOne) {
   Site site;
   auto settings = slowly;
-  settings.insert(settings.end(), {"network.detect_timeout=2s", "network.heartbeat=200ms"});
+  settings.insert(settings.end(), {"network.detect_timeout=5s", "network.heartbeat=200ms"});
   auto launch = site.start_launch(settings);
   ASSERT_TRUE(eventually([&] { return site.metric_lines() > 3; })) << site.logs();
   ASSERT_EQ(kill(site.process("--name replica-1"), SIGSTOP), 0);
@@ -124,7 +139,7 @@ TEST(Stop, AKilledWorkerOfTheBaselineEndsTheRunToo) {
 
 TEST(Stop, CtrlCWhileReplicasStillLoad) {
   Site site;
-  auto launch = site.start_launch();
+  auto launch = site.start_launch(slowly);
   std::vector<RunningProcess> loading;
   ASSERT_TRUE(eventually([&] {
     loading = processes_with((site.run() / "config.yaml").string() + " --coordinator");
@@ -136,7 +151,7 @@ TEST(Stop, CtrlCWhileReplicasStillLoad) {
   launch.signal(SIGINT);
   ASSERT_TRUE(eventually([&] { return launch.output().find("stopping: ") != std::string::npos; }));
   for (const auto& worker : loading) ASSERT_EQ(kill(worker.pid, SIGCONT), 0);
-  const auto result = launch.wait(5s);
+  const auto result = launch.wait();
   EXPECT_EQ(result.status, 130) << result.report() << site.logs();
   EXPECT_THAT(site.processes(), SizeIs(0));
 }

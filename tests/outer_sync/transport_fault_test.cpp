@@ -15,6 +15,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 constexpr std::uint64_t for_ever = 1'000'000'000;
+/// In seconds, for the tests that wait for it. A busy machine can hold a thread back for longer than a second.
+constexpr double patient_detection = 5;
 
 NetworkRun::Options endless(std::size_t members, double detect_timeout = 30) {
   NetworkRun::Options options;
@@ -158,7 +160,7 @@ TEST(Faults, AMemberThatCannotGoOnSaysWhy) {
 }
 
 TEST(Faults, ASilentMemberIsNamedWithinTheDetectTimeout) {
-  NetworkRun run(endless(2, 2));
+  NetworkRun run(endless(2, patient_detection));
   Forwarder control(run.coordinator_address());
   Forwarder bulk(private_address(1));
   run.adjust_network = [&](std::size_t m, NetworkConfig& network) {
@@ -179,12 +181,12 @@ TEST(Faults, ASilentMemberIsNamedWithinTheDetectTimeout) {
   const std::chrono::duration<double> took = Clock::now() - silent;
   EXPECT_THAT(error_of(run, 0), AllOf(HasSubstr("r1 is lost"), HasSubstr("network.detect_timeout")));
   EXPECT_THAT(error_of(run, 1), AllOf(HasSubstr("the coordinator"), HasSubstr("silent")));
-  EXPECT_LT(took.count(), 10) << "detect_timeout is 2 s";
+  EXPECT_LT(took.count(), 6 * patient_detection) << "detect_timeout is " << patient_detection << " s";
 }
 
 TEST(Faults, APeerThatCannotBeReachedIsNamedWithItsAddress) {
   for (const bool answers : {false, true}) {
-    NetworkRun run(endless(2, 1.5));
+    NetworkRun run(endless(2, patient_detection));
     Forwarder wrong(answers ? run.coordinator_address() : private_address(99));  // somebody else, or nobody
     run.adjust_network = [&](std::size_t m, NetworkConfig& network) {
       if (m == 1) network.advertise = wrong.address();
@@ -215,7 +217,7 @@ TEST(Faults, ACoordinatorThatVanishesIsNamed) {
 }
 
 TEST(Faults, ACoordinatorThatFallsSilentIsNoticed) {
-  NetworkRun run(endless(2, 1.5));
+  NetworkRun run(endless(2, patient_detection));
   Forwarder control(run.coordinator_address());
   run.adjust_network = [&](std::size_t, NetworkConfig& network) { network.coordinator = control.address(); };
   run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
@@ -230,7 +232,7 @@ TEST(Faults, ACoordinatorThatFallsSilentIsNoticed) {
 }
 
 TEST(Faults, ACoordinatorThatFallsSilentBeforeTheRunBeginsIsNoticedToo) {
-  NetworkRun run(endless(2, 1.5));
+  NetworkRun run(endless(2, patient_detection));
   Forwarder control(run.coordinator_address());
   control.silence();
   run.adjust_network = [&](std::size_t m, NetworkConfig& network) {
