@@ -21,6 +21,9 @@ void RunConfig::serialize(config::Archive& ar) {
   ar({"sample_tokens", &sample_tokens, Scope::agreed, "tokens of text generated at the end; 0 none", 0,
       100000});
   ar({"trace_steps", &trace_steps, Scope::per_site, "steps, from the first, that trace.json shows", 0, 1e6});
+  ar({"record_outer_gradients", &record_outer_gradients, Scope::per_site,
+      "write every Nth outer gradient of each fragment to the replica's folder, for comparing codecs; 0 none",
+      0, 1e9});
   ar({"stop_grace", &stop_grace, Scope::per_site, "time from Ctrl-C until `launch` kills what still runs",
       0.5, 86400});
 }

@@ -12,6 +12,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/metrics.h"
 #include "isthmus/base/progress.h"
+#include "isthmus/base/random.h"
 #include "isthmus/data/heldout.h"
 #include "isthmus/data/loader.h"
 #include "isthmus/outer_sync/outer_loop.h"
@@ -23,6 +24,7 @@
 #include "isthmus/trainer/replica.h"
 #include "isthmus/trainer/sample.h"
 #include "isthmus/trainer/schedule.h"
+#include "outer_gradient_recorder.h"
 #include "run_folder.h"
 #include "signals.h"
 #include "summary.h"
@@ -95,6 +97,12 @@ std::filesystem::path own_folder(const WorkerRequest& request) {
   return folder;
 }
 
+/// Of one replica's stochastic rounding: different from the others', and the same when it comes back.
+std::uint64_t noise_seed(std::uint64_t seed, const std::string& name) {
+  for (const unsigned char c : name) seed = random_bits(seed, 0x6e616d65, c);
+  return seed;
+}
+
 class Worker {
  public:
   Worker(WorkerRequest request, Stopper& stopper)
@@ -118,10 +126,15 @@ class Worker {
         inference_(table_, hardware_.device, hardware_.precision, config_.data.seq_len),
         heldout_(corpus_, config_.data.seq_len, config_.run.eval_sequences, config_.inner.batch,
                  *hardware_.memory),
-        node_(config_.network, table_.layout(), outer_sync::codec_plan(config_.outer),
-              config_.outer.error_feedback, trace_),
-        outer_(config_.outer, table_.layout(), replica_, node_, trace_) {
+        node_(config_.network, table_.layout(),
+              outer_sync::codec_plan(config_.outer, static_cast<std::uint64_t>(config_.run.seed)), trace_),
+        outer_(config_.outer, table_.layout(), replica_, node_, trace_,
+               noise_seed(static_cast<std::uint64_t>(config_.run.seed), request_.name)) {
     for (const auto& note : corpus_.notes()) say(note);
+    if (config_.run.record_outer_gradients > 0) {
+      outer_.observe_gradients(OuterGradientRecorder(
+          folder_ / "outer_gradients", static_cast<std::uint64_t>(config_.run.record_outer_gradients)));
+    }
   }
   ~Worker() { stopper_.ending(); }
   Worker(const Worker&) = delete;

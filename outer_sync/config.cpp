@@ -10,6 +10,8 @@ using config::Scope;
 
 namespace {
 const std::vector<std::string_view> codecs(std::begin(quant::codec_names), std::end(quant::codec_names));
+const std::vector<std::string_view> scales(std::begin(quant::scale_names), std::end(quant::scale_names));
+const std::vector<std::string_view> roundings = {"nearest", "stochastic"};
 const std::vector<std::string_view> methods = {"streaming_diloco", "diloco", "local_sgd", "data_parallel"};
 }  // namespace
 
@@ -30,10 +32,19 @@ void OuterConfig::serialize(config::Archive& ar) {
       1});
   ar({"codec", &codec, Scope::agreed, "format of outer gradients on the wire", -config::unbounded,
       config::unbounded, codecs});
-  ar({"codec_block", &codec_block, Scope::agreed, "elements that share one scale", 16, 4096});
+  ar({"codec_block", &codec_block, Scope::agreed,
+      "elements that share one scale, a power of two from 16; 0 the codec's default", 0, 4096});
+  ar({"codec_scale", &codec_scale, Scope::agreed, "format of these scales", -config::unbounded,
+      config::unbounded, scales});
+  ar({"codec_clip", &codec_clip, Scope::agreed,
+      "part of a block's largest magnitude that the largest level stands for", 0.01, 1});
+  ar({"codec_rounding", &codec_rounding, Scope::agreed, "to the nearest level, or by chance to one of two",
+      -config::unbounded, config::unbounded, roundings});
+  ar({"codec_top_k", &codec_top_k, Scope::agreed, "elements that topk keeps of every 4096", 1, 4096});
   ar({"error_feedback", &error_feedback, Scope::agreed, "carry what the codec lost into the next round"});
-  ar({"chunk_elements", &chunk_elements, Scope::agreed, "elements of a chunk, a multiple of codec_block", 16,
-      16777216});
+  ar({"feedback_decay", &feedback_decay, Scope::agreed, "part of it that is carried", 0, 1});
+  ar({"chunk_elements", &chunk_elements, Scope::agreed,
+      "elements of a chunk, a multiple of codec_block (topk: of 4096)", 16, 16777216});
   ar({"warmup_steps", &warmup_steps, Scope::agreed, "first steps with gradients averaged every step", 0,
       1e12});
   ar({"warmup_codec", &warmup_codec, Scope::agreed, "format of warm-up gradients, always with error feedback",
@@ -50,12 +61,14 @@ void OuterConfig::resolve() {
   }
   if (method == "diloco") num_fragments = 1;
   if (method == "local_sgd") optimizer = {.lr = 1, .momentum = 0, .nesterov = false};
-  if (codec_block % 2 != 0)
-    refuse("outer.codec_block is " + std::to_string(codec_block) + "; expected an even number");
-  if (chunk_elements % codec_block != 0) {
-    refuse("outer.chunk_elements is " + std::to_string(chunk_elements) +
-           "; expected a multiple of outer.codec_block (" + std::to_string(codec_block) +
-           "), so that no block is cut");
+  if (codec_block == 0) codec_block = quant::default_spec(quant::codec_kind(codec)).block;
+  if (const auto problem = quant::problem_of(codec_spec()); !problem.empty())
+    refuse("outer.codec_block is " + std::to_string(codec_block) + ": " + problem);
+  for (const auto& spec : {codec_spec(), warmup_codec_spec()}) {
+    const std::int64_t unit = quant::unit_of(spec);
+    if (chunk_elements % unit == 0) continue;
+    refuse("outer.chunk_elements is " + std::to_string(chunk_elements) + "; expected a multiple of " +
+           std::to_string(unit) + ", so that no block of " + std::string(to_string(spec.kind)) + " is cut");
   }
   if (!data_parallel() && sync_delay >= sync_every) {
     refuse("outer.sync_delay is " + std::to_string(sync_delay) + " and outer.sync_every is " +
@@ -65,14 +78,20 @@ void OuterConfig::resolve() {
   }
 }
 
-namespace {
-quant::CodecSpec spec(const std::string& name, std::int64_t block) {
-  return {.kind = quant::codec_kind(name), .block = static_cast<std::uint32_t>(block)};
+quant::CodecSpec OuterConfig::codec_spec() const {
+  return {.kind = quant::codec_kind(codec),
+          .block = static_cast<std::uint32_t>(codec_block),
+          .scale = quant::scale_format(codec_scale),
+          .clip = static_cast<float>(codec_clip),
+          .rounding = codec_rounding == "nearest" ? quant::Rounding::nearest : quant::Rounding::stochastic,
+          .top_k = static_cast<std::uint32_t>(codec_top_k)};
 }
-}  // namespace
-
-quant::CodecSpec OuterConfig::codec_spec() const { return spec(codec, codec_block); }
-quant::CodecSpec OuterConfig::warmup_codec_spec() const { return spec(warmup_codec, codec_block); }
+quant::CodecSpec OuterConfig::warmup_codec_spec() const {
+  // Gradients may be far smaller than outer gradients, so their scales are of the widest range.
+  auto spec = quant::default_spec(quant::codec_kind(warmup_codec));
+  spec.block = static_cast<std::uint32_t>(codec_block);
+  return spec;
+}
 
 void EmulateConfig::serialize(config::Archive& ar) {
   ar({"rtt", &rtt, Scope::per_site, "hold every message back by half of this", 0, 60});

@@ -23,16 +23,26 @@ std::span<float> part(std::vector<float>& buffer, const Range& chunk) {
   return buffer.empty() ? std::span<float>() : std::span(buffer).subspan(chunk.begin, chunk.size);
 }
 
+quant::OuterStep step_rule(const OuterConfig& config) {
+  return {.lr = static_cast<float>(config.optimizer.lr),
+          .momentum = static_cast<float>(config.optimizer.momentum),
+          .nesterov = config.optimizer.nesterov,
+          .alpha = static_cast<float>(config.merge_alpha)};
+}
+
 }  // namespace
 
-protocol::CodecPlan codec_plan(const OuterConfig& config) {
+protocol::CodecPlan codec_plan(const OuterConfig& config, std::uint64_t seed) {
   return {.codec = config.codec_spec(),
           .warmup_codec = config.warmup_codec_spec(),
-          .warmup_rounds = static_cast<protocol::Round>(config.warmup_steps)};
+          .warmup_rounds = static_cast<protocol::Round>(config.warmup_steps),
+          .error_feedback = config.error_feedback,
+          .feedback_decay = static_cast<float>(config.feedback_decay),
+          .seed = seed};
 }
 
 OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout, LocalParameters& local,
-                     RoundExchange& exchange, Trace& trace)
+                     RoundExchange& exchange, Trace& trace, std::uint64_t noise_seed)
     : layout_(layout),
       local_(local),
       exchange_(exchange),
@@ -41,9 +51,8 @@ OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout, Lo
       schedule_(layout.fragment_count(), static_cast<std::uint64_t>(config.sync_every),
                 static_cast<std::uint64_t>(config.sync_delay),
                 static_cast<std::uint64_t>(config.warmup_steps)),
-      optimizer_{static_cast<float>(config.optimizer.lr), static_cast<float>(config.optimizer.momentum),
-                 config.optimizer.nesterov},
-      alpha_(static_cast<float>(config.merge_alpha)),
+      step_rule_(step_rule(config)),
+      noise_seed_(noise_seed),
       final_sync_(config.final_sync),
       fragments_(layout.fragment_count()),
       velocity_(layout.buffer_size(), 0.0F),
@@ -64,18 +73,23 @@ void OuterLoop::average_gradients(std::span<float> gradients) {
     for (auto k = chunks.first; k < chunks.last; ++k) {
       const auto& chunk = layout_.chunk(k);
       Bytes bytes(quant::encoded_size(codecs_.of(round), chunk.size));
-      if (!quant::encode(codecs_.of(round), gradients.subspan(chunk.begin, chunk.size),
-                         part(gradient_residual_, chunk), bytes)) {
-        throw Error(ErrorKind::divergence, "a gradient is not finite at step " + std::to_string(step_ + 1));
-      }
-      exchange_.contribute(k, round, std::move(bytes));
+      const auto bad =
+          quant::encode(codecs_.of(round), gradients.subspan(chunk.begin, chunk.size),
+                        {part(gradient_residual_, chunk)}, noise_of(layout_, k, noise_seed_, round), bytes);
+      contribute(k, round, bad, std::move(bytes));
     }
   }
   for (; !in_flight_.empty(); in_flight_.pop_front()) {
     auto& flight = in_flight_.front();
     fetch(flight, Waiting::warmup);
-    const auto& range = layout_.fragment(flight.fragment);
-    decode_round(flight, codecs_.of(flight.round), gradients.subspan(range.begin, range.size));
+    const auto chunks = layout_.chunks_of(flight.fragment);
+    for (auto k = chunks.first; k < chunks.last; ++k) {
+      const auto& chunk = layout_.chunk(k);
+      if (!quant::decode(codecs_.of(flight.round), *(*flight.results)[k - chunks.first],
+                         gradients.subspan(chunk.begin, chunk.size))) {
+        refuse_result(flight, k);
+      }
+    }
     record(flight);
     ++stats_.warmup_rounds;
   }
@@ -92,7 +106,7 @@ void OuterLoop::after_step() {
     return;
   }
   for (const auto p : schedule_.sends_at(step_)) send(p);
-  for (const auto p : schedule_.applies_at(step_)) apply(p, alpha_, Waiting::stall);
+  for (const auto p : schedule_.applies_at(step_)) apply(p, step_rule_, Waiting::stall);
 }
 
 void OuterLoop::finish() {
@@ -100,11 +114,13 @@ void OuterLoop::finish() {
   if (step_ <= schedule_.warmup_steps() || !final_sync_) return;
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) send(p);
   // Nobody trains on from here: the local parameters become the global ones.
-  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) apply(p, 0.0F, Waiting::finish);
+  auto rule = step_rule_;
+  rule.alpha = 0;
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) apply(p, rule, Waiting::finish);
 }
 
 void OuterLoop::apply_all_in_flight(Waiting why) {
-  while (!in_flight_.empty()) apply(in_flight_.front().fragment, alpha_, why);
+  while (!in_flight_.empty()) apply(in_flight_.front().fragment, step_rule_, why);
 }
 
 // ---- one fragment ----
@@ -114,23 +130,36 @@ void OuterLoop::send(FragmentId p) {
   const Trace::Scope scope(trace_, Trace::Row::outer, "encode", round_args(p, round));
   const auto& fragment = layout_.fragment(p);
   const auto local = local_.read(fragment);
+  if (gradient_observer_) {
+    gradient_observer_(p, step_, std::span(global_).subspan(fragment.begin, fragment.size), local);
+  }
   const auto chunks = layout_.chunks_of(p);
   in_flight_.push_back({p, round, step_, Trace::Clock::now(), std::nullopt});
   for (auto k = chunks.first; k < chunks.last; ++k) {
     const auto& chunk = layout_.chunk(k);
     Bytes bytes(quant::encoded_size(codecs_.of(round), chunk.size));
-    if (!quant::encode_difference(codecs_.of(round), std::span(global_).subspan(chunk.begin, chunk.size),
-                                  local.subspan(chunk.begin - fragment.begin, chunk.size),
-                                  part(residual_, chunk), bytes)) {
-      throw Error(ErrorKind::divergence, "an outer gradient is not finite in fragment " + std::to_string(p) +
-                                             " at step " + std::to_string(step_));
-    }
-    exchange_.contribute(k, round,
-                         std::move(bytes));  // at once: the next chunk is encoded while this one travels
+    const auto bad = quant::encode_difference(
+        codecs_.of(round), std::span(global_).subspan(chunk.begin, chunk.size),
+        local.subspan(chunk.begin - fragment.begin, chunk.size),
+        {part(residual_, chunk), codecs_.feedback_decay}, noise_of(layout_, k, noise_seed_, round), bytes);
+    // At once: the next chunk is encoded while this one travels.
+    contribute(k, round, bad, std::move(bytes));
   }
 }
 
-void OuterLoop::apply(FragmentId p, float alpha, Waiting why) {
+void OuterLoop::contribute(ChunkId chunk, protocol::Round round, std::optional<std::size_t> bad_element,
+                           Bytes bytes) {
+  if (bad_element) {
+    throw Error(ErrorKind::divergence,
+                std::string(round <= codecs_.warmup_rounds ? "a gradient" : "an outer gradient") +
+                    " is not finite, or too large for its codec, at element " +
+                    std::to_string(layout_.place_in_fragment(chunk) + *bad_element) + " of fragment " +
+                    std::to_string(layout_.fragment_of(chunk)) + " in round " + std::to_string(round));
+  }
+  exchange_.contribute(chunk, round, std::move(bytes));
+}
+
+void OuterLoop::apply(FragmentId p, const quant::OuterStep& rule, Waiting why) {
   const auto at = std::ranges::find(in_flight_, p, &InFlight::fragment);
   if (at == in_flight_.end()) return;  // the warm-up ended less than tau steps ago: nothing was sent
   auto flight = std::move(*at);
@@ -139,11 +168,17 @@ void OuterLoop::apply(FragmentId p, float alpha, Waiting why) {
 
   const Trace::Scope scope(trace_, Trace::Row::outer, "apply", round_args(p, flight.round));
   const auto& fragment = layout_.fragment(p);
-  decoded_.resize(fragment.size);
-  decode_round(flight, codecs_.of(flight.round), decoded_);
-  const auto global = std::span(global_).subspan(fragment.begin, fragment.size);
-  optimizer_.step(decoded_, global, std::span(velocity_).subspan(fragment.begin, fragment.size));
-  merge(alpha, global, local_.modify(fragment));
+  const auto local = local_.modify(fragment);
+  const auto chunks = layout_.chunks_of(p);
+  for (auto k = chunks.first; k < chunks.last; ++k) {
+    const auto& chunk = layout_.chunk(k);
+    if (!quant::decode_apply(codecs_.of(flight.round), *(*flight.results)[k - chunks.first], rule,
+                             std::span(global_).subspan(chunk.begin, chunk.size),
+                             std::span(velocity_).subspan(chunk.begin, chunk.size),
+                             local.subspan(chunk.begin - fragment.begin, chunk.size))) {
+      refuse_result(flight, k);
+    }
+  }
   local_.modified(fragment);
   record(flight);
 }
@@ -163,17 +198,9 @@ void OuterLoop::fetch(InFlight& flight, Waiting why) {
   waited(why) += seconds_since(begin);
 }
 
-void OuterLoop::decode_round(const InFlight& flight, const quant::CodecSpec& codec, std::span<float> out) {
-  const auto begin = layout_.fragment(flight.fragment).begin;
-  const auto chunks = layout_.chunks_of(flight.fragment);
-  for (auto k = chunks.first; k < chunks.last; ++k) {
-    const auto& chunk = layout_.chunk(k);
-    if (!quant::decode(codec, *(*flight.results)[k - chunks.first],
-                       out.subspan(chunk.begin - begin, chunk.size))) {
-      throw Error(ErrorKind::divergence, "the result of chunk " + std::to_string(k) + " in round " +
-                                             std::to_string(flight.round) + " does not decode");
-    }
-  }
+void OuterLoop::refuse_result(const InFlight& flight, ChunkId chunk) const {
+  throw Error(ErrorKind::divergence, "the result of chunk " + std::to_string(chunk) + " in round " +
+                                         std::to_string(flight.round) + " does not decode");
 }
 
 /// Extends the fragment's hash chain: h_r = hash(h_{r-1}, p, r, result bytes in chunk order).

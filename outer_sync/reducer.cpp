@@ -5,15 +5,21 @@
 
 namespace isthmus::outer_sync {
 
-Reducer::Reducer(const FragmentLayout& layout, protocol::CodecPlan codecs, bool error_feedback)
-    : layout_(layout), codecs_(codecs), error_feedback_(error_feedback), residuals_(layout.chunk_count()) {}
+quant::Noise noise_of(const FragmentLayout& layout, ChunkId chunk, std::uint64_t seed,
+                      protocol::Round round) {
+  return {quant::noise_key(seed, layout.fragment_of(chunk), round), layout.place_in_fragment(chunk)};
+}
 
-std::span<float> Reducer::residual(ChunkId chunk, protocol::Round round) {
+Reducer::Reducer(const FragmentLayout& layout, protocol::CodecPlan codecs)
+    : layout_(layout), codecs_(codecs), residuals_(layout.chunk_count()) {}
+
+quant::Feedback Reducer::feedback(ChunkId chunk, protocol::Round round) {
   auto& residual = residuals_[chunk];
   if (round == codecs_.warmup_rounds + 1) residual.clear();
-  if (round > codecs_.warmup_rounds && !error_feedback_) return {};
+  const bool warmup = round <= codecs_.warmup_rounds;
+  if (!warmup && !codecs_.error_feedback) return {};
   residual.resize(layout_.chunk(chunk).size, 0.0F);
-  return residual;
+  return {residual, warmup ? 1 : codecs_.feedback_decay};
 }
 
 Bytes Reducer::reduce(ChunkId chunk, protocol::Round round,
@@ -31,10 +37,11 @@ Bytes Reducer::reduce(ChunkId chunk, protocol::Round round,
     }
   }
   Bytes bytes(quant::encoded_size(codec, size));
-  if (!quant::encode_quotient(codec, sum, static_cast<float>(contributions.size()), residual(chunk, round),
-                              bytes)) {
-    refuse("the mean is not finite");
-  }
+  const auto bad =
+      quant::encode_quotient(codec, sum, static_cast<float>(contributions.size()), feedback(chunk, round),
+                             noise_of(layout_, chunk, codecs_.seed, round), bytes);
+  if (bad)
+    refuse("the mean is not finite at element " + std::to_string(layout_.place_in_fragment(chunk) + *bad));
   return bytes;
 }
 

@@ -3,98 +3,230 @@
 #include "isthmus/quant/codec.h"
 
 #include <algorithm>
+#include <bit>
 #include <cassert>
+#include <cmath>
+#include <cstring>
 #include <iterator>
+#include <string>
 
-#include "cpu_codec.h"
 #include "formats.h"
 #include "isthmus/base/error.h"
+#include "isthmus/base/random.h"
+#include "isthmus/quant/passes.h"
+#include "passes_table.h"
 
 namespace isthmus::quant {
 namespace {
 
-bool has_blocks(CodecKind kind) { return kind != CodecKind::fp32 && kind != CodecKind::bf16; }
-
-bool valid(const CodecSpec& spec) {
-  if (!has_blocks(spec.kind)) return true;
-  return spec.block >= smallest_block && spec.block <= largest_block && spec.block % 2 == 0;
+template <std::size_t n>
+std::size_t index_of(const std::string_view (&names)[n], std::string_view name, const char* what) {
+  const auto* found = std::find(std::begin(names), std::end(names), name);
+  if (found != std::end(names)) return static_cast<std::size_t>(found - std::begin(names));
+  std::string message = "unknown " + std::string(what) + " \"" + std::string(name) + "\", expected one of";
+  for (const auto known : names) message.append(" ").append(known);
+  throw Error(ErrorKind::config, message);
 }
 
-bool encode_input(const CodecSpec& spec, const cpu::Input& input, std::span<float> residual,
-                  std::span<std::byte> out) {
-  assert(residual.empty() || residual.size() == input.elements);
-  assert(out.size() == encoded_size(spec, input.elements));
-  return cpu::encode(spec, input, out.data());
+/// Bits of a code; 0 for topk.
+int code_bits(CodecKind kind) {
+  constexpr int bits[] = {32, 16, 8, 4, 4, 4, 3, 2, 1, 0};
+  return bits[static_cast<std::size_t>(kind)];
+}
+bool has_blocks(CodecKind kind) { return code_bits(kind) >= 1 && code_bits(kind) <= 8; }
+
+std::size_t blocks_of(const CodecSpec& spec, std::size_t elements) {
+  return (elements + spec.block - 1) / spec.block;
 }
 
 }  // namespace
 
 std::string_view to_string(CodecKind kind) { return codec_names[static_cast<std::size_t>(kind)]; }
-
 CodecKind codec_kind(std::string_view name) {
-  const auto* found = std::find(std::begin(codec_names), std::end(codec_names), name);
-  if (found == std::end(codec_names)) {
-    std::string message = "unknown codec \"" + std::string(name) + "\", expected one of";
-    for (const auto known : codec_names) message.append(" ").append(known);
-    throw Error(ErrorKind::config, message);
+  return static_cast<CodecKind>(index_of(codec_names, name, "codec"));
+}
+std::string_view to_string(ScaleFormat format) { return scale_names[static_cast<std::size_t>(format)]; }
+ScaleFormat scale_format(std::string_view name) {
+  return static_cast<ScaleFormat>(index_of(scale_names, name, "scale format"));
+}
+
+CodecSpec default_spec(CodecKind kind) {
+  CodecSpec spec{.kind = kind};
+  if (kind == CodecKind::int8 || kind == CodecKind::sign) spec.block = 128;
+  return spec;
+}
+
+std::string problem_of(const CodecSpec& spec) {
+  if (!std::has_single_bit(spec.block) || spec.block < smallest_block || spec.block > largest_block) {
+    return "a block of " + std::to_string(spec.block) + " elements; expected a power of two from 16 to 4096";
   }
-  return static_cast<CodecKind>(found - std::begin(codec_names));
+  if (!(spec.clip > 0 && spec.clip <= 1)) {
+    return "a clip of " + std::to_string(spec.clip) + "; expected more than 0 and at most 1";
+  }
+  if (spec.top_k < 1 || spec.top_k > piece) {
+    return "a top_k of " + std::to_string(spec.top_k) + "; expected 1 to 4096";
+  }
+  return {};
+}
+
+std::uint32_t unit_of(const CodecSpec& spec) {
+  if (spec.kind == CodecKind::topk) return piece;
+  return has_blocks(spec.kind) ? spec.block : 1;
 }
 
 std::size_t encoded_size(const CodecSpec& spec, std::size_t elements) {
-  assert(valid(spec));
-  const auto scales = [&] { return (elements + spec.block - 1) / spec.block * 2; };
-  switch (spec.kind) {
-    case CodecKind::fp32:
-      return elements * 4;
-    case CodecKind::bf16:
-      return elements * 2;
-    case CodecKind::int8:
-      return scales() + elements;
-    case CodecKind::int4:
-    case CodecKind::e3m0:
-      return scales() + (elements + 1) / 2;
+  assert(problem_of(spec).empty());
+  if (spec.kind == CodecKind::topk) {
+    const auto last = elements % piece;
+    return elements / piece * piece_bytes(spec.top_k) +
+           (last == 0 ? 0 : piece_bytes(kept_of(spec.top_k, last)));
   }
-  assert(false);
-  return 0;
+  const auto bits = code_bits(spec.kind);
+  if (!has_blocks(spec.kind)) return elements * static_cast<std::size_t>(bits) / 8;
+  const auto group = group_rows(bits) * row;
+  return blocks_of(spec, elements) * scale_bytes(spec.scale) +
+         (elements + group - 1) / group * group_bytes(bits);
 }
 
 double bits_per_element(const CodecSpec& spec) {
-  constexpr double code_bits[] = {32, 16, 8, 4, 4};
-  const double scale_bits = has_blocks(spec.kind) ? 16.0 / spec.block : 0;
-  return code_bits[static_cast<std::size_t>(spec.kind)] + scale_bits;
+  constexpr std::size_t many = std::size_t{1} << 30;
+  return static_cast<double>(encoded_size(spec, many)) * 8 / static_cast<double>(many);
 }
 
-bool encode(const CodecSpec& spec, std::span<const float> x, std::span<float> residual,
-            std::span<std::byte> out) {
-  return encode_input(spec, {cpu::Input::Kind::plain, x.data(), nullptr, 1, residual.data(), x.size()},
-                      residual, out);
+std::uint64_t noise_key(std::uint64_t seed, std::uint64_t fragment, std::uint64_t round) {
+  return random_bits(random_bits(seed, 0x6e6f697365, fragment), 0, round);
 }
 
-bool encode_difference(const CodecSpec& spec, std::span<const float> minuend,
-                       std::span<const float> subtrahend, std::span<float> residual,
-                       std::span<std::byte> out) {
+// ---- the passes ----
+
+namespace {
+
+const Passes& passes() {
+  static const Passes best = vector_passes();
+  return best;
+}
+
+std::optional<std::size_t> run(const CodecSpec& spec, Encoding encoding, const Feedback& feedback,
+                               std::span<std::byte> out) {
+  assert(feedback.residual.empty() || feedback.residual.size() == encoding.elements);
+  assert(out.size() == encoded_size(spec, encoding.elements));
+  assert(encoding.noise.first_element + encoding.elements <= std::uint64_t{1} << 32);
+  encoding.residual = feedback.residual.empty() ? nullptr : feedback.residual.data();
+  encoding.decay = feedback.decay;
+  encoding.out = out.data();
+  const auto good = passes().encode(spec, encoding);
+  return good == encoding.elements ? std::nullopt : std::optional(good);
+}
+
+template <class T>
+T little_endian(const std::byte* at) {
+  T value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+bool scales_are_valid(const CodecSpec& spec, const std::byte* in, std::size_t count) {
+  bool valid = true;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint32_t code = scale_bytes(spec.scale) == 2 ? little_endian<std::uint16_t>(in + 2 * i)
+                                                            : static_cast<std::uint32_t>(in[i]);
+    valid &= scale_is_valid(spec.scale, code);
+  }
+  return valid;
+}
+
+bool values_are_finite(CodecKind kind, const std::byte* in, std::size_t elements) {
+  bool finite = true;
+  for (std::size_t i = 0; i < elements; ++i) {
+    const std::uint32_t bits =
+        kind == CodecKind::fp32 ? little_endian<std::uint32_t>(in + 4 * i)
+                                : static_cast<std::uint32_t>(little_endian<std::uint16_t>(in + 2 * i)) << 16;
+    finite &= (bits & magnitude_mask) < infinity_bits;
+  }
+  return finite;
+}
+
+/// Ascending, and below the end of the piece.
+bool positions_are_valid(const std::byte* in, std::size_t kept, std::size_t m) {
+  std::size_t least = 0;
+  for (std::size_t i = 0; i < kept; ++i) {
+    const auto two = little_endian<std::uint16_t>(in + i * 3 / 2);
+    const std::size_t position = i % 2 == 0 ? two & 0xfff : two >> 4;
+    if (position < least || position >= m) return false;
+    least = position + 1;
+  }
+  return true;
+}
+
+bool pieces_are_valid(const CodecSpec& spec, const std::byte* in, std::size_t elements) {
+  for (std::size_t begin = 0; begin < elements; begin += piece) {
+    const auto m = std::min(piece, elements - begin);
+    const auto kept = kept_of(spec.top_k, m);
+    if (!scale_is_valid(ScaleFormat::bf16, little_endian<std::uint16_t>(in))) return false;
+    if (!positions_are_valid(in + 2, kept, m)) return false;
+    in += piece_bytes(kept);
+  }
+  return true;
+}
+
+}  // namespace
+
+std::optional<std::size_t> encode(const CodecSpec& spec, std::span<const float> x, Feedback feedback,
+                                  const Noise& noise, std::span<std::byte> out) {
+  return run(spec, {.a = x.data(), .noise = noise, .elements = x.size()}, feedback, out);
+}
+
+std::optional<std::size_t> encode_difference(const CodecSpec& spec, std::span<const float> minuend,
+                                             std::span<const float> subtrahend, Feedback feedback,
+                                             const Noise& noise, std::span<std::byte> out) {
   assert(minuend.size() == subtrahend.size());
-  const cpu::Input input{
-      cpu::Input::Kind::difference, minuend.data(), subtrahend.data(), 1, residual.data(), minuend.size()};
-  return encode_input(spec, input, residual, out);
+  return run(spec,
+             {.input = Encoding::Input::difference,
+              .a = minuend.data(),
+              .b = subtrahend.data(),
+              .noise = noise,
+              .elements = minuend.size()},
+             feedback, out);
 }
 
-bool encode_quotient(const CodecSpec& spec, std::span<const float> sum, float divisor,
-                     std::span<float> residual, std::span<std::byte> out) {
-  const cpu::Input input{
-      cpu::Input::Kind::quotient, sum.data(), nullptr, divisor, residual.data(), sum.size()};
-  return encode_input(spec, input, residual, out);
+std::optional<std::size_t> encode_quotient(const CodecSpec& spec, std::span<const float> sum, float divisor,
+                                           Feedback feedback, const Noise& noise, std::span<std::byte> out) {
+  return run(spec,
+             {.input = Encoding::Input::quotient,
+              .a = sum.data(),
+              .divisor = divisor,
+              .noise = noise,
+              .elements = sum.size()},
+             feedback, out);
+}
+
+bool valid(const CodecSpec& spec, std::span<const std::byte> in, std::size_t elements) {
+  if (in.size() != encoded_size(spec, elements)) return false;
+  if (has_blocks(spec.kind)) return scales_are_valid(spec, in.data(), blocks_of(spec, elements));
+  if (spec.kind == CodecKind::topk) return pieces_are_valid(spec, in.data(), elements);
+  return values_are_finite(spec.kind, in.data(), elements);
 }
 
 bool decode(const CodecSpec& spec, std::span<const std::byte> in, std::span<float> out) {
-  return in.size() == encoded_size(spec, out.size()) && cpu::decode(spec, in.data(), out.data(), out.size());
+  if (!valid(spec, in, out.size())) return false;
+  passes().decode(spec, in.data(), out.data(), out.size());
+  return true;
 }
 
 bool decode_accumulate(const CodecSpec& spec, std::span<const std::byte> in, float weight,
                        std::span<float> sum) {
-  return in.size() == encoded_size(spec, sum.size()) &&
-         cpu::decode_accumulate(spec, in.data(), weight, sum.data(), sum.size());
+  if (!valid(spec, in, sum.size())) return false;
+  passes().accumulate(spec, in.data(), weight, sum.data(), sum.size());
+  return true;
+}
+
+bool decode_apply(const CodecSpec& spec, std::span<const std::byte> in, const OuterStep& step,
+                  std::span<float> theta, std::span<float> velocity, std::span<float> local) {
+  assert(theta.size() == velocity.size() && (local.empty() || local.size() == theta.size()));
+  if (!valid(spec, in, theta.size())) return false;
+  passes().apply(spec, in.data(), step, theta.data(), velocity.data(), local.empty() ? nullptr : local.data(),
+                 theta.size());
+  return true;
 }
 
 }  // namespace isthmus::quant

@@ -1,107 +1,160 @@
 #pragma once
-// The formats' arithmetic, one element or one block at a time: what every implementation of the codecs
-// (plain, vectorised, CUDA) must give bit for bit. Nothing here depends on the machine: integer operations
-// and single fp32 operations that IEEE 754 rounds to nearest even.
+// What the formats are: levels, scales, sizes. Plain constants and integer arithmetic, shared by the CPU's
+// and the GPU's passes; the arithmetic on values is in arithmetic-inl.h.
 
-#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 
-namespace isthmus::quant {
+#include "isthmus/quant/codec.h"
 
-inline constexpr std::uint32_t largest_block = 4096;
-inline constexpr std::uint32_t smallest_block = 16;
+#ifdef __CUDACC__
+#define ISTHMUS_HOST_DEVICE __host__ __device__
+#else
+#define ISTHMUS_HOST_DEVICE
+#endif
+
+namespace isthmus::quant {
 
 // fp32 bit patterns. Magnitudes compare like integers, and what is not finite is the largest of all: one
 // integer maximum over a block gives its absmax and finds NaN and infinity.
 inline constexpr std::uint32_t magnitude_mask = 0x7fffffff;
+inline constexpr std::uint32_t sign_mask = 0x80000000;
 inline constexpr std::uint32_t infinity_bits = 0x7f800000;
+inline constexpr std::uint32_t largest_bf16_bits = 0x7f7f0000;
 
-/// Upper half of an fp32, rounded to nearest even; of finite values the largest become infinity.
-constexpr std::uint16_t to_bf16(std::uint32_t bits) {
-  return static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-constexpr std::uint32_t from_bf16(std::uint16_t bits) { return static_cast<std::uint32_t>(bits) << 16; }
-/// The first fp32 magnitude that to_bf16 takes to infinity.
-inline constexpr std::uint32_t bf16_overflow_bits = 0x7f7f8000;
+// ---- packing ----
 
-// Scales. A block's scale is absmax / F::levels, rounded to the nearest bf16. That may be below the exact
-// quotient by one part in 512, which takes the largest value to at most levels * 512/511 < levels + 1/2: it
-// still rounds to the last code, so nothing is clipped and no clamp is needed.
-// Below 2^-120 a block counts as zero and a scale is raised to 2^-120. Then every value that is decoded is
-// zero or normal, 1 / scale is finite, and a thread that flushes denormals to zero writes the same bytes.
-inline constexpr std::uint16_t smallest_scale = 0x0380;  // 2^-120
+inline constexpr std::size_t row = 16;             ///< elements, and bytes, that packing treats alike
+inline constexpr std::size_t largest_group = 128;  ///< elements of the longest group of codes
+inline constexpr std::size_t piece = 4096;         ///< elements that topk chooses from
+inline constexpr std::uint32_t smallest_block = 16;
+inline constexpr std::uint32_t largest_block = 4096;
 
-/// The stored scale for a block whose largest magnitude has these bits (finite): 0 for a block that counts as
-/// zero. It may exceed F::largest_scale.
-template <class F>
-constexpr std::uint16_t block_scale(std::uint32_t absmax_bits) {
-  if (absmax_bits < from_bf16(smallest_scale)) return 0;
-  const auto quotient = std::bit_cast<float>(absmax_bits) / F::levels;
-  return std::max(smallest_scale, to_bf16(std::bit_cast<std::uint32_t>(quotient)));
-}
-/// What values are multiplied with to be counted in scales. One rounding here and one in the product: a value
-/// within 2^-22 of the middle between two codes may take either, the same one everywhere.
-constexpr float inverse(float scale) { return scale > 0 ? 1.0F / scale : 0.0F; }
+/// Rows of elements in one group of codes: as many as bytes hold evenly.
+constexpr std::size_t group_rows(int bits) { return bits == 3 ? 8 : 8U / static_cast<unsigned>(bits); }
+/// Bytes of such a group.
+constexpr std::size_t group_bytes(int bits) { return bits == 3 ? 3 * row : row; }
 
-// Adding 1.5 * 2^23 leaves no bits for a fraction, so the addition itself rounds to the nearest integer, ties
-// to even, and the low bits of the sum are that integer in two's complement.
+// ---- levels ----
+// A table format's values are +-levels[i] * scale. `unit` is the level that a block's largest magnitude is
+// put to.
+
+struct Int8 {  // evenly spaced levels need no table
+  static constexpr int bits = 8;
+  static constexpr float unit = 127;
+};
+struct Int4 {
+  static constexpr int bits = 4;
+  static constexpr float unit = 7;
+};
+struct E3m0 {
+  static constexpr int bits = 4;
+  static constexpr float unit = 1;
+  static constexpr float levels[] = {0, 0x1p-6F, 0x1p-5F, 0x1p-4F, 0x1p-3F, 0x1p-2F, 0x1p-1F, 1};
+};
+// Lloyd's algorithm on blocks of 64 Gaussian values, each divided by its largest magnitude and weighted with
+// its square (tests/quant/lloyd_levels.py), rounded to 512ths: a level times a bf16 or 8-bit scale is exact
+// in fp32.
+struct Lloyd4 {
+  static constexpr int bits = 4;
+  static constexpr float unit = 1;
+  static constexpr float levels[] = {24 / 512.F,  73 / 512.F,  124 / 512.F, 178 / 512.F,
+                                     238 / 512.F, 307 / 512.F, 392 / 512.F, 1};
+};
+struct Lloyd3 {
+  static constexpr int bits = 3;
+  static constexpr float unit = 1;
+  static constexpr float levels[] = {47 / 512.F, 146 / 512.F, 262 / 512.F, 425 / 512.F};
+};
+struct Lloyd2 {
+  static constexpr int bits = 2;
+  static constexpr float unit = 1;
+  static constexpr float levels[] = {89 / 512.F, 301 / 512.F};
+};
+struct Sign {
+  static constexpr int bits = 1;
+  static constexpr float unit = 1;
+  static constexpr float levels[] = {1};
+};
+/// topk's values: the same for the 64 largest of 4096 Gaussian values.
+struct Largest {
+  static constexpr int bits = 2;
+  static constexpr float unit = 1;
+  static constexpr float levels[] = {336 / 512.F, 423 / 512.F};
+};
+template <class T>
+inline constexpr std::size_t level_count = sizeof(T::levels) / sizeof(float);
+/// Where level I begins to be the nearest; exact.
+template <class T, std::size_t I>
+inline constexpr float threshold = (T::levels[I - 1] + T::levels[I]) / 2;
+
+/// Adding 1.5 * 2^23 leaves no bits for a fraction, so the addition itself rounds to the nearest integer,
+/// ties to even, and the low bits of the sum are that integer.
 inline constexpr float rounder = 12582912.0F;
 
-// A format: codes of one block from its values times 1/scale, and values from codes. `code` is only called
-// with magnitudes of at most levels * 512/511.
+// ---- scales ----
+// A scale may be below the exact quotient by its format's rounding, which takes the largest value past the
+// last level: it still gets the last code. Values are multiplied with 1 / scale, one rounding there and one
+// in the product: a value within 2^-22 of a threshold may fall on either side of it, the same one everywhere.
+// Scales are never so small that a decoded value or 1 / scale could be denormal or infinite.
 
-struct Int8 {
-  static constexpr float levels = 127;
-  static constexpr std::uint16_t largest_scale = 0x7c01;  // 127 times the next is infinite
-  static constexpr std::uint8_t zero = 0;
-  static constexpr bool nibbles = false;
-  static std::uint8_t code(float in_scales) {
-    return static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(in_scales + rounder));
-  }
-  static float value(std::uint8_t code, float scale) {
-    return static_cast<float>(static_cast<std::int8_t>(code)) * scale;  // 7 + 8 bits: exact
-  }
-  static bool invalid(std::uint8_t code) { return code == 0x80; }
-};
+/// Upper half of an fp32, rounded to nearest even.
+ISTHMUS_HOST_DEVICE constexpr std::uint32_t to_bf16(std::uint32_t bits) {
+  return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+}
 
-struct Int4 {
-  static constexpr float levels = 7;
-  static constexpr std::uint16_t largest_scale = 0x7e12;  // 7 times the next is infinite
-  static constexpr std::uint8_t zero = 8;
-  static constexpr bool nibbles = true;
-  static std::uint8_t code(float in_scales) {
-    return std::bit_cast<std::uint32_t>(in_scales + (rounder + 8)) & 15;
-  }
-  static float value(std::uint8_t code, float scale) {
-    return static_cast<float>(static_cast<int>(code) - 8) * scale;  // 3 + 8 bits: exact
-  }
-  static bool invalid(std::uint8_t code) { return code == 0; }
+ISTHMUS_HOST_DEVICE constexpr std::size_t scale_bytes(ScaleFormat format) {
+  return format == ScaleFormat::bf16 ? 2 : 1;
+}
+struct ScaleRange {
+  std::uint32_t smallest, largest;  ///< codes other than 0, which stands for a block of zeros
 };
+ISTHMUS_HOST_DEVICE constexpr ScaleRange scale_range(ScaleFormat format) {
+  if (format == ScaleFormat::bf16) return {0x0380, 0x7b80};  // 2^-120, 2^120
+  if (format == ScaleFormat::e5m3) return {1, 255};          // 2^-28, 14
+  return {7, 247};                                           // 2^-120, 2^120
+}
+/// e5m3 code 1 is 2^-28: exponent 99 of fp32, mantissa 0.
+inline constexpr std::uint32_t e5m3_bias = (99 << 3) - 1;
 
-struct E3m0 {
-  static constexpr float levels = 1;
-  static constexpr std::uint16_t largest_scale = 0x7f7f;  // the largest bf16
-  static constexpr std::uint8_t zero = 0;
-  static constexpr bool nibbles = true;
-  static constexpr std::uint32_t smallest_level = (127 - 6) << 23;  // 2^-6: e = 1
-  static constexpr std::uint32_t half_of_it = (127 - 7) << 23;      // below it the nearest level is 0
-  /// The nearest level; half-way between two, the larger.
-  static std::uint8_t code(float in_scales) {
-    const auto bits = std::bit_cast<std::uint32_t>(in_scales);
-    const auto magnitude = bits & magnitude_mask;
-    // A mantissa of 1.5 or more carries into the exponent.
-    const auto exponent = (std::max(magnitude, smallest_level) + 0x00400000) >> 23;
-    const auto code = (exponent - 120) | ((bits >> 28) & 8);
-    return static_cast<std::uint8_t>(magnitude < half_of_it ? 0 : code);
-  }
-  static float value(std::uint8_t code, float scale) {
-    const std::uint32_t e = code & 7;
-    const auto level = e == 0 ? 0 : (e + 120) << 23 | static_cast<std::uint32_t>(code & 8) << 28;
-    return std::bit_cast<float>(level) * scale;  // a power of two: exact
-  }
-  static bool invalid(std::uint8_t code) { return code == 8; }  // minus zero
-};
+ISTHMUS_HOST_DEVICE constexpr std::uint32_t scale_bits(ScaleFormat format, std::uint32_t code) {
+  if (code == 0) return 0;
+  if (format == ScaleFormat::bf16) return code << 16;
+  if (format == ScaleFormat::e5m3) return (code + e5m3_bias) << 20;
+  return code << 23;
+}
+/// The nearest code for a scale with these bits, before it is brought into the format's range.
+ISTHMUS_HOST_DEVICE constexpr std::int64_t nearest_scale(ScaleFormat format, std::uint32_t bits) {
+  if (format == ScaleFormat::bf16) return to_bf16(bits);
+  if (format == ScaleFormat::e5m3) return static_cast<std::int64_t>((bits + 0x80000) >> 20) - e5m3_bias;
+  return (bits + (0x00800000 - 0x003504f3)) >> 23;  // from the square root of two up
+}
+inline constexpr std::uint32_t no_scale = 0xffffffff;
+/// The code for a block whose largest magnitude has `absmax_bits`, and that wants a scale of `wanted_bits`;
+/// no_scale if that is too large for the format.
+ISTHMUS_HOST_DEVICE constexpr std::uint32_t scale_code(ScaleFormat format, std::uint32_t absmax_bits,
+                                                       std::uint32_t wanted_bits) {
+  const auto range = scale_range(format);
+  if (absmax_bits < scale_bits(format, range.smallest)) return 0;
+  const auto code = nearest_scale(format, wanted_bits);
+  if (code > static_cast<std::int64_t>(range.largest)) return no_scale;
+  return code < static_cast<std::int64_t>(range.smallest) ? range.smallest : static_cast<std::uint32_t>(code);
+}
+ISTHMUS_HOST_DEVICE constexpr bool scale_is_valid(ScaleFormat format, std::uint32_t code) {
+  const auto range = scale_range(format);
+  return code == 0 || (code >= range.smallest && code <= range.largest);
+}
+
+// ---- topk ----
+
+/// Elements kept of a piece of m.
+ISTHMUS_HOST_DEVICE constexpr std::size_t kept_of(std::size_t top_k, std::size_t m) {
+  return (top_k * m + piece - 1) / piece;
+}
+ISTHMUS_HOST_DEVICE constexpr std::size_t positions_bytes(std::size_t kept) { return (kept * 12 + 7) / 8; }
+ISTHMUS_HOST_DEVICE constexpr std::size_t piece_bytes(std::size_t kept) {
+  return 2 + positions_bytes(kept) + (kept + 3) / 4;
+}
 
 }  // namespace isthmus::quant

@@ -54,13 +54,12 @@ constexpr auto farewell_limit = std::chrono::seconds(1);
 
 class MemberNode::Impl final : public PeerMesh::Handler {
  public:
-  Impl(const NetworkConfig& network, const FragmentLayout& layout, CodecPlan codecs, bool error_feedback,
-       Trace& trace)
+  Impl(const NetworkConfig& network, const FragmentLayout& layout, CodecPlan codecs, Trace& trace)
       : network_(network),
         layout_(layout),
         codecs_(codecs),
         trace_(trace),
-        reducer_(layout, codecs, error_feedback),
+        reducer_(layout, codecs),
         link_{.hold = to_duration(network.emulate.rtt) / 2, .give_up = to_duration(network.detect_timeout)},
         mesh_(io_, bind(), static_cast<std::size_t>(network.lanes), counters_, link_, trace, *this),
         heartbeat_timer_(io_),
@@ -392,8 +391,8 @@ class MemberNode::Impl final : public PeerMesh::Handler {
 };
 
 MemberNode::MemberNode(const NetworkConfig& network, const FragmentLayout& layout, CodecPlan codecs,
-                       bool error_feedback, Trace& trace)
-    : impl_(std::make_unique<Impl>(network, layout, codecs, error_feedback, trace)) {}
+                       Trace& trace)
+    : impl_(std::make_unique<Impl>(network, layout, codecs, trace)) {}
 MemberNode::~MemberNode() = default;
 
 std::string MemberNode::advertised() const { return impl_->advertised(); }

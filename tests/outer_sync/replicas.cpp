@@ -19,8 +19,8 @@ using protocol::SharedBytes;
 
 class MemoryNetwork::Port final : public RoundExchange {
  public:
-  Port(MemoryNetwork& network, std::size_t index, bool error_feedback)
-      : network_(network), index_(index), reducer_(network.layout_, network.codecs_, error_feedback) {}
+  Port(MemoryNetwork& network, std::size_t index)
+      : network_(network), index_(index), reducer_(network.layout_, network.codecs_) {}
 
   void contribute(ChunkId chunk, Round round, Bytes bytes) override {
     const std::lock_guard lock(network_.mutex_);
@@ -71,11 +71,9 @@ class MemoryNetwork::Port final : public RoundExchange {
   std::map<std::pair<FragmentId, Round>, std::vector<SharedBytes>> results_;
 };
 
-MemoryNetwork::MemoryNetwork(const FragmentLayout& layout, protocol::CodecPlan codecs, bool error_feedback,
-                             std::size_t members)
+MemoryNetwork::MemoryNetwork(const FragmentLayout& layout, protocol::CodecPlan codecs, std::size_t members)
     : layout_(layout), codecs_(codecs) {
-  for (std::size_t m = 0; m < members; ++m)
-    ports_.push_back(std::make_unique<Port>(*this, m, error_feedback));
+  for (std::size_t m = 0; m < members; ++m) ports_.push_back(std::make_unique<Port>(*this, m));
 }
 
 MemoryNetwork::~MemoryNetwork() = default;
@@ -146,7 +144,7 @@ Replicas::Replicas(OuterConfig config, FragmentLayout layout, Table table,
     : config_(std::move(config)),
       layout_(std::move(layout)),
       table_(std::move(table)),
-      network_(layout_, codec_plan(config_), config_.error_feedback, states.size()) {
+      network_(layout_, codec_plan(config_), states.size()) {
   for (std::size_t m = 0; m < states.size(); ++m) {
     auto& replica = *replicas_.emplace_back(
         std::make_unique<Replica>(config_, layout_, states[m].local, network_.exchange(m), trace_));

@@ -36,8 +36,7 @@ class PlainParameters final : public LocalParameters {
 
 class MemoryNetwork {
  public:
-  MemoryNetwork(const FragmentLayout& layout, protocol::CodecPlan codecs, bool error_feedback,
-                std::size_t members);
+  MemoryNetwork(const FragmentLayout& layout, protocol::CodecPlan codecs, std::size_t members);
   ~MemoryNetwork();
   /// Begins the view with the rounds that each member has applied.
   void begin(const std::vector<protocol::FragmentState>& fragments);

@@ -44,7 +44,7 @@ Simulation::Simulation(std::uint64_t seed) : seed_(seed) {
     replica.applied = replica.sent;
     replica.member = std::make_unique<Member>(layout_, codecs_, replica.applied);
     replica.member->activate(view, m);
-    replica.reducer = std::make_unique<Reducer>(layout_, codecs_, false);
+    replica.reducer = std::make_unique<Reducer>(layout_, codecs_);
   }
 }
 
@@ -99,7 +99,7 @@ std::vector<float> Simulation::values(MemberIndex m, ChunkId chunk, Round round)
 SharedBytes Simulation::contribution(MemberIndex m, ChunkId chunk, Round round) {
   const auto x = values(m, chunk, round);
   Bytes bytes(quant::encoded_size(codecs_.of(round), x.size()));
-  if (!quant::encode(codecs_.of(round), x, {}, bytes)) fail("a contribution does not encode");
+  if (quant::encode(codecs_.of(round), x, {}, {}, bytes)) fail("a contribution does not encode");
   auto shared = std::make_shared<const Bytes>(std::move(bytes));
   made_.push_back(shared);
   return shared;

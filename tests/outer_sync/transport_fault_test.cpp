@@ -15,7 +15,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 constexpr std::uint64_t for_ever = 1'000'000'000;
-/// In seconds, for the tests that wait for it. A busy machine can hold a thread back for longer than a second.
+/// In seconds, for the tests that wait for it. A busy machine can hold a thread back for longer than a
+/// second.
 constexpr double patient_detection = 5;
 
 NetworkRun::Options endless(std::size_t members, double detect_timeout = 30) {
@@ -46,9 +47,7 @@ std::string refusal(Make make) {
 
 class OneMember : public testing::Test {
  protected:
-  std::unique_ptr<MemberNode> make() {
-    return std::make_unique<MemberNode>(network, layout, codecs, false, trace);
-  }
+  std::unique_ptr<MemberNode> make() { return std::make_unique<MemberNode>(network, layout, codecs, trace); }
 
   NetworkConfig network;
   FragmentLayout layout{{{0, 32}}, 16};

@@ -230,7 +230,7 @@ TEST_F(BrokenMember, ItsLaneIsDroppedAndMayBeDialledAgain) {
   const auto codec = codec_plan(run.outer()).of(1);
   const std::vector<float> zeros(run.layout().chunk(owned_by_r1()).size, 0.0F);
   Bytes proper(quant::encoded_size(codec, zeros.size()));
-  ASSERT_TRUE(quant::encode(codec, zeros, {}, proper));
+  ASSERT_FALSE(quant::encode(codec, zeros, {}, {}, proper));
   lane->say(chunk(proper));
   for (auto frame = lane->hear(); frame; frame = lane->hear()) {
     if (frame->type == FrameType::ack) break;

@@ -21,19 +21,24 @@ struct OuterConfig {
   std::int64_t sync_every = 30;
   std::int64_t sync_delay = 1;
   double merge_alpha = 0.5;
-  std::string codec = "int4";
-  std::int64_t codec_block = 128;
+  std::string codec = "lloyd4";
+  std::int64_t codec_block = 0;
+  std::string codec_scale = "bf16";
+  double codec_clip = 1;
+  std::string codec_rounding = "nearest";
+  std::int64_t codec_top_k = 64;
   bool error_feedback = false;
+  double feedback_decay = 1;
   std::int64_t chunk_elements = 65536;
   std::int64_t warmup_steps = 0;
-  std::string warmup_codec = "int4";
+  std::string warmup_codec = "lloyd4";
   bool final_sync = true;
   OuterOptimizerConfig optimizer;
   void serialize(config::Archive& ar);
 
   /// The method's own rules, applied after reading: diloco is one fragment without delay, local_sgd plain
-  /// averaging. Throws Error(config) for settings that cannot work together (tau >= H, a block that does not
-  /// divide the chunk).
+  /// averaging; and the codec's defaults. Throws Error(config) for settings that cannot work together (tau >=
+  /// H, a block that does not divide the chunk).
   void resolve();
   [[nodiscard]] quant::CodecSpec codec_spec() const;
   [[nodiscard]] quant::CodecSpec warmup_codec_spec() const;

@@ -46,6 +46,10 @@ class FragmentLayout {
     return {first_chunk_.at(p), first_chunk_.at(p + 1)};
   }
   [[nodiscard]] FragmentId fragment_of(ChunkId k) const { return fragment_of_.at(k); }
+  /// First element of a chunk, counted from its fragment's.
+  [[nodiscard]] std::uint64_t place_in_fragment(ChunkId k) const {
+    return chunk(k).begin - fragment(fragment_of(k)).begin;
+  }
   /// Elements of a full chunk.
   [[nodiscard]] std::uint64_t chunk_elements() const { return chunk_elements_; }
   /// Length of the flat buffer that holds all fragments.

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -20,21 +21,20 @@
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/config.h"
 #include "isthmus/outer_sync/local_parameters.h"
-#include "isthmus/outer_sync/methods/outer_optimizer.h"
 #include "isthmus/outer_sync/methods/schedule.h"
 #include "isthmus/outer_sync/round_exchange.h"
 
 namespace isthmus::outer_sync {
 
-/// The codec of each round, as the config says.
-[[nodiscard]] protocol::CodecPlan codec_plan(const OuterConfig& config);
+/// The codec of each round, as the config says; `seed` is the run's.
+[[nodiscard]] protocol::CodecPlan codec_plan(const OuterConfig& config, std::uint64_t seed = 0);
 
 class OuterLoop {
  public:
   /// Global parameters start as the local ones. The references must outlive the loop. `config` must be
-  /// resolved.
+  /// resolved. `noise_seed`, for stochastic rounding, differs from replica to replica.
   OuterLoop(const OuterConfig& config, const FragmentLayout& layout, LocalParameters& local,
-            RoundExchange& exchange, Trace& trace);
+            RoundExchange& exchange, Trace& trace, std::uint64_t noise_seed = 0);
 
   /// The step that comes is one of the synchronous warm-up: `average_gradients` must be called before its
   /// inner step.
@@ -42,6 +42,12 @@ class OuterLoop {
   /// Replaces this replica's gradients (flat, whole buffer) by the mean over replicas as all of them decode
   /// it. Throws Error(divergence) when a gradient is not finite.
   void average_gradients(std::span<float> gradients);
+
+  /// Called with every outer gradient before it is encoded: global minus local parameters of one fragment,
+  /// without what error feedback adds. For those who want to look at them; null for nobody.
+  using GradientObserver = std::function<void(FragmentId, std::uint64_t step, std::span<const float> global,
+                                              std::span<const float> local)>;
+  void observe_gradients(GradientObserver observer) { gradient_observer_ = std::move(observer); }
 
   /// After each inner step. Returns at once unless a result is due that has not come.
   void after_step();
@@ -81,9 +87,10 @@ class OuterLoop {
   enum class Waiting { stall, warmup, finish, save };
 
   void send(FragmentId p);
-  void apply(FragmentId p, float alpha, Waiting why);
+  void apply(FragmentId p, const quant::OuterStep& rule, Waiting why);
   void fetch(InFlight& flight, Waiting why);
-  void decode_round(const InFlight& flight, const quant::CodecSpec& codec, std::span<float> out);
+  void contribute(ChunkId chunk, protocol::Round round, std::optional<std::size_t> bad_element, Bytes bytes);
+  void refuse_result(const InFlight& flight, ChunkId chunk) const;
   void record(const InFlight& flight);
   void apply_all_in_flight(Waiting why);
   [[nodiscard]] double& waited(Waiting why);
@@ -94,8 +101,8 @@ class OuterLoop {
   Trace& trace_;
   protocol::CodecPlan codecs_;
   Schedule schedule_;
-  OuterOptimizer optimizer_;
-  float alpha_;
+  quant::OuterStep step_rule_;
+  std::uint64_t noise_seed_;
   bool final_sync_;
 
   std::uint64_t step_ = 0;
@@ -104,7 +111,7 @@ class OuterLoop {
   std::vector<float> residual_;           ///< of this replica's outer gradients; empty without error feedback
   std::vector<float> gradient_residual_;  ///< of its warm-up gradients; empty after the warm-up
   std::deque<InFlight> in_flight_;        ///< in the order they were sent
-  std::vector<float> decoded_;            ///< scratch, one fragment
+  GradientObserver gradient_observer_;
   Stats stats_;
 };
 

@@ -7,6 +7,7 @@
 
 #include "isthmus/outer_sync/layout.h"
 #include "isthmus/outer_sync/protocol/member.h"
+#include "isthmus/quant/passes.h"
 
 namespace isthmus::outer_sync {
 
@@ -14,10 +15,9 @@ namespace isthmus::outer_sync {
 /// reduced from different threads; rounds of one chunk come in order.
 class Reducer {
  public:
-  /// With `error_feedback` the owner carries what encoding lost from round to round, by chunk; warm-up rounds
-  /// always do, and what they carry ends with them, since gradients and outer gradients are different
-  /// quantities.
-  Reducer(const FragmentLayout& layout, protocol::CodecPlan codecs, bool error_feedback);
+  /// With error feedback the owner carries what encoding lost from round to round, by chunk. What warm-up
+  /// rounds carry ends with them, since gradients and outer gradients are different quantities.
+  Reducer(const FragmentLayout& layout, protocol::CodecPlan codecs);
 
   /// The encoded mean. Throws Error(divergence) naming the chunk and, by index, the member whose bytes do not
   /// decode.
@@ -30,13 +30,16 @@ class Reducer {
   void restore(std::vector<std::vector<float>> residuals);
 
  private:
-  std::span<float> residual(ChunkId chunk, protocol::Round round);
+  quant::Feedback feedback(ChunkId chunk, protocol::Round round);
 
   const FragmentLayout& layout_;
   protocol::CodecPlan codecs_;
-  bool error_feedback_;
   std::vector<std::vector<float>> residuals_;  ///< by chunk; empty where none is carried
 };
+
+/// Where stochastic rounding of a chunk takes its random numbers from.
+[[nodiscard]] quant::Noise noise_of(const FragmentLayout& layout, ChunkId chunk, std::uint64_t seed,
+                                    protocol::Round round);
 
 class RoundExchange {
  public:

@@ -1,73 +1,82 @@
 #pragma once
 // Codecs: a run of fp32 values to bytes and back. Encoded bytes are agreed state: for one CodecSpec and one
-// input they are the same on every machine. Arithmetic is fp32 with one rounding per operation, no fused
-// multiply-add, blocks in order. docs/numerics.md describes the formats; each one's layout stands beside its
-// enumerator.
+// input they are the same on every CPU and GPU. Arithmetic is fp32 with one rounding per operation, no fused
+// multiply-add. docs/numerics.md describes the formats and the measurements behind the defaults; each one's
+// layout stands beside its enumerator. The passes that use them are in passes.h.
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 
 namespace isthmus::quant {
 
-/// A block's scale is its largest magnitude divided by the largest code (127, 7; 1 for e3m0) in fp32, rounded
-/// to the nearest bf16, and at least 2^-120; it is 0, and so are all codes, if that magnitude is below
-/// 2^-120. A code is the nearest to value * (1 / scale), ties to even (e3m0: to the larger level). The unused
-/// half of a last byte holds the code of zero.
-///
-/// Layouts (little-endian; n elements, b = block; a last block may be shorter; scales come first, in block
-/// order):
+/// Layouts (little-endian; n elements). The block formats, from int8 to sign, are ceil(n/block) scales, then
+/// codes. A block's scale is its largest magnitude times `clip`, divided by the largest level, in the scale's
+/// format; a decoded value is level * scale. Codes lie in groups of 16 bytes: with c bits each, byte j of a
+/// group holds the codes of elements j, 16 + j, 32 + j, ... of 128/c elements, from the low bits up. The last
+/// group is filled up with codes of zero. A code has its sign in the top bit and the index of its level,
+/// counted from the smallest magnitude, below.
 enum class CodecKind : std::uint8_t {
   fp32,  ///< n x fp32. 32 bits per element.
-  bf16,  ///< n x bfloat16, round to nearest even. 16 bits.
-  int8,  ///< ceil(n/b) x bf16 scale, n x int8 in [-127, 127]; value = code * scale. 8 + 16/b bits.
-  int4,  ///< ceil(n/b) x bf16 scale, ceil(n/2) bytes, element 2i in the low nibble; code in [-7, 7] stored as
-         ///< code + 8 (1..15; 0 is invalid); value = code * scale. 4 + 16/b bits.
-  e3m0,  ///< ceil(n/b) x bf16 scale, nibbles as int4: bit 3 sign, bits 0-2 exponent e; value = 0 if
-         ///< e = 0, else +-scale * 2^(e-7). 4 + 16/b bits. Streaming DiLoCo's format (arXiv 2501.18512,
-         ///< section 3.3).
+  bf16,  ///< n x bfloat16. 16 bits.
+  int8,  ///< two's complement, levels -127 to 127. 8 bits and the scale's.
+  int4,  ///< levels 0 to 7. 4 bits and the scale's.
+  e3m0,  ///< levels 0, 2^-6, 2^-5, ... 1: Streaming DiLoCo's format (arXiv 2501.18512, section 3.3). 4 bits.
+  lloyd4,  ///< eight levels fitted to bell-shaped blocks (Lloyd 1982, "Least squares quantization in PCM"). 4
+           ///< bits.
+  lloyd3,  ///< four fitted levels. A group is 48 bytes for 128 elements: level indices of the first and of
+           ///< the second 64 as 2-bit codes, then the signs as 1-bit codes. 3 bits.
+  lloyd2,  ///< two fitted levels. 2 bits.
+  sign,    ///< the sign alone; the scale is the block's mean magnitude (the largest, where rounding is
+           ///< stochastic). 1 bit.
+  topk,    ///< the largest of every 4096 elements, as SparseLoCo has it (arXiv 2508.15706): per piece of m <=
+           ///< 4096 a bf16 scale, ceil(top_k m / 4096) positions of 12 bits in ascending order, two in three
+           ///< bytes, and as many codes of 2 bits, the first in the lowest. .223 bits at top_k = 64.
 };
-
-struct CodecSpec {
-  CodecKind kind = CodecKind::int4;
-  std::uint32_t block = 128;  ///< elements that share a scale; even, 16 to 4096; unused by fp32 and bf16
-  friend bool operator==(const CodecSpec&, const CodecSpec&) = default;
-};
-
-inline constexpr std::string_view codec_names[] = {"fp32", "bf16", "int8", "int4", "e3m0"};
+inline constexpr std::string_view codec_names[] = {"fp32",   "bf16",   "int8",   "int4", "e3m0",
+                                                   "lloyd4", "lloyd3", "lloyd2", "sign", "topk"};
 [[nodiscard]] std::string_view to_string(CodecKind kind);
 /// Throws Error(config) for any other name.
 [[nodiscard]] CodecKind codec_kind(std::string_view name);
+
+/// What a block's scale is stored as. A block below the smallest scale counts as zero.
+enum class ScaleFormat : std::uint8_t {
+  bf16,  ///< 16 bits, 2^-120 to 2^120
+  e5m3,  ///< 8 bits, unsigned: 2^-28 to 14 in steps of an eighth; for what is known to stay within
+  e8m0,  ///< 8 bits, powers of two from 2^-120 to 2^120
+};
+inline constexpr std::string_view scale_names[] = {"bf16", "e5m3", "e8m0"};
+[[nodiscard]] std::string_view to_string(ScaleFormat format);
+/// Throws Error(config) for any other name.
+[[nodiscard]] ScaleFormat scale_format(std::string_view name);
+
+enum class Rounding : std::uint8_t {
+  nearest,     ///< a tie goes to the larger magnitude; int8 and bf16: to even
+  stochastic,  ///< to one of the two neighbours, so that the expectation is the value (unless that was
+               ///< clipped)
+};
+
+struct CodecSpec {
+  CodecKind kind = CodecKind::lloyd4;
+  std::uint32_t block = 64;  ///< elements that share a scale: a power of two from 16 to 4096
+  ScaleFormat scale = ScaleFormat::bf16;
+  float clip = 1;  ///< in (0, 1]: part of a block's largest magnitude that the largest level stands for
+  Rounding rounding = Rounding::nearest;
+  std::uint32_t top_k = 64;  ///< topk alone: elements kept of every 4096
+  friend bool operator==(const CodecSpec&, const CodecSpec&) = default;
+};
+/// The measured defaults of a kind (docs/numerics.md).
+[[nodiscard]] CodecSpec default_spec(CodecKind kind);
+/// Why no codec has this spec; empty if one has.
+[[nodiscard]] std::string problem_of(const CodecSpec& spec);
+
+/// Elements that a run may be cut after without changing what its parts are encoded to.
+[[nodiscard]] std::uint32_t unit_of(const CodecSpec& spec);
 
 /// Exact size in bytes of `elements` values encoded.
 [[nodiscard]] std::size_t encoded_size(const CodecSpec& spec, std::size_t elements);
 /// Bits per element, scales included, for long runs.
 [[nodiscard]] double bits_per_element(const CodecSpec& spec);
-
-// The passes. Each reads every operand once. `residual` is either empty (no error feedback) or as long as the
-// input: it is added to the input before encoding and replaced by (input + residual) - decoded. `out` must be
-// encoded_size long. They return false, with `out` and `residual` in an unspecified state, if a value to
-// encode is not finite or is too large for the format's scale.
-
-/// x
-[[nodiscard]] bool encode(const CodecSpec& spec, std::span<const float> x, std::span<float> residual,
-                          std::span<std::byte> out);
-/// minuend - subtrahend: an outer gradient, global minus local parameters.
-[[nodiscard]] bool encode_difference(const CodecSpec& spec, std::span<const float> minuend,
-                                     std::span<const float> subtrahend, std::span<float> residual,
-                                     std::span<std::byte> out);
-/// sum / divisor: the mean of contributions.
-[[nodiscard]] bool encode_quotient(const CodecSpec& spec, std::span<const float> sum, float divisor,
-                                   std::span<float> residual, std::span<std::byte> out);
-
-// Decoders take bytes from the network. They return false, with `out` unspecified, if `in` has not exactly
-// encoded_size bytes, holds a code that no encoder writes, or decodes to a value that is not finite.
-
-[[nodiscard]] bool decode(const CodecSpec& spec, std::span<const std::byte> in, std::span<float> out);
-/// sum[i] = sum[i] + weight * value[i], two roundings.
-[[nodiscard]] bool decode_accumulate(const CodecSpec& spec, std::span<const std::byte> in, float weight,
-                                     std::span<float> sum);
 
 }  // namespace isthmus::quant

@@ -16,11 +16,14 @@
 
 namespace isthmus::outer_sync::protocol {
 
-/// Which codec the chunks of a round have: the first `warmup_rounds` of every fragment carry gradients.
+/// How the chunks of a round are encoded: the first `warmup_rounds` of every fragment carry gradients.
 struct CodecPlan {
   quant::CodecSpec codec;
   quant::CodecSpec warmup_codec;
   Round warmup_rounds = 0;
+  bool error_feedback = false;  ///< after the warm-up, which always has it
+  float feedback_decay = 1;     ///< what is carried of the residual; all of it in the warm-up
+  std::uint64_t seed = 0;  ///< of the results' stochastic rounding; contributions have their sender's own
   [[nodiscard]] const quant::CodecSpec& of(Round round) const {
     return round <= warmup_rounds ? warmup_codec : codec;
   }

@@ -29,7 +29,7 @@ class MemberNode final : public RoundExchange {
   /// Binds `network.listen` (Error(config) naming the address when it is in use) and starts the threads.
   /// The layout and the trace must outlive the node.
   MemberNode(const NetworkConfig& network, const FragmentLayout& layout, protocol::CodecPlan codecs,
-             bool error_feedback, Trace& trace);
+             Trace& trace);
   ~MemberNode() override;
   MemberNode(const MemberNode&) = delete;
   MemberNode& operator=(const MemberNode&) = delete;

@@ -1,0 +1,75 @@
+#pragma once
+// The passes of the outer loop over encoded and plain values. Each reads every operand once, works in place
+// and allocates nothing. They run on the best instruction set that the CPU has; all give the same bits.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "isthmus/quant/codec.h"
+
+namespace isthmus::quant {
+
+/// Where stochastic rounding takes its random numbers from: a function of the key and the element's index,
+/// whatever the order of chunks, threads or devices. Unused where rounding is to nearest.
+struct Noise {
+  std::uint64_t key = 0;
+  std::uint64_t first_element =
+      0;  ///< index of the run's first element in what the key stands for; runs end by 2^32
+};
+/// The key of one fragment's values in one round; `seed` is the sender's own.
+[[nodiscard]] std::uint64_t noise_key(std::uint64_t seed, std::uint64_t fragment, std::uint64_t round);
+
+/// What encoding lost, carried into the next round: `residual` (as long as the input) times `decay` is added
+/// to the input, and replaced by what this encoding loses of the sum. An empty residual: nothing is carried.
+struct Feedback {
+  std::span<float> residual;
+  float decay = 1;
+};
+
+// Encoders return the index of the first element that cannot be encoded, because it is not finite or too
+// large for the format, with `out` and the residual in an unspecified state; nothing if all is well. `out` is
+// encoded_size long.
+
+/// x
+[[nodiscard]] std::optional<std::size_t> encode(const CodecSpec& spec, std::span<const float> x,
+                                                Feedback feedback, const Noise& noise,
+                                                std::span<std::byte> out);
+/// minuend - subtrahend: an outer gradient, global minus local parameters.
+[[nodiscard]] std::optional<std::size_t> encode_difference(const CodecSpec& spec,
+                                                           std::span<const float> minuend,
+                                                           std::span<const float> subtrahend,
+                                                           Feedback feedback, const Noise& noise,
+                                                           std::span<std::byte> out);
+/// sum / divisor: the mean of contributions.
+[[nodiscard]] std::optional<std::size_t> encode_quotient(const CodecSpec& spec, std::span<const float> sum,
+                                                         float divisor, Feedback feedback, const Noise& noise,
+                                                         std::span<std::byte> out);
+
+// Decoders take bytes from the network. They return false, before they write anything, unless `in` has
+// exactly encoded_size bytes, its scales and positions are such as an encoder writes, and all values are
+// finite.
+
+[[nodiscard]] bool valid(const CodecSpec& spec, std::span<const std::byte> in, std::size_t elements);
+[[nodiscard]] bool decode(const CodecSpec& spec, std::span<const std::byte> in, std::span<float> out);
+/// sum[i] = sum[i] + weight * value[i], two roundings.
+[[nodiscard]] bool decode_accumulate(const CodecSpec& spec, std::span<const std::byte> in, float weight,
+                                     std::span<float> sum);
+
+/// SGD with momentum mu and the merge that follows it. DiLoCo (arXiv 2311.08105, Algorithm 1) uses the
+/// Nesterov form; the merge is Streaming DiLoCo's (arXiv 2501.18512, Algorithm 2).
+struct OuterStep {
+  float lr = 0.7F;
+  float momentum = 0.9F;
+  bool nesterov = true;
+  float alpha = 0;  ///< weight of the local parameters; 0 copies the global ones and 1 keeps the local ones,
+                    ///< bit for bit
+};
+/// With g the decoded values, theta the global parameters, v their momentum:
+///   v <- mu v + g;  theta <- theta - lr (g + mu v)   (Nesterov; otherwise theta <- theta - lr v)
+///   local <- alpha local + (1 - alpha) theta
+[[nodiscard]] bool decode_apply(const CodecSpec& spec, std::span<const std::byte> in, const OuterStep& step,
+                                std::span<float> theta, std::span<float> velocity, std::span<float> local);
+
+}  // namespace isthmus::quant
