@@ -26,6 +26,11 @@ ISTHMUS_LANES typename O::F random_unit24(typename O::U element, std::uint64_t k
 }
 
 template <class O>
+ISTHMUS_LANES typename O::U magnitude_bits(typename O::F x) {
+  return O::bit_and(O::bits(x), O::set(magnitude_mask));
+}
+
+template <class O>
 struct Coded {
   typename O::U code;
   typename O::F level;  ///< what the code stands for, in scales
@@ -73,7 +78,7 @@ struct Table : T {
   template <class O>
   ISTHMUS_LANES static Coded<O> nearest(typename O::F in_scales) {
     const auto bits = O::bits(in_scales);
-    const auto magnitude = O::floats(O::bit_and(bits, O::set(magnitude_mask)));
+    const auto magnitude = O::floats(magnitude_bits<O>(in_scales));
     const auto sign = O::bit_and(bits, O::set(sign_mask));
     if constexpr (O::template has_bins<T>) return coded<O>(O::template nearest_index<T>(magnitude), sign);
     return coded<O>(count_nearest<T, O>(magnitude, O::set(std::uint32_t{0})), sign);
@@ -82,7 +87,7 @@ struct Table : T {
   template <class O>
   ISTHMUS_LANES static Coded<O> drawn(typename O::F in_scales, typename O::F u) {
     const auto bits = O::bits(in_scales);
-    const auto magnitude = O::floats(O::bit_and(bits, O::set(magnitude_mask)));
+    const auto magnitude = O::floats(magnitude_bits<O>(in_scales));
     auto sign = O::bit_and(bits, O::set(sign_mask));
     if constexpr (smallest > 0) {
       const auto flips_below = O::sub(O::set(smallest), O::mul(u, O::set(2 * smallest)));
@@ -105,10 +110,6 @@ struct Table : T {
 template <class T>
 struct Even : T {
   template <class O>
-  ISTHMUS_LANES static typename O::F magnitude_of(typename O::F x) {
-    return O::floats(O::bit_and(O::bits(x), O::set(magnitude_mask)));
-  }
-  template <class O>
   ISTHMUS_LANES static Coded<O> coded(typename O::F x, typename O::F level) {
     const auto sign = O::bit_and(O::bits(x), O::set(sign_mask));
     const auto clipped = O::min(level, O::set(T::unit));
@@ -118,12 +119,12 @@ struct Even : T {
   }
   template <class O>
   ISTHMUS_LANES static Coded<O> nearest(typename O::F in_scales) {
-    const auto sum = O::add(magnitude_of<O>(in_scales), O::set(rounder));
+    const auto sum = O::add(O::floats(magnitude_bits<O>(in_scales)), O::set(rounder));
     return coded<O>(in_scales, O::sub(sum, O::set(rounder)));
   }
   template <class O>
   ISTHMUS_LANES static Coded<O> drawn(typename O::F in_scales, typename O::F u) {
-    return coded<O>(in_scales, O::floor(O::add(magnitude_of<O>(in_scales), u)));
+    return coded<O>(in_scales, O::floor(O::add(O::floats(magnitude_bits<O>(in_scales)), u)));
   }
   template <class O>
   ISTHMUS_LANES static typename O::F value(typename O::U code) {

@@ -52,7 +52,8 @@ ScaleFormat scale_format(std::string_view name) {
 
 CodecSpec default_spec(CodecKind kind) {
   CodecSpec spec{.kind = kind};
-  if (kind == CodecKind::int8 || kind == CodecKind::sign) spec.block = 128;
+  const bool longer = kind == CodecKind::int8 || kind == CodecKind::lloyd2 || kind == CodecKind::sign;
+  if (longer) spec.block = 128;
   return spec;
 }
 
@@ -135,17 +136,6 @@ bool scales_are_valid(const CodecSpec& spec, const std::byte* in, std::size_t co
   return valid;
 }
 
-bool values_are_finite(CodecKind kind, const std::byte* in, std::size_t elements) {
-  bool finite = true;
-  for (std::size_t i = 0; i < elements; ++i) {
-    const std::uint32_t bits =
-        kind == CodecKind::fp32 ? little_endian<std::uint32_t>(in + 4 * i)
-                                : static_cast<std::uint32_t>(little_endian<std::uint16_t>(in + 2 * i)) << 16;
-    finite &= (bits & magnitude_mask) < infinity_bits;
-  }
-  return finite;
-}
-
 /// Ascending, and below the end of the piece.
 bool positions_are_valid(const std::byte* in, std::size_t kept, std::size_t m) {
   std::size_t least = 0;
@@ -204,7 +194,7 @@ bool valid(const CodecSpec& spec, std::span<const std::byte> in, std::size_t ele
   if (in.size() != encoded_size(spec, elements)) return false;
   if (has_blocks(spec.kind)) return scales_are_valid(spec, in.data(), blocks_of(spec, elements));
   if (spec.kind == CodecKind::topk) return pieces_are_valid(spec, in.data(), elements);
-  return values_are_finite(spec.kind, in.data(), elements);
+  return passes().largest_magnitude(spec.kind, in.data(), elements) < infinity_bits;
 }
 
 bool decode(const CodecSpec& spec, std::span<const std::byte> in, std::span<float> out) {

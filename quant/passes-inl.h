@@ -51,7 +51,7 @@ ISTHMUS_LANES std::uint32_t gather_from(const Input& input, const float* residua
     auto x = input.template at<O>(i);
     if (residual != nullptr) x = O::add(x, O::mul(O::set(decay), O::load(residual + i)));
     O::store(v + i, x);
-    largest = O::max(largest, O::bit_and(O::bits(x), O::set(magnitude_mask)));
+    largest = O::max(largest, magnitude_bits<O>(x));
   }
   return O::max_of(largest);
 }
@@ -114,8 +114,7 @@ float sum_of_magnitudes(const float* v, std::size_t n) {
   alignas(64) float sums[row] = {};
   for (std::size_t i = 0; i < n; i += O::lanes) {
     float* sum = sums + i % row;
-    O::store(sum,
-             O::add(O::load(sum), O::floats(O::bit_and(O::bits(O::load(v + i)), O::set(magnitude_mask)))));
+    O::store(sum, O::add(O::load(sum), O::floats(magnitude_bits<O>(O::load(v + i)))));
   }
   float total = 0;
   for (const float sum : sums) total += sum;
@@ -317,6 +316,7 @@ std::size_t encode_fp32(const Encoding& e) {
     const auto n = std::min(usual_tile, e.elements - begin);
     gather(e, begin, n, row, usual_tile, tile);
     if (tile.absmax[0] >= infinity_bits) return begin + first_at_least(tile.v, n, infinity_bits);
+    Ahead(e, begin + usual_distance).fetch(0, n);
     std::memcpy(e.out + begin * 4, tile.v, n * 4);
     if (e.residual != nullptr) std::memset(e.residual + begin, 0, n * 4);
   }
@@ -332,6 +332,7 @@ std::size_t encode_bf16(const Encoding& e) {
     const auto n = std::min(usual_tile, e.elements - begin);
     gather(e, begin, n, row, usual_tile, tile);
     if (tile.absmax[0] > largest_bf16_bits) return begin + first_at_least(tile.v, n, largest_bf16_bits + 1);
+    Ahead(e, begin + usual_distance).fetch(0, n);
     const auto element = static_cast<std::uint32_t>(e.noise.first_element + begin);
     for (std::size_t i = 0; i < n; i += O::lanes) {
       const auto x = O::load(tile.v + i);
@@ -344,6 +345,32 @@ std::size_t encode_bf16(const Encoding& e) {
     keep_residual(e, begin, n, tile.v);
   }
   return e.elements;
+}
+
+/// Largest bits of any magnitude in n encoded values, fp32 or bf16 (as fp32's).
+std::uint32_t largest_magnitude(CodecKind kind, const std::byte* in, std::size_t n) {
+  using O = Lanes;
+  alignas(64) float v[usual_tile];
+  alignas(64) std::uint16_t halves[usual_tile];
+  auto largest = O::set(std::uint32_t{0});
+  for (std::size_t begin = 0; begin < n; begin += usual_tile) {
+    const auto count = std::min(usual_tile, n - begin);
+    const auto filled = (count + row - 1) / row * row;
+    if (kind == CodecKind::fp32) {
+      std::memset(v + filled - row, 0, row * sizeof(float));
+      std::memcpy(v, in + begin * 4, count * 4);
+      for (std::size_t i = 0; i < filled; i += O::lanes)
+        largest = O::max(largest, magnitude_bits<O>(O::load(v + i)));
+    } else {
+      std::memset(halves + filled - row, 0, row * sizeof(std::uint16_t));
+      std::memcpy(halves, in + begin * 2, count * 2);
+      for (std::size_t i = 0; i < filled; i += O::lanes) {
+        const auto bits = O::template shift_left<16>(O::load_halves(halves + i));
+        largest = O::max(largest, O::bit_and(bits, O::set(magnitude_mask)));
+      }
+    }
+  }
+  return O::max_of(largest);
 }
 
 template <class Use>
@@ -377,7 +404,7 @@ std::uint32_t count_at_least(const float* v, std::size_t n, std::uint32_t bits) 
   using O = Lanes;
   auto count = O::set(std::uint32_t{0});
   for (std::size_t i = 0; i < n; i += O::lanes) {
-    const auto magnitude = O::bit_and(O::bits(O::load(v + i)), O::set(magnitude_mask));
+    const auto magnitude = magnitude_bits<O>(O::load(v + i));
     count = O::count(count, O::not_below(magnitude, O::set(bits)));
   }
   return O::sum_of(count);
@@ -414,7 +441,7 @@ struct Chooser {
     for (std::size_t begin = 0; begin < n; begin += set * O::lanes) {  // side by side in the lanes
       auto maximum = O::set(std::uint32_t{0});
       for (auto i = begin; i < std::min(begin + set * O::lanes, n); i += O::lanes)
-        maximum = O::max(maximum, O::bit_and(O::bits(O::load(v + i)), O::set(magnitude_mask)));
+        maximum = O::max(maximum, magnitude_bits<O>(O::load(v + i)));
       O::store(maxima + sets, O::floats(maximum));
       sets += O::lanes;
     }
@@ -428,7 +455,7 @@ struct Chooser {
     const auto least_candidate = bound(v, (n + row - 1) / row * row, k, largest);
     std::size_t found = 0;
     for (std::size_t i = 0; i < n; i += O::lanes) {
-      const auto magnitudes = O::bit_and(O::bits(O::load(v + i)), O::set(magnitude_mask));
+      const auto magnitudes = magnitude_bits<O>(O::load(v + i));
       if (!O::any(O::not_below(magnitudes, O::set(least_candidate)))) continue;
       for (auto j = i; j < std::min(i + O::lanes, n); ++j) {
         if ((std::bit_cast<std::uint32_t>(v[j]) & magnitude_mask) < least_candidate) continue;
@@ -663,4 +690,6 @@ void apply(const CodecSpec& spec, const std::byte* in, const OuterStep& step, fl
   apply_and_merge<false>(spec, in, step, theta, velocity, local, elements);
 }
 
-Passes passes_of(std::string_view target) { return {target, encode, decode, accumulate, apply}; }
+Passes passes_of(std::string_view target) {
+  return {target, encode, decode, accumulate, apply, largest_magnitude};
+}

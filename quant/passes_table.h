@@ -33,6 +33,8 @@ struct Passes {
   void (*accumulate)(const CodecSpec&, const std::byte* in, float weight, float* sum, std::size_t elements);
   void (*apply)(const CodecSpec&, const std::byte* in, const OuterStep&, float* theta, float* velocity,
                 float* local, std::size_t elements);
+  /// Of fp32 or bf16: the largest bits that any magnitude has in fp32.
+  std::uint32_t (*largest_magnitude)(CodecKind, const std::byte* in, std::size_t elements);
 };
 
 /// Plain C++, one element at a time: what the others are compared with.
