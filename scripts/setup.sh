@@ -30,6 +30,7 @@ packages=(
   libfmt-dev         # text
   libcli11-dev       # the command line
   libsentencepiece-dev # tokenizer
+  libhwy-dev         # vector code for every instruction set
   libgloo-dev        # headers only: the code is libtorch's own
   libgtest-dev       # tests
   libgmock-dev       # tests: matchers

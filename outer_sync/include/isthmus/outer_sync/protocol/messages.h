@@ -20,7 +20,7 @@ namespace isthmus::outer_sync::protocol {
 /// Grows whenever a message changes its form or meaning; members with another one are refused by name.
 inline constexpr std::uint32_t protocol_version = 1;
 /// Grows whenever encoded bytes or agreed arithmetic change their bits.
-inline constexpr std::uint32_t numerics_version = 1;
+inline constexpr std::uint32_t numerics_version = 2;
 
 using Round = std::uint64_t;        ///< of one fragment, from 1; 0 is the initial state
 using MemberIndex = std::uint16_t;  ///< position in the view's member list
