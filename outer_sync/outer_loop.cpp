@@ -23,6 +23,11 @@ std::span<float> part(std::vector<float>& buffer, const Range& chunk) {
   return buffer.empty() ? std::span<float>() : std::span(buffer).subspan(chunk.begin, chunk.size);
 }
 
+Schedule schedule_of(const OuterConfig& config, const FragmentLayout& layout) {
+  return {layout.fragment_count(), static_cast<std::uint64_t>(config.sync_every),
+          static_cast<std::uint64_t>(config.sync_delay), static_cast<std::uint64_t>(config.warmup_steps)};
+}
+
 quant::OuterStep step_rule(const OuterConfig& config) {
   return {.lr = static_cast<float>(config.optimizer.lr),
           .momentum = static_cast<float>(config.optimizer.momentum),
@@ -32,27 +37,36 @@ quant::OuterStep step_rule(const OuterConfig& config) {
 
 }  // namespace
 
-protocol::CodecPlan codec_plan(const OuterConfig& config, std::uint64_t seed) {
-  return {.codec = config.codec_spec(),
-          .warmup_codec = config.warmup_codec_spec(),
-          .warmup_rounds = static_cast<protocol::Round>(config.warmup_steps),
-          .error_feedback = config.error_feedback,
-          .feedback_decay = static_cast<float>(config.feedback_decay),
-          .seed = seed};
+protocol::CodecPlan codec_plan(const OuterConfig& config, const FragmentLayout& layout, const OuterRun& run) {
+  const auto codec = config.codec_spec();
+  const auto warmup = config.warmup_codec_spec();
+  protocol::CodecPlan plan{
+      .codec = codec,
+      .warmup_codec = warmup,
+      .warmup_rounds = static_cast<protocol::Round>(config.warmup_steps),
+      .error_feedback = config.error_feedback,
+      .feedback_decay = static_cast<float>(config.feedback_decay),
+      .seed = run.seed,
+      .final_rounds = {},
+      .final_codec = bits_per_element(codec) < bits_per_element(warmup) ? warmup : codec,
+  };
+  const auto schedule = schedule_of(config, layout);
+  if (!config.final_sync || run.steps <= schedule.warmup_steps()) return plan;
+  for (FragmentId p = 0; p < layout.fragment_count(); ++p)
+    plan.final_rounds.push_back(plan.warmup_rounds + schedule.sends_until(p, run.steps) + 1);
+  return plan;
 }
 
 OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout, LocalParameters& local,
-                     RoundExchange& exchange, Trace& trace, std::uint64_t noise_seed)
+                     RoundExchange& exchange, Trace& trace, const OuterRun& run)
     : layout_(layout),
       local_(local),
       exchange_(exchange),
       trace_(trace),
-      codecs_(codec_plan(config)),
-      schedule_(layout.fragment_count(), static_cast<std::uint64_t>(config.sync_every),
-                static_cast<std::uint64_t>(config.sync_delay),
-                static_cast<std::uint64_t>(config.warmup_steps)),
+      codecs_(codec_plan(config, layout, run)),
+      schedule_(schedule_of(config, layout)),
       step_rule_(step_rule(config)),
-      noise_seed_(noise_seed),
+      noise_seed_(run.noise_seed),
       final_sync_(config.final_sync),
       fragments_(layout.fragment_count()),
       velocity_(layout.buffer_size(), 0.0F),
@@ -72,9 +86,9 @@ void OuterLoop::average_gradients(std::span<float> gradients) {
     in_flight_.push_back({p, round, step_, Trace::Clock::now(), std::nullopt});
     for (auto k = chunks.first; k < chunks.last; ++k) {
       const auto& chunk = layout_.chunk(k);
-      Bytes bytes(quant::encoded_size(codecs_.of(round), chunk.size));
+      Bytes bytes(quant::encoded_size(codecs_.of(p, round), chunk.size));
       const auto bad =
-          quant::encode(codecs_.of(round), gradients.subspan(chunk.begin, chunk.size),
+          quant::encode(codecs_.of(p, round), gradients.subspan(chunk.begin, chunk.size),
                         {part(gradient_residual_, chunk)}, noise_of(layout_, k, noise_seed_, round), bytes);
       contribute(k, round, bad, std::move(bytes));
     }
@@ -85,7 +99,7 @@ void OuterLoop::average_gradients(std::span<float> gradients) {
     const auto chunks = layout_.chunks_of(flight.fragment);
     for (auto k = chunks.first; k < chunks.last; ++k) {
       const auto& chunk = layout_.chunk(k);
-      if (!quant::decode(codecs_.of(flight.round), *(*flight.results)[k - chunks.first],
+      if (!quant::decode(codecs_.of(flight.fragment, flight.round), *(*flight.results)[k - chunks.first],
                          gradients.subspan(chunk.begin, chunk.size))) {
         refuse_result(flight, k);
       }
@@ -137,9 +151,9 @@ void OuterLoop::send(FragmentId p) {
   in_flight_.push_back({p, round, step_, Trace::Clock::now(), std::nullopt});
   for (auto k = chunks.first; k < chunks.last; ++k) {
     const auto& chunk = layout_.chunk(k);
-    Bytes bytes(quant::encoded_size(codecs_.of(round), chunk.size));
+    Bytes bytes(quant::encoded_size(codecs_.of(p, round), chunk.size));
     const auto bad = quant::encode_difference(
-        codecs_.of(round), std::span(global_).subspan(chunk.begin, chunk.size),
+        codecs_.of(p, round), std::span(global_).subspan(chunk.begin, chunk.size),
         local.subspan(chunk.begin - fragment.begin, chunk.size),
         {part(residual_, chunk), codecs_.feedback_decay}, noise_of(layout_, k, noise_seed_, round), bytes);
     // At once: the next chunk is encoded while this one travels.
@@ -172,7 +186,7 @@ void OuterLoop::apply(FragmentId p, const quant::OuterStep& rule, Waiting why) {
   const auto chunks = layout_.chunks_of(p);
   for (auto k = chunks.first; k < chunks.last; ++k) {
     const auto& chunk = layout_.chunk(k);
-    if (!quant::decode_apply(codecs_.of(flight.round), *(*flight.results)[k - chunks.first], rule,
+    if (!quant::decode_apply(codecs_.of(flight.fragment, flight.round), *(*flight.results)[k - chunks.first], rule,
                              std::span(global_).subspan(chunk.begin, chunk.size),
                              std::span(velocity_).subspan(chunk.begin, chunk.size),
                              local.subspan(chunk.begin - fragment.begin, chunk.size))) {
@@ -271,7 +285,7 @@ const char* problem_of(const SavedFlight& flight, const SavedState& state, const
   }
   for (ChunkId k = 0; k < chunks.size(); ++k) {
     if (flight.results[k].size() !=
-        quant::encoded_size(codecs.of(flight.round), layout.chunk(chunks.first + k).size))
+        quant::encoded_size(codecs.of(flight.fragment, flight.round), layout.chunk(chunks.first + k).size))
       return "of another codec; outer.codec must be as it was";
   }
   return nullptr;

@@ -24,7 +24,7 @@ quant::Feedback Reducer::feedback(ChunkId chunk, protocol::Round round) {
 
 Bytes Reducer::reduce(ChunkId chunk, protocol::Round round,
                       std::span<const protocol::SharedBytes> contributions) {
-  const auto& codec = codecs_.of(round);
+  const auto& codec = codecs_.of(layout_.fragment_of(chunk), round);
   const auto size = layout_.chunk(chunk).size;
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorKind::divergence,

@@ -83,6 +83,7 @@ class NetworkRun : public CoordinatorObserver {
   [[nodiscard]] protocol::Hello hello(std::size_t m) const;
   [[nodiscard]] const FragmentLayout& layout() const { return layout_; }
   [[nodiscard]] const OuterConfig& outer() const { return options_.outer; }
+  [[nodiscard]] protocol::CodecPlan codecs() const { return codec_plan(options_.outer, layout_); }
 
  private:
   void work(std::size_t m, WorkerResult& result);

@@ -144,7 +144,7 @@ Replicas::Replicas(OuterConfig config, FragmentLayout layout, Table table,
     : config_(std::move(config)),
       layout_(std::move(layout)),
       table_(std::move(table)),
-      network_(layout_, codec_plan(config_), states.size()) {
+      network_(layout_, codec_plan(config_, layout_), states.size()) {
   for (std::size_t m = 0; m < states.size(); ++m) {
     auto& replica = *replicas_.emplace_back(
         std::make_unique<Replica>(config_, layout_, states[m].local, network_.exchange(m), trace_));

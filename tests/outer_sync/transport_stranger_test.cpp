@@ -227,7 +227,7 @@ TEST_F(BrokenMember, ItsLaneIsDroppedAndMayBeDialledAgain) {
     EXPECT_TRUE(lane->is_dropped()) << "an acknowledgement without its header";
   }
   auto lane = dial();
-  const auto codec = codec_plan(run.outer()).of(1);
+  const auto codec = run.codecs().of(0, 1);
   const std::vector<float> zeros(run.layout().chunk(owned_by_r1()).size, 0.0F);
   Bytes proper(quant::encoded_size(codec, zeros.size()));
   ASSERT_FALSE(quant::encode(codec, zeros, {}, {}, proper));

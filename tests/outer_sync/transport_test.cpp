@@ -102,7 +102,7 @@ TEST(Transport, WorkersMayComeBeforeTheirCoordinator) {
   network.join_timeout = {60};
   const FragmentLayout layout({{0, 32}}, 16);
   Trace trace;
-  MemberNode node(network, layout, codec_plan(options.outer), trace);
+  MemberNode node(network, layout, codec_plan(options.outer, layout), trace);
   std::uint64_t resume_step = 1;
   std::thread worker([&] {
     protocol::Hello hello;
