@@ -77,11 +77,11 @@ struct Sign {
   static constexpr float unit = 1;
   static constexpr float levels[] = {1};
 };
-/// topk's values: the same for the 64 largest of 4096 Gaussian values.
+/// topk's values: the same for the 64 largest of 4096 Gaussian values, divided by the largest.
 struct Largest {
   static constexpr int bits = 2;
   static constexpr float unit = 1;
-  static constexpr float levels[] = {336 / 512.F, 423 / 512.F};
+  static constexpr float levels[] = {340 / 512.F, 424 / 512.F};
 };
 template <class T>
 inline constexpr std::size_t level_count = sizeof(T::levels) / sizeof(float);
