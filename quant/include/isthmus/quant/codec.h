@@ -15,12 +15,12 @@ namespace isthmus::quant {
 /// codes. A block's scale is its largest magnitude times `clip`, divided by the largest level, in the scale's
 /// format; a decoded value is level * scale. Codes lie in groups of 16 bytes: with c bits each, byte j of a
 /// group holds the codes of elements j, 16 + j, 32 + j, ... of 128/c elements, from the low bits up. The last
-/// group is filled up with codes of zero. A code has its sign in the top bit and the index of its level,
+/// group is filled up as if zeros followed. A code has its sign in the top bit and the index of its level,
 /// counted from the smallest magnitude, below.
 enum class CodecKind : std::uint8_t {
   fp32,  ///< n x fp32. 32 bits per element.
   bf16,  ///< n x bfloat16. 16 bits.
-  int8,  ///< two's complement, levels -127 to 127. 8 bits and the scale's.
+  int8,  ///< levels 0 to 127. 8 bits and the scale's.
   int4,  ///< levels 0 to 7. 4 bits and the scale's.
   e3m0,  ///< levels 0, 2^-6, 2^-5, ... 1: Streaming DiLoCo's format (arXiv 2501.18512, section 3.3). 4 bits.
   lloyd4,  ///< eight levels fitted to bell-shaped blocks (Lloyd 1982, "Least squares quantization in PCM"). 4
@@ -52,7 +52,7 @@ inline constexpr std::string_view scale_names[] = {"bf16", "e5m3", "e8m0"};
 [[nodiscard]] ScaleFormat scale_format(std::string_view name);
 
 enum class Rounding : std::uint8_t {
-  nearest,     ///< a tie goes to the larger magnitude; int8 and bf16: to even
+  nearest,     ///< a tie goes to the larger magnitude; int8, int4 and bf16: to even
   stochastic,  ///< to one of the two neighbours, so that the expectation is the value (unless that was
                ///< clipped)
 };

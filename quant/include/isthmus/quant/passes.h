@@ -29,8 +29,9 @@ struct Feedback {
 };
 
 // Encoders return the index of the first element that cannot be encoded, because it is not finite or too
-// large for the format, with `out` and the residual in an unspecified state; nothing if all is well. `out` is
-// encoded_size long.
+// large for the format, with `out` and the residual in an unspecified state; nothing if all is well. Where
+// the scale of a block would be too large, that is the first of the block's largest. `out` is encoded_size
+// long.
 
 /// x
 [[nodiscard]] std::optional<std::size_t> encode(const CodecSpec& spec, std::span<const float> x,
