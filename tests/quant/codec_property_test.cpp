@@ -5,18 +5,36 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "codec_support.h"
 
 namespace isthmus::quant {
 namespace {
 
+template <class T, std::size_t n>
+T any_of(const T (&choices)[n]) {
+  return *rc::gen::elementOf(std::vector<T>(std::begin(choices), std::end(choices)));
+}
+
+/// Of any format but the narrow scales, which refuse most values.
 CodecSpec any_spec() {
-  const auto kind = *rc::gen::elementOf(std::vector<CodecKind>(std::begin(all_kinds), std::end(all_kinds)));
-  return {kind, 2 * *rc::gen::inRange<std::uint32_t>(8, 200)};
+  constexpr ScaleFormat wide[] = {ScaleFormat::bf16, ScaleFormat::e8m0};
+  constexpr float clips[] = {1, 0.85F};
+  return {.kind = any_of(all_kinds),
+          .block = std::uint32_t{16} << *rc::gen::inRange(0, 6),
+          .scale = any_of(wide),
+          .clip = any_of(clips),
+          .rounding = any_of(all_roundings),
+          .top_k = *rc::gen::inRange<std::uint32_t>(1, 4097)};
 }
 
 std::size_t any_length() { return *rc::gen::inRange<std::size_t>(0, 700); }
+
+Noise any_noise() {
+  return {.key = *rc::gen::arbitrary<std::uint64_t>(),
+          .first_element = *rc::gen::inRange<std::uint64_t>(0, 1U << 30)};
+}
 
 /// Finite, of any exponent up to 2^110, so that no format refuses them.
 Values any_values(std::size_t n) {
@@ -33,9 +51,9 @@ Values any_values(std::size_t n) {
   return out;
 }
 
-Encoded encoded(const CodecSpec& spec, const Values& x) {
+Encoded encoded(const CodecSpec& spec, const Values& x, const Noise& noise = {}) {
   auto out = buffer(spec, x.size());
-  RC_ASSERT(encode(spec, x, {}, out));
+  RC_ASSERT(!encode(spec, x, {}, noise, out));
   return out;
 }
 
@@ -45,62 +63,113 @@ Values decoded(const CodecSpec& spec, const Encoded& bytes, std::size_t n) {
   return out;
 }
 
-/// The code of one value by plain search instead of bit tricks.
-float nearest_value(CodecKind kind, float x, float scale) {
-  const float in_scales = scale == 0 ? 0 : x * (1 / scale);
-  if (kind != CodecKind::e3m0) return std::nearbyint(in_scales) * scale;
-  float best = 0;
-  for (int e = 1; e <= 7; ++e) {
-    const auto level = std::ldexp(1.0F, e - 7);
-    if (std::abs(std::abs(in_scales) - level) <= std::abs(std::abs(in_scales) - best)) best = level;
-  }
-  return std::copysign(best, in_scales) * scale;
+/// All signed levels in ascending order.
+Values signed_levels(CodecKind kind) {
+  const auto positive = levels_of(kind);
+  Values all;
+  for (auto level = positive.rbegin(); level != positive.rend(); ++level) all.push_back(-*level);
+  all.insert(all.end(), positive.begin(), positive.end());
+  return all;
 }
 
-RC_GTEST_PROP(CodecProperty, DecodingGivesTheNearestCode, ()) {
-  const auto spec = any_spec();
+/// Distance to the nearest level by plain search.
+float least_distance(CodecKind kind, float in_scales) {
+  float least = std::numeric_limits<float>::infinity();
+  for (const float level : signed_levels(kind)) least = std::min(least, std::abs(in_scales - level));
+  return least;
+}
+
+RC_GTEST_PROP(CodecProperty, RoundingToNearestGivesTheNearestLevel, ()) {
+  auto spec = any_spec();
+  spec.kind = any_of(block_kinds);
+  spec.rounding = Rounding::nearest;
   const auto x = any_values(any_length());
   const auto bytes = encoded(spec, x);
   const auto y = decoded(spec, bytes, x.size());
   for (std::size_t i = 0; i < x.size(); ++i) {
-    if (spec.kind == CodecKind::fp32) RC_ASSERT(y[i] == x[i]);
-    if (spec.kind == CodecKind::bf16)
-      RC_ASSERT(std::abs(y[i] - x[i]) <= std::max(std::abs(x[i]) * 0x1p-8F, 0x1p-133F));
-    if (spec.kind == CodecKind::fp32 || spec.kind == CodecKind::bf16) continue;
-    const auto scale = scale_of(bytes, i / spec.block);
-    RC_ASSERT(y[i] == nearest_value(spec.kind, x[i], scale));
-    const float half_step = scale * (spec.kind == CodecKind::e3m0 ? 0.25001F : 0.50001F);
-    RC_ASSERT(std::abs(x[i] - y[i]) <= std::max(half_step, 0x1p-120F));
+    const auto scale = scale_of(spec, bytes, i / spec.block);
+    RC_ASSERT(y[i] == value_of(spec.kind, code_at(spec, bytes, x.size(), i), scale));
+    if (scale == 0) continue;
+    const float in_scales = x[i] * (1 / scale);
+    RC_ASSERT(std::abs(in_scales - y[i] / scale) == least_distance(spec.kind, in_scales));
   }
 }
 
-RC_GTEST_PROP(CodecProperty, EncodingWhatWasDecodedChangesNothing, ()) {
-  const auto spec = any_spec();
+RC_GTEST_PROP(CodecProperty, StochasticRoundingGivesOneOfTheTwoNeighbours, ()) {
+  auto spec = any_spec();
+  spec.kind = any_of(block_kinds);
+  spec.rounding = Rounding::stochastic;
   const auto x = any_values(any_length());
-  const auto once = decoded(spec, encoded(spec, x), x.size());
-  RC_ASSERT(same_bits(once, decoded(spec, encoded(spec, once), x.size())));
+  const auto bytes = encoded(spec, x, any_noise());
+  const auto y = decoded(spec, bytes, x.size());
+  const auto levels = signed_levels(spec.kind);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const auto scale = scale_of(spec, bytes, i / spec.block);
+    if (scale == 0) continue;
+    const float in_scales = x[i] * (1 / scale);
+    const auto above = std::lower_bound(levels.begin(), levels.end(), in_scales);
+    const auto below = std::upper_bound(levels.begin(), levels.end(), in_scales);
+    const bool is_above = y[i] / scale == (above == levels.end() ? levels.back() : *above);
+    const bool is_below = y[i] / scale == (below == levels.begin() ? levels.front() : *(below - 1));
+    RC_ASSERT(is_above || is_below);
+  }
+}
+
+RC_GTEST_PROP(CodecProperty, Bf16IsWithinItsLastPlace, ()) {
+  auto spec = any_spec();
+  spec.kind = CodecKind::bf16;
+  const auto x = any_values(any_length());
+  const auto y = decoded(spec, encoded(spec, x, any_noise()), x.size());
+  const float units = spec.rounding == Rounding::nearest ? 0x1p-8F : 0x1p-7F;
+  for (std::size_t i = 0; i < x.size(); ++i)
+    RC_ASSERT(std::abs(y[i] - x[i]) <= std::max(std::abs(x[i]) * units, 0x1p-132F));
+}
+
+RC_GTEST_PROP(CodecProperty, TopkKeepsTheLargest, ()) {
+  auto spec = any_spec();
+  spec.kind = CodecKind::topk;
+  const auto x = any_values(1 + any_length());
+  const auto y = decoded(spec, encoded(spec, x, any_noise()), x.size());
+  float least_kept = std::numeric_limits<float>::infinity();
+  float largest_left = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (y[i] != 0) {
+      least_kept = std::min(least_kept, std::abs(x[i]));
+    } else {
+      largest_left = std::max(largest_left, std::abs(x[i]));
+    }
+  }
+  if (std::isinf(least_kept)) return;  // all below the smallest scale
+  RC_ASSERT(largest_left <= least_kept);
+  const auto kept = std::count_if(y.begin(), y.end(), [](float v) { return v != 0; });
+  RC_ASSERT(static_cast<std::size_t>(kept) == kept_of(spec.top_k, x.size()));
 }
 
 RC_GTEST_PROP(CodecProperty, ResidualIsExactlyWhatWasNotSent, ()) {
   const auto spec = any_spec();
+  const auto noise = any_noise();
+  constexpr float decays[] = {1, 0.95F, 0};
+  const auto decay = any_of(decays);
   const auto x = any_values(any_length());
   const auto before = any_values(x.size());
   auto residual = before;
   auto bytes = buffer(spec, x.size());
-  RC_ASSERT(encode(spec, x, residual, bytes));
+  RC_ASSERT(!encode(spec, x, {residual, decay}, noise, bytes));
   const auto y = decoded(spec, bytes, x.size());
   Values sum(x.size());
   Values lost(x.size());
   for (std::size_t i = 0; i < x.size(); ++i) {
-    sum[i] = x[i] + before[i];
+    const float carried = decay * before[i];
+    sum[i] = x[i] + carried;
     lost[i] = sum[i] - y[i];
   }
   RC_ASSERT(same_bits(residual, lost));
-  RC_ASSERT(encoded(spec, sum) == bytes);
+  RC_ASSERT(encoded(spec, sum, noise) == bytes);
 }
 
 RC_GTEST_PROP(CodecProperty, DifferenceIsEncodedLikeItsValues, ()) {
   const auto spec = any_spec();
+  const auto noise = any_noise();
   const auto a = any_values(any_length());
   const auto b = any_values(a.size());
   Values difference(a.size());
@@ -109,21 +178,22 @@ RC_GTEST_PROP(CodecProperty, DifferenceIsEncodedLikeItsValues, ()) {
   auto same_residual = residual;
   auto bytes = buffer(spec, a.size());
   auto same_bytes = bytes;
-  RC_ASSERT(encode_difference(spec, a, b, residual, bytes));
-  RC_ASSERT(encode(spec, difference, same_residual, same_bytes));
+  RC_ASSERT(!encode_difference(spec, a, b, {residual, 1}, noise, bytes));
+  RC_ASSERT(!encode(spec, difference, {same_residual, 1}, noise, same_bytes));
   RC_ASSERT(bytes == same_bytes);
   RC_ASSERT(same_bits(residual, same_residual));
 }
 
 RC_GTEST_PROP(CodecProperty, QuotientIsEncodedLikeItsValues, ()) {
   const auto spec = any_spec();
+  const auto noise = any_noise();
   const auto divisor = static_cast<float>(*rc::gen::inRange(1, 9));
   const auto sum = any_values(any_length());
   Values mean(sum.size());
   for (std::size_t i = 0; i < sum.size(); ++i) mean[i] = sum[i] / divisor;
   auto bytes = buffer(spec, sum.size());
-  RC_ASSERT(encode_quotient(spec, sum, divisor, {}, bytes));
-  RC_ASSERT(encoded(spec, mean) == bytes);
+  RC_ASSERT(!encode_quotient(spec, sum, divisor, {}, noise, bytes));
+  RC_ASSERT(encoded(spec, mean, noise) == bytes);
 }
 
 RC_GTEST_PROP(CodecProperty, AccumulatingIsDecodingAndThenAdding, ()) {
@@ -139,6 +209,26 @@ RC_GTEST_PROP(CodecProperty, AccumulatingIsDecodingAndThenAdding, ()) {
   RC_ASSERT(same_bits(sum, expected));
 }
 
+RC_GTEST_PROP(CodecProperty, ApplyingIsDecodingAndThenTheStepOfFp32, ()) {
+  const auto spec = any_spec();
+  const auto x = any_values(any_length());
+  const auto bytes = encoded(spec, x);
+  const auto plain = encoded({.kind = CodecKind::fp32}, decoded(spec, bytes, x.size()));
+  constexpr float alphas[] = {0, 0.3F, 1};
+  const OuterStep step{.nesterov = *rc::gen::arbitrary<bool>(), .alpha = any_of(alphas)};
+  auto theta = any_values(x.size());
+  auto velocity = any_values(x.size());
+  auto local = any_values(x.size());
+  auto same_theta = theta;
+  auto same_velocity = velocity;
+  auto same_local = local;
+  RC_ASSERT(decode_apply(spec, bytes, step, theta, velocity, local));
+  RC_ASSERT(decode_apply({.kind = CodecKind::fp32}, plain, step, same_theta, same_velocity, same_local));
+  RC_ASSERT(same_bits(theta, same_theta));
+  RC_ASSERT(same_bits(velocity, same_velocity));
+  RC_ASSERT(same_bits(local, same_local));
+}
+
 RC_GTEST_PROP(CodecProperty, StrangeBytesAreRefusedOrGiveFiniteValues, ()) {
   const auto spec = any_spec();
   const auto n = any_length();
@@ -147,18 +237,24 @@ RC_GTEST_PROP(CodecProperty, StrangeBytesAreRefusedOrGiveFiniteValues, ()) {
   auto bytes = encoded(spec, any_values(n));
   const auto wrong = bytes.empty() ? 0 : *rc::gen::inRange<std::size_t>(0, 4);
   for (std::size_t i = 0; i < wrong; ++i) bytes[engine() % bytes.size()] = static_cast<std::byte>(engine());
-  Values y(n);
-  if (!decode(spec, bytes, y)) return;
-  RC_ASSERT(std::all_of(y.begin(), y.end(), [](float v) { return std::isfinite(v); }));
-  if (wrong == 0 || spec.kind == CodecKind::fp32) RC_ASSERT(decode_accumulate(spec, bytes, 1, y));
+  const Values before(n, 1.0F);
+  auto y = before;
+  if (decode(spec, bytes, y)) {
+    RC_ASSERT(std::all_of(y.begin(), y.end(), [](float v) { return std::isfinite(v); }));
+  } else {
+    RC_ASSERT(wrong > 0 && y == before);
+  }
 }
 
 RC_GTEST_PROP(CodecProperty, BlocksDoNotInfluenceEachOther, ()) {
-  const auto spec = any_spec();
-  const auto x = any_values(3 * spec.block);
-  const Values middle(x.begin() + spec.block, x.begin() + 2 * spec.block);
+  auto spec = any_spec();
+  spec.rounding = Rounding::nearest;
+  if (spec.kind == CodecKind::topk) spec.top_k = 64;
+  const auto unit = unit_of(spec);
+  const auto x = any_values(3 * unit);
+  const Values middle(x.begin() + unit, x.begin() + 2 * unit);
   const auto all = decoded(spec, encoded(spec, x), x.size());
-  const Values from_all(all.begin() + spec.block, all.begin() + 2 * spec.block);
+  const Values from_all(all.begin() + unit, all.begin() + 2 * unit);
   RC_ASSERT(same_bits(from_all, decoded(spec, encoded(spec, middle), middle.size())));
 }
 

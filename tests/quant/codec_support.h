@@ -1,22 +1,42 @@
 #pragma once
-// What the codec tests share.
+// What the codec tests share: inputs, and a plain reading of encoded bytes after codec.h.
 
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <iterator>
+#include <ostream>
 #include <random>
+#include <string>
 #include <vector>
 
+#include "formats.h"
 #include "isthmus/quant/codec.h"
+#include "isthmus/quant/passes.h"
 
 namespace isthmus::quant {
 
 using Values = std::vector<float>;
 using Encoded = std::vector<std::byte>;
 
-inline constexpr CodecKind all_kinds[] = {CodecKind::fp32, CodecKind::bf16, CodecKind::int8, CodecKind::int4,
-                                          CodecKind::e3m0};
-inline constexpr CodecKind scaled_kinds[] = {CodecKind::int8, CodecKind::int4, CodecKind::e3m0};
+inline constexpr CodecKind all_kinds[] = {
+    CodecKind::fp32,   CodecKind::bf16,   CodecKind::int8,   CodecKind::int4, CodecKind::e3m0,
+    CodecKind::lloyd4, CodecKind::lloyd3, CodecKind::lloyd2, CodecKind::sign, CodecKind::topk};
+inline constexpr CodecKind block_kinds[] = {CodecKind::int8,   CodecKind::int4,   CodecKind::e3m0,
+                                            CodecKind::lloyd4, CodecKind::lloyd3, CodecKind::lloyd2,
+                                            CodecKind::sign};
+inline constexpr ScaleFormat all_scales[] = {ScaleFormat::bf16, ScaleFormat::e5m3, ScaleFormat::e8m0};
+inline constexpr Rounding all_roundings[] = {Rounding::nearest, Rounding::stochastic};
+
+inline bool has_blocks(CodecKind kind) { return kind >= CodecKind::int8 && kind <= CodecKind::sign; }
+
+inline std::string text_of(const CodecSpec& spec) {
+  return std::string(to_string(spec.kind)) + " block " + std::to_string(spec.block) + " scale " +
+         std::string(to_string(spec.scale)) + " clip " + std::to_string(spec.clip) +
+         (spec.rounding == Rounding::nearest ? " nearest" : " stochastic") + " top_k " +
+         std::to_string(spec.top_k);
+}
+inline std::ostream& operator<<(std::ostream& out, const CodecSpec& spec) { return out << text_of(spec); }
 
 /// Exactly as long as it must be, so that AddressSanitizer sees every byte too far.
 inline Encoded buffer(const CodecSpec& spec, std::size_t elements) {
@@ -36,15 +56,70 @@ inline bool same_bits(const Values& a, const Values& b) {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-inline float bf16_value(std::uint16_t bits) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+inline float bf16_value(std::uint32_t bits) { return std::bit_cast<float>(bits << 16); }
+
+// ---- a block format's bytes ----
+
+inline int bits_of(CodecKind kind) {
+  constexpr int bits[] = {32, 16, 8, 4, 4, 4, 3, 2, 1, 2};
+  return bits[static_cast<std::size_t>(kind)];
 }
 
-/// The stored scale of block `index`.
-inline float scale_of(const Encoded& encoded, std::size_t index) {
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, encoded.data() + 2 * index, 2);
-  return bf16_value(bits);
+/// Smallest first.
+inline Values levels_of(CodecKind kind) {
+  const auto table = [](const auto& levels) { return Values(std::begin(levels), std::end(levels)); };
+  switch (kind) {
+    case CodecKind::e3m0:
+      return table(E3m0::levels);
+    case CodecKind::lloyd4:
+      return table(Lloyd4::levels);
+    case CodecKind::lloyd3:
+      return table(Lloyd3::levels);
+    case CodecKind::lloyd2:
+      return table(Lloyd2::levels);
+    case CodecKind::sign:
+      return table(Sign::levels);
+    case CodecKind::topk:
+      return table(Largest::levels);
+    default: {
+      Values levels(kind == CodecKind::int8 ? 128 : 8);
+      for (std::size_t i = 0; i < levels.size(); ++i) levels[i] = static_cast<float>(i);
+      return levels;
+    }
+  }
+}
+inline float unit_level(CodecKind kind) {
+  if (kind == CodecKind::int8) return 127;
+  return kind == CodecKind::int4 ? 7 : 1;
+}
+
+inline std::size_t blocks_of(const CodecSpec& spec, std::size_t n) {
+  return (n + spec.block - 1) / spec.block;
+}
+
+inline float scale_of(const CodecSpec& spec, const Encoded& encoded, std::size_t block) {
+  std::uint32_t code = 0;
+  const auto size = scale_bytes(spec.scale);
+  std::memcpy(&code, encoded.data() + block * size, size);
+  return std::bit_cast<float>(scale_bits(spec.scale, code));
+}
+
+/// The code of element i of n.
+inline std::uint32_t code_at(const CodecSpec& spec, const Encoded& encoded, std::size_t n, std::size_t i) {
+  const auto bits = static_cast<std::size_t>(bits_of(spec.kind));
+  const auto byte = [&](std::size_t at) { return static_cast<std::uint32_t>(encoded[at]); };
+  const std::size_t in_group = bits == 3 ? 128 : 128 / bits;
+  const auto group = blocks_of(spec, n) * scale_bytes(spec.scale) + i / in_group * (bits == 3 ? 48 : 16);
+  const auto at_row = i % in_group / 16;
+  const auto at = group + i % 16;
+  if (bits != 3) return byte(at) >> (bits * at_row) & ((1U << bits) - 1);
+  return (byte(at + 16 * (at_row / 4)) >> (2 * (at_row % 4)) & 3) | (byte(at + 32) >> at_row & 1) << 2;
+}
+
+inline float value_of(CodecKind kind, std::uint32_t code, float scale) {
+  const auto sign = code >> (bits_of(kind) - 1);
+  const auto level = levels_of(kind)[code & ((1U << (bits_of(kind) - 1)) - 1)];
+  return std::copysign(level, sign != 0 ? -1.0F : 1.0F) * scale;
 }
 
 }  // namespace isthmus::quant
