@@ -38,7 +38,9 @@ packages=(
   libbenchmark-dev   # micro-benchmarks
 )
 test_packages=(
-  shellcheck # reads the shell scripts
+  shellcheck          # reads the shell scripts
+  clang               # fuzzers
+  libclang-rt-14-dev  # fuzzers: libFuzzer and the sanitizers for clang 14, Debian 12's
 )
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -1,0 +1,51 @@
+// Arbitrary bytes for decode_apply: refused ones write nothing, others give what the reference gives.
+// Parameters may overflow: lr and momentum are the operator's business, and gradients as large as fp32's
+// largest are accepted.
+
+#include "fuzz_support.h"
+
+using namespace isthmus::quant;
+
+namespace {
+
+struct Parameters {
+  Values theta, velocity, local;
+  friend bool operator==(const Parameters& a, const Parameters& b) {
+    return same_bits(a.theta, b.theta) && same_bits(a.velocity, b.velocity) && same_bits(a.local, b.local);
+  }
+};
+
+/// Of values that are not so large, since these cannot be sent but in fp32 and bf16.
+void require_finite(const Parameters& p, const Values& gradient) {
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    if (!(std::abs(gradient[i]) < 0x1p126F)) continue;
+    require(std::isfinite(p.theta[i]) && std::isfinite(p.velocity[i]),
+            "an accepted stream gave what is not finite");
+    require(p.local.empty() || std::isfinite(p.local[i]), "an accepted stream gave what is not finite");
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  Case c;
+  if (!c.read(data, size)) return 0;
+  const auto bytes = c.encoded();
+  const OuterStep step{.nesterov = c.choice % 2 == 0, .alpha = static_cast<float>(c.choice / 2 % 3) / 2};
+  const bool merges = c.choice / 8 % 4 != 0;
+  const Parameters before{some_values(c.elements, 0.5F), some_values(c.elements, -0.125F),
+                          some_values(merges ? c.elements : 0, 2)};
+  auto got = before;
+  if (!decode_apply(c.spec, bytes, step, got.theta, got.velocity, got.local)) {
+    require(got == before, "a refused stream wrote something");
+    return 0;
+  }
+  Values gradient(c.elements);
+  require(decode(c.spec, bytes, gradient), "decode refuses what decode_apply takes");
+  require_finite(got, gradient);
+  auto expected = before;
+  scalar_passes().apply(c.spec, bytes.data(), step, expected.theta.data(), expected.velocity.data(),
+                        merges ? expected.local.data() : nullptr, c.elements);
+  require(got == expected, "not what the scalar pass gives");
+  return 0;
+}

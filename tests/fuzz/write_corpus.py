@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+"""Writes the inputs that the fuzzers start from: corpus/decode/ has a small valid stream of each codec, corpus/round_trip/
+some values for each. The head of an input is described in fuzz_support.h."""
+
+import pathlib
+import struct
+
+KINDS = ["fp32", "bf16", "int8", "int4", "e3m0", "lloyd4", "lloyd3", "lloyd2", "sign", "topk"]
+BITS = {"int8": 8, "int4": 4, "e3m0": 4, "lloyd4": 4, "lloyd3": 3, "lloyd2": 2, "sign": 1}
+ELEMENTS = 37
+ONE = {0: b"\x80\x3f", 1: bytes([28 * 8 + 1]), 2: bytes([127])}  # by scale format
+
+
+def head(kind, scale=0, stochastic=False, top_k=512, choice=255):
+    return struct.pack(
+        "<BBBHHB", KINDS.index(kind), scale | stochastic << 2, 0, top_k - 1, ELEMENTS, choice
+    )
+
+
+def stream(kind, scale):
+    if kind == "fp32":
+        return struct.pack("<37f", *(i / 8 - 2 for i in range(ELEMENTS)))
+    if kind == "bf16":
+        return b"\x80\x3f\x00\xbf" * ELEMENTS
+    if kind == "topk":  # five of 37: positions 1, 2, 9, 16 and 36
+        positions = sum(p << (12 * i) for i, p in enumerate((1, 2, 9, 16, 36)))
+        return ONE[0] + positions.to_bytes(8, "little") + b"\xe4\x01"
+    group = 128 if BITS[kind] == 3 else 128 // BITS[kind]
+    codes = -(-ELEMENTS // group) * group * BITS[kind] // 8
+    return ONE[scale] * 3 + bytes(i * 37 % 256 for i in range(codes))
+
+
+def values():
+    strange = [0.0, -0.0, 2.0**-149, -(2.0**-126), 2.0**-120, 1.0, -1.5, 2.0**100, 1 / 3]
+    return struct.pack(f"<{len(strange)}f", *strange)
+
+
+def main():
+    corpus = pathlib.Path(__file__).parent / "corpus"
+    for folder in ("decode", "round_trip"):
+        (corpus / folder).mkdir(parents=True, exist_ok=True)
+    for i, kind in enumerate(KINDS):
+        scale = i % 3 if kind in BITS else 0
+        (corpus / "decode" / kind).write_bytes(head(kind, scale) + stream(kind, scale))
+        (corpus / "round_trip" / kind).write_bytes(head(kind, 0, i % 2 == 1, choice=i) + values())
+
+
+if __name__ == "__main__":
+    main()
