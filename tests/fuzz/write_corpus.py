@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the inputs that the fuzzers start from: corpus/decode/ has a small valid stream of each codec, corpus/round_trip/
-some values for each. The head of an input is described in fuzz_support.h."""
+"""Writes the inputs that the fuzzers start from: corpus/decode/ has a small valid stream of each codec,
+corpus/round_trip/ some values for each. The head of an input is described in fuzz_support.h."""
 
 import pathlib
 import struct

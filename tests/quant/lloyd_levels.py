@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Prints the levels in quant/formats.h, in 512ths: Lloyd's algorithm (Lloyd 1982, "Least squares quantization in PCM")
-on Gaussian values, each block divided by its largest magnitude. An error counts with the square of that magnitude, which
-undoes the division: what is made small is the error of the values, not of the blocks. Takes about half a minute."""
+"""Prints the levels in quant/formats.h, in 512ths: Lloyd's algorithm (Lloyd 1982, "Least squares quantization in
+PCM") on Gaussian values, each block divided by its largest magnitude. An error counts with the square of that one,
+which undoes the division: what is made small is the error of the values, not of the blocks. Takes about half a
+minute."""
 
 import random
 

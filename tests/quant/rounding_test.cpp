@@ -75,7 +75,7 @@ Bias bias_of(const CodecSpec& spec, const Values& x, unsigned encodings) {
     constexpr double surprise = 21;  // -log(1e-9)
     bias.worst = std::max(bias.worst, std::abs(error) / (std::sqrt(2 * surprise * own_variance) + surprise));
     bias.positive += error;
-    bias.outward += std::copysign(error, x[i]);
+    bias.outward += x[i] < 0 ? -error : error;
     variance += own_variance;
   }
   bias.positive /= std::sqrt(variance);
