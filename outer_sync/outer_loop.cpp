@@ -186,8 +186,8 @@ void OuterLoop::apply(FragmentId p, const quant::OuterStep& rule, Waiting why) {
   const auto chunks = layout_.chunks_of(p);
   for (auto k = chunks.first; k < chunks.last; ++k) {
     const auto& chunk = layout_.chunk(k);
-    if (!quant::decode_apply(codecs_.of(flight.fragment, flight.round), *(*flight.results)[k - chunks.first], rule,
-                             std::span(global_).subspan(chunk.begin, chunk.size),
+    if (!quant::decode_apply(codecs_.of(flight.fragment, flight.round), *(*flight.results)[k - chunks.first],
+                             rule, std::span(global_).subspan(chunk.begin, chunk.size),
                              std::span(velocity_).subspan(chunk.begin, chunk.size),
                              local.subspan(chunk.begin - fragment.begin, chunk.size))) {
       refuse_result(flight, k);

@@ -28,11 +28,12 @@ enum class CodecKind : std::uint8_t {
   lloyd3,  ///< four fitted levels. A group is 48 bytes for 128 elements: level indices of the first and of
            ///< the second 64 as 2-bit codes, then the signs as 1-bit codes. 3 bits.
   lloyd2,  ///< two fitted levels. 2 bits.
-  sign,    ///< the sign alone; the scale is the block's mean magnitude (the largest, where rounding is
-           ///< stochastic). 1 bit.
-  topk,    ///< the largest of every 4096 elements, as SparseLoCo has it (arXiv 2508.15706): per piece of m <=
-           ///< 4096 a bf16 scale, ceil(top_k m / 4096) positions of 12 bits in ascending order, two in three
-           ///< bytes, and as many codes of 2 bits, the first in the lowest. .223 bits at top_k = 64.
+  sign,    ///< the sign alone; the scale is the block's mean magnitude, of sixteen sums added in order (the
+         ///< largest magnitude, where rounding is stochastic). 1 bit.
+  topk,  ///< the largest of every 4096 elements, as SparseLoCo has it (arXiv 2508.15706), without `scale` and
+         ///< `clip`: per piece of m <= 4096 a bf16 scale, ceil(top_k m / 4096) positions of 12 bits in
+         ///< ascending order, two in three bytes, and as many codes of 2 bits, the first in the lowest. .223
+         ///< bits at top_k = 64.
 };
 inline constexpr std::string_view codec_names[] = {"fp32",   "bf16",   "int8",   "int4", "e3m0",
                                                    "lloyd4", "lloyd3", "lloyd2", "sign", "topk"};
