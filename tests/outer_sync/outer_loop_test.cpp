@@ -242,6 +242,23 @@ TEST(OuterLoop, ReplicasAgreeBitForBitUnderEveryCodec) {
   }
 }
 
+TEST(OuterLoop, TheFinalSyncHasTheFinerCodec) {
+  auto config = quantised("lloyd2", true);
+  config.warmup_codec = "int8";
+  Replicas replicas(config, layout_of(2), 3, random_step, {.steps = 13});
+  const auto size_in = [&](quant::CodecKind kind, ChunkId chunk) {
+    return quant::encoded_size({.kind = kind, .block = 16}, replicas.layout().chunk(chunk).size);
+  };
+  bool at_the_end = false;
+  replicas.network().on_contribution = [&](std::size_t, ChunkId chunk, protocol::Round, const Bytes& bytes) {
+    EXPECT_EQ(bytes.size(), size_in(at_the_end ? quant::CodecKind::int8 : quant::CodecKind::lloyd2, chunk));
+  };
+  replicas.train(13);
+  at_the_end = true;
+  replicas.finish();
+  replicas.expect_agreement();
+}
+
 // The same run on every machine and in every build. If this changes, encoded bytes or agreed arithmetic have
 // changed: protocol::numerics_version must grow with them, since such replicas cannot train together.
 TEST(OuterLoop, ASmallRunHasItsHashes) {

@@ -29,7 +29,7 @@ enum class CodecKind : std::uint8_t {
            ///< the second 64 as 2-bit codes, then the signs as 1-bit codes. 3 bits.
   lloyd2,  ///< two fitted levels. 2 bits.
   sign,    ///< the sign alone; the scale is the block's mean magnitude, of sixteen sums added in order (the
-         ///< largest magnitude, where rounding is stochastic). 1 bit.
+           ///< largest magnitude, where rounding is stochastic). 1 bit.
   topk,  ///< the largest of every 4096 elements, as SparseLoCo has it (arXiv 2508.15706), without `scale` and
          ///< `clip`: per piece of m <= 4096 a bf16 scale, ceil(top_k m / 4096) positions of 12 bits in
          ///< ascending order, two in three bytes, and as many codes of 2 bits, the first in the lowest. .223
