@@ -32,9 +32,11 @@ inline constexpr std::uint32_t smallest_block = 16;
 inline constexpr std::uint32_t largest_block = 4096;
 
 /// Rows of elements in one group of codes: as many as bytes hold evenly.
-constexpr std::size_t group_rows(int bits) { return bits == 3 ? 8 : 8U / static_cast<unsigned>(bits); }
+ISTHMUS_HOST_DEVICE constexpr std::size_t group_rows(int bits) {
+  return bits == 3 ? 8 : 8U / static_cast<unsigned>(bits);
+}
 /// Bytes of such a group.
-constexpr std::size_t group_bytes(int bits) { return bits == 3 ? 3 * row : row; }
+ISTHMUS_HOST_DEVICE constexpr std::size_t group_bytes(int bits) { return bits == 3 ? 3 * row : row; }
 
 // ---- levels ----
 // A table format's values are +-levels[i] * scale. `unit` is the level that a block's largest magnitude is

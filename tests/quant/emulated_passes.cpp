@@ -1,0 +1,55 @@
+#include "emulated_passes.h"
+
+#include <bit>
+#include <cmath>
+#include <type_traits>
+
+#include "emulated_gpu.h"
+#include "formats.h"
+
+namespace isthmus::quant {
+namespace {
+#include "scalar_lanes-inl.h"
+// after it
+#include "arithmetic-inl.h"
+// after both
+#include "cuda/kernels-inl.h"
+}  // namespace
+
+class EmulatedPasses::Launcher {
+ public:
+  explicit Launcher(bool reversed) : reversed_(reversed) {}
+
+  template <class Kernel, class... Arguments>
+  void operator()(Kernel* kernel, const Arguments&... arguments) const {
+    gridDim.x = 2;
+    for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x)
+      threads_.run([&] { kernel(arguments...); }, reversed_);
+  }
+
+ private:
+  bool reversed_;
+  mutable emulated::ThreadBlock threads_;
+};
+
+EmulatedPasses::EmulatedPasses(bool reversed) : launcher_(std::make_unique<Launcher>(reversed)) {}
+EmulatedPasses::~EmulatedPasses() = default;
+
+std::size_t EmulatedPasses::encode(const CodecSpec& spec, const Encoding& e) {
+  unsigned long long first_bad = e.elements;
+  launch_encode(spec, e, &first_bad, *launcher_);
+  return first_bad;
+}
+void EmulatedPasses::decode(const CodecSpec& spec, const std::byte* in, float* out, std::size_t elements) {
+  launch_decode(spec, in, elements, CopyTo{out}, *launcher_);
+}
+void EmulatedPasses::accumulate(const CodecSpec& spec, const std::byte* in, float weight, float* sum,
+                                std::size_t elements) {
+  launch_decode(spec, in, elements, AddTo{weight, sum}, *launcher_);
+}
+void EmulatedPasses::apply(const CodecSpec& spec, const std::byte* in, const OuterStep& step, float* theta,
+                           float* velocity, float* local, std::size_t elements) {
+  launch_decode(spec, in, elements, ApplyTo{step, theta, velocity, local}, *launcher_);
+}
+
+}  // namespace isthmus::quant

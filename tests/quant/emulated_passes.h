@@ -1,0 +1,31 @@
+#pragma once
+// The CUDA passes' kernels on the CPU.
+
+#include <memory>
+
+#include "passes_table.h"
+
+namespace isthmus::quant {
+
+/// Fewer thread blocks than tiles, so that each has several.
+class EmulatedPasses {
+ public:
+  /// In which order a thread block's threads take turns.
+  explicit EmulatedPasses(bool reversed);
+  ~EmulatedPasses();
+  EmulatedPasses(const EmulatedPasses&) = delete;
+  EmulatedPasses& operator=(const EmulatedPasses&) = delete;
+
+  // As in passes_table.h.
+  std::size_t encode(const CodecSpec& spec, const Encoding& e);
+  void decode(const CodecSpec& spec, const std::byte* in, float* out, std::size_t elements);
+  void accumulate(const CodecSpec& spec, const std::byte* in, float weight, float* sum, std::size_t elements);
+  void apply(const CodecSpec& spec, const std::byte* in, const OuterStep& step, float* theta, float* velocity,
+             float* local, std::size_t elements);
+
+ private:
+  class Launcher;
+  std::unique_ptr<Launcher> launcher_;
+};
+
+}  // namespace isthmus::quant
