@@ -102,11 +102,10 @@ ISTHMUS_LANES void store_scale_code(ScaleFormat format, std::byte* p, std::uint3
 
 // ---- what is encoded ----
 
-/// Tile number t of a run, with the number of its elements; none past the end.
+/// Elements in tile number t of a run that has such a tile.
 ISTHMUS_LANES unsigned size_of_tile(std::size_t t, std::size_t elements) {
-  const auto begin = t * tile_size;
-  if (begin >= elements) return 0;
-  return elements - begin < tile_size ? static_cast<unsigned>(elements - begin) : tile_size;
+  const auto left = elements - t * tile_size;
+  return left < tile_size ? static_cast<unsigned>(left) : tile_size;
 }
 
 /// n elements from `begin` on, and zeros. All operands are asked for before any is used.
@@ -617,7 +616,7 @@ __global__ void __launch_bounds__(threads)
 template <class Use>
 __global__ void __launch_bounds__(threads)
     decode_topk_kernel(CodecSpec spec, const std::byte* in, std::size_t elements, Use use) {
-  __shared__ float tile[piece];
+  alignas(float4) __shared__ float tile[piece];
   for (std::size_t t = blockIdx.x; t * piece < elements; t += gridDim.x) {
     const auto n = size_of_tile(t, elements);
     const auto kept = static_cast<unsigned>(kept_of(spec.top_k, n));

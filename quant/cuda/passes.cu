@@ -141,7 +141,9 @@ struct Launcher {
 
 bool cuda_available() {
   int count = 0;
-  return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count > 0;
+  static_cast<void>(cudaGetLastError());  // no news to whoever asks next
+  return false;
 }
 
 /// What belongs to one GPU.
@@ -312,8 +314,12 @@ CudaMark::~CudaMark() {
 
 bool CudaMark::is_done() const {
   const auto status = cudaEventQuery(passes_->gpu_->event(place_));
-  if (status != cudaErrorNotReady) check(status, "a pass");
-  return status == cudaSuccess;
+  if (status == cudaErrorNotReady) {
+    static_cast<void>(cudaGetLastError());  // not an error to whoever asks next
+    return false;
+  }
+  check(status, "a pass");
+  return true;
 }
 
 std::optional<std::size_t> CudaMark::wait() {
