@@ -18,13 +18,15 @@
 #include <utility>
 #include <vector>
 
+#include "isthmus/base/aligned.h"
 #include "isthmus/base/error.h"
 
 namespace isthmus {
 
 static_assert(std::endian::native == std::endian::little, "the archives copy native little-endian numbers");
 
-using Bytes = std::vector<std::byte>;
+/// `Bytes(n)` holds n bytes of no particular value.
+using Bytes = AlignedVector<std::byte>;
 
 class BinaryWriter : public cereal::OutputArchive<BinaryWriter, cereal::AllowEmptyClassElision> {
  public:
@@ -104,8 +106,8 @@ inline void CEREAL_LOAD_FUNCTION_NAME(BoundedReader& ar, std::string& text) {
   text.resize(ar.count(1));
   ar.raw(text.data(), text.size());
 }
-template <class T>
-void CEREAL_SAVE_FUNCTION_NAME(BinaryWriter& ar, const std::vector<T>& items) {
+template <class T, class Allocator>
+void CEREAL_SAVE_FUNCTION_NAME(BinaryWriter& ar, const std::vector<T, Allocator>& items) {
   ar.count(items.size());
   if constexpr (Block<T>) {
     ar.raw(items.data(), items.size() * sizeof(T));
@@ -113,8 +115,8 @@ void CEREAL_SAVE_FUNCTION_NAME(BinaryWriter& ar, const std::vector<T>& items) {
     for (const auto& item : items) ar(item);
   }
 }
-template <class T>
-void CEREAL_LOAD_FUNCTION_NAME(BoundedReader& ar, std::vector<T>& items) {
+template <class T, class Allocator>
+void CEREAL_LOAD_FUNCTION_NAME(BoundedReader& ar, std::vector<T, Allocator>& items) {
   if constexpr (Block<T>) {
     items.resize(ar.count(sizeof(T)));
     ar.raw(items.data(), items.size() * sizeof(T));
