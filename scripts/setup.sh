@@ -28,6 +28,7 @@ packages=(
   libyaml-cpp-dev    # YAML itself
   nlohmann-json3-dev # traces, model files
   libfmt-dev         # text
+  libzstd-dev        # packs chunks
   libcli11-dev       # the command line
   libsentencepiece-dev # tokenizer
   libhwy-dev         # vector code for every instruction set
