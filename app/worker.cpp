@@ -131,7 +131,7 @@ class Worker {
                  *hardware_.memory),
         run_(outer_run(config_, request_.name)),
         node_(config_.network, table_.layout(), outer_sync::codec_plan(config_.outer, table_.layout(), run_),
-              trace_),
+              trace_, config_.outer.lossless_stage()),
         outer_(config_.outer, table_.layout(), replica_, node_, trace_, run_) {
     for (const auto& note : corpus_.notes()) say(note);
     if (config_.run.record_outer_gradients > 0) {

@@ -12,6 +12,8 @@ namespace {
 const std::vector<std::string_view> codecs(std::begin(quant::codec_names), std::end(quant::codec_names));
 const std::vector<std::string_view> scales(std::begin(quant::scale_names), std::end(quant::scale_names));
 const std::vector<std::string_view> roundings = {"nearest", "stochastic"};
+const std::vector<std::string_view> lossless_stages(std::begin(quant::lossless_names),
+                                                    std::end(quant::lossless_names));
 const std::vector<std::string_view> methods = {"streaming_diloco", "diloco", "local_sgd", "data_parallel"};
 }  // namespace
 
@@ -41,6 +43,9 @@ void OuterConfig::serialize(config::Archive& ar) {
   ar({"codec_rounding", &codec_rounding, Scope::agreed, "to the nearest level, or by chance to one of two",
       -config::unbounded, config::unbounded, roundings});
   ar({"codec_top_k", &codec_top_k, Scope::agreed, "elements that topk keeps of every 4096", 1, 4096});
+  ar({"lossless", &lossless, Scope::agreed,
+      "packing of encoded chunks on the wire; what they decode to stays the same", -config::unbounded,
+      config::unbounded, lossless_stages});
   ar({"error_feedback", &error_feedback, Scope::agreed, "carry what the codec lost into the next round"});
   ar({"feedback_decay", &feedback_decay, Scope::agreed, "part of it that is carried", 0, 1});
   ar({"chunk_elements", &chunk_elements, Scope::agreed,

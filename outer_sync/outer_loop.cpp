@@ -19,7 +19,7 @@ std::string round_args(FragmentId p, protocol::Round round) {
 }
 
 /// A chunk's part of a per-element buffer that may be absent.
-std::span<float> part(std::vector<float>& buffer, const Range& chunk) {
+std::span<float> part(AlignedVector<float>& buffer, const Range& chunk) {
   return buffer.empty() ? std::span<float>() : std::span(buffer).subspan(chunk.begin, chunk.size);
 }
 
@@ -86,10 +86,10 @@ void OuterLoop::average_gradients(std::span<float> gradients) {
     in_flight_.push_back({p, round, step_, Trace::Clock::now(), std::nullopt});
     for (auto k = chunks.first; k < chunks.last; ++k) {
       const auto& chunk = layout_.chunk(k);
-      Bytes bytes(quant::encoded_size(codecs_.of(p, round), chunk.size));
+      auto bytes = exchange_.buffers().take(quant::encoded_size(codecs_.of(p, round), chunk.size));
       const auto bad =
           quant::encode(codecs_.of(p, round), gradients.subspan(chunk.begin, chunk.size),
-                        {part(gradient_residual_, chunk)}, noise_of(layout_, k, noise_seed_, round), bytes);
+                        {part(gradient_residual_, chunk)}, noise_of(layout_, k, noise_seed_, round), *bytes);
       contribute(k, round, bad, std::move(bytes));
     }
   }
@@ -116,7 +116,9 @@ void OuterLoop::after_step() {
   if (step_ <= schedule_.warmup_steps()) {
     if (step_ < schedule_.warmup_steps()) return;
     std::ranges::copy(local_.read({0, layout_.buffer_size()}), global_.begin());
+    // What only the warm-up needed: its residual, and buffers for all fragments at once.
     gradient_residual_ = {};
+    exchange_.buffers().trim();
     return;
   }
   for (const auto p : schedule_.sends_at(step_)) send(p);
@@ -151,18 +153,18 @@ void OuterLoop::send(FragmentId p) {
   in_flight_.push_back({p, round, step_, Trace::Clock::now(), std::nullopt});
   for (auto k = chunks.first; k < chunks.last; ++k) {
     const auto& chunk = layout_.chunk(k);
-    Bytes bytes(quant::encoded_size(codecs_.of(p, round), chunk.size));
+    auto bytes = exchange_.buffers().take(quant::encoded_size(codecs_.of(p, round), chunk.size));
     const auto bad = quant::encode_difference(
         codecs_.of(p, round), std::span(global_).subspan(chunk.begin, chunk.size),
         local.subspan(chunk.begin - fragment.begin, chunk.size),
-        {part(residual_, chunk), codecs_.feedback_decay}, noise_of(layout_, k, noise_seed_, round), bytes);
+        {part(residual_, chunk), codecs_.feedback_decay}, noise_of(layout_, k, noise_seed_, round), *bytes);
     // At once: the next chunk is encoded while this one travels.
     contribute(k, round, bad, std::move(bytes));
   }
 }
 
 void OuterLoop::contribute(ChunkId chunk, protocol::Round round, std::optional<std::size_t> bad_element,
-                           Bytes bytes) {
+                           protocol::SharedBytes bytes) {
   if (bad_element) {
     throw Error(ErrorKind::divergence,
                 std::string(round <= codecs_.warmup_rounds ? "a gradient" : "an outer gradient") +
@@ -259,9 +261,9 @@ struct SavedFlight {
 struct SavedState {
   std::uint64_t step = 0;
   std::vector<protocol::FragmentState> fragments;
-  std::vector<float> global, velocity, residual, gradient_residual;
+  AlignedVector<float> global, velocity, residual, gradient_residual;
   std::vector<SavedFlight> in_flight;
-  std::vector<std::vector<float>> owner_residuals;
+  Reducer::Residuals owner_residuals;
   template <class Archive>
   void serialize(Archive& ar) {
     ar(step, fragments, global, velocity, residual, gradient_residual, in_flight, owner_residuals);

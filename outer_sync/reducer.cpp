@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cassert>
 
 #include "isthmus/base/error.h"
@@ -10,8 +11,29 @@ quant::Noise noise_of(const FragmentLayout& layout, ChunkId chunk, std::uint64_t
   return {quant::noise_key(seed, layout.fragment_of(chunk), round), layout.place_in_fragment(chunk)};
 }
 
+std::size_t largest_encoded_chunk(const FragmentLayout& layout, const protocol::CodecPlan& codecs) {
+  std::size_t largest = 0;
+  for (ChunkId k = 0; k < layout.chunk_count(); ++k) {
+    const auto n = layout.chunk(k).size;
+    largest = std::max(
+        {largest, quant::encoded_size(codecs.codec, n), quant::encoded_size(codecs.warmup_codec, n)});
+  }
+  return largest;
+}
+
+namespace {
+/// What a round can hold here at once: of every chunk our contribution and the result, and contributions of M
+/// members to one chunk in M. Twice that, since two rounds of a fragment may be there.
+std::size_t most_chunks_held(const FragmentLayout& layout) { return 6 * std::size_t{layout.chunk_count()}; }
+constexpr std::size_t most_sums_held = 16;  // one for each thread that reduces
+}  // namespace
+
 Reducer::Reducer(const FragmentLayout& layout, protocol::CodecPlan codecs)
-    : layout_(layout), codecs_(codecs), residuals_(layout.chunk_count()) {}
+    : layout_(layout),
+      codecs_(codecs),
+      residuals_(layout.chunk_count()),
+      buffers_(largest_encoded_chunk(layout, codecs), most_chunks_held(layout)),
+      sums_(layout.chunk_elements(), most_sums_held) {}
 
 quant::Feedback Reducer::feedback(ChunkId chunk, protocol::Round round) {
   auto& residual = residuals_[chunk];
@@ -22,30 +44,31 @@ quant::Feedback Reducer::feedback(ChunkId chunk, protocol::Round round) {
   return {residual, warmup ? 1 : codecs_.feedback_decay};
 }
 
-Bytes Reducer::reduce(ChunkId chunk, protocol::Round round,
-                      std::span<const protocol::SharedBytes> contributions) {
+protocol::SharedBytes Reducer::reduce(ChunkId chunk, protocol::Round round,
+                                      std::span<const protocol::SharedBytes> contributions) {
   const auto& codec = codecs_.of(layout_.fragment_of(chunk), round);
   const auto size = layout_.chunk(chunk).size;
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorKind::divergence,
                 what + " in chunk " + std::to_string(chunk) + " of round " + std::to_string(round));
   };
-  std::vector<float> sum(size, 0.0F);
+  const auto sum = sums_.take(size);
+  std::ranges::fill(*sum, 0.0F);
   for (std::size_t m = 0; m < contributions.size(); ++m) {
-    if (!quant::decode_accumulate(codec, *contributions[m], 1.0F, sum)) {
+    if (!quant::decode_accumulate(codec, *contributions[m], 1.0F, *sum)) {
       refuse("member " + std::to_string(m) + " sent bytes that do not decode");
     }
   }
-  Bytes bytes(quant::encoded_size(codec, size));
+  auto bytes = buffers_.take(quant::encoded_size(codec, size));
   const auto bad =
-      quant::encode_quotient(codec, sum, static_cast<float>(contributions.size()), feedback(chunk, round),
-                             noise_of(layout_, chunk, codecs_.seed, round), bytes);
+      quant::encode_quotient(codec, *sum, static_cast<float>(contributions.size()), feedback(chunk, round),
+                             noise_of(layout_, chunk, codecs_.seed, round), *bytes);
   if (bad)
     refuse("the mean is not finite at element " + std::to_string(layout_.place_in_fragment(chunk) + *bad));
   return bytes;
 }
 
-void Reducer::restore(std::vector<std::vector<float>> residuals) {
+void Reducer::restore(Residuals residuals) {
   bool fits = residuals.size() == layout_.chunk_count();
   for (ChunkId k = 0; fits && k < residuals.size(); ++k) {
     fits = residuals[k].empty() || residuals[k].size() == layout_.chunk(k).size;

@@ -116,7 +116,7 @@ asio::awaitable<void> Connection::write(const Frame& frame) {
   counters_.payload += body_size;
 }
 
-asio::awaitable<Connection::Received> Connection::receive(std::size_t limit) {
+asio::awaitable<Connection::Received> Connection::receive(std::size_t limit, const BufferPool* chunks) {
   FrameHeader header;
   co_await asio::async_read(socket_, asio::buffer(&header, sizeof header), use_awaitable);
   if (header.magic != FrameHeader::expected_magic || header.zero != 0) {
@@ -129,12 +129,17 @@ asio::awaitable<Connection::Received> Connection::receive(std::size_t limit) {
   const bool has_head = header.type == FrameType::chunk || header.type == FrameType::ack;
   if (has_head && header.length < sizeof(ChunkHeader))
     throw Error(ErrorKind::network, "a chunk frame without its header");
-  Received received{header.type, Bytes(has_head ? sizeof(ChunkHeader) : 0), {}};
-  received.body.resize(header.length - received.head.size());
-  const std::array<asio::mutable_buffer, 2> buffers{asio::buffer(received.head), asio::buffer(received.body)};
+  Received received{header.type, {}, nullptr};
+  const auto head_size = has_head ? sizeof received.head : 0;
+  const auto body_size = header.length - head_size;
+  const bool pooled = chunks != nullptr && header.type == FrameType::chunk;
+  const auto body = pooled ? chunks->take(body_size) : std::make_shared<Bytes>(body_size);
+  const std::array<asio::mutable_buffer, 2> buffers{asio::buffer(&received.head, head_size),
+                                                    asio::buffer(*body)};
   const auto begin = Clock::now();
   co_await asio::async_read(socket_, buffers, use_awaitable);
   if (header.type == FrameType::chunk) trace_.complete(Trace::Row::receive, "chunk", begin, Clock::now());
+  received.body = body;
   co_return received;
 }
 
@@ -166,8 +171,10 @@ Frame control_frame(const protocol::ControlMessage& message) {
   return {FrameType::control, encode(message), nullptr};
 }
 
-Frame chunk_frame(const protocol::ChunkMessage& message) {
-  return {FrameType::chunk, bytes_of(header_of(message.view, message.key)), message.bytes};
+Frame chunk_frame(const protocol::ChunkMessage& message, const protocol::SharedBytes& packed) {
+  const auto packing = packed ? quant::Lossless::zstd : quant::Lossless::none;
+  return {FrameType::chunk, bytes_of(header_of(message.view, message.key, packing)),
+          packed ? packed : message.bytes};
 }
 
 Frame ack_frame(protocol::ViewNumber view, const protocol::ChunkKey& key) {

@@ -10,12 +10,13 @@
 #include <memory>
 
 #include "isthmus/base/trace.h"
+#include "isthmus/outer_sync/buffer_pool.h"
 #include "transport/frame.h"
 
 namespace isthmus::outer_sync::transport {
 
 struct WireCounters {
-  std::atomic<std::uint64_t> payload{0};  ///< codec bytes written to sockets
+  std::atomic<std::uint64_t> payload{0};  ///< codec bytes, as packed as they went, written to sockets
   std::atomic<std::uint64_t> total{0};    ///< all bytes written to sockets, TCP/IP headers not counted
 };
 
@@ -37,13 +38,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void send(Frame frame);
   /// The next frame. A chunk's header lands in `head`, so that `body` is its codec bytes and nothing else.
   /// Throws asio::system_error when the connection ends and Error(network) when what arrives is no frame or
-  /// is longer than `limit`.
+  /// is longer than `limit`. Chunks are put into memory of `chunks`, unless it is null: whoever is not known
+  /// yet gets no buffer of a size that others need.
   struct Received {
     FrameType type;
-    Bytes head;  ///< ChunkHeader of chunks and acknowledgements; empty for other frames
-    Bytes body;
+    ChunkHeader head;  ///< of chunks and acknowledgements
+    protocol::SharedBytes body;
   };
-  [[nodiscard]] asio::awaitable<Received> receive(std::size_t limit);
+  [[nodiscard]] asio::awaitable<Received> receive(std::size_t limit, const BufferPool* chunks = nullptr);
   /// Closes once everything queued has left, at once if nothing is.
   void close_when_sent();
   void close();
@@ -116,7 +118,9 @@ class UnknownConnections {
 };
 
 [[nodiscard]] Frame control_frame(const protocol::ControlMessage& message);
-[[nodiscard]] Frame chunk_frame(const protocol::ChunkMessage& message);
+/// With `packed`, these bytes go in place of the message's.
+[[nodiscard]] Frame chunk_frame(const protocol::ChunkMessage& message,
+                                const protocol::SharedBytes& packed = nullptr);
 [[nodiscard]] Frame ack_frame(protocol::ViewNumber view, const protocol::ChunkKey& key);
 
 }  // namespace isthmus::outer_sync::transport

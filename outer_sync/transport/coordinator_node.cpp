@@ -119,7 +119,7 @@ class CoordinatorNode::Impl {
 
   void hear(ConnectionId id, const Connection::Received& frame) {
     if (frame.type != FrameType::control) throw Error(ErrorKind::network, "a frame that is not control");
-    machine_.receive(id, now(), decode_control(frame.body));
+    machine_.receive(id, now(), decode_control(*frame.body));
     act();
   }
 

@@ -10,6 +10,7 @@
 #include "isthmus/base/archive.h"
 #include "isthmus/base/hash.h"
 #include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/quant/lossless.h"
 
 namespace isthmus::outer_sync::transport {
 
@@ -31,12 +32,18 @@ struct ChunkHeader {
   std::uint32_t chunk;
   std::uint16_t sender;  ///< who made the chunk, also in its acknowledgement
   std::uint8_t kind;     ///< protocol::ChunkKind
-  std::uint8_t zero;
+  std::uint8_t packing;  ///< quant::Lossless: how what follows is packed; 0 in acknowledgements
 };
 static_assert(sizeof(ChunkHeader) == 24);
 
-[[nodiscard]] inline ChunkHeader header_of(protocol::ViewNumber view, const protocol::ChunkKey& key) {
-  return {view, key.round, key.chunk, key.sender, static_cast<std::uint8_t>(key.kind), 0};
+[[nodiscard]] inline ChunkHeader header_of(protocol::ViewNumber view, const protocol::ChunkKey& key,
+                                           quant::Lossless packing = quant::Lossless::none) {
+  return {view,
+          key.round,
+          key.chunk,
+          key.sender,
+          static_cast<std::uint8_t>(key.kind),
+          static_cast<std::uint8_t>(packing)};
 }
 [[nodiscard]] inline protocol::ChunkKey key_of(const ChunkHeader& header) {
   return {header.round, header.chunk, header.sender, static_cast<protocol::ChunkKind>(header.kind)};
@@ -57,8 +64,9 @@ struct PeerHello {
 
 struct Frame {
   FrameType type = FrameType::control;
-  Bytes head;                  ///< small, owned
-  protocol::SharedBytes body;  ///< codec bytes, shared with whoever else needs them; may be null
+  Bytes head;  ///< small, owned
+  protocol::SharedBytes
+      body;  ///< codec bytes, packed or not, shared with whoever else needs them; may be null
 };
 
 /// Nobody who has not said a proper hello may make us hold more than this.

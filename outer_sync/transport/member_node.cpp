@@ -15,6 +15,7 @@
 
 #include "isthmus/base/error.h"
 #include "transport/listen.h"
+#include "transport/packing.h"
 #include "transport/peer_mesh.h"
 #include "transport/rendezvous.h"
 
@@ -39,13 +40,7 @@ std::uint64_t prefix_of(const Digest& digest) {
 
 /// The largest frame that a peer can legally send in this run.
 std::size_t largest_frame(const FragmentLayout& layout, const CodecPlan& codecs) {
-  std::size_t largest = 0;
-  for (ChunkId k = 0; k < layout.chunk_count(); ++k) {
-    const auto n = layout.chunk(k).size;
-    largest = std::max(
-        {largest, quant::encoded_size(codecs.codec, n), quant::encoded_size(codecs.warmup_codec, n)});
-  }
-  return largest + sizeof(ChunkHeader);
+  return largest_encoded_chunk(layout, codecs) + sizeof(ChunkHeader);
 }
 
 constexpr auto farewell_limit = std::chrono::seconds(1);
@@ -54,12 +49,16 @@ constexpr auto farewell_limit = std::chrono::seconds(1);
 
 class MemberNode::Impl final : public PeerMesh::Handler {
  public:
-  Impl(const NetworkConfig& network, const FragmentLayout& layout, CodecPlan codecs, Trace& trace)
+  Impl(const NetworkConfig& network, const FragmentLayout& layout, CodecPlan codecs, Trace& trace,
+       quant::Lossless lossless)
       : network_(network),
         layout_(layout),
         codecs_(codecs),
         trace_(trace),
         reducer_(layout, codecs),
+        contribution_packer_(lossless, layout, codecs, reducer_.buffers()),
+        result_packer_(lossless, layout, codecs, reducer_.buffers()),
+        unpacker_(lossless, layout, codecs, reducer_.buffers()),
         link_{.hold = to_duration(network.emulate.rtt) / 2, .give_up = to_duration(network.detect_timeout)},
         mesh_(io_, bind(), static_cast<std::size_t>(network.lanes), counters_, link_, trace, *this),
         heartbeat_timer_(io_),
@@ -108,6 +107,7 @@ class MemberNode::Impl final : public PeerMesh::Handler {
     });
     std::unique_lock lock(meet_.mutex);
     meet_.wait_for(lock, [&] { return meet_.view.has_value(); });
+    owners_ = meet_.view->view.owners;
     return meet_.view->view;
   }
 
@@ -139,10 +139,11 @@ class MemberNode::Impl final : public PeerMesh::Handler {
     meet_.changed.wait_for(lock, farewell_limit, [&] { return meet_.gone; });
   }
 
-  void contribute(ChunkId chunk, Round round, Bytes bytes) {
-    asio::post(io_, [this, chunk, round, shared = std::make_shared<const Bytes>(std::move(bytes))] {
-      member_->contribute(chunk, round, shared);
-      act();
+  void contribute(ChunkId chunk, Round round, SharedBytes bytes) {
+    auto packed = owners_.at(chunk) == self_ ? nullptr : contribution_packer_.pack(chunk, round, *bytes);
+    asio::post(io_, [this, chunk, round, bytes = std::move(bytes), packed = std::move(packed)] {
+      member_->contribute(chunk, round, bytes);
+      act({bytes, packed});
     });
   }
 
@@ -166,8 +167,10 @@ class MemberNode::Impl final : public PeerMesh::Handler {
 
   // ---- bulk, on the io thread ----
 
-  std::optional<std::string> on_chunk(MemberIndex from, const ChunkMessage& message) override {
-    auto problem = member_->receive(from, message);
+  std::optional<std::string> on_chunk(MemberIndex from, const ChunkHeader& header,
+                                      SharedBytes bytes) override {
+    if (auto problem = unpacker_.unpack(header, bytes)) return problem;
+    auto problem = member_->receive(from, {header.view, key_of(header), std::move(bytes)});
     act();
     return problem;
   }
@@ -213,10 +216,19 @@ class MemberNode::Impl final : public PeerMesh::Handler {
     });
   }
 
-  void act() {
+  /// A chunk that has just been made, and what it was packed to (null where that would not be smaller).
+  struct Fresh {
+    SharedBytes bytes, packed;
+  };
+
+  /// Chunks that are sent once more, on a new connection, travel unpacked: they are few, and so nothing has
+  /// to be kept twice.
+  void act(const Fresh& fresh = {}) {
     for (auto& action : member_->take_actions()) {
       if (auto* chunk = std::get_if<SendChunk>(&action)) {
-        mesh_.send(chunk->peer, chunk->message.key.chunk, chunk_frame(chunk->message));
+        const auto& message = chunk->message;
+        mesh_.send(chunk->peer, message.key.chunk,
+                   chunk_frame(message, message.bytes == fresh.bytes ? fresh.packed : nullptr));
       } else if (auto* ack = std::get_if<SendAck>(&action)) {
         mesh_.send(ack->peer, ack->key.chunk, ack_frame(ack->view, ack->key));
       } else if (auto* job = std::get_if<Reduce>(&action)) {
@@ -232,10 +244,13 @@ class MemberNode::Impl final : public PeerMesh::Handler {
       const Trace::Scope scope(
           trace_, Trace::Row::reduce, "reduce",
           "{\"chunk\":" + std::to_string(job.chunk) + ",\"round\":" + std::to_string(job.round) + "}");
-      auto bytes = std::make_shared<const Bytes>(reducer_.reduce(job.chunk, job.round, job.contributions));
-      asio::post(io_, [this, chunk = job.chunk, round = job.round, bytes] {
+      auto bytes = reducer_.reduce(job.chunk, job.round, job.contributions);
+      const bool alone = job.contributions.size() == 1;
+      auto packed = alone ? nullptr : result_packer_.pack(job.chunk, job.round, *bytes);
+      asio::post(io_, [this, chunk = job.chunk, round = job.round, bytes = std::move(bytes),
+                       packed = std::move(packed)] {
         member_->reduced(chunk, round, bytes);
-        act();
+        act({bytes, packed});
       });
     } catch (const Error& error) {
       fail(error);
@@ -261,7 +276,7 @@ class MemberNode::Impl final : public PeerMesh::Handler {
         if (frame.type != FrameType::control)
           throw Error(ErrorKind::network, "it sent a frame that is not control");
         heard_ = Clock::now();
-        on_control(decode_control(frame.body));
+        on_control(decode_control(*frame.body));
       }
     } catch (const Error& error) {
       why = error.what();
@@ -331,7 +346,7 @@ class MemberNode::Impl final : public PeerMesh::Handler {
     if (!sound) throw Error(ErrorKind::network, "it announced a view that does not fit this member");
     self_ = static_cast<MemberIndex>(me - members.begin());
     member_->activate(message.view, self_);
-    mesh_.start(message.view, self_, message.token, largest_frame(layout_, codecs_));
+    mesh_.start(message.view, self_, message.token, largest_frame(layout_, codecs_), reducer_.buffers());
     meet_.update([&] { meet_.view = std::move(message); });
   }
 
@@ -375,6 +390,10 @@ class MemberNode::Impl final : public PeerMesh::Handler {
   CodecPlan codecs_;
   Trace& trace_;
   Reducer reducer_;
+  ChunkPacker contribution_packer_;  ///< of the trainer's thread
+  ChunkPacker result_packer_;        ///< of the codec thread
+  ChunkUnpacker unpacker_;           ///< of the io thread
+  std::vector<MemberIndex> owners_;  ///< of each chunk; of the trainer's thread
   LinkOptions link_;
   std::string name_;
   asio::io_context io_;
@@ -391,8 +410,8 @@ class MemberNode::Impl final : public PeerMesh::Handler {
 };
 
 MemberNode::MemberNode(const NetworkConfig& network, const FragmentLayout& layout, CodecPlan codecs,
-                       Trace& trace)
-    : impl_(std::make_unique<Impl>(network, layout, codecs, trace)) {}
+                       Trace& trace, quant::Lossless lossless)
+    : impl_(std::make_unique<Impl>(network, layout, codecs, trace, lossless)) {}
 MemberNode::~MemberNode() = default;
 
 std::string MemberNode::advertised() const { return impl_->advertised(); }
@@ -430,7 +449,7 @@ void MemberNode::leave(const std::string& reason) noexcept {
     // Leaving politely is best effort: the coordinator notices a closed connection too.
   }
 }
-void MemberNode::contribute(ChunkId chunk, Round round, Bytes bytes) {
+void MemberNode::contribute(ChunkId chunk, Round round, SharedBytes bytes) {
   impl_->contribute(chunk, round, std::move(bytes));
 }
 std::vector<SharedBytes> MemberNode::wait(FragmentId fragment, Round round) {

@@ -4,7 +4,6 @@
 #include <asio/detached.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
-#include <cstring>
 
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/transport/address.h"
@@ -20,12 +19,6 @@ namespace {
 constexpr auto hello_time_limit = 10s;
 constexpr auto redial_after = 100ms;
 constexpr std::size_t most_breaches = 5;
-
-ChunkHeader chunk_header(const Bytes& head) {
-  ChunkHeader header{};
-  std::memcpy(&header, head.data(), sizeof header);
-  return header;
-}
 
 }  // namespace
 
@@ -55,11 +48,12 @@ PeerMesh::PeerMesh(asio::io_context& io, asio::ip::tcp::acceptor acceptor, std::
 }
 
 void PeerMesh::start(const protocol::View& view, MemberIndex self, const Digest& token,
-                     std::size_t frame_limit) {
+                     std::size_t frame_limit, const BufferPool& chunks) {
   view_ = view.number;
   self_ = self;
   token_ = token;
   frame_limit_ = frame_limit;
+  chunks_ = chunks;
   for (const auto& member : view.members) {
     peers_.push_back(
         {member.name, member.address, std::vector<ConnectionPtr>(lanes_), Connection::Clock::now(), 0});
@@ -141,7 +135,7 @@ Frame PeerMesh::hello_to(MemberIndex peer, std::size_t lane) const {
 
 PeerHello PeerMesh::check_hello(const Connection::Received& frame) const {
   if (frame.type != FrameType::peer_hello) throw Error(ErrorKind::network, "its first frame is no hello");
-  const auto hello = from_bytes<PeerHello>(frame.body);
+  const auto hello = from_bytes<PeerHello>(*frame.body);
   const bool proper = hello.token == token_ && hello.view == view_ && hello.to == self_ &&
                       hello.from < peers_.size() && hello.lane < lanes_;
   if (!proper) throw Error(ErrorKind::network, "its hello is not of this run, view or member");
@@ -189,7 +183,7 @@ asio::awaitable<void> PeerMesh::serve(MemberIndex peer, std::size_t lane, Connec
   place = connection;
   handler_.on_lane_up(peer, lane);
   try {
-    for (;;) take(peer, co_await connection->receive(frame_limit_));
+    for (;;) take(peer, co_await connection->receive(frame_limit_, &*chunks_));
   } catch (const Error& error) {
     stranger_line_("dropped a connection of " + peers_[peer].name + " (" + connection->remote() +
                    "): " + error.what());
@@ -208,10 +202,8 @@ void PeerMesh::take(MemberIndex peer, Connection::Received frame) {
   if (frame.type != FrameType::chunk && frame.type != FrameType::ack) {
     throw Error(ErrorKind::network, "a frame that has no place on a bulk connection");
   }
-  const auto header = chunk_header(frame.head);
-  if (frame.type == FrameType::ack) return handler_.on_ack(peer, header.view, key_of(header));
-  const auto problem = handler_.on_chunk(
-      peer, {header.view, key_of(header), std::make_shared<const Bytes>(std::move(frame.body))});
+  if (frame.type == FrameType::ack) return handler_.on_ack(peer, frame.head.view, key_of(frame.head));
+  const auto problem = handler_.on_chunk(peer, frame.head, std::move(frame.body));
   if (problem) throw Error(ErrorKind::network, *problem);
 }
 

@@ -31,9 +31,11 @@ class PeerMesh {
   class Handler {
    public:
     virtual ~Handler() = default;
-    /// Returns why the peer breaks the protocol; its connection is then dropped.
+    /// `bytes` are packed as the header says. Returns why the peer breaks the protocol; its connection is
+    /// then dropped.
     [[nodiscard]] virtual std::optional<std::string> on_chunk(protocol::MemberIndex from,
-                                                              const protocol::ChunkMessage& message) = 0;
+                                                              const ChunkHeader& header,
+                                                              protocol::SharedBytes bytes) = 0;
     virtual void on_ack(protocol::MemberIndex from, protocol::ViewNumber view,
                         const protocol::ChunkKey& key) = 0;
     /// A lane is there (again): what was not acknowledged on it must be repeated.
@@ -46,9 +48,10 @@ class PeerMesh {
   PeerMesh(asio::io_context& io, asio::ip::tcp::acceptor acceptor, std::size_t lanes, WireCounters& counters,
            LinkOptions link, Trace& trace, Handler& handler);
 
-  /// Dials the peers and lets in those that dial. No frame of a peer is longer than `frame_limit`.
+  /// Dials the peers and lets in those that dial. No frame of a peer is longer than `frame_limit`; what
+  /// chunks they send is put into memory of `chunks`.
   void start(const protocol::View& view, protocol::MemberIndex self, const Digest& token,
-             std::size_t frame_limit);
+             std::size_t frame_limit, const BufferPool& chunks);
 
   [[nodiscard]] std::size_t lane_of(ChunkId chunk) const { return chunk % lanes_; }
   /// Nothing is sent while the lane is down: `on_lane_up` comes when it is back.
@@ -91,6 +94,7 @@ class PeerMesh {
   protocol::MemberIndex self_ = 0;
   Digest token_;
   std::size_t frame_limit_ = 0;
+  std::optional<BufferPool> chunks_;
   std::vector<Peer> peers_;
 };
 

@@ -22,10 +22,10 @@ class MemoryNetwork::Port final : public RoundExchange {
   Port(MemoryNetwork& network, std::size_t index)
       : network_(network), index_(index), reducer_(network.layout_, network.codecs_) {}
 
-  void contribute(ChunkId chunk, Round round, Bytes bytes) override {
+  void contribute(ChunkId chunk, Round round, SharedBytes bytes) override {
     const std::lock_guard lock(network_.mutex_);
-    if (network_.on_contribution) network_.on_contribution(index_, chunk, round, bytes);
-    member_->contribute(chunk, round, std::make_shared<const Bytes>(std::move(bytes)));
+    if (network_.on_contribution) network_.on_contribution(index_, chunk, round, *bytes);
+    member_->contribute(chunk, round, bytes);
     network_.route();
   }
   std::vector<SharedBytes> wait(FragmentId fragment, Round round) override {
@@ -51,8 +51,7 @@ class MemoryNetwork::Port final : public RoundExchange {
       } else if (auto* ack = std::get_if<protocol::SendAck>(&action)) {
         peer(ack->peer).acknowledged(static_cast<MemberIndex>(index_), ack->view, ack->key);
       } else if (auto* job = std::get_if<protocol::Reduce>(&action)) {
-        auto bytes = reducer_.reduce(job->chunk, job->round, job->contributions);
-        member_->reduced(job->chunk, job->round, std::make_shared<const Bytes>(std::move(bytes)));
+        member_->reduced(job->chunk, job->round, reducer_.reduce(job->chunk, job->round, job->contributions));
       } else if (auto* round = std::get_if<protocol::Deliver>(&action)) {
         results_[{round->fragment, round->round}] = std::move(round->results);
       }

@@ -130,8 +130,7 @@ void Simulation::reduce(MemberIndex m, const Reduce& job) {
   auto& replica = replicas_[m];
   if (owners_[job.chunk] != m) fail("a chunk is reduced by somebody who does not own it");
   if (++replica.reductions[{job.chunk, job.round}] > 1) fail("a chunk is reduced twice in one round");
-  auto bytes =
-      std::make_shared<const Bytes>(replica.reducer->reduce(job.chunk, job.round, job.contributions));
+  auto bytes = replica.reducer->reduce(job.chunk, job.round, job.contributions);
   made_.push_back(bytes);
   at(chance(longest_delay), [this, m, chunk = job.chunk, round = job.round, bytes] {
     replicas_[m].member->reduced(chunk, round, bytes);

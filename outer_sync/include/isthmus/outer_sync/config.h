@@ -5,6 +5,7 @@
 
 #include "isthmus/base/config.h"
 #include "isthmus/quant/codec.h"
+#include "isthmus/quant/lossless.h"
 
 namespace isthmus::outer_sync {
 
@@ -27,6 +28,7 @@ struct OuterConfig {
   double codec_clip = 1;
   std::string codec_rounding = "nearest";
   std::int64_t codec_top_k = 64;
+  std::string lossless = "none";
   bool error_feedback = false;
   double feedback_decay = 1;
   std::int64_t chunk_elements = 65536;
@@ -42,6 +44,7 @@ struct OuterConfig {
   void resolve();
   [[nodiscard]] quant::CodecSpec codec_spec() const;
   [[nodiscard]] quant::CodecSpec warmup_codec_spec() const;
+  [[nodiscard]] quant::Lossless lossless_stage() const { return quant::lossless(lossless); }
   [[nodiscard]] bool data_parallel() const { return method == "data_parallel"; }
 };
 

@@ -97,7 +97,8 @@ class OuterLoop {
   void send(FragmentId p);
   void apply(FragmentId p, const quant::OuterStep& rule, Waiting why);
   void fetch(InFlight& flight, Waiting why);
-  void contribute(ChunkId chunk, protocol::Round round, std::optional<std::size_t> bad_element, Bytes bytes);
+  void contribute(ChunkId chunk, protocol::Round round, std::optional<std::size_t> bad_element,
+                  protocol::SharedBytes bytes);
   void refuse_result(const InFlight& flight, ChunkId chunk) const;
   void record(const InFlight& flight);
   void apply_all_in_flight(Waiting why);
@@ -115,10 +116,10 @@ class OuterLoop {
 
   std::uint64_t step_ = 0;
   std::vector<protocol::FragmentState> fragments_;
-  std::vector<float> global_, velocity_;
-  std::vector<float> residual_;           ///< of this replica's outer gradients; empty without error feedback
-  std::vector<float> gradient_residual_;  ///< of its warm-up gradients; empty after the warm-up
-  std::deque<InFlight> in_flight_;        ///< in the order they were sent
+  AlignedVector<float> global_, velocity_;
+  AlignedVector<float> residual_;  ///< of this replica's outer gradients; empty without error feedback
+  AlignedVector<float> gradient_residual_;  ///< of its warm-up gradients; empty after the warm-up
+  std::deque<InFlight> in_flight_;          ///< in the order they were sent
   GradientObserver gradient_observer_;
   Stats stats_;
 };

@@ -29,7 +29,7 @@ class MemberNode final : public RoundExchange {
   /// Binds `network.listen` (Error(config) naming the address when it is in use) and starts the threads.
   /// The layout and the trace must outlive the node.
   MemberNode(const NetworkConfig& network, const FragmentLayout& layout, protocol::CodecPlan codecs,
-             Trace& trace);
+             Trace& trace, quant::Lossless lossless = quant::Lossless::none);
   ~MemberNode() override;
   MemberNode(const MemberNode&) = delete;
   MemberNode& operator=(const MemberNode&) = delete;
@@ -66,13 +66,13 @@ class MemberNode final : public RoundExchange {
   /// Tells the coordinator that this member cannot go on, and why; waits a moment for it to leave.
   void leave(const std::string& reason) noexcept;
 
-  void contribute(ChunkId chunk, protocol::Round round, Bytes bytes) override;
+  void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes) override;
   [[nodiscard]] std::vector<protocol::SharedBytes> wait(FragmentId fragment, protocol::Round round) override;
   void applied(FragmentId fragment, protocol::Round round, const Digest& chain) override;
   [[nodiscard]] Reducer& reducer() override;
 
   struct Wire {
-    std::uint64_t payload = 0;  ///< bytes of codec data sent
+    std::uint64_t payload = 0;  ///< bytes of codec data sent, as packed as they went
     std::uint64_t total = 0;    ///< all bytes sent: data, headers, control
   };
   [[nodiscard]] Wire wire() const;
