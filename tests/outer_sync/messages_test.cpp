@@ -200,6 +200,7 @@ TEST(Frames, ChunkHeadersHaveTheirPlacesOnTheWire) {
                                     5,    6,    7,    8,    0x11, 0x12, 0x13, 0x14, 0x21, 0x22, 2, 0};
   EXPECT_EQ(std::memcmp(&header, expected, sizeof expected), 0) << "docs/protocol.md gives this layout";
   EXPECT_EQ(transport::key_of(header), key);
+  EXPECT_EQ(transport::header_of(1, key, quant::Lossless::zstd).packing, 1);
 }
 
 TEST(Frames, FrameHeadersHaveTheirPlacesOnTheWire) {

@@ -20,13 +20,21 @@ protocol::CoordinatorOptions coordinator_options(std::size_t replicas) {
 
 }  // namespace
 
-NetworkRun::Options::Options() : outer(config_of(2, 4, 1, 0.5)) {
+NetworkRun::Options::Options() : outer(config_of(2, 4, 1, 0.5)), layout({{0, 600}, {610, 411}}, 64) {
   outer.codec = "int4";
   outer.error_feedback = true;
   outer.warmup_steps = 2;
 }
 
-NetworkRun::NetworkRun(Options options) : options_(std::move(options)), layout_({{0, 600}, {610, 411}}, 64) {
+NetworkRun::Options NetworkRun::Options::packing() {
+  Options options;
+  options.outer.lossless = "zstd";
+  options.outer.warmup_codec = "int4";
+  options.layout = FragmentLayout({{0, 9000}, {9008, 4200}}, 4096);
+  return options;
+}
+
+NetworkRun::NetworkRun(Options options) : options_(std::move(options)) {
   coordinator_ = std::make_unique<CoordinatorNode>(network(0), coordinator_options(options_.members), *this);
 }
 
@@ -104,7 +112,8 @@ std::string NetworkRun::said() const { return said_; }
 void NetworkRun::work(std::size_t m, WorkerResult& result) {
   try {
     Trace trace;
-    MemberNode node(network(m), layout_, codecs(), trace, options_.outer.lossless_stage());
+    MemberNode node(network(m), options_.layout, codecs(), trace,
+                    options_.outer.lossless_stage());
     try {
       take_part(m, node, result);
     } catch (const Error& error) {
@@ -122,15 +131,15 @@ void NetworkRun::take_part(std::size_t m, MemberNode& node, WorkerResult& result
   if (before_join) before_join(m, node);
   EXPECT_EQ(node.join(hello(m)), 0U);
   Trace trace;
-  PlainParameters local(initial_parameters(layout_));
-  OuterLoop loop(options_.outer, layout_, local, node, trace);
+  PlainParameters local(initial_parameters(options_.layout));
+  OuterLoop loop(options_.outer, options_.layout, local, node, trace);
   const auto view = node.activate(loop.fragments(), loop.global_hash());
   result.self = node.self();
   EXPECT_EQ(view.members.at(node.self()).name, hello(m).member.name);
   for (std::uint64_t step = 1; step <= options_.steps; ++step) {
     if (before_step) before_step(m, node, step);
     if (!node.may_begin(step)) break;
-    mock_step(loop, local, layout_, random_step, m);
+    mock_step(loop, local, options_.layout, random_step, m);
     node.report({.step = step, .loss = 1.0});
     result.step = step;
   }
@@ -143,7 +152,7 @@ void NetworkRun::take_part(std::size_t m, MemberNode& node, WorkerResult& result
 }
 
 Digest NetworkRun::expected_hash(std::uint64_t steps) const {
-  Replicas replicas(options_.outer, layout_, options_.members, random_step);
+  Replicas replicas(options_.outer, options_.layout, options_.members, random_step);
   replicas.train(steps);
   replicas.finish();
   return replicas.global_hash();

@@ -39,7 +39,10 @@ class NetworkRun : public CoordinatorObserver {
     double rtt = 0;
     double join_timeout = 60;
     OuterConfig outer;
+    FragmentLayout layout;
     Options();
+    /// Of chunks that are large enough to be packed, and packs them.
+    [[nodiscard]] static Options packing();
   };
   explicit NetworkRun(Options options);
   ~NetworkRun() override;
@@ -81,9 +84,9 @@ class NetworkRun : public CoordinatorObserver {
 
   [[nodiscard]] NetworkConfig network(std::size_t m) const;
   [[nodiscard]] protocol::Hello hello(std::size_t m) const;
-  [[nodiscard]] const FragmentLayout& layout() const { return layout_; }
+  [[nodiscard]] const FragmentLayout& layout() const { return options_.layout; }
   [[nodiscard]] const OuterConfig& outer() const { return options_.outer; }
-  [[nodiscard]] protocol::CodecPlan codecs() const { return codec_plan(options_.outer, layout_); }
+  [[nodiscard]] protocol::CodecPlan codecs() const { return codec_plan(options_.outer, options_.layout); }
 
  private:
   void work(std::size_t m, WorkerResult& result);
@@ -93,7 +96,6 @@ class NetworkRun : public CoordinatorObserver {
   void evaluated(std::uint64_t step, double loss) override { evaluations_.emplace_back(step, loss); }
 
   Options options_;
-  FragmentLayout layout_;
   std::unique_ptr<CoordinatorNode> coordinator_;
   protocol::Ended ended_{};
   std::string said_;

@@ -76,6 +76,20 @@ TEST(Strangers, InTheMiddleOfARunTheyAreDroppedAndItGoesOn) {
   run.expect_good_end();
 }
 
+TEST(Strangers, PackedChunksOfTheirsAreDroppedAndTheRunGoesOn) {
+  NetworkRun run(NetworkRun::Options::packing());
+  run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
+    if (m != 1 || step != 3) return;
+    const protocol::ChunkKey key{1, 0, 0, protocol::ChunkKind::contribution};
+    RawPeer stranger(node.advertised());
+    stranger.say(
+        transport::chunk_frame({1, key, nullptr}, std::make_shared<const Bytes>(random_bytes(200, 5))));
+    EXPECT_TRUE(stranger.is_dropped());
+  };
+  run.start();
+  run.expect_good_end();
+}
+
 TEST(Strangers, BeforeTheRunTheyAreDroppedAndItBegins) {
   NetworkRun run({});
   std::deque<RawPeer> lurkers;
@@ -140,6 +154,7 @@ TEST(Strangers, ACrowdThatSaysNothingKeepsNobodyOut) {
 /// Plays member 0 ("r0") of a run of two by hand; r1 is real.
 class BrokenMember : public testing::Test {
  protected:
+  explicit BrokenMember(NetworkRun::Options options = {}) : run(std::move(options)) {}
   void begin() {
     run.adjust_hello = [](std::size_t, protocol::Hello& hello) { hello.member.name = "r1"; };
     run.start_coordinator();
@@ -182,7 +197,7 @@ class BrokenMember : public testing::Test {
     return run.result(1).error ? run.result(1).error->what() : "went on";
   }
 
-  NetworkRun run{{}};
+  NetworkRun run;
   std::optional<RawPeer> control;
   protocol::NewView view;
 };
@@ -235,6 +250,78 @@ TEST_F(BrokenMember, ItsLaneIsDroppedAndMayBeDialledAgain) {
   for (auto frame = lane->hear(); frame; frame = lane->hear()) {
     if (frame->type == FrameType::ack) break;
   }
+  EXPECT_THAT(end(), HasSubstr("r0 is lost"));
+}
+
+/// In a run that packs its chunks.
+class BrokenPacker : public BrokenMember {
+ protected:
+  BrokenPacker() : BrokenMember(NetworkRun::Options::packing()) {}
+
+  quant::CodecSpec codec() const { return codec_plan(run.outer()).of(1); }
+  std::size_t elements() const { return run.layout().chunk(owned_by_r1()).size; }
+  /// A chunk of zeros, as its codec has it.
+  Bytes proper() const {
+    Bytes bytes(quant::encoded_size(codec(), elements()));
+    EXPECT_FALSE(quant::encode(codec(), std::vector<float>(elements(), 0.0F), {}, {}, bytes));
+    return bytes;
+  }
+  static Bytes packed(const Bytes& bytes) {
+    quant::Packer packer;
+    Bytes out(bytes.size());
+    out.resize(packer.pack(bytes, 0, out).value());
+    return out;
+  }
+  Frame packed_chunk(Bytes bytes) const {
+    const protocol::ChunkKey key{1, owned_by_r1(), 0, protocol::ChunkKind::contribution};
+    return transport::chunk_frame({1, key, nullptr}, std::make_shared<const Bytes>(std::move(bytes)));
+  }
+  bool is_dropped(const Frame& frame) {
+    auto lane = dial();
+    lane->say(frame);
+    return lane->is_dropped();
+  }
+};
+
+TEST_F(BrokenPacker, ItsLaneIsDroppedAndMayBeDialledAgain) {
+  begin();
+  const auto good = packed(proper());
+  auto longer = proper();
+  longer.push_back(std::byte{0});
+  auto cut = good;
+  cut.pop_back();
+  EXPECT_TRUE(is_dropped(packed_chunk(packed(longer)))) << "unpacks to a byte more";
+  EXPECT_TRUE(is_dropped(packed_chunk(cut)));
+  EXPECT_TRUE(is_dropped(packed_chunk(proper()))) << "as long as what it stands for";
+  auto unknown = packed_chunk(good);
+  unknown.head.back() = std::byte{7};
+  EXPECT_TRUE(is_dropped(unknown)) << "packed in a way that nobody knows";
+
+  auto lane = dial();
+  lane->say(packed_chunk(good));
+  bool acknowledged = false;
+  for (auto frame = lane->hear(); frame && !acknowledged; frame = lane->hear())
+    acknowledged = frame->type == FrameType::ack;
+  EXPECT_TRUE(acknowledged);
+  EXPECT_THAT(end(), HasSubstr("r0 is lost"));
+}
+
+TEST_F(BrokenPacker, OneThatNeverStopsEndsTheRunByName) {
+  begin();
+  for (std::uint64_t seed = 0; seed < 5; ++seed)
+    EXPECT_TRUE(is_dropped(packed_chunk(random_bytes(100, seed))));
+  EXPECT_THAT(control->hear_control<protocol::Abort>().reason,
+              AllOf(HasSubstr("r0 breaks the protocol"), HasSubstr("a packed chunk that does not unpack")));
+  EXPECT_THAT(end(), HasSubstr("r0 breaks the protocol"));
+}
+
+TEST_F(BrokenMember, APackedChunkHasNoPlaceInARunThatPacksNone) {
+  begin();
+  auto lane = dial();
+  auto packed = chunk(Bytes(3));
+  packed.head.back() = static_cast<std::byte>(quant::Lossless::zstd);
+  lane->say(packed);
+  EXPECT_TRUE(lane->is_dropped());
   EXPECT_THAT(end(), HasSubstr("r0 is lost"));
 }
 

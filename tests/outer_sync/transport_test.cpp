@@ -45,6 +45,23 @@ TEST(Transport, LatencyChangesNothingButTheTime) {
   EXPECT_GE(took.count(), 5 * 0.2) << "network.emulate.rtt did not delay what it should";
 }
 
+TEST(Transport, PackedChunksChangeNothingButTheTraffic) {
+  auto options = Options::packing();
+  options.members = 3;
+  std::uint64_t payload[2] = {};
+  Digest hash[2];
+  for (const bool packs : {false, true}) {
+    options.outer.lossless = packs ? "zstd" : "none";
+    NetworkRun run(options);
+    run.start();
+    run.expect_good_end();
+    hash[packs ? 1 : 0] = run.result(0).hash;
+    for (std::size_t m = 0; m < 3; ++m) payload[packs ? 1 : 0] += run.result(m).wire.payload;
+  }
+  EXPECT_EQ(hash[1].hex(), hash[0].hex());
+  EXPECT_LT(payload[1], payload[0] - payload[0] / 50);
+}
+
 TEST(Transport, AStopEndsAllAtOneStep) {
   NetworkRun run(with(3, 1, 1'000'000));
   run.before_step = [](std::size_t m, MemberNode& node, std::uint64_t step) {
@@ -127,8 +144,8 @@ TEST(Transport, WorkersMayComeBeforeTheirCoordinator) {
 // ---- lanes that break ----
 
 TEST(Lanes, CutAndDialledAgainNothingIsLost) {
-  for (const std::int64_t lanes : {1, 3}) {
-    NetworkRun run(with(2, lanes));
+  for (const auto& options : {with(2, 1), with(2, 3), Options::packing()}) {
+    NetworkRun run(options);
     Forwarder forwarder(private_address(1));
     run.adjust_network = [&](std::size_t m, NetworkConfig& network) {  // r0 dials r1
       if (m != 1) return;
@@ -140,7 +157,7 @@ TEST(Lanes, CutAndDialledAgainNothingIsLost) {
     };
     run.start();
     run.expect_good_end();
-    EXPECT_GE(forwarder.connections(), static_cast<std::size_t>(lanes) * 3)
+    EXPECT_GE(forwarder.connections(), static_cast<std::size_t>(options.lanes) * 3)
         << "cut lanes were not dialled again";
   }
 }
