@@ -11,29 +11,32 @@ quant::Noise noise_of(const FragmentLayout& layout, ChunkId chunk, std::uint64_t
   return {quant::noise_key(seed, layout.fragment_of(chunk), round), layout.place_in_fragment(chunk)};
 }
 
-std::size_t largest_encoded_chunk(const FragmentLayout& layout, const protocol::CodecPlan& codecs) {
-  std::size_t largest = 0;
-  for (ChunkId k = 0; k < layout.chunk_count(); ++k) {
-    const auto n = layout.chunk(k).size;
-    largest = std::max(
-        {largest, quant::encoded_size(codecs.codec, n), quant::encoded_size(codecs.warmup_codec, n)});
-  }
+namespace {
+
+std::size_t largest_chunk(const FragmentLayout& layout) {
+  std::uint64_t largest = 0;
+  for (ChunkId k = 0; k < layout.chunk_count(); ++k) largest = std::max(largest, layout.chunk(k).size);
   return largest;
 }
 
-namespace {
 /// What a round can hold here at once: of every chunk our contribution and the result, and contributions of M
 /// members to one chunk in M. Twice that, since two rounds of a fragment may be there.
 std::size_t most_chunks_held(const FragmentLayout& layout) { return 6 * std::size_t{layout.chunk_count()}; }
 constexpr std::size_t most_sums_held = 16;  // one for each thread that reduces
+
 }  // namespace
+
+std::size_t largest_encoded_chunk(const FragmentLayout& layout, const protocol::CodecPlan& codecs) {
+  const auto n = largest_chunk(layout);
+  return std::max(quant::encoded_size(codecs.codec, n), quant::encoded_size(codecs.warmup_codec, n));
+}
 
 Reducer::Reducer(const FragmentLayout& layout, protocol::CodecPlan codecs)
     : layout_(layout),
       codecs_(codecs),
       residuals_(layout.chunk_count()),
       buffers_(largest_encoded_chunk(layout, codecs), most_chunks_held(layout)),
-      sums_(layout.chunk_elements(), most_sums_held) {}
+      sums_(largest_chunk(layout), most_sums_held) {}
 
 quant::Feedback Reducer::feedback(ChunkId chunk, protocol::Round round) {
   auto& residual = residuals_[chunk];

@@ -64,9 +64,8 @@ struct PeerHello {
 
 struct Frame {
   FrameType type = FrameType::control;
-  Bytes head;  ///< small, owned
-  protocol::SharedBytes
-      body;  ///< codec bytes, packed or not, shared with whoever else needs them; may be null
+  Bytes head;                  ///< small, owned
+  protocol::SharedBytes body;  ///< codec bytes, packed or not, shared with others; may be null
 };
 
 /// Nobody who has not said a proper hello may make us hold more than this.

@@ -82,6 +82,13 @@ Bytes count_then(std::uint32_t count, std::size_t zeros) {
 
 TEST(Archive, EverythingComesBack) { EXPECT_EQ(from_bytes<Outer>(to_bytes(sample())), sample()); }
 
+TEST(Archive, WhereAVectorBeginsDoesNotShow) {
+  const std::vector<float> plain{1, -2, 0.5F};
+  const AlignedVector<float> aligned(plain.begin(), plain.end());
+  EXPECT_EQ(to_bytes(aligned), to_bytes(plain));
+  EXPECT_EQ(from_bytes<AlignedVector<float>>(to_bytes(plain)), aligned);
+}
+
 TEST(Archive, NumbersAreLittleEndianWithoutPadding) {
   const auto bytes = to_bytes(Inner{0x01020304, true});
   EXPECT_EQ(bytes, (Bytes{std::byte{4}, std::byte{3}, std::byte{2}, std::byte{1}, std::byte{1}}));
