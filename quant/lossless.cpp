@@ -16,8 +16,8 @@ namespace isthmus::quant {
 namespace {
 
 /// Codes have no repeated strings worth a search, so matches are looked for as little as the stable interface
-/// allows; what packs is the Huffman code of the literals. Higher levels take up to ten times as long and give
-/// nothing (docs/results.md).
+/// allows; what packs is the Huffman code of the literals. Higher levels take up to ten times as long and
+/// give nothing (docs/results.md).
 void set_up(ZSTD_CCtx* context) {
   ZSTD_CCtx_setParameter(context, ZSTD_c_compressionLevel, 1);
   ZSTD_CCtx_setParameter(context, ZSTD_c_strategy, ZSTD_fast);
