@@ -112,8 +112,7 @@ std::string NetworkRun::said() const { return said_; }
 void NetworkRun::work(std::size_t m, WorkerResult& result) {
   try {
     Trace trace;
-    MemberNode node(network(m), options_.layout, codecs(), trace,
-                    options_.outer.lossless_stage());
+    MemberNode node(network(m), options_.layout, codecs(), trace, options_.outer.lossless_stage());
     try {
       take_part(m, node, result);
     } catch (const Error& error) {

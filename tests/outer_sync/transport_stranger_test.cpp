@@ -258,7 +258,7 @@ class BrokenPacker : public BrokenMember {
  protected:
   BrokenPacker() : BrokenMember(NetworkRun::Options::packing()) {}
 
-  quant::CodecSpec codec() const { return codec_plan(run.outer()).of(1); }
+  quant::CodecSpec codec() const { return run.codecs().of(0, 1); }
   std::size_t elements() const { return run.layout().chunk(owned_by_r1()).size; }
   /// A chunk of zeros, as its codec has it.
   Bytes proper() const {
