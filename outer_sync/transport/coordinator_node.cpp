@@ -28,7 +28,6 @@ constexpr auto hello_time_limit = 10s;
 constexpr auto tick_every = 100ms;
 constexpr auto farewell_limit = 1s;
 
-Time now() { return std::chrono::duration_cast<Time>(Clock::now().time_since_epoch()); }
 Time to_time(const config::Duration& duration) {
   return std::chrono::duration_cast<Time>(std::chrono::duration<double>(duration.seconds));
 }
@@ -117,6 +116,8 @@ class CoordinatorNode::Impl {
     hear(id, frame);
   }
 
+  Time now() { return std::chrono::duration_cast<Time>(clock_.now()); }
+
   void hear(ConnectionId id, const Connection::Received& frame) {
     if (frame.type != FrameType::control) throw Error(ErrorKind::network, "a frame that is not control");
     machine_.receive(id, now(), decode_control(*frame.body));
@@ -160,6 +161,7 @@ class CoordinatorNode::Impl {
   }
 
   CoordinatorObserver& observer_;
+  AwakeClock clock_{5 * tick_every};
   Coordinator machine_;
   LinkOptions link_;
   asio::io_context io_;

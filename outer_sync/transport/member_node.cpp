@@ -60,7 +60,8 @@ class MemberNode::Impl final : public PeerMesh::Handler {
         result_packer_(lossless, layout, codecs, reducer_.buffers()),
         unpacker_(lossless, layout, codecs, reducer_.buffers()),
         link_{.hold = to_duration(network.emulate.rtt) / 2, .give_up = to_duration(network.detect_timeout)},
-        mesh_(io_, bind(), static_cast<std::size_t>(network.lanes), counters_, link_, trace, *this),
+        clock_(2 * to_duration(network.heartbeat)),
+        mesh_(io_, bind(), static_cast<std::size_t>(network.lanes), counters_, link_, clock_, trace, *this),
         heartbeat_timer_(io_),
         work_(asio::make_work_guard(io_)),
         codec_pool_(1),
@@ -269,13 +270,13 @@ class MemberNode::Impl final : public PeerMesh::Handler {
     try {
       control_ = co_await dial_coordinator();
       send_control(hello);
-      heard_ = Clock::now();
+      heard_ = clock_.now();
       asio::co_spawn(io_, heartbeat_loop(), asio::detached);
       for (;;) {
         const auto frame = co_await control_->receive(control_limit);
         if (frame.type != FrameType::control)
           throw Error(ErrorKind::network, "it sent a frame that is not control");
-        heard_ = Clock::now();
+        heard_ = clock_.now();
         on_control(decode_control(*frame.body));
       }
     } catch (const Error& error) {
@@ -356,7 +357,7 @@ class MemberNode::Impl final : public PeerMesh::Handler {
       co_await heartbeat_timer_.async_wait(use_awaitable);
       send_control(heartbeat());
       const auto limit = to_duration(network_.detect_timeout) + 2 * link_.hold;
-      if (Clock::now() - heard_ > limit) {
+      if (clock_.now() - heard_ > limit) {
         fail(Error(ErrorKind::network, "the coordinator at " + network_.coordinator +
                                            " is silent for longer than network.detect_timeout"));
       }
@@ -398,10 +399,11 @@ class MemberNode::Impl final : public PeerMesh::Handler {
   std::string name_;
   asio::io_context io_;
   Address advertised_;
+  AwakeClock clock_;
   PeerMesh mesh_;
   asio::steady_timer heartbeat_timer_;
   ConnectionPtr control_;
-  Clock::time_point heard_ = Clock::now();
+  Clock::duration heard_{};  ///< by clock_
   std::optional<Member> member_;
   std::vector<FragmentState> chains_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;

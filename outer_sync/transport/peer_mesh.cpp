@@ -34,12 +34,14 @@ void LineLimiter::operator()(const std::string& line) {
 }
 
 PeerMesh::PeerMesh(asio::io_context& io, asio::ip::tcp::acceptor acceptor, std::size_t lanes,
-                   WireCounters& counters, LinkOptions link, Trace& trace, Handler& handler)
+                   WireCounters& counters, LinkOptions link, AwakeClock& clock, Trace& trace,
+                   Handler& handler)
     : io_(io),
       acceptor_(std::move(acceptor)),
       lanes_(lanes),
       counters_(counters),
       link_(link),
+      clock_(clock),
       trace_(trace),
       handler_(handler),
       stranger_line_([&handler](const std::string& line) { handler.on_message(line); }),
@@ -55,8 +57,7 @@ void PeerMesh::start(const protocol::View& view, MemberIndex self, const Digest&
   frame_limit_ = frame_limit;
   chunks_ = chunks;
   for (const auto& member : view.members) {
-    peers_.push_back(
-        {member.name, member.address, std::vector<ConnectionPtr>(lanes_), Connection::Clock::now(), 0});
+    peers_.push_back({member.name, member.address, std::vector<ConnectionPtr>(lanes_), clock_.now(), 0});
   }
   started_ = true;
   started_event_.cancel();
@@ -71,8 +72,8 @@ void PeerMesh::send(MemberIndex peer, ChunkId chunk, Frame frame) {
   if (const auto& lane = peers_.at(peer).lanes[lane_of(chunk)]) lane->send(std::move(frame));
 }
 
-std::optional<MemberIndex> PeerMesh::lost(Connection::Clock::duration limit) const {
-  const auto now = Connection::Clock::now();
+std::optional<MemberIndex> PeerMesh::lost(AwakeClock::Clock::duration limit) {
+  const auto now = clock_.now();
   const auto members = static_cast<MemberIndex>(peers_.size());
   for (MemberIndex peer = 0; peer < members; ++peer) {
     if (peer == self_) continue;
@@ -194,7 +195,7 @@ asio::awaitable<void> PeerMesh::serve(MemberIndex peer, std::size_t lane, Connec
   connection->close();
   if (place == connection) {
     place = nullptr;
-    peers_[peer].last_up = Connection::Clock::now();
+    peers_[peer].last_up = clock_.now();
   }
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/awake_clock.h"
 #include "transport/connection.h"
 
 namespace isthmus::outer_sync::transport {
@@ -46,7 +47,7 @@ class PeerMesh {
   };
 
   PeerMesh(asio::io_context& io, asio::ip::tcp::acceptor acceptor, std::size_t lanes, WireCounters& counters,
-           LinkOptions link, Trace& trace, Handler& handler);
+           LinkOptions link, AwakeClock& clock, Trace& trace, Handler& handler);
 
   /// Dials the peers and lets in those that dial. No frame of a peer is longer than `frame_limit`; what
   /// chunks they send is put into memory of `chunks`.
@@ -57,13 +58,13 @@ class PeerMesh {
   /// Nothing is sent while the lane is down: `on_lane_up` comes when it is back.
   void send(protocol::MemberIndex peer, ChunkId chunk, Frame frame);
   /// A peer to which no lane has been up for `limit`.
-  [[nodiscard]] std::optional<protocol::MemberIndex> lost(Connection::Clock::duration limit) const;
+  [[nodiscard]] std::optional<protocol::MemberIndex> lost(AwakeClock::Clock::duration limit);
 
  private:
   struct Peer {
     std::string name, address;
     std::vector<ConnectionPtr> lanes;
-    Connection::Clock::time_point last_up;
+    AwakeClock::Clock::duration last_up;
     std::size_t breaches = 0;  ///< of the protocol
   };
 
@@ -83,6 +84,7 @@ class PeerMesh {
   std::size_t lanes_;
   WireCounters& counters_;
   LinkOptions link_;
+  AwakeClock& clock_;
   Trace& trace_;
   Handler& handler_;
   LineLimiter stranger_line_;
