@@ -76,7 +76,7 @@ Bytes count_then(std::uint32_t count, std::size_t zeros) {
   BinaryWriter writer;
   writer(count);
   auto bytes = writer.take();
-  bytes.resize(bytes.size() + zeros);
+  bytes.resize(bytes.size() + zeros, std::byte{0});
   return bytes;
 }
 
