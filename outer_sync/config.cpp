@@ -47,7 +47,8 @@ void OuterConfig::serialize(config::Archive& ar) {
       "packing of encoded chunks on the wire; what they decode to stays the same", -config::unbounded,
       config::unbounded, lossless_stages});
   ar({"error_feedback", &error_feedback, Scope::agreed, "carry what the codec lost into the next round"});
-  ar({"feedback_decay", &feedback_decay, Scope::agreed, "part of it that is carried", 0, 1});
+  ar({"feedback_decay", &feedback_decay, Scope::agreed,
+      "part of it that is carried, beside what a merge keeps anyway", 0, 1});
   ar({"chunk_elements", &chunk_elements, Scope::agreed,
       "elements of a chunk, a multiple of codec_block (topk: of 4096)", 16, 16777216});
   ar({"warmup_steps", &warmup_steps, Scope::agreed, "first steps with gradients averaged every step", 0,

@@ -66,6 +66,9 @@ OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout, Lo
       codecs_(codec_plan(config, layout, run)),
       schedule_(schedule_of(config, layout)),
       step_rule_(step_rule(config)),
+      // What was not sent is still in the local parameters too, to the part of them that a merge keeps, and
+      // comes again by itself with the next outer gradient.
+      carried_(codecs_.feedback_decay * (1 - step_rule_.alpha)),
       noise_seed_(run.noise_seed),
       final_sync_(config.final_sync),
       fragments_(layout.fragment_count()),
@@ -156,8 +159,8 @@ void OuterLoop::send(FragmentId p) {
     auto bytes = exchange_.buffers().take(quant::encoded_size(codecs_.of(p, round), chunk.size));
     const auto bad = quant::encode_difference(
         codecs_.of(p, round), std::span(global_).subspan(chunk.begin, chunk.size),
-        local.subspan(chunk.begin - fragment.begin, chunk.size),
-        {part(residual_, chunk), codecs_.feedback_decay}, noise_of(layout_, k, noise_seed_, round), *bytes);
+        local.subspan(chunk.begin - fragment.begin, chunk.size), {part(residual_, chunk), carried_},
+        noise_of(layout_, k, noise_seed_, round), *bytes);
     // At once: the next chunk is encoded while this one travels.
     contribute(k, round, bad, std::move(bytes));
   }

@@ -111,6 +111,7 @@ class OuterLoop {
   protocol::CodecPlan codecs_;
   Schedule schedule_;
   quant::OuterStep step_rule_;
+  float carried_;  ///< part of the residual that goes into the next outer gradient
   std::uint64_t noise_seed_;
   bool final_sync_;
 

@@ -22,7 +22,7 @@ struct CodecPlan {
   quant::CodecSpec warmup_codec;
   Round warmup_rounds = 0;
   bool error_feedback = false;  ///< after the warm-up, which always has it
-  float feedback_decay = 1;     ///< what is carried of the residual; all of it in the warm-up
+  float feedback_decay = 1;     ///< what the owner carries of the residual; all of it in the warm-up
   std::uint64_t seed = 0;  ///< of the results' stochastic rounding; contributions have their sender's own
   /// By fragment, the round of the final sync, which has a codec of its own so that little of what error
   /// feedback still carries is lost; empty or 0 where there is none.
