@@ -1,6 +1,6 @@
 #pragma once
 // Writes outer gradients as they are before encoding, so that codecs can be compared on the real thing
-// (`bench_codec_choice DIR`).
+// (`compare_codecs FOLDER`).
 
 #include <cstdint>
 #include <filesystem>

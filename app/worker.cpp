@@ -97,13 +97,10 @@ std::filesystem::path own_folder(const WorkerRequest& request) {
   return folder;
 }
 
-/// The replica's own noise is different from the others', and the same when it comes back.
-outer_sync::OuterRun outer_run(const Experiment& experiment, const std::string& name) {
-  outer_sync::OuterRun run{.steps = static_cast<std::uint64_t>(experiment.run.steps),
-                           .seed = static_cast<std::uint64_t>(experiment.run.seed)};
-  run.noise_seed = run.seed;
-  for (const unsigned char c : name) run.noise_seed = random_bits(run.noise_seed, 0x6e616d65, c);
-  return run;
+/// Of one replica's stochastic rounding: different from the others', and the same when it comes back.
+std::uint64_t noise_seed(std::uint64_t seed, const std::string& name) {
+  for (const unsigned char c : name) seed = random_bits(seed, 0x6e616d65, c);
+  return seed;
 }
 
 class Worker {
@@ -129,10 +126,9 @@ class Worker {
         inference_(table_, hardware_.device, hardware_.precision, config_.data.seq_len),
         heldout_(corpus_, config_.data.seq_len, config_.run.eval_sequences, config_.inner.batch,
                  *hardware_.memory),
-        run_(outer_run(config_, request_.name)),
-        node_(config_.network, table_.layout(), outer_sync::codec_plan(config_.outer, table_.layout(), run_),
-              trace_, config_.outer.lossless_stage()),
-        outer_(config_.outer, table_.layout(), replica_, node_, trace_, run_) {
+        node_(config_.network, table_.layout(), outer_sync::codec_plan(config_.outer, seed()), trace_,
+              config_.outer.lossless_stage()),
+        outer_(config_.outer, table_.layout(), replica_, node_, trace_, noise_seed(seed(), request_.name)) {
     for (const auto& note : corpus_.notes()) say(note);
     if (config_.run.record_outer_gradients > 0) {
       outer_.observe_gradients(OuterGradientRecorder(
@@ -156,6 +152,8 @@ class Worker {
   }
 
  private:
+  [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(config_.run.seed); }
+
   // ---- joining ----
 
   void join() {
@@ -420,7 +418,6 @@ class Worker {
   trainer::Replica replica_;
   trainer::Inference inference_;
   data::HeldOut heldout_;
-  outer_sync::OuterRun run_;
   outer_sync::MemberNode node_;
   outer_sync::OuterLoop outer_;
   std::optional<trainer::GlooAllReduce> gloo_;

@@ -35,7 +35,7 @@ void OuterConfig::serialize(config::Archive& ar) {
   ar({"codec", &codec, Scope::agreed, "format of outer gradients on the wire", -config::unbounded,
       config::unbounded, codecs});
   ar({"codec_block", &codec_block, Scope::agreed,
-      "elements that share one scale, a power of two from 16; 0 the codec's default", 0, 4096});
+      "elements that share one scale, a power of two from 16; 0 each codec's default", 0, 4096});
   ar({"codec_scale", &codec_scale, Scope::agreed, "format of these scales", -config::unbounded,
       config::unbounded, scales});
   ar({"codec_clip", &codec_clip, Scope::agreed,
@@ -67,7 +67,6 @@ void OuterConfig::resolve() {
   }
   if (method == "diloco") num_fragments = 1;
   if (method == "local_sgd") optimizer = {.lr = 1, .momentum = 0, .nesterov = false};
-  if (codec_block == 0) codec_block = quant::default_spec(quant::codec_kind(codec)).block;
   if (const auto problem = quant::problem_of(codec_spec()); !problem.empty())
     refuse("outer.codec_block is " + std::to_string(codec_block) + ": " + problem);
   for (const auto& spec : {codec_spec(), warmup_codec_spec()}) {
@@ -85,17 +84,18 @@ void OuterConfig::resolve() {
 }
 
 quant::CodecSpec OuterConfig::codec_spec() const {
-  return {.kind = quant::codec_kind(codec),
-          .block = static_cast<std::uint32_t>(codec_block),
-          .scale = quant::scale_format(codec_scale),
-          .clip = static_cast<float>(codec_clip),
-          .rounding = codec_rounding == "nearest" ? quant::Rounding::nearest : quant::Rounding::stochastic,
-          .top_k = static_cast<std::uint32_t>(codec_top_k)};
+  auto spec = quant::default_spec(quant::codec_kind(codec));
+  if (codec_block > 0) spec.block = static_cast<std::uint32_t>(codec_block);
+  spec.scale = quant::scale_format(codec_scale);
+  spec.clip = static_cast<float>(codec_clip);
+  spec.rounding = codec_rounding == "nearest" ? quant::Rounding::nearest : quant::Rounding::stochastic;
+  spec.top_k = static_cast<std::uint32_t>(codec_top_k);
+  return spec;
 }
 quant::CodecSpec OuterConfig::warmup_codec_spec() const {
   // Gradients may be far smaller than outer gradients, so their scales are of the widest range.
   auto spec = quant::default_spec(quant::codec_kind(warmup_codec));
-  spec.block = static_cast<std::uint32_t>(codec_block);
+  if (codec_block > 0) spec.block = static_cast<std::uint32_t>(codec_block);
   return spec;
 }
 
@@ -116,6 +116,23 @@ void NetworkConfig::serialize(config::Archive& ar) {
   ar({"join_timeout", &join_timeout, Scope::per_site, "how long to wait for all replicas at the start", 0.2,
       86400});
   ar.section("emulate", emulate);
+}
+
+namespace {
+std::string seconds_of(const config::Duration& duration) {
+  const auto milliseconds = static_cast<std::int64_t>(duration.seconds * 1000);
+  return milliseconds % 1000 == 0 ? std::to_string(milliseconds / 1000) + "s"
+                                  : std::to_string(milliseconds) + "ms";
+}
+}  // namespace
+
+void NetworkConfig::check() const {
+  if (detect_timeout.seconds >= 4 * heartbeat.seconds) return;
+  throw Error(ErrorKind::config,
+              "network.detect_timeout is " + seconds_of(detect_timeout) + " and network.heartbeat is " +
+                  seconds_of(heartbeat) +
+                  "; expected a detect_timeout of at least four heartbeats: one that is late must "
+                  "not count as silence");
 }
 
 }  // namespace isthmus::outer_sync

@@ -23,11 +23,6 @@ std::span<float> part(AlignedVector<float>& buffer, const Range& chunk) {
   return buffer.empty() ? std::span<float>() : std::span(buffer).subspan(chunk.begin, chunk.size);
 }
 
-Schedule schedule_of(const OuterConfig& config, const FragmentLayout& layout) {
-  return {layout.fragment_count(), static_cast<std::uint64_t>(config.sync_every),
-          static_cast<std::uint64_t>(config.sync_delay), static_cast<std::uint64_t>(config.warmup_steps)};
-}
-
 quant::OuterStep step_rule(const OuterConfig& config) {
   return {.lr = static_cast<float>(config.optimizer.lr),
           .momentum = static_cast<float>(config.optimizer.momentum),
@@ -37,39 +32,30 @@ quant::OuterStep step_rule(const OuterConfig& config) {
 
 }  // namespace
 
-protocol::CodecPlan codec_plan(const OuterConfig& config, const FragmentLayout& layout, const OuterRun& run) {
-  const auto codec = config.codec_spec();
-  const auto warmup = config.warmup_codec_spec();
-  protocol::CodecPlan plan{
-      .codec = codec,
-      .warmup_codec = warmup,
-      .warmup_rounds = static_cast<protocol::Round>(config.warmup_steps),
-      .error_feedback = config.error_feedback,
-      .feedback_decay = static_cast<float>(config.feedback_decay),
-      .seed = run.seed,
-      .final_rounds = {},
-      .final_codec = bits_per_element(codec) < bits_per_element(warmup) ? warmup : codec,
-  };
-  const auto schedule = schedule_of(config, layout);
-  if (!config.final_sync || run.steps <= schedule.warmup_steps()) return plan;
-  for (FragmentId p = 0; p < layout.fragment_count(); ++p)
-    plan.final_rounds.push_back(plan.warmup_rounds + schedule.sends_until(p, run.steps) + 1);
-  return plan;
+protocol::CodecPlan codec_plan(const OuterConfig& config, std::uint64_t seed) {
+  return {.codec = config.codec_spec(),
+          .warmup_codec = config.warmup_codec_spec(),
+          .warmup_rounds = static_cast<protocol::Round>(config.warmup_steps),
+          .error_feedback = config.error_feedback,
+          .feedback_decay = static_cast<float>(config.feedback_decay),
+          .seed = seed};
 }
 
 OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout, LocalParameters& local,
-                     RoundExchange& exchange, Trace& trace, const OuterRun& run)
+                     RoundExchange& exchange, Trace& trace, std::uint64_t noise_seed)
     : layout_(layout),
       local_(local),
       exchange_(exchange),
       trace_(trace),
-      codecs_(codec_plan(config, layout, run)),
-      schedule_(schedule_of(config, layout)),
+      codecs_(codec_plan(config)),
+      schedule_(layout.fragment_count(), static_cast<std::uint64_t>(config.sync_every),
+                static_cast<std::uint64_t>(config.sync_delay),
+                static_cast<std::uint64_t>(config.warmup_steps)),
       step_rule_(step_rule(config)),
       // What was not sent is still in the local parameters too, to the part of them that a merge keeps, and
       // comes again by itself with the next outer gradient.
       carried_(codecs_.feedback_decay * (1 - step_rule_.alpha)),
-      noise_seed_(run.noise_seed),
+      noise_seed_(noise_seed),
       final_sync_(config.final_sync),
       fragments_(layout.fragment_count()),
       velocity_(layout.buffer_size(), 0.0F),
@@ -89,9 +75,9 @@ void OuterLoop::average_gradients(std::span<float> gradients) {
     in_flight_.push_back({p, round, step_, Trace::Clock::now(), std::nullopt});
     for (auto k = chunks.first; k < chunks.last; ++k) {
       const auto& chunk = layout_.chunk(k);
-      auto bytes = exchange_.buffers().take(quant::encoded_size(codecs_.of(p, round), chunk.size));
+      auto bytes = exchange_.buffers().take(quant::encoded_size(codecs_.of(round), chunk.size));
       const auto bad =
-          quant::encode(codecs_.of(p, round), gradients.subspan(chunk.begin, chunk.size),
+          quant::encode(codecs_.of(round), gradients.subspan(chunk.begin, chunk.size),
                         {part(gradient_residual_, chunk)}, noise_of(layout_, k, noise_seed_, round), *bytes);
       contribute(k, round, bad, std::move(bytes));
     }
@@ -102,7 +88,7 @@ void OuterLoop::average_gradients(std::span<float> gradients) {
     const auto chunks = layout_.chunks_of(flight.fragment);
     for (auto k = chunks.first; k < chunks.last; ++k) {
       const auto& chunk = layout_.chunk(k);
-      if (!quant::decode(codecs_.of(flight.fragment, flight.round), *(*flight.results)[k - chunks.first],
+      if (!quant::decode(codecs_.of(flight.round), *(*flight.results)[k - chunks.first],
                          gradients.subspan(chunk.begin, chunk.size))) {
         refuse_result(flight, k);
       }
@@ -156,9 +142,9 @@ void OuterLoop::send(FragmentId p) {
   in_flight_.push_back({p, round, step_, Trace::Clock::now(), std::nullopt});
   for (auto k = chunks.first; k < chunks.last; ++k) {
     const auto& chunk = layout_.chunk(k);
-    auto bytes = exchange_.buffers().take(quant::encoded_size(codecs_.of(p, round), chunk.size));
+    auto bytes = exchange_.buffers().take(quant::encoded_size(codecs_.of(round), chunk.size));
     const auto bad = quant::encode_difference(
-        codecs_.of(p, round), std::span(global_).subspan(chunk.begin, chunk.size),
+        codecs_.of(round), std::span(global_).subspan(chunk.begin, chunk.size),
         local.subspan(chunk.begin - fragment.begin, chunk.size), {part(residual_, chunk), carried_},
         noise_of(layout_, k, noise_seed_, round), *bytes);
     // At once: the next chunk is encoded while this one travels.
@@ -169,11 +155,12 @@ void OuterLoop::send(FragmentId p) {
 void OuterLoop::contribute(ChunkId chunk, protocol::Round round, std::optional<std::size_t> bad_element,
                            protocol::SharedBytes bytes) {
   if (bad_element) {
-    throw Error(ErrorKind::divergence,
-                std::string(round <= codecs_.warmup_rounds ? "a gradient" : "an outer gradient") +
-                    " is not finite, or too large for its codec, at element " +
-                    std::to_string(layout_.place_in_fragment(chunk) + *bad_element) + " of fragment " +
-                    std::to_string(layout_.fragment_of(chunk)) + " in round " + std::to_string(round));
+    const bool warmup = round <= codecs_.warmup_rounds;
+    throw Error(ErrorKind::divergence, std::string(warmup ? "a gradient" : "an outer gradient") +
+                                           " is not finite, or too large for its codec, at element " +
+                                           std::to_string(layout_.place_in_fragment(chunk) + *bad_element) +
+                                           " of fragment " + std::to_string(layout_.fragment_of(chunk)) +
+                                           " at step " + std::to_string(warmup ? step_ + 1 : step_));
   }
   exchange_.contribute(chunk, round, std::move(bytes));
 }
@@ -191,8 +178,8 @@ void OuterLoop::apply(FragmentId p, const quant::OuterStep& rule, Waiting why) {
   const auto chunks = layout_.chunks_of(p);
   for (auto k = chunks.first; k < chunks.last; ++k) {
     const auto& chunk = layout_.chunk(k);
-    if (!quant::decode_apply(codecs_.of(flight.fragment, flight.round), *(*flight.results)[k - chunks.first],
-                             rule, std::span(global_).subspan(chunk.begin, chunk.size),
+    if (!quant::decode_apply(codecs_.of(flight.round), *(*flight.results)[k - chunks.first], rule,
+                             std::span(global_).subspan(chunk.begin, chunk.size),
                              std::span(velocity_).subspan(chunk.begin, chunk.size),
                              local.subspan(chunk.begin - fragment.begin, chunk.size))) {
       refuse_result(flight, k);
@@ -250,14 +237,22 @@ Digest OuterLoop::global_hash() { return hash_of(std::as_bytes(global_parameters
 
 namespace {
 
+/// Everything that decides what encoded bytes mean.
+std::string description_of(const quant::CodecSpec& spec) {
+  return std::string(to_string(spec.kind)) + " block " + std::to_string(spec.block) + " scale " +
+         std::string(to_string(spec.scale)) + " top_k " + std::to_string(spec.top_k) + " numerics " +
+         std::to_string(protocol::numerics_version);
+}
+
 struct SavedFlight {
   FragmentId fragment = 0;
   protocol::Round round = 0;
   std::uint64_t sent_step = 0;
+  std::string codec;  ///< description_of it
   std::vector<Bytes> results;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(fragment, round, sent_step, results);
+    ar(fragment, round, sent_step, codec, results);
   }
 };
 
@@ -288,10 +283,12 @@ const char* problem_of(const SavedFlight& flight, const SavedState& state, const
     return "that these settings never apply; "
            "outer.sync_every, sync_delay, num_fragments and warmup_steps must be as they were";
   }
+  if (flight.codec != description_of(codecs.of(flight.round)))
+    return "of another codec; outer.codec and its settings must be as they were";
   for (ChunkId k = 0; k < chunks.size(); ++k) {
     if (flight.results[k].size() !=
-        quant::encoded_size(codecs.of(flight.fragment, flight.round), layout.chunk(chunks.first + k).size))
-      return "of another codec; outer.codec must be as it was";
+        quant::encoded_size(codecs.of(flight.round), layout.chunk(chunks.first + k).size))
+      return "cut short";
   }
   return nullptr;
 }
@@ -302,8 +299,8 @@ Bytes OuterLoop::save() {
   SavedState state;
   for (auto& flight : in_flight_) {
     fetch(flight, Waiting::save);
-    auto& saved =
-        state.in_flight.emplace_back(SavedFlight{flight.fragment, flight.round, flight.sent_step, {}});
+    auto& saved = state.in_flight.emplace_back(SavedFlight{
+        flight.fragment, flight.round, flight.sent_step, description_of(codecs_.of(flight.round)), {}});
     for (const auto& bytes : *flight.results) saved.results.push_back(*bytes);
   }
   state.step = step_;

@@ -40,7 +40,7 @@ Reducer::Reducer(const FragmentLayout& layout, protocol::CodecPlan codecs)
 
 quant::Feedback Reducer::feedback(ChunkId chunk, protocol::Round round) {
   auto& residual = residuals_[chunk];
-  if (round == codecs_.warmup_rounds + 1) residual.clear();
+  if (round == codecs_.warmup_rounds + 1) residual = {};
   const bool warmup = round <= codecs_.warmup_rounds;
   if (!warmup && !codecs_.error_feedback) return {};
   residual.resize(layout_.chunk(chunk).size, 0.0F);
@@ -49,7 +49,7 @@ quant::Feedback Reducer::feedback(ChunkId chunk, protocol::Round round) {
 
 protocol::SharedBytes Reducer::reduce(ChunkId chunk, protocol::Round round,
                                       std::span<const protocol::SharedBytes> contributions) {
-  const auto& codec = codecs_.of(layout_.fragment_of(chunk), round);
+  const auto& codec = codecs_.of(round);
   const auto size = layout_.chunk(chunk).size;
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorKind::divergence,
@@ -67,7 +67,9 @@ protocol::SharedBytes Reducer::reduce(ChunkId chunk, protocol::Round round,
       quant::encode_quotient(codec, *sum, static_cast<float>(contributions.size()), feedback(chunk, round),
                              noise_of(layout_, chunk, codecs_.seed, round), *bytes);
   if (bad)
-    refuse("the mean is not finite at element " + std::to_string(layout_.place_in_fragment(chunk) + *bad));
+    refuse("the mean is not finite, or too large for its codec, at element " +
+           std::to_string(layout_.place_in_fragment(chunk) + *bad) + " of fragment " +
+           std::to_string(layout_.fragment_of(chunk)) + ",");
   return bytes;
 }
 

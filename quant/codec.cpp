@@ -61,8 +61,8 @@ std::string problem_of(const CodecSpec& spec) {
   if (!std::has_single_bit(spec.block) || spec.block < smallest_block || spec.block > largest_block) {
     return "a block of " + std::to_string(spec.block) + " elements; expected a power of two from 16 to 4096";
   }
-  if (!(spec.clip > 0 && spec.clip <= 1)) {
-    return "a clip of " + std::to_string(spec.clip) + "; expected more than 0 and at most 1";
+  if (!(spec.clip >= 0.01F && spec.clip <= 1)) {
+    return "a clip of " + std::to_string(spec.clip) + "; expected .01 to 1";
   }
   if (spec.top_k < 1 || spec.top_k > piece) {
     return "a top_k of " + std::to_string(spec.top_k) + "; expected 1 to 4096";

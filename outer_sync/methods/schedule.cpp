@@ -8,12 +8,6 @@ bool Schedule::sends(FragmentId p, std::uint64_t step) const {
   return t >= offset(p) && (t - offset(p)) % sync_every_ == 0;
 }
 
-std::uint64_t Schedule::sends_until(FragmentId p, std::uint64_t step) const {
-  if (step <= warmup_steps_ || step - warmup_steps_ < offset(p)) return 0;
-  const auto since = step - warmup_steps_ - offset(p);
-  return since / sync_every_ + (offset(p) == 0 ? 0 : 1);  // nothing is sent before the first step
-}
-
 std::vector<FragmentId> Schedule::sends_at(std::uint64_t step) const {
   std::vector<FragmentId> due;
   for (FragmentId p = 0; p < num_fragments_; ++p) {

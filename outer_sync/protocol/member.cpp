@@ -67,8 +67,7 @@ std::optional<std::string> Member::check(MemberIndex from, const ChunkMessage& m
   if (round == 0 || round > last + window) {
     return "round " + std::to_string(round) + " of a fragment at round " + std::to_string(last);
   }
-  const auto size =
-      quant::encoded_size(codecs_.of(layout_.fragment_of(chunk), round), layout_.chunk(chunk).size);
+  const auto size = quant::encoded_size(codecs_.of(round), layout_.chunk(chunk).size);
   if (message.bytes->size() != size) {
     return "a chunk of " + std::to_string(message.bytes->size()) + " bytes; expected " + std::to_string(size);
   }

@@ -36,10 +36,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   /// Queues a frame; frames leave in order.
   void send(Frame frame);
-  /// The next frame. A chunk's header lands in `head`, so that `body` is its codec bytes and nothing else.
-  /// Throws asio::system_error when the connection ends and Error(network) when what arrives is no frame or
-  /// is longer than `limit`. Chunks are put into memory of `chunks`, unless it is null: whoever is not known
-  /// yet gets no buffer of a size that others need.
+  /// The next frame. A chunk's header lands in `head`, so that `body` is its codec bytes, packed or not, and
+  /// nothing else. Throws asio::system_error when the connection ends and Error(network) when what arrives is
+  /// no frame or is longer than `limit`. Chunks are put into memory of `chunks`, unless it is null: whoever
+  /// is not known yet gets no buffer of a size that others need.
   struct Received {
     FrameType type;
     ChunkHeader head;  ///< of chunks and acknowledgements

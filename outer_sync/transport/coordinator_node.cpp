@@ -52,6 +52,7 @@ class CoordinatorNode::Impl {
  public:
   Impl(const NetworkConfig& network, CoordinatorOptions options, CoordinatorObserver& observer)
       : observer_(observer),
+        clock_(std::min<Clock::duration>(5 * tick_every, to_time(network.detect_timeout) / 2)),
         machine_(complete(std::move(options), network), now()),
         link_{.hold = to_time(network.emulate.rtt) / 2, .give_up = to_time(network.detect_timeout)},
         acceptor_(listen_at(io_, network.coordinator, "network.coordinator")),
@@ -161,7 +162,7 @@ class CoordinatorNode::Impl {
   }
 
   CoordinatorObserver& observer_;
-  AwakeClock clock_{5 * tick_every};
+  AwakeClock clock_;
   Coordinator machine_;
   LinkOptions link_;
   asio::io_context io_;

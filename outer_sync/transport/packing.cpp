@@ -15,9 +15,8 @@ ChunkPacker::ChunkPacker(quant::Lossless stage, const FragmentLayout& layout, pr
 SharedBytes ChunkPacker::pack(ChunkId chunk, protocol::Round round, const Bytes& bytes) {
   if (!packer_) return nullptr;
   auto packed = buffers_.take(bytes.size());
-  const auto size = packer_->pack(
-      bytes, quant::scale_part(codecs_.of(layout_.fragment_of(chunk), round), layout_.chunk(chunk).size),
-      *packed);
+  const auto size =
+      packer_->pack(bytes, quant::scale_part(codecs_.of(round), layout_.chunk(chunk).size), *packed);
   if (!size) return nullptr;
   packed->resize(*size);
   return packed;
@@ -34,8 +33,7 @@ std::optional<std::string> ChunkUnpacker::unpack(const ChunkHeader& header, Shar
   if (!unpacker_ || header.packing != static_cast<std::uint8_t>(quant::Lossless::zstd))
     return "a chunk that is packed in a way that this run has not agreed on";
   if (header.chunk >= layout_.chunk_count()) return "a packed chunk that there is not";
-  const auto size = quant::encoded_size(codecs_.of(layout_.fragment_of(header.chunk), header.round),
-                                        layout_.chunk(header.chunk).size);
+  const auto size = quant::encoded_size(codecs_.of(header.round), layout_.chunk(header.chunk).size);
   if (bytes->size() >= size) {
     return "a packed chunk of " + std::to_string(bytes->size()) + " bytes; unpacked it has " +
            std::to_string(size);

@@ -28,7 +28,7 @@ class ChunkPacker {
   std::optional<quant::Packer> packer_;
 };
 
-/// Belongs to one thread: the io thread. Some twenty microseconds per chunk of 33 kB are less than a tenth of
+/// Belongs to one thread: the io thread. Some twenty microseconds per chunk of 35 kB are less than a tenth of
 /// its time at 1 Gbit/s; on another thread chunks would come back in another order, and a connection would be
 /// dropped for what it said long ago.
 class ChunkUnpacker {

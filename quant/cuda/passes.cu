@@ -203,6 +203,7 @@ class CudaPasses::Gpu {
 
   /// What is put into `later` from now on runs after what is in `earlier`.
   void order(cudaStream_t earlier, cudaStream_t later) const {
+    const Selected selected(ordinal_);  // a null stream is the current GPU's
     check(cudaEventRecord(order_.get(), earlier), "event record");
     check(cudaStreamWaitEvent(later, order_.get(), 0), "event wait");
   }
@@ -328,6 +329,7 @@ std::optional<std::size_t> CudaMark::wait() {
 }
 
 void CudaMark::before(void* stream) const {
+  const Selected selected(passes_->gpu_->ordinal());
   check(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), passes_->gpu_->event(place_), 0),
         "event wait");
 }

@@ -86,7 +86,7 @@ class NetworkRun : public CoordinatorObserver {
   [[nodiscard]] protocol::Hello hello(std::size_t m) const;
   [[nodiscard]] const FragmentLayout& layout() const { return options_.layout; }
   [[nodiscard]] const OuterConfig& outer() const { return options_.outer; }
-  [[nodiscard]] protocol::CodecPlan codecs() const { return codec_plan(options_.outer, options_.layout); }
+  [[nodiscard]] protocol::CodecPlan codecs() const { return codec_plan(options_.outer); }
 
  private:
   void work(std::size_t m, WorkerResult& result);

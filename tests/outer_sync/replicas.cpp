@@ -134,19 +134,19 @@ std::vector<float> initial_parameters(const FragmentLayout& layout) {
   return values;
 }
 
-Replicas::Replicas(OuterConfig config, FragmentLayout layout, std::size_t members, Table table, OuterRun run)
+Replicas::Replicas(OuterConfig config, FragmentLayout layout, std::size_t members, Table table)
     : Replicas(std::move(config), layout, std::move(table),
-               std::vector<ReplicaState>(members, ReplicaState{initial_parameters(layout), {}}), run) {}
+               std::vector<ReplicaState>(members, ReplicaState{initial_parameters(layout), {}})) {}
 
 Replicas::Replicas(OuterConfig config, FragmentLayout layout, Table table,
-                   const std::vector<ReplicaState>& states, OuterRun run)
+                   const std::vector<ReplicaState>& states)
     : config_(std::move(config)),
       layout_(std::move(layout)),
       table_(std::move(table)),
-      network_(layout_, codec_plan(config_, layout_, run), states.size()) {
+      network_(layout_, codec_plan(config_), states.size()) {
   for (std::size_t m = 0; m < states.size(); ++m) {
     auto& replica = *replicas_.emplace_back(
-        std::make_unique<Replica>(config_, layout_, states[m].local, network_.exchange(m), trace_, run));
+        std::make_unique<Replica>(config_, layout_, states[m].local, network_.exchange(m), trace_));
     if (!states[m].outer.empty()) replica.loop.restore(states[m].outer);
   }
   network_.begin(replicas_.front()->loop.fragments());

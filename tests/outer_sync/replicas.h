@@ -70,10 +70,9 @@ class Replicas {
   /// moves it afterwards.
   using Table = std::function<float(std::size_t m, std::uint64_t step, std::size_t i)>;
 
-  Replicas(OuterConfig config, FragmentLayout layout, std::size_t members, Table table, OuterRun run = {});
+  Replicas(OuterConfig config, FragmentLayout layout, std::size_t members, Table table);
   /// Goes on from where others were saved.
-  Replicas(OuterConfig config, FragmentLayout layout, Table table, const std::vector<ReplicaState>& states,
-           OuterRun run = {});
+  Replicas(OuterConfig config, FragmentLayout layout, Table table, const std::vector<ReplicaState>& states);
 
   /// All replicas, each on its own thread, up to the end of `last_step`. Rethrows what stopped the first of
   /// them.
@@ -83,8 +82,8 @@ class Replicas {
 
   struct Replica {
     Replica(const OuterConfig& config, const FragmentLayout& layout, std::vector<float> initial,
-            RoundExchange& exchange, Trace& trace, const OuterRun& run)
-        : local(std::move(initial)), loop(config, layout, local, exchange, trace, run) {}
+            RoundExchange& exchange, Trace& trace)
+        : local(std::move(initial)), loop(config, layout, local, exchange, trace) {}
     PlainParameters local;
     OuterLoop loop;
     std::vector<std::vector<float>> globals, locals;  ///< after each step

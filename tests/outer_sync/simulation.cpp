@@ -98,9 +98,8 @@ std::vector<float> Simulation::values(MemberIndex m, ChunkId chunk, Round round)
 
 SharedBytes Simulation::contribution(MemberIndex m, ChunkId chunk, Round round) {
   const auto x = values(m, chunk, round);
-  Bytes bytes(quant::encoded_size(codecs_.of(layout_.fragment_of(chunk), round), x.size()));
-  if (quant::encode(codecs_.of(layout_.fragment_of(chunk), round), x, {}, {}, bytes))
-    fail("a contribution does not encode");
+  Bytes bytes(quant::encoded_size(codecs_.of(round), x.size()));
+  if (quant::encode(codecs_.of(round), x, {}, {}, bytes)) fail("a contribution does not encode");
   auto shared = std::make_shared<const Bytes>(std::move(bytes));
   made_.push_back(shared);
   return shared;

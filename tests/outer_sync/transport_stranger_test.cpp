@@ -242,7 +242,7 @@ TEST_F(BrokenMember, ItsLaneIsDroppedAndMayBeDialledAgain) {
     EXPECT_TRUE(lane->is_dropped()) << "an acknowledgement without its header";
   }
   auto lane = dial();
-  const auto codec = run.codecs().of(0, 1);
+  const auto codec = run.codecs().of(1);
   const std::vector<float> zeros(run.layout().chunk(owned_by_r1()).size, 0.0F);
   Bytes proper(quant::encoded_size(codec, zeros.size()));
   ASSERT_FALSE(quant::encode(codec, zeros, {}, {}, proper));
@@ -258,7 +258,7 @@ class BrokenPacker : public BrokenMember {
  protected:
   BrokenPacker() : BrokenMember(NetworkRun::Options::packing()) {}
 
-  quant::CodecSpec codec() const { return run.codecs().of(0, 1); }
+  quant::CodecSpec codec() const { return run.codecs().of(1); }
   std::size_t elements() const { return run.layout().chunk(owned_by_r1()).size; }
   /// A chunk of zeros, as its codec has it.
   Bytes proper() const {

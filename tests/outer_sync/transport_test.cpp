@@ -119,7 +119,7 @@ TEST(Transport, WorkersMayComeBeforeTheirCoordinator) {
   network.join_timeout = {60};
   const FragmentLayout layout({{0, 32}}, 16);
   Trace trace;
-  MemberNode node(network, layout, codec_plan(options.outer, layout), trace);
+  MemberNode node(network, layout, codec_plan(options.outer), trace);
   std::uint64_t resume_step = 1;
   std::thread worker([&] {
     protocol::Hello hello;

@@ -24,7 +24,7 @@ class AlignedAllocator {
     if (n > std::numeric_limits<std::size_t>::max() / sizeof(T)) throw std::bad_array_new_length();
     return static_cast<T*>(::operator new(n * sizeof(T), alignment));
   }
-  void deallocate(T* at, std::size_t n) noexcept { ::operator delete(at, n * sizeof(T), alignment); }
+  void deallocate(T* at, std::size_t /*n*/) noexcept { ::operator delete(at, alignment); }
   template <class U>
   void construct(U* at) {
     ::new (static_cast<void*>(at)) U;

@@ -63,6 +63,8 @@ struct NetworkConfig {
   config::Duration join_timeout{120.0};
   EmulateConfig emulate;
   void serialize(config::Archive& ar);
+  /// Throws Error(config) for a detect_timeout that is too short for the heartbeat.
+  void check() const;
 };
 
 }  // namespace isthmus::outer_sync

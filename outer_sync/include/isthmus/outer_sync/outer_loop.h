@@ -26,23 +26,15 @@
 
 namespace isthmus::outer_sync {
 
-/// What the outer loop has to know of the run.
-struct OuterRun {
-  std::uint64_t steps = 0;       ///< of the whole run; 0 for one that never ends
-  std::uint64_t seed = 0;        ///< of results' stochastic rounding, the same on all replicas
-  std::uint64_t noise_seed = 0;  ///< of this replica's own
-};
-
-/// The codec of each round, as config and run say. The final sync has the warm-up's codec if that is finer.
-[[nodiscard]] protocol::CodecPlan codec_plan(const OuterConfig& config, const FragmentLayout& layout,
-                                             const OuterRun& run = {});
+/// The codec of each round, as the config says; `seed` is the run's.
+[[nodiscard]] protocol::CodecPlan codec_plan(const OuterConfig& config, std::uint64_t seed = 0);
 
 class OuterLoop {
  public:
   /// Global parameters start as the local ones. The references must outlive the loop. `config` must be
-  /// resolved.
+  /// resolved. `noise_seed`, for stochastic rounding, differs from replica to replica.
   OuterLoop(const OuterConfig& config, const FragmentLayout& layout, LocalParameters& local,
-            RoundExchange& exchange, Trace& trace, const OuterRun& run = {});
+            RoundExchange& exchange, Trace& trace, std::uint64_t noise_seed = 0);
 
   /// The step that comes is one of the synchronous warm-up: `average_gradients` must be called before its
   /// inner step.

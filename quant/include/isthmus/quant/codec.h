@@ -12,11 +12,11 @@
 namespace isthmus::quant {
 
 /// Layouts (little-endian; n elements). The block formats, from int8 to sign, are ceil(n/block) scales, then
-/// codes. A block's scale is its largest magnitude times `clip`, divided by the largest level, in the scale's
-/// format; a decoded value is level * scale. Codes lie in groups of 16 bytes: with c bits each, byte j of a
-/// group holds the codes of elements j, 16 + j, 32 + j, ... of 128/c elements, from the low bits up. The last
-/// group is filled up as if zeros followed. A code has its sign in the top bit and the index of its level,
-/// counted from the smallest magnitude, below.
+/// codes. A block's scale is its largest magnitude times `clip`, divided by 127 (int8), 7 (int4) or 1, in the
+/// scale's format; a decoded value is level * scale. Codes lie in groups of 16 bytes: with c bits each, byte
+/// j of a group holds the codes of elements j, 16 + j, 32 + j, ... of 128/c elements, from the low bits up.
+/// The last group is filled up as if zeros followed. A code has its sign in the top bit and the index of its
+/// level, counted from the smallest magnitude, below.
 enum class CodecKind : std::uint8_t {
   fp32,  ///< n x fp32. 32 bits per element.
   bf16,  ///< n x bfloat16. 16 bits.
@@ -62,7 +62,7 @@ struct CodecSpec {
   CodecKind kind = CodecKind::lloyd4;
   std::uint32_t block = 64;  ///< elements that share a scale: a power of two from 16 to 4096
   ScaleFormat scale = ScaleFormat::bf16;
-  float clip = 1;  ///< in (0, 1]: part of a block's largest magnitude that the largest level stands for
+  float clip = 1;  ///< .01 to 1: part of a block's largest magnitude that the largest level stands for
   Rounding rounding = Rounding::nearest;
   std::uint32_t top_k = 64;  ///< topk alone: elements kept of every 4096
   friend bool operator==(const CodecSpec&, const CodecSpec&) = default;

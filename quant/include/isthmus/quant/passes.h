@@ -49,8 +49,8 @@ struct Feedback {
                                                          std::span<std::byte> out);
 
 // Decoders take bytes from the network. They return false, before they write anything, unless `in` has
-// exactly encoded_size bytes, its scales and positions are such as an encoder writes, and all values are
-// finite.
+// exactly encoded_size bytes, its scales and positions are within the format's limits, and all values are
+// finite. Codes can be anything, those that only fill up the last byte or group too.
 
 [[nodiscard]] bool valid(const CodecSpec& spec, std::span<const std::byte> in, std::size_t elements);
 [[nodiscard]] bool decode(const CodecSpec& spec, std::span<const std::byte> in, std::span<float> out);

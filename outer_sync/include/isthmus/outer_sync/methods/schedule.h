@@ -28,8 +28,6 @@ class Schedule {
   [[nodiscard]] bool applies(FragmentId p, std::uint64_t step) const {
     return step > sync_delay_ && sends(p, step - sync_delay_);
   }
-  /// How often the fragment is sent up to this step.
-  [[nodiscard]] std::uint64_t sends_until(FragmentId p, std::uint64_t step) const;
   [[nodiscard]] std::vector<FragmentId> sends_at(std::uint64_t step) const;
   [[nodiscard]] std::vector<FragmentId> applies_at(std::uint64_t step) const;
   [[nodiscard]] std::uint64_t sync_delay() const { return sync_delay_; }

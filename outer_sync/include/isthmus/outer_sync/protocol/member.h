@@ -24,14 +24,8 @@ struct CodecPlan {
   bool error_feedback = false;  ///< after the warm-up, which always has it
   float feedback_decay = 1;     ///< what the owner carries of the residual; all of it in the warm-up
   std::uint64_t seed = 0;  ///< of the results' stochastic rounding; contributions have their sender's own
-  /// By fragment, the round of the final sync, which has a codec of its own so that little of what error
-  /// feedback still carries is lost; empty or 0 where there is none.
-  std::vector<Round> final_rounds = {};
-  quant::CodecSpec final_codec = {};
-  [[nodiscard]] const quant::CodecSpec& of(FragmentId fragment, Round round) const {
-    if (round <= warmup_rounds) return warmup_codec;
-    const bool last = fragment < final_rounds.size() && final_rounds[fragment] == round;
-    return last ? final_codec : codec;
+  [[nodiscard]] const quant::CodecSpec& of(Round round) const {
+    return round <= warmup_rounds ? warmup_codec : codec;
   }
 };
 
