@@ -1,6 +1,7 @@
 // However a run ends, it ends soon, says why, and leaves nobody behind.
 
 #include <csignal>
+#include <thread>
 
 #include "site.h"
 
@@ -111,6 +112,20 @@ TEST(Stop, AWorkerThatDoesNotStopIsKilledWhenTheGraceIsOver) {
   EXPECT_EQ(result.status, 1) << result.report();
   EXPECT_THAT(result.output, HasSubstr("killing replica-1, which did not end by itself"));
   EXPECT_THAT(site.processes(), SizeIs(0));
+}
+
+TEST(Stop, ASuspendedMachineGoesOnWhereItWas) {
+  Site site;
+  auto launch = site.start_launch(
+      {"network.emulate.rtt=150ms", "network.detect_timeout=5s", "network.heartbeat=200ms"});
+  ASSERT_TRUE(eventually([&] { return site.metric_lines() > 3; })) << site.logs();
+  const auto all = site.processes();
+  for (const auto& process : all) ASSERT_EQ(kill(process.pid, SIGSTOP), 0);
+  std::this_thread::sleep_for(7s);  // longer than the silence that counts as a loss
+  for (const auto& process : all) ASSERT_EQ(kill(process.pid, SIGCONT), 0);
+  const auto result = launch.wait();
+  EXPECT_EQ(result.status, 0) << result.report() << site.logs();
+  EXPECT_EQ(site.hash(), reference().hash);
 }
 
 TEST(Stop, ASilentWorkerIsALostOne) {
