@@ -65,7 +65,7 @@ struct Case {
     spec.top_k = static_cast<std::uint32_t>(two_bytes(3) % piece + 1);
     elements = two_bytes(5) % (most_elements + 1);
     choice = data[7];
-    spec.clip = static_cast<float>(data[7] + 1) / 256.0F;
+    spec.clip = std::max(0.01F, static_cast<float>(data[7] + 1) / 256.0F);
     stream = {data + head_size, size - head_size};
     require(problem_of(spec).empty(), "a spec that no codec has");
     return true;
