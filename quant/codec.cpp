@@ -75,6 +75,10 @@ std::uint32_t unit_of(const CodecSpec& spec) {
   return has_blocks(spec.kind) ? spec.block : 1;
 }
 
+std::size_t scale_part(const CodecSpec& spec, std::size_t elements) {
+  return has_blocks(spec.kind) ? blocks_of(spec, elements) * scale_bytes(spec.scale) : 0;
+}
+
 std::size_t encoded_size(const CodecSpec& spec, std::size_t elements) {
   assert(problem_of(spec).empty());
   if (spec.kind == CodecKind::topk) {
@@ -85,8 +89,7 @@ std::size_t encoded_size(const CodecSpec& spec, std::size_t elements) {
   const auto bits = code_bits(spec.kind);
   if (!has_blocks(spec.kind)) return elements * static_cast<std::size_t>(bits) / 8;
   const auto group = group_rows(bits) * row;
-  return blocks_of(spec, elements) * scale_bytes(spec.scale) +
-         (elements + group - 1) / group * group_bytes(bits);
+  return scale_part(spec, elements) + (elements + group - 1) / group * group_bytes(bits);
 }
 
 double bits_per_element(const CodecSpec& spec) {
@@ -100,6 +103,18 @@ std::uint64_t noise_key(std::uint64_t seed, std::uint64_t fragment, std::uint64_
 
 // ---- the passes ----
 
+Encoding completed(const CodecSpec& spec, Encoding encoding, const Feedback& feedback,
+                   std::span<std::byte> out) {
+  assert(problem_of(spec).empty());
+  assert(feedback.residual.empty() || feedback.residual.size() == encoding.elements);
+  assert(out.size() == encoded_size(spec, encoding.elements));
+  assert(encoding.noise.first_element + encoding.elements <= std::uint64_t{1} << 32);
+  encoding.residual = feedback.residual.empty() ? nullptr : feedback.residual.data();
+  encoding.decay = feedback.decay;
+  encoding.out = out.data();
+  return encoding;
+}
+
 namespace {
 
 const Passes& passes() {
@@ -107,15 +122,9 @@ const Passes& passes() {
   return best;
 }
 
-std::optional<std::size_t> run(const CodecSpec& spec, Encoding encoding, const Feedback& feedback,
+std::optional<std::size_t> run(const CodecSpec& spec, const Encoding& encoding, const Feedback& feedback,
                                std::span<std::byte> out) {
-  assert(feedback.residual.empty() || feedback.residual.size() == encoding.elements);
-  assert(out.size() == encoded_size(spec, encoding.elements));
-  assert(encoding.noise.first_element + encoding.elements <= std::uint64_t{1} << 32);
-  encoding.residual = feedback.residual.empty() ? nullptr : feedback.residual.data();
-  encoding.decay = feedback.decay;
-  encoding.out = out.data();
-  const auto good = passes().encode(spec, encoding);
+  const auto good = passes().encode(spec, completed(spec, encoding, feedback, out));
   return good == encoding.elements ? std::nullopt : std::optional(good);
 }
 

@@ -9,7 +9,6 @@
 #include <new>
 #include <string>
 
-#include "formats.h"
 #include "isthmus/base/error.h"
 
 namespace isthmus::quant {
@@ -49,11 +48,6 @@ Lossless lossless(std::string_view name) {
                 "unknown lossless stage \"" + std::string(name) + "\", expected one of none zstd");
   }
   return static_cast<Lossless>(found - std::begin(lossless_names));
-}
-
-std::size_t scale_part(const CodecSpec& spec, std::size_t elements) {
-  const bool has_blocks = spec.kind >= CodecKind::int8 && spec.kind <= CodecKind::sign;
-  return has_blocks ? (elements + spec.block - 1) / spec.block * scale_bytes(spec.scale) : 0;
 }
 
 void Packer::Free::operator()(ZSTD_CCtx* context) const { ZSTD_freeCCtx(context); }

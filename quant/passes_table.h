@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -24,6 +25,10 @@ struct Encoding {
   std::size_t elements = 0;
   std::byte* out = nullptr;
 };
+
+/// Completes an encoding by what all encoders take, and asserts that sizes match.
+[[nodiscard]] Encoding completed(const CodecSpec& spec, Encoding encoding, const Feedback& feedback,
+                                 std::span<std::byte> out);
 
 struct Passes {
   std::string_view target;  ///< instruction set

@@ -224,21 +224,6 @@ class CudaPasses::Gpu {
   Stream stream_;  // last: what runs on it uses the others
 };
 
-namespace {
-
-Encoding encoding_of(const CodecSpec& spec, Encoding e, const Feedback& feedback, std::span<std::byte> out) {
-  assert(problem_of(spec).empty());
-  assert(feedback.residual.empty() || feedback.residual.size() == e.elements);
-  assert(out.size() == encoded_size(spec, e.elements));
-  assert(e.noise.first_element + e.elements <= std::uint64_t{1} << 32);
-  e.residual = feedback.residual.empty() ? nullptr : feedback.residual.data();
-  e.decay = feedback.decay;
-  e.out = out.data();
-  return e;
-}
-
-}  // namespace
-
 CudaPasses::CudaPasses(const CudaPassesOptions& options) {
   const Selected selected(options.ordinal);
   if (selected.status() != cudaSuccess) {
@@ -265,7 +250,7 @@ CudaMark CudaPasses::mark() {
 CudaMark CudaPasses::encode(const CodecSpec& spec, std::span<const float> x, Feedback feedback,
                             const Noise& noise, std::span<std::byte> out) {
   const Encoding e{.a = x.data(), .noise = noise, .elements = x.size()};
-  return {*this, gpu_->encode(spec, encoding_of(spec, e, feedback, out))};
+  return {*this, gpu_->encode(spec, completed(spec, e, feedback, out))};
 }
 
 CudaMark CudaPasses::encode_difference(const CodecSpec& spec, std::span<const float> minuend,
@@ -277,7 +262,7 @@ CudaMark CudaPasses::encode_difference(const CodecSpec& spec, std::span<const fl
                    .b = subtrahend.data(),
                    .noise = noise,
                    .elements = minuend.size()};
-  return {*this, gpu_->encode(spec, encoding_of(spec, e, feedback, out))};
+  return {*this, gpu_->encode(spec, completed(spec, e, feedback, out))};
 }
 
 CudaMark CudaPasses::encode_quotient(const CodecSpec& spec, std::span<const float> sum, float divisor,
@@ -287,7 +272,7 @@ CudaMark CudaPasses::encode_quotient(const CodecSpec& spec, std::span<const floa
                    .divisor = divisor,
                    .noise = noise,
                    .elements = sum.size()};
-  return {*this, gpu_->encode(spec, encoding_of(spec, e, feedback, out))};
+  return {*this, gpu_->encode(spec, completed(spec, e, feedback, out))};
 }
 
 void CudaPasses::decode(const CodecSpec& spec, std::span<const std::byte> in, std::span<float> out) {

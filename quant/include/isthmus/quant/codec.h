@@ -75,6 +75,8 @@ struct CodecSpec {
 /// Elements that a run may be cut after without changing what its parts are encoded to.
 [[nodiscard]] std::uint32_t unit_of(const CodecSpec& spec);
 
+/// How many bytes at the front of an encoded run are scales: they and the codes are distributed differently.
+[[nodiscard]] std::size_t scale_part(const CodecSpec& spec, std::size_t elements);
 /// Exact size in bytes of `elements` values encoded.
 [[nodiscard]] std::size_t encoded_size(const CodecSpec& spec, std::size_t elements);
 /// Bits per element, scales included, for long runs.

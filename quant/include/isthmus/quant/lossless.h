@@ -23,9 +23,6 @@ inline constexpr std::string_view lossless_names[] = {"none", "zstd"};
 /// Throws Error(config) for any other name.
 [[nodiscard]] Lossless lossless(std::string_view name);
 
-/// How many bytes at the front of an encoded run are scales. They and the codes are distributed differently.
-[[nodiscard]] std::size_t scale_part(const CodecSpec& spec, std::size_t elements);
-
 /// Packs one run after the other; belongs to one thread at a time.
 class Packer {
  public:
