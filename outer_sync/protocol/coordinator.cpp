@@ -6,6 +6,7 @@
 
 #include "isthmus/base/config.h"
 #include "isthmus/base/error.h"
+#include "isthmus/outer_sync/protocol/view_change.h"
 
 namespace isthmus::outer_sync::protocol {
 namespace {
@@ -35,6 +36,16 @@ std::optional<FragmentLayout> layout_of(const Sealed& sealed) {
   }
 }
 
+bool same_layout(const FragmentLayout& layout, const Sealed& sealed) {
+  return sealed.chunk_elements == layout.chunk_elements() &&
+         std::ranges::equal(sealed.layout, layout.fragments());
+}
+
+/// Highest view that has begun at a member, as far as it has said.
+ViewNumber begun(const Coordinator::MemberStatus& member) {
+  return std::max({member.hello.activated, member.heartbeat.view, member.state.activated});
+}
+
 std::uint64_t newest_common_checkpoint(const std::map<std::string, Coordinator::MemberStatus>& members) {
   auto common = members.begin()->second.hello.checkpoints;
   std::ranges::sort(common);
@@ -51,9 +62,20 @@ std::uint64_t newest_common_checkpoint(const std::map<std::string, Coordinator::
 }  // namespace
 
 Coordinator::Coordinator(CoordinatorOptions options, Time started)
-    : options_(std::move(options)), started_(started) {}
+    : options_(std::move(options)), started_(started), now_(started) {
+  if (!options_.last && !options_.recover) return;
+  phase_ = Phase::suspended;
+  if (options_.last) {
+    number_ = options_.last->number;
+    options_.token = options_.last->token;
+    for (const auto& member : options_.last->members) slots_[member.name] = member.slot;
+  }
+  if (options_.recover) number_ = std::max(number_, *options_.recover);
+  // Whoever was here before may have answered a heartbeat just now.
+  foreign_leases_.push_back(started + options_.detect_timeout);
+}
 
-// ---- joining ----
+// ---- who comes in ----
 
 std::string Coordinator::reason_to_refuse(const Hello& hello) const {
   const auto& name = hello.member.name;
@@ -69,67 +91,171 @@ std::string Coordinator::reason_to_refuse(const Hello& hello) const {
       !difference.empty()) {
     return difference + "; all replicas must share it";
   }
-  if (phase_ != Phase::joining) return "the run has begun; members cannot join in mid-run yet";
-  if (members_.contains(name))
+  const auto same = members_.find(name);
+  const bool newer =
+      same != members_.end() && hello.member.incarnation >= same->second.hello.member.incarnation;
+  if (same != members_.end() && (phase_ == Phase::joining || !newer))
     return "a replica named '" + name + "' is already here; give each its own --name";
-  if (members_.empty()) return {};
-  const auto& first = members_.begin()->second.hello;
-  // Before the model: another vocabulary makes another model, and is what can be mended.
-  if (hello.tokenizer != first.tokenizer)
-    return "the tokenizer of " + name + " is not the tokenizer of " + first.member.name;
-  if (hello.model != first.model) {
-    return "the model of " + name + " is not the model of " + first.member.name +
-           " (names, shapes or fragments differ)";
+  for (const auto& [other_name, member] : members_) {
+    if (other_name == name) continue;
+    // Before the model: another vocabulary makes another model, and is what can be mended.
+    if (hello.tokenizer != member.hello.tokenizer)
+      return "the tokenizer of " + name + " is not the tokenizer of " + other_name;
+    if (hello.model != member.hello.model) {
+      return "the model of " + name + " is not the model of " + other_name +
+             " (names, shapes or fragments differ)";
+    }
+    break;
   }
-  if (hello.resume != first.resume) {
+  return reason_not_to_admit(hello);
+}
+
+std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
+  const auto& name = hello.member.name;
+  if (phase_ == Phase::joining) {
+    if (members_.empty()) return {};
+    const auto& first = members_.begin()->second.hello;
+    if (hello.resume == first.resume) return {};
     return (hello.resume ? "only " + name + " wants to resume"
                          : name + " does not want to resume, unlike the others") +
            "; all or none must";
   }
+  if (hello.activated > 0) return {};
+  if (!options_.elastic) return "the run has begun; members cannot join a data-parallel run";
+  if (ending_ || stopping_) return "the run is ending; there is nothing left to join";
   return {};
 }
 
-void Coordinator::on_hello(ConnectionId from, Time now, const Hello& hello) {
-  if (auto reason = reason_to_refuse(hello); !reason.empty()) {
-    actions_.push_back(Say{"refused a worker: " + reason});
-    actions_.push_back(SendControl{from, Refused{reason}});
-    actions_.push_back(CloseConnection{from});
+void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
+  const auto& name = hello.member.name;
+  if (phase_ == Phase::joining && hello.activated > 0) {
+    say(name + " is in view " + std::to_string(hello.activated) + " of this run, which this coordinator does "
+        "not remember; if its disk is lost, start it with --recover");
+    close(from);  // it asks again, and trains on meanwhile
     return;
   }
-  auto& member = members_[hello.member.name];
+  if (auto reason = reason_to_refuse(hello); !reason.empty()) {
+    say("refused a worker: " + reason);
+    actions_.push_back(SendControl{from, Refused{reason}});
+    close(from);
+    return;
+  }
+  const bool was_member = take_over_from(hello);
+  auto& member = members_[name];
   member.connection = from;
   member.hello = hello;
-  member.heard = now;
-  actions_.push_back(Say{hello.member.name + " joined from " + hello.member.address + " (" +
-                         std::to_string(members_.size()) + " of " + std::to_string(options_.replicas) + ")"});
-  if (members_.size() == options_.replicas) seal();
+  member.heard = now_;
+  member.done = hello.done;
+  if (hello.activated > 0) return come_back(member);
+  if (phase_ != Phase::joining) {
+    say(name + " joined from " + hello.member.address);
+    if (nobody_has_begun()) {
+      phase_ = Phase::joining;
+      return seal_first_view();
+    }
+    admit(member);
+    if (was_member) change_view(name + " was started again");
+    return;
+  }
+  say(name + " joined from " + hello.member.address + " (" + std::to_string(members_.size()) + " of " +
+      std::to_string(options_.replicas) + ")");
+  if (members_.size() == options_.replicas) seal_first_view();
 }
 
-void Coordinator::seal() {
-  phase_ = Phase::sealing;
+/// The first view was announced and reached nobody: all that it was for are here, and fresh.
+bool Coordinator::nobody_has_begun() const {
+  if (phase_ != Phase::suspended || !options_.last || options_.last->members.size() != options_.replicas)
+    return false;
+  return std::ranges::all_of(options_.last->members, [&](const MemberInfo& info) {
+    const auto place = members_.find(info.name);
+    return place != members_.end() && begun(place->second) == 0 &&
+           place->second.hello.member.incarnation == info.incarnation;
+  });
+}
+
+/// The same replica on a new connection, or started anew before its old connection was seen to end. True if
+/// that leaves the view without one of its members.
+bool Coordinator::take_over_from(const Hello& hello) {
+  const auto place = members_.find(hello.member.name);
+  if (place == members_.end()) return false;
+  close(place->second.connection);
+  foreign_leases_.push_back(place->second.lease_end);
+  const bool was_able = able(place->second);
+  members_.erase(place);
+  return was_able;
+}
+
+void Coordinator::come_back(MemberStatus& member) {
+  const auto& hello = member.hello;
+  member.role = Role::ready;
+  number_ = std::max({number_, hello.sealed, hello.activated});
+  if (!options_.last) {
+    options_.token = hello.token;
+    slots_[hello.member.name] = hello.member.slot;
+  }
+  change_view(hello.member.name + " is back");
+  admit_waiting();
+}
+
+/// Whose state a newcomer may take: of all that are here, those in whom the highest view has begun.
+std::vector<MemberInfo> Coordinator::donors() const {
+  ViewNumber highest = 0;
+  for (const auto& [name, member] : members_) {
+    if (able(member)) highest = std::max(highest, begun(member));
+  }
+  std::vector<MemberInfo> out;
+  for (const auto& [name, member] : members_) {
+    const bool current = member.role == Role::member || (able(member) && begun(member) == highest);
+    if (current && highest > 0 && has_heir()) out.push_back(member.hello.member);
+  }
+  return out;
+}
+
+/// A newcomer takes the state from those who are the run's, while they train on.
+void Coordinator::admit(MemberStatus& member) {
+  member.role = Role::joining;
+  Admitted admitted{options_.token, donors(), 0};
+  member.admitted = !admitted.donors.empty();
+  if (!member.admitted) return;  // it is told as soon as there is somebody
+  for (const auto& [name, other] : members_) admitted.step = std::max(admitted.step, other.heartbeat.step);
+  say(member.hello.member.name + " takes the state from " + std::to_string(admitted.donors.size()) +
+      (admitted.donors.size() == 1 ? " member" : " members"));
+  send(member, std::move(admitted));
+}
+
+void Coordinator::admit_waiting() {
+  for (auto& [name, member] : members_) {
+    if (member.role == Role::joining && !member.admitted && phase_ != Phase::joining) admit(member);
+  }
+}
+
+bool Coordinator::able(const MemberStatus& member) const {
+  if (member.role != Role::member && member.role != Role::ready) return false;
+  const auto bar = barred_.find(member.hello.member.name);
+  return bar == barred_.end() || now_ >= bar->second.until;
+}
+
+// ---- the first view ----
+
+void Coordinator::seal_first_view() {
   const bool resume = members_.begin()->second.hello.resume;
   const auto step = resume ? newest_common_checkpoint(members_) : 0;
   if (resume && step == 0) {
     return end(Ended::How::failed,
                "no checkpoint is complete on all replicas; start without --resume, or bring them back");
   }
-  if (step > 0) actions_.push_back(Say{"resuming from the checkpoint of step " + std::to_string(step)});
-  broadcast(Seal{1, step});
+  if (step > 0) say("resuming from the checkpoint of step " + std::to_string(step));
+  ++number_;
+  broadcast(Seal{number_, step});
 }
 
-void Coordinator::on_sealed(MemberStatus& member, const Sealed& sealed) {
-  if (phase_ != Phase::sealing || sealed.view != 1) return;
-  member.state = sealed;
-  member.sealed = true;
-  if (std::ranges::all_of(members_, [](const auto& entry) { return entry.second.sealed; })) begin_view();
-}
-
-std::string Coordinator::disagreement() const {
+std::string Coordinator::initial_disagreement() const {
   const auto& [first_name, first] = *members_.begin();
   if (!layout_of(first.state)) return "the fragments of " + first_name + " are not a layout";
   for (const auto& [name, member] : members_) {
     if (member.state.layout != first.state.layout ||
-        member.state.chunk_elements != first.state.chunk_elements) {
+        member.state.chunk_elements != first.state.chunk_elements ||
+        !answer_fits(*layout_of(first.state), member.state)) {
       return "the fragments of " + name + " and " + first_name + " differ";
     }
     if (member.state.parameters != first.state.parameters ||
@@ -141,31 +267,230 @@ std::string Coordinator::disagreement() const {
   return {};
 }
 
+void Coordinator::begin_first_view() {
+  if (std::ranges::any_of(members_, [](const auto& entry) { return begun(entry.second) > 0; }))
+    return go_on_after_first_view();
+  if (auto difference = initial_disagreement(); !difference.empty())
+    return end(Ended::How::diverged, difference);
+  layout_ = layout_of(members_.begin()->second.state);
+  begin_view();
+}
+
+/// The first view had begun somewhere, unheard of.
+void Coordinator::go_on_after_first_view() {
+  phase_ = Phase::suspended;
+  for (auto& [name, member] : members_) {
+    member.answered = false;
+    if (begun(member) > 0) member.role = Role::ready;
+  }
+  change_view("the first view had begun");
+  admit_waiting();
+}
+
+// ---- view changes ----
+
+/// Members that cannot be reached are left out, and nobody commits in older views from here on.
+void Coordinator::change_view(const std::string& why) {
+  if (phase_ == Phase::joining || phase_ == Phase::ended) return;
+  if (ending_) finish_if_all_done();
+  if (phase_ == Phase::ended) return;
+  if (!options_.elastic) return end(Ended::How::failed, why);
+  const auto is_able = [this](const MemberStatus& member) { return able(member); };
+  if (const auto here = count(is_able); here < std::max<std::size_t>(options_.least, 1)) {
+    return suspend(why + "; " + std::to_string(here) + " of at least " + std::to_string(options_.least) +
+                   " replicas are here");
+  }
+  if (!has_heir()) {
+    return suspend("waiting for a member of view " + std::to_string(options_.last->number) +
+                   ", whose rounds are the run's; if all of them are gone for good, start the coordinator "
+                   "with --recover");
+  }
+  phase_ = Phase::changing;
+  change_began_ = now_;
+  ++number_;
+  LastView last{number_, {}, options_.token};
+  for (auto& [name, member] : members_) {
+    member.answered = false;
+    if (!able(member)) continue;
+    slots_[name] = member.hello.member.slot = free_slot(name);
+    last.members.push_back(member.hello.member);
+  }
+  // Before the first Seal leaves: a number that was given once must not be given again.
+  actions_.push_back(Store{options_.last && !options_.last->members.empty()
+                               ? LastView{number_, options_.last->members, options_.token}
+                               : last});
+  for (const auto& [name, member] : members_) {
+    if (able(member)) send(member, Seal{number_, 0});
+  }
+}
+
+/// Somebody of the view that was announced last is here: rounds that only they have seen are not lost.
+bool Coordinator::has_heir() const {
+  if (!options_.last || options_.recover) return true;
+  return std::ranges::any_of(options_.last->members, [&](const MemberInfo& info) {
+    const auto place = members_.find(info.name);
+    return place != members_.end() && place->second.hello.member.incarnation == info.incarnation &&
+           able(place->second);
+  });
+}
+
+void Coordinator::suspend(const std::string& why) {
+  if (phase_ != Phase::suspended) say("rounds do not commit: " + why);
+  phase_ = Phase::suspended;
+  for (auto& [name, member] : members_) {
+    if (member.role == Role::member) member.role = Role::ready;
+  }
+  broadcast(Suspended{why});
+  admit_waiting();
+}
+
+void Coordinator::on_sealed(MemberStatus& member, const Sealed& sealed) {
+  if (sealed.view != number_) return;
+  const bool first = phase_ == Phase::joining;
+  if (!first && phase_ != Phase::changing) return;
+  if (!first) {
+    if (!layout_) layout_ = layout_of(sealed);
+    if (!layout_ || !same_layout(*layout_, sealed) || !answer_fits(*layout_, sealed)) {
+      return lose(member.hello.member.name, "reported rounds that are not of this run's layout");
+    }
+  }
+  member.state = sealed;
+  member.answered = true;
+  if (first) {
+    if (count([](const auto& m) { return m.answered; }) == members_.size()) begin_first_view();
+    return;
+  }
+  if (unanswered() == 0 && leases_are_out()) begin_view();
+}
+
+std::size_t Coordinator::unanswered() const {
+  return count([this](const MemberStatus& member) { return able(member) && !member.answered; });
+}
+
+/// Of everybody that will not be in the view.
+bool Coordinator::leases_are_out() const {
+  const auto out = [&](Time end) { return now_ >= end; };
+  return std::ranges::all_of(foreign_leases_, out) &&
+         std::ranges::all_of(members_, [&](const auto& entry) {
+           return entry.second.answered || out(entry.second.lease_end);
+         });
+}
+
+void Coordinator::drop_silent_answers() {
+  std::vector<std::string> silent;
+  for (const auto& [name, member] : members_) {
+    if (able(member) && !member.answered) silent.push_back(name);
+  }
+  for (const auto& name : silent) lose(name, "did not answer within network.detect_timeout");
+}
+
 void Coordinator::begin_view() {
-  if (auto difference = disagreement(); !difference.empty()) return end(Ended::How::diverged, difference);
+  std::vector<SealedMember> answers;
+  for (const auto& [name, member] : members_) {
+    if (member.answered) answers.push_back({member.hello.member, member.state});
+  }
+  if (auto difference = disagreement(*layout_, answers); !difference.empty())
+    return end(Ended::How::diverged, difference);
+  auto plan = plan_view(*layout_, answers);
+  for (const auto& [name, reason] : plan.displaced) displace(name, reason);
+  if (plan.message.view.members.size() < std::max<std::size_t>(options_.least, 1)) {
+    return suspend(std::to_string(plan.message.view.members.size()) + " of at least " +
+                   std::to_string(options_.least) + " replicas can go on");
+  }
+  announce(std::move(plan.message));
+}
+
+void Coordinator::announce(NewView message) {
+  const bool first = phase_ == Phase::joining;
   phase_ = Phase::running;
-  View view{.number = 1, .members = {}, .owners = {}};
-  for (const auto& [name, member] : members_) view.members.push_back(member.hello.member);
-  view.owners = balanced_owners(*layout_of(members_.begin()->second.state), members_.size());
-  actions_.push_back(Say{"view 1 begins with " + std::to_string(members_.size()) + " replicas"});
-  broadcast(NewView{std::move(view), options_.token});
+  message.view.number = number_;
+  message.token = options_.token;
+  for (auto& [name, member] : members_) {
+    if (!member.answered || !(first || able(member))) continue;
+    member.role = Role::member;
+    member.heard = now_;
+  }
+  for (std::size_t m = 0; m < message.view.members.size(); ++m) {
+    auto& info = message.view.members[m];
+    if (first) info.slot = static_cast<std::uint16_t>(m);
+    slots_[info.name] = info.slot;
+    members_.at(info.name).hello.member.slot = info.slot;
+  }
+  options_.last = LastView{number_, message.view.members, options_.token};
+  options_.recover.reset();
+  chains_.clear();  // what was reported in older views may have been undone
+  actions_.push_back(Store{*options_.last});
+  say("view " + std::to_string(number_) + " begins with " + std::to_string(message.view.members.size()) +
+      " replicas" + (first ? "" : ": " + names(Role::member)));
+  for (const auto& [name, member] : members_) {
+    if (member.role == Role::member) send(member, message);
+  }
+  std::erase_if(foreign_leases_, [&](Time end) { return now_ >= end; });
+  admit_waiting();
+  actions_.push_back(MembersChanged{});
+  if (stopping_) broadcast(Hold{});
+  settle_evaluations();
+}
+
+/// It comes again as a newcomer, under another incarnation: what it has contributed so far is of a replica that
+/// is gone.
+void Coordinator::displace(const std::string& name, const std::string& reason) {
+  const auto place = members_.find(name);
+  say(name + " must take the state from others: " + reason);
+  foreign_leases_.push_back(place->second.lease_end);
+  send(place->second, Displaced{reason});
+  close(place->second.connection);
+  members_.erase(place);
+}
+
+std::uint16_t Coordinator::free_slot(const std::string& name) const {
+  const auto taken = [&](std::uint16_t slot) {
+    return std::ranges::any_of(members_, [&](const auto& entry) {
+      const auto place = slots_.find(entry.first);
+      return entry.first != name && place != slots_.end() && place->second == slot;
+    });
+  };
+  if (const auto own = slots_.find(name); own != slots_.end() && !taken(own->second)) return own->second;
+  std::uint16_t slot = 0;
+  while (taken(slot)) ++slot;
+  return slot;
 }
 
 // ---- running ----
 
 void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat) {
   member.heartbeat = heartbeat;
-  send(member, HeartbeatReply{1});
-  if (phase_ != Phase::running) return;
+  HeartbeatReply reply{0, heartbeat.number, {}, {}};
+  if (phase_ == Phase::running) {
+    if (member.role == Role::member) {
+      reply.view = number_;
+      member.lease_end = now_ + options_.detect_timeout;
+    }
+    for (const auto& [name, other] : members_) {
+      const auto& rounds = other.heartbeat.fragments;
+      if (other.role != Role::member || rounds.size() != layout_->fragment_count()) continue;
+      reply.lowest.resize(rounds.size(), ~Round{0});
+      reply.newest.resize(rounds.size(), 0);
+      for (std::size_t p = 0; p < rounds.size(); ++p) {
+        reply.lowest[p] = std::min(reply.lowest[p], rounds[p].first);
+        reply.newest[p] = std::max(reply.newest[p], rounds[p].first);
+      }
+    }
+  }
+  send(member, std::move(reply));
+  if (phase_ != Phase::running || member.role != Role::member) return;
   check_chains(member);
+  if (phase_ != Phase::running) return;
   actions_.push_back(MembersChanged{});
+  check_links(member);
+  if (phase_ == Phase::running) check_lag();
 }
 
 void Coordinator::check_chains(const MemberStatus& member) {
   constexpr std::size_t kept = 8;  // only the newest few rounds can be reported by somebody else too
   const auto& name = member.hello.member.name;
   const auto& fragments = member.heartbeat.fragments;
-  if (fragments.size() > member.state.layout.size()) return;
+  if (member.heartbeat.view != number_ || fragments.size() > layout_->fragment_count()) return;
   for (std::size_t p = 0; p < fragments.size(); ++p) {
     const auto& [round, prefix] = fragments[p];
     auto& points = chains_[p];
@@ -179,14 +504,84 @@ void Coordinator::check_chains(const MemberStatus& member) {
   }
 }
 
-void Coordinator::on_eval(const EvalReport& report) {
+/// Two members that reach the coordinator and not each other cannot be in one view. Who of them lacks more
+/// peers is left out, else who comes later by name; it may come back.
+void Coordinator::check_links(const MemberStatus& member) {
+  if (member.heartbeat.view != number_) return;
+  for (const auto& id : member.heartbeat.lost) {
+    for (const auto& [name, other] : members_) {
+      if (other.role != Role::member || id_of(other.hello.member) != id) continue;
+      const auto& own_name = member.hello.member.name;
+      const auto loses_more = std::pair(member.heartbeat.lost.size(), own_name) >
+                              std::pair(other.heartbeat.lost.size(), name);
+      const auto out = loses_more ? own_name : name;
+      bar(out);
+      return lose(out, "is left out: " + own_name + " has no connection to " + name +
+                           " at " + other.hello.member.address + "; is the address reachable from there?");
+    }
+  }
+}
+
+void Coordinator::bar(const std::string& name) {
+  const auto shortest = 6 * options_.detect_timeout, longest = 24 * options_.detect_timeout;
+  auto& bar = barred_[name];
+  bar.length = std::clamp(2 * bar.length, shortest, longest);
+  bar.until = now_ + bar.length;
+}
+
+/// With a quorum the others need not wait for one that has fallen behind; and they do not keep for ever what it
+/// would need.
+void Coordinator::check_lag() {
+  for (FragmentId p = 0; p < layout_->fragment_count(); ++p) {
+    Round newest = 0;
+    for (const auto& [name, member] : members_) {
+      if (member.role == Role::member && p < member.heartbeat.fragments.size())
+        newest = std::max(newest, member.heartbeat.fragments[p].first);
+    }
+    for (auto& [name, member] : members_) {
+      if (member.role != Role::member || p >= member.heartbeat.fragments.size()) continue;
+      const auto round = member.heartbeat.fragments[p].first;
+      if (round + Member::max_lag >= newest || member.heartbeat.view != number_) continue;
+      const auto behind = name;
+      displace(behind, "it is at round " + std::to_string(round) + " of fragment " + std::to_string(p) +
+                           ", the others are at " + std::to_string(newest));
+      return change_view(behind + " lags");
+    }
+  }
+}
+
+void Coordinator::on_ready(MemberStatus& member) {
+  if (member.role != Role::joining) return;
+  member.role = Role::ready;
+  change_view(member.hello.member.name + " is ready to take part");
+}
+
+void Coordinator::on_eval(const MemberStatus& member, const EvalReport& report) {
+  constexpr std::size_t most_open = 16;  // of steps that some have not reached
   auto& evaluation = evaluations_[report.step];
   evaluation.sum_nats += report.sum_nats;
   evaluation.tokens += report.tokens;
-  if (++evaluation.reports < members_.size()) return;
-  actions_.push_back(Evaluated{
-      report.step, evaluation.sum_nats / static_cast<double>(std::max<std::uint64_t>(evaluation.tokens, 1))});
-  evaluations_.erase(report.step);
+  evaluation.by.push_back(member.hello.member.name);
+  if (evaluations_.size() > most_open) evaluations_.erase(evaluations_.begin());
+  settle_evaluations();
+}
+
+/// Done when everybody who is still a member has reported.
+void Coordinator::settle_evaluations() {
+  for (auto at = evaluations_.begin(); at != evaluations_.end();) {
+    const auto& [step, evaluation] = *at;
+    const auto missing = count([&](const MemberStatus& member) {
+      return member.role == Role::member &&
+             std::ranges::find(evaluation.by, member.hello.member.name) == evaluation.by.end();
+    });
+    if (missing > 0 || phase_ != Phase::running) {
+      ++at;
+      continue;
+    }
+    const auto tokens = std::max<std::uint64_t>(evaluation.tokens, 1);
+    actions_.push_back(Evaluated{step, evaluation.sum_nats / static_cast<double>(tokens)});
+    at = evaluations_.erase(at);
+  }
 }
 
 // ---- stopping ----
@@ -194,8 +589,8 @@ void Coordinator::on_eval(const EvalReport& report) {
 void Coordinator::request_stop(const std::string& reason) {
   if (stopping_ || phase_ == Phase::ended) return;
   stopping_ = true;
-  actions_.push_back(Say{"stopping: " + reason});
-  if (phase_ != Phase::running) return end(Ended::How::stopped, "stopped before the first step");
+  say("stopping: " + reason);
+  if (phase_ == Phase::joining) return end(Ended::How::stopped, "stopped before the first step");
   broadcast(Hold{});
 }
 
@@ -203,8 +598,14 @@ void Coordinator::on_held(MemberStatus& member, const Held& held) {
   if (!stopping_ || member.held) return;
   member.held = true;
   member.held_step = held.step;
+  settle_stop();
+}
+
+void Coordinator::settle_stop() {
+  if (!stopping_) return;
   std::uint64_t last = 0;
   for (const auto& [name, other] : members_) {
+    if (other.role != Role::member && other.role != Role::ready) continue;
     if (!other.held) return;  // one that is done answers too: its last step is the one that all must reach
     last = std::max(last, other.held_step);
   }
@@ -212,22 +613,32 @@ void Coordinator::on_held(MemberStatus& member, const Held& held) {
 }
 
 void Coordinator::on_done(MemberStatus& member, const Done& done) {
-  if (phase_ != Phase::running) return;
   member.done = true;
   member.result = done;
-  if (std::ranges::all_of(members_, [](const auto& entry) { return entry.second.done; })) finish();
+  ending_ = true;
+  finish_if_all_done();
+}
+
+void Coordinator::finish_if_all_done() {
+  const auto here = [this](const MemberStatus& member) { return able(member); };
+  const auto done = [&](const MemberStatus& member) { return here(member) && member.done; };
+  if (count(here) > 0 && count(done) == count(here)) finish();
 }
 
 void Coordinator::finish() {
-  const auto& [first_name, first] = *members_.begin();
-  std::string problem;
+  std::string problem, first;
+  Digest hash;
   for (const auto& [name, member] : members_) {
-    if (member.result.global_hash != first.result.global_hash) {
-      problem = "global hashes of " + name + " and " + first_name + " differ at the end";
+    if (!member.done) continue;
+    if (first.empty()) {
+      first = name;
+      hash = member.result.global_hash;
+    } else if (member.result.global_hash != hash) {
+      problem = "global hashes of " + name + " and " + first + " differ at the end";
     }
   }
   broadcast(Finished{problem});
-  for (const auto& [name, member] : members_) actions_.push_back(CloseConnection{member.connection});
+  for (const auto& [name, member] : members_) close(member.connection);
   phase_ = Phase::ended;
   actions_.push_back(Ended{problem.empty() ? Ended::How::finished : Ended::How::diverged, problem});
 }
@@ -235,7 +646,7 @@ void Coordinator::finish() {
 void Coordinator::end(Ended::How how, const std::string& reason) {
   if (phase_ == Phase::ended) return;
   broadcast(Abort{reason});
-  for (const auto& [name, member] : members_) actions_.push_back(CloseConnection{member.connection});
+  for (const auto& [name, member] : members_) close(member.connection);
   phase_ = Phase::ended;
   actions_.push_back(Ended{how, reason});
 }
@@ -244,61 +655,102 @@ void Coordinator::end(Ended::How how, const std::string& reason) {
 
 void Coordinator::receive(ConnectionId from, Time now, const ControlMessage& message) {
   if (phase_ == Phase::ended) return;
-  auto* member = find(from);
-  if (member == nullptr) {
-    if (const auto* hello = std::get_if<Hello>(&message)) return on_hello(from, now, *hello);
-    actions_.push_back(Say{"dropped a connection that did not begin with a hello"});
-    actions_.push_back(CloseConnection{from});
+  now_ = std::max(now_, now);
+  const auto name = name_of(from);
+  if (name.empty()) {
+    if (closing_.contains(from)) return;  // on its way when we gave it up
+    if (const auto* hello = std::get_if<Hello>(&message)) return on_hello(from, *hello);
+    say("dropped a connection that did not begin with a hello");
+    close(from);
     return;
   }
-  member->heard = now;
-  on_message(*member, message);
+  members_.at(name).heard = now_;
+  on_message(name, message);
 }
 
-void Coordinator::on_message(MemberStatus& member, const ControlMessage& message) {
-  const auto& name = member.hello.member.name;
-  std::visit(Overloaded{
-                 [&](const Sealed& sealed) { on_sealed(member, sealed); },
-                 [&](const Heartbeat& heartbeat) { on_heartbeat(member, heartbeat); },
-                 [&](const EvalReport& report) { on_eval(report); },
-                 [&](const Announce& announce) { broadcast(announce); },
-                 [&](const StopRequest& request) { request_stop(request.reason + " (" + name + ")"); },
-                 [&](const Held& held) { on_held(member, held); },
-                 [&](const Done& done) { on_done(member, done); },
-                 [&](const Leave& leave) { lose(member, "left: " + leave.reason); },
-                 [&](const auto&) {
-                   actions_.push_back(Say{name + " sent a message that is not a member's to send; dropped"});
-                   actions_.push_back(CloseConnection{member.connection});
-                 },
-             },
-             message);
+void Coordinator::on_message(const std::string& name, const ControlMessage& message) {
+  auto& member = members_.at(name);
+  std::visit(
+      Overloaded{
+          [&](const Sealed& sealed) { on_sealed(member, sealed); },
+          [&](const Heartbeat& heartbeat) { on_heartbeat(member, heartbeat); },
+          [&](const Ready&) { on_ready(member); },
+          [&](const Displaced& displaced) {
+            displace(name, displaced.reason);
+            change_view(name + " is not of the run's history");
+          },
+          [&](const EvalReport& report) { on_eval(member, report); },
+          [&](const Announce& announce) { broadcast(announce); },
+          [&](const StopRequest& request) { request_stop(request.reason + " (" + name + ")"); },
+          [&](const Held& held) { on_held(member, held); },
+          [&](const Done& done) { on_done(member, done); },
+          [&](const Leave& leave) { lose(name, "left: " + leave.reason); },
+          [&](const auto&) {
+            say(name + " sent a message that is not a member's to send; dropped");
+            close(member.connection);
+          },
+      },
+      message);
 }
 
 void Coordinator::closed(ConnectionId connection) {
-  auto* member = find(connection);
-  if (member == nullptr || phase_ == Phase::ended) return;
-  lose(*member, "is lost: its connection closed");
+  closing_.erase(connection);
+  const auto name = name_of(connection);
+  if (name.empty() || phase_ == Phase::ended) return;
+  lose(name, "is lost: its connection closed");
 }
 
-void Coordinator::lose(const MemberStatus& member, const std::string& how) {
-  const auto name = member.hello.member.name;
-  if (phase_ != Phase::joining) return end(Ended::How::failed, name + " " + how);
-  actions_.push_back(CloseConnection{member.connection});
-  actions_.push_back(Say{name + " " + how + "; its place is free again"});
+void Coordinator::lose(const std::string& name, const std::string& how) {
+  const auto member = members_.at(name);
+  close(member.connection);
+  const bool mattered = member.role == Role::member || member.role == Role::ready;
+  foreign_leases_.push_back(member.lease_end);
   members_.erase(name);
+  if (phase_ == Phase::joining) return say(name + " " + how + "; its place is free again");
+  say(name + " " + how);
+  actions_.push_back(MembersChanged{});
+  if (members_.empty() && how.starts_with("left")) return end(Ended::How::failed, name + " " + how);
+  if (mattered) change_view(name + " " + how);
+  settle_stop();
 }
 
 void Coordinator::tick(Time now) {
   if (phase_ == Phase::ended) return;
-  if (phase_ == Phase::joining && now - started_ > options_.join_timeout) {
+  now_ = std::max(now_, now);
+  if (phase_ == Phase::joining && now_ - started_ > options_.join_timeout) {
     return end(Ended::How::failed, "only " + std::to_string(members_.size()) + " of " +
                                        std::to_string(options_.replicas) +
                                        " replicas joined within network.join_timeout");
   }
   const auto silent = std::ranges::find_if(
-      members_, [&](const auto& entry) { return now - entry.second.heard > options_.detect_timeout; });
+      members_, [&](const auto& entry) { return now_ - entry.second.heard > options_.detect_timeout; });
   if (silent != members_.end())
-    lose(silent->second, "is lost: silent for longer than network.detect_timeout");
+    return lose(silent->first, "is lost: silent for longer than network.detect_timeout");
+  if (phase_ == Phase::changing) {
+    const auto waiting = unanswered();
+    if (waiting == 0 && leases_are_out()) return begin_view();
+    if (waiting > 0 && now_ - change_began_ > options_.detect_timeout) return drop_silent_answers();
+  }
+  for (auto& [name, bar] : barred_) {
+    if (bar.until == Time{} || now_ < bar.until) continue;
+    bar.until = {};
+    if (members_.contains(name)) return change_view(name + " may try again");
+  }
+  if (!members_.empty() || phase_ == Phase::joining) {
+    nobody_since_.reset();
+  } else if (!nobody_since_) {
+    nobody_since_ = now_;
+  } else if (now_ - *nobody_since_ > options_.join_timeout) {
+    end(Ended::How::failed,
+        "no replica has been here for network.join_timeout; resume from the last checkpoint");
+  }
+}
+
+void Coordinator::say(std::string text) { actions_.push_back(Say{std::move(text)}); }
+
+void Coordinator::close(ConnectionId connection) {
+  closing_.insert(connection);
+  actions_.push_back(CloseConnection{connection});
 }
 
 void Coordinator::send(const MemberStatus& member, ControlMessage message) {
@@ -309,11 +761,29 @@ void Coordinator::broadcast(const ControlMessage& message) {
   for (const auto& [name, member] : members_) send(member, message);
 }
 
-Coordinator::MemberStatus* Coordinator::find(ConnectionId connection) {
-  for (auto& [name, member] : members_) {
-    if (member.connection == connection) return &member;
+std::string Coordinator::name_of(ConnectionId connection) const {
+  for (const auto& [name, member] : members_) {
+    if (member.connection == connection) return name;
   }
-  return nullptr;
+  return {};
 }
+
+std::string Coordinator::names(Role role) const {
+  std::string out;
+  for (const auto& [name, member] : members_) {
+    if (member.role == role) out += (out.empty() ? "" : ", ") + name;
+  }
+  return out;
+}
+
+template <class Select>
+std::size_t Coordinator::count(Select select) const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(members_, [&](const auto& entry) { return select(entry.second); }));
+}
+std::size_t Coordinator::count(Role role) const {
+  return count([role](const MemberStatus& member) { return member.role == role; });
+}
+std::size_t Coordinator::participating() const { return phase_ == Phase::running ? count(Role::member) : 0; }
 
 }  // namespace isthmus::outer_sync::protocol

@@ -1,72 +1,254 @@
 #include "isthmus/outer_sync/protocol/member.h"
 
+#include <algorithm>
 #include <cassert>
 #include <utility>
 
 namespace isthmus::outer_sync::protocol {
 
-Member::Member(const FragmentLayout& layout, CodecPlan codecs, std::vector<Round> applied)
-    : layout_(layout), codecs_(codecs), applied_(std::move(applied)) {
+Member::Member(const FragmentLayout& layout, CodecPlan codecs, ClosingRule closing,
+               std::vector<FragmentState> fragments)
+    : layout_(layout),
+      codecs_(codecs),
+      closing_(closing),
+      applied_(std::move(fragments)),
+      history_(layout.fragment_count()),
+      lowest_(layout.fragment_count(), 0) {
   assert(applied_.size() == layout_.fragment_count());
 }
 
-void Member::activate(View view, MemberIndex self) {
-  assert(view.number > view_.number && self < view.members.size() &&
-         view.owners.size() == layout_.chunk_count());
-  view_ = std::move(view);
-  self_ = self;
-  unacknowledged_.assign(view_.members.size(), {});
-}
+// ---- views ----
 
-void Member::contribute(ChunkId chunk, Round round, const SharedBytes& bytes) {
-  const auto owner = view_.owners.at(chunk);
-  if (owner == self_) {
-    gather(self_, chunk, round, bytes);
-  } else {
-    send(owner, {round, chunk, self_, ChunkKind::contribution}, bytes);
+std::optional<Sealed> Member::seal(ViewNumber view) {
+  if (view < sealed_ || view <= view_.number) return std::nullopt;
+  sealed_ = view;
+  Sealed sealed{.view = view,
+                .activated = view_.number,
+                .layout = {layout_.fragments().begin(), layout_.fragments().end()},
+                .chunk_elements = layout_.chunk_elements(),
+                .fragments = applied_,
+                .history = history_,
+                .held = {},
+                .step = 0,
+                .parameters = {}};
+  for (const auto& [place, results] : results_) {
+    HeldResults held{place.second, place.first, ChunkSet(results.by_chunk.size())};
+    for (std::size_t i = 0; i < results.by_chunk.size(); ++i) {
+      if (results.by_chunk[i].bytes) held.chunks.add(i);
+    }
+    sealed.held.push_back(std::move(held));
   }
+  return sealed;
 }
 
-void Member::reduced(ChunkId chunk, Round round, const SharedBytes& bytes) {
-  const ChunkKey key{round, chunk, self_, ChunkKind::result};
+bool Member::fits(const NewView& message, MemberIndex self) const {
+  const auto members = message.view.members.size();
+  const auto fragments = layout_.fragment_count();
+  const auto is_fixed_round = [&](const FixedRound& fixed) {
+    return fixed.fragment < fragments && std::ranges::all_of(fixed.holders, [&](const auto& holder) {
+             return holder.first < members && holder.second.fits(layout_.chunks_of(fixed.fragment).size());
+           });
+  };
+  return self < members && message.view.owners.size() == layout_.chunk_count() &&
+         std::ranges::all_of(message.view.owners, [&](MemberIndex owner) { return owner < members; }) &&
+         message.chains.size() == fragments &&
+         std::ranges::none_of(message.chains, [](const auto& chain) { return chain.empty(); }) &&
+         std::ranges::all_of(message.fixed, is_fixed_round) && message.applied.size() == members &&
+         std::ranges::all_of(message.applied,
+                             [&](const auto& rounds) { return rounds.size() == fragments; });
+}
+
+/// Only those that were in the view of reference are the run's history; anybody else's rounds must be the
+/// beginning of theirs, as they are here at this moment.
+bool Member::is_of_the_run(const NewView& message) const {
+  if (view_.number == message.reference) return true;
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+    const auto& chain = message.chains[p];
+    if (std::ranges::find(chain, applied_[p]) == chain.end()) return false;
+  }
+  return true;
+}
+
+Member::Entry Member::activate(const NewView& message, MemberIndex self) {
+  assert(fits(message, self));
+  if (message.view.number != sealed_ || message.view.number <= view_.number) return Entry::ignored;
+  if (!is_of_the_run(message)) return Entry::displaced;
+  if (view_.number != message.reference) discard_unapplied();
+  forget_residuals(message.view, self);
+  gathering_.clear();
+  fixed_.clear();
+  view_ = message.view;
+  self_ = self;
+  ids_.clear();
+  for (const auto& member : view_.members) ids_.push_back(id_of(member));
+  lease_end_.reset();
+  unacknowledged_.assign(view_.members.size(), {});
+  dropped_early_.assign(view_.members.size(), false);
+  push_fixed(message);
+  contribute_again();
   const auto members = static_cast<MemberIndex>(view_.members.size());
   for (MemberIndex peer = 0; peer < members; ++peer) {
-    if (peer != self_) send(peer, key, bytes);
+    if (peer != self_) actions_.push_back(SendBegun{peer, view_.number});
   }
-  keep_result(chunk, round, bytes);
+  return Entry::begun;
 }
 
-void Member::applied(FragmentId fragment, Round round) {
-  assert(round == applied_.at(fragment) + 1);
-  applied_[fragment] = round;
-  results_.erase({round, fragment});
+/// Results of a view that others have left behind may have been made again, with other contributions.
+void Member::discard_unapplied() {
+  for (auto at = results_.begin(); at != results_.end();) {
+    const auto [round, fragment] = at->first;
+    if (round <= applied_[fragment].round) {
+      ++at;
+      continue;
+    }
+    if (at->second.missing == 0) actions_.push_back(Retract{fragment, round});
+    at = results_.erase(at);
+  }
+}
+
+/// A reduction whose result nobody keeps has changed what its owner carries all the same.
+void Member::forget_residuals(const View& next, MemberIndex next_self) {
+  std::set<ChunkId> chunks;
+  for (const auto& [place, gathering] : gathering_) {
+    const auto [round, chunk] = place;
+    if (gathering.closed && held({round, chunk, self_, ChunkKind::result}) == nullptr) chunks.insert(chunk);
+  }
+  for (ChunkId k = 0; k < view_.owners.size(); ++k) {
+    if (view_.owners[k] == self_ && next.owners[k] != next_self) chunks.insert(k);
+  }
+  for (const auto chunk : chunks) actions_.push_back(ForgetResidual{chunk});
+}
+
+/// The first holder of each decided chunk sends it to those who had not got it.
+void Member::push_fixed(const NewView& message) {
+  const auto members = static_cast<MemberIndex>(view_.members.size());
+  for (const auto& fixed : message.fixed) {
+    const auto chunks = layout_.chunks_of(fixed.fragment);
+    for (std::size_t i = 0; i < chunks.size(); ++i) {
+      const auto has = [&](const auto& holder) { return holder.second.has(i); };
+      const auto first = std::ranges::find_if(fixed.holders, has);
+      if (first == fixed.holders.end()) continue;
+      const auto chunk = static_cast<ChunkId>(chunks.first + i);
+      fixed_.insert({fixed.round, chunk});
+      const auto place = results_.find({fixed.round, fixed.fragment});
+      if (first->first != self_ || place == results_.end() || !place->second.by_chunk[i].bytes) continue;
+      const auto& result = place->second.by_chunk[i];
+      for (MemberIndex peer = 0; peer < members; ++peer) {
+        const bool holds = std::ranges::any_of(
+            fixed.holders, [&](const auto& holder) { return holder.first == peer && has(holder); });
+        if (peer == self_ || holds || message.applied[peer][fixed.fragment] >= fixed.round) continue;
+        send(peer, {fixed.round, chunk, self_, ChunkKind::result}, result.bytes, 0, result.contributors);
+      }
+    }
+  }
+}
+
+/// The same bytes as before, to the owners of now.
+void Member::contribute_again() {
+  for (const auto& [place, own] : own_) send_contribution(place.second, place.first, own);
+}
+
+// ---- rounds ----
+
+void Member::contribute(ChunkId chunk, Round round, const SharedBytes& bytes, std::uint64_t weight) {
+  const auto place = own_.insert_or_assign({round, chunk}, Contribution{bytes, weight}).first;
+  if (in_view()) send_contribution(chunk, round, place->second);
+}
+
+/// Nobody waits for a contribution to what is decided: its values go back into the sender's residual.
+void Member::send_contribution(ChunkId chunk, Round round, const Contribution& own) {
+  if (fixed_.contains({round, chunk}) || held({round, chunk, 0, ChunkKind::result}) != nullptr) return;
+  const auto owner = view_.owners.at(chunk);
+  if (owner == self_) {
+    gather(self_, chunk, round, own);
+  } else {
+    send(owner, {round, chunk, self_, ChunkKind::contribution}, own.bytes, own.weight, {});
+  }
+}
+
+void Member::reduced(ViewNumber view, ChunkId chunk, Round round, const SharedBytes& bytes) {
+  if (!in_view() || view != view_.number) return;  // sealed meanwhile: whoever owns it then makes it again
+  const auto place = gathering_.find({round, chunk});
+  if (place == gathering_.end()) return;
+  std::vector<ReplicaId> contributors;
+  auto& by_member = place->second.by_member;
+  for (std::size_t m = 0; m < by_member.size(); ++m) {
+    if (by_member[m].bytes) contributors.push_back(ids_[m]);
+    by_member[m].bytes = nullptr;
+  }
+  const auto members = static_cast<MemberIndex>(view_.members.size());
+  const auto listed = contributors.size() == members ? std::vector<ReplicaId>() : contributors;
+  for (MemberIndex peer = 0; peer < members; ++peer) {
+    if (peer != self_) send(peer, {round, chunk, self_, ChunkKind::result}, bytes, 0, listed);
+  }
+  keep_result(chunk, round, {bytes, std::move(contributors)});
+}
+
+void Member::applied(FragmentId fragment, Round round, const Digest& chain) {
+  assert(round == applied_.at(fragment).round + 1);
+  auto& history = history_[fragment];
+  history.push_back(applied_[fragment]);
+  if (history.size() >= history_length) history.erase(history.begin());
+  applied_[fragment] = {round, chain};
   const auto chunks = layout_.chunks_of(fragment);
   gathering_.erase(gathering_.lower_bound({round, chunks.first}),
                    gathering_.lower_bound({round, chunks.last}));
-  // Results are made of what the owners have got from us, acknowledged or not.
-  for (auto k = chunks.first; k < chunks.last; ++k) {
-    unacknowledged_.at(view_.owners[k]).erase({round, k, self_, ChunkKind::contribution});
+  own_.erase(own_.lower_bound({round, chunks.first}), own_.lower_bound({round, chunks.last}));
+  // Results are made of what the owners have got from us, acknowledged or not; and they close without us.
+  for (auto& of_peer : unacknowledged_) {
+    for (auto k = chunks.first; k < chunks.last; ++k)
+      of_peer.erase({round, k, self_, ChunkKind::contribution});
+  }
+  forget(fragment);
+  for (std::size_t peer = 0; peer < dropped_early_.size(); ++peer) {
+    if (!dropped_early_[peer]) continue;
+    dropped_early_[peer] = false;
+    actions_.push_back(SendBegun{static_cast<MemberIndex>(peer), view_.number});
+  }
+}
+
+void Member::lowest_applied(const std::vector<Round>& lowest) {
+  if (lowest.size() != lowest_.size() || !in_view()) return;
+  for (FragmentId p = 0; p < lowest_.size(); ++p) {
+    lowest_[p] = std::max(lowest_[p], lowest[p]);
+    forget(p);
+  }
+}
+
+/// Between a seal and its view nothing is forgotten that was reported.
+void Member::forget(FragmentId fragment) {
+  if (!in_view()) return;
+  const auto last = applied_[fragment].round;
+  const auto chunks = layout_.chunks_of(fragment);
+  for (auto at = results_.begin(); at != results_.end();) {
+    const auto [round, p] = at->first;
+    const bool needless = p == fragment && round + always_kept <= last &&
+                          (round <= lowest_[fragment] || round + most_kept <= last);
+    if (!needless) {
+      ++at;
+      continue;
+    }
+    for (auto& of_peer : unacknowledged_) {
+      for (auto k = chunks.first; k < chunks.last; ++k) of_peer.erase({round, k, self_, ChunkKind::result});
+    }
+    at = results_.erase(at);
   }
 }
 
 std::optional<std::string> Member::check(MemberIndex from, const ChunkMessage& message) const {
   const auto& [round, chunk, sender, kind] = message.key;
-  if (message.view != view_.number) {
-    return "a chunk of view " + std::to_string(message.view) + " in view " + std::to_string(view_.number);
-  }
   if (sender != from) return "a chunk in the name of member " + std::to_string(sender);
   if (chunk >= layout_.chunk_count()) {
     return "chunk " + std::to_string(chunk) + " of " + std::to_string(layout_.chunk_count());
   }
+  if (round == 0) return "a chunk of round 0";
   const auto owner = view_.owners[chunk];
+  const bool decided = fixed_.contains({round, chunk});
+  if (kind != ChunkKind::contribution && kind != ChunkKind::result) return "a chunk of unknown kind";
   if (kind == ChunkKind::contribution && owner != self_)
     return "a contribution to a chunk that is not owned here";
-  if (kind == ChunkKind::result && owner != from) return "a result of a chunk that it does not own";
-  if (kind != ChunkKind::contribution && kind != ChunkKind::result) return "a chunk of unknown kind";
-  const auto last = applied_[layout_.fragment_of(chunk)];
-  if (round == 0 || round > last + window) {
-    return "round " + std::to_string(round) + " of a fragment at round " + std::to_string(last);
-  }
+  if (kind == ChunkKind::result && owner != from && !decided)
+    return "a result of a chunk that it does not own";
   const auto size = quant::encoded_size(codecs_.of(round), layout_.chunk(chunk).size);
   if (message.bytes->size() != size) {
     return "a chunk of " + std::to_string(message.bytes->size()) + " bytes; expected " + std::to_string(size);
@@ -74,22 +256,29 @@ std::optional<std::string> Member::check(MemberIndex from, const ChunkMessage& m
   if (const auto* mine = held(message.key); mine != nullptr && **mine != *message.bytes) {
     return "two different chunks for one place in one round";
   }
+  const auto listed = message.contributors.size();
+  if (kind == ChunkKind::result && !decided && listed > 0 && listed < closing_.least)
+    return "a result of " + std::to_string(listed) + " contributions; at least " +
+           std::to_string(closing_.least) + " are needed";
   return std::nullopt;
 }
 
 std::optional<std::string> Member::receive(MemberIndex from, const ChunkMessage& message) {
+  if (!in_view() || message.view != view_.number) return std::nullopt;
   if (auto problem = check(from, message)) return problem;
-  actions_.push_back(SendAck{from, message.view, message.key});
   const auto& [round, chunk, sender, kind] = message.key;
-  const bool stale = round <= applied_[layout_.fragment_of(chunk)];
-  if (stale || held(message.key) != nullptr) return std::nullopt;  // a repeat: acknowledged again, used once
+  const auto last = applied_[layout_.fragment_of(chunk)].round;
+  if (round > last + window) {  // we lag; it is asked for again when we do not
+    dropped_early_.at(from) = true;
+    return std::nullopt;
+  }
+  actions_.push_back(SendAck{from, message.view, message.key});
+  if (round <= last || held(message.key) != nullptr) return std::nullopt;  // a repeat
   if (kind == ChunkKind::contribution) {
-    // Who contributes has applied the round before, acknowledged or not: so at most one result per peer and
-    // chunk is kept, however often lanes break.
-    unacknowledged_.at(from).erase({round - 1, chunk, self_, ChunkKind::result});
-    gather(from, chunk, round, message.bytes);
+    gather(from, chunk, round, {message.bytes, message.weight});
   } else {
-    keep_result(chunk, round, message.bytes);
+    keep_result(chunk, round,
+                {message.bytes, message.contributors.empty() ? everybody() : message.contributors});
   }
   return std::nullopt;
 }
@@ -98,52 +287,124 @@ void Member::acknowledged(MemberIndex from, ViewNumber view, const ChunkKey& key
   if (view == view_.number && from < unacknowledged_.size()) unacknowledged_[from].erase(key);
 }
 
+void Member::peer_begun(MemberIndex from, ViewNumber view) {
+  if (!in_view() || view != view_.number || from >= unacknowledged_.size()) return;
+  repeat_to(from, [](const ChunkKey&) { return true; });
+}
+
 std::size_t Member::unacknowledged() const {
   std::size_t sum = 0;
   for (const auto& of_peer : unacknowledged_) sum += of_peer.size();
   return sum;
 }
 
-void Member::send(MemberIndex peer, const ChunkKey& key, const SharedBytes& bytes) {
-  unacknowledged_.at(peer).emplace(key, bytes);
-  actions_.push_back(SendChunk{peer, {view_.number, key, bytes}});
-}
-
-void Member::gather(MemberIndex from, ChunkId chunk, Round round, const SharedBytes& bytes) {
-  auto [place, is_new] = gathering_.try_emplace({round, chunk});
-  auto& gathering = place->second;
-  if (is_new) {
-    gathering.by_member.resize(view_.members.size());
-    gathering.missing = view_.members.size();
+std::size_t Member::chunks_held() const {
+  std::size_t sum = own_.size();
+  for (const auto& [place, gathering] : gathering_) {
+    for (const auto& contribution : gathering.by_member) sum += contribution.bytes ? 1 : 0;
   }
-  gathering.by_member.at(from) = bytes;
-  if (--gathering.missing == 0) actions_.push_back(Reduce{chunk, round, gathering.by_member});
+  for (const auto& [place, results] : results_) sum += results.by_chunk.size() - results.missing;
+  return sum;
 }
 
-void Member::keep_result(ChunkId chunk, Round round, const SharedBytes& bytes) {
-  const auto fragment = layout_.fragment_of(chunk);
-  const auto chunks = layout_.chunks_of(fragment);
+void Member::send(MemberIndex peer, const ChunkKey& key, const SharedBytes& bytes, std::uint64_t weight,
+                  std::vector<ReplicaId> contributors) {
+  ChunkMessage message{view_.number, key, bytes, weight, std::move(contributors)};
+  unacknowledged_.at(peer).insert_or_assign(key, message);
+  actions_.push_back(SendChunk{peer, std::move(message)});
+}
+
+// ---- an owner's part ----
+
+void Member::gather(MemberIndex from, ChunkId chunk, Round round, Contribution contribution) {
+  auto& gathering = gathering_.try_emplace({round, chunk}).first->second;
+  gathering.by_member.resize(view_.members.size());
+  auto& place = gathering.by_member.at(from);
+  if (gathering.closed || place.bytes) return;
+  place = std::move(contribution);
+  ++gathering.present;
+  close_if_due(chunk, round, gathering);
+}
+
+/// With all contributions at once: nobody else could make another result of this view. With a quorum only as
+/// long as the coordinator vouches that no other view has begun.
+void Member::close_if_due(ChunkId chunk, Round round, Gathering& gathering) {
+  if (gathering.closed || gathering.present < closing_.least) return;
+  if (gathering.present < view_.members.size()) {
+    if (closing_.quorum == 0 || gathering.present < closing_.quorum) return;
+    if (!gathering.quorum_since) gathering.quorum_since = now_;
+    const bool waited = now_ - *gathering.quorum_since >= closing_.grace;
+    const bool leased = lease_end_ && now_ < *lease_end_;
+    if (!waited || !leased) return;
+  }
+  gathering.closed = true;
+  Reduce job{view_.number, chunk, round, {}, {}};
+  for (const auto& contribution : gathering.by_member) {
+    if (!contribution.bytes) continue;
+    job.contributions.push_back(contribution.bytes);
+    job.weights.push_back(contribution.weight);
+  }
+  actions_.push_back(std::move(job));
+}
+
+void Member::tick(Time now) {
+  now_ = now;
+  if (!in_view() || closing_.quorum == 0) return;
+  for (auto& [place, gathering] : gathering_) close_if_due(place.second, place.first, gathering);
+}
+
+// ---- results ----
+
+Member::Results& Member::results_of(FragmentId fragment, Round round) {
   auto [place, is_new] = results_.try_emplace({round, fragment});
-  auto& results = place->second;
   if (is_new) {
-    results.by_chunk.resize(chunks.size());
-    results.missing = chunks.size();
+    place->second.missing = layout_.chunks_of(fragment).size();
+    place->second.by_chunk.resize(place->second.missing);
   }
-  results.by_chunk.at(chunk - chunks.first) = bytes;
-  if (--results.missing == 0) actions_.push_back(Deliver{fragment, round, results.by_chunk});
+  return place->second;
 }
+
+void Member::keep_result(ChunkId chunk, Round round, Result result) {
+  const auto fragment = layout_.fragment_of(chunk);
+  auto& results = results_of(fragment, round);
+  auto& place = results.by_chunk.at(chunk - layout_.chunks_of(fragment).first);
+  if (place.bytes) return;
+  place = std::move(result);
+  if (--results.missing == 0) deliver(fragment, round, results);
+}
+
+void Member::deliver(FragmentId fragment, Round round, const Results& results) {
+  Deliver out{fragment, round, {}, {}, view_.members.size()};
+  const auto me = ids_.at(self_);
+  for (const auto& result : results.by_chunk) {
+    out.results.push_back(result.bytes);
+    out.included.push_back(std::ranges::find(result.contributors, me) != result.contributors.end());
+    out.contributed = std::min(out.contributed, result.contributors.size());
+  }
+  actions_.push_back(std::move(out));
+}
+
+std::vector<SharedBytes> Member::held(FragmentId fragment, Round round) const {
+  const auto place = results_.find({round, fragment});
+  std::vector<SharedBytes> out(layout_.chunks_of(fragment).size());
+  if (place == results_.end()) return out;
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = place->second.by_chunk[i].bytes;
+  return out;
+}
+
+std::vector<ReplicaId> Member::everybody() const { return ids_; }
 
 const SharedBytes* Member::held(const ChunkKey& key) const {
   if (key.kind == ChunkKind::contribution) {
     const auto place = gathering_.find({key.round, key.chunk});
-    if (place == gathering_.end()) return nullptr;
-    const auto& bytes = place->second.by_member.at(key.sender);
+    if (place == gathering_.end() || key.sender >= place->second.by_member.size()) return nullptr;
+    const auto& bytes = place->second.by_member[key.sender].bytes;
     return bytes ? &bytes : nullptr;
   }
   const auto fragment = layout_.fragment_of(key.chunk);
   const auto place = results_.find({key.round, fragment});
   if (place == results_.end()) return nullptr;
-  const auto& bytes = place->second.by_chunk.at(key.chunk - layout_.chunks_of(fragment).first);
+  const auto& bytes = place->second.by_chunk.at(key.chunk - layout_.chunks_of(fragment).first).bytes;
   return bytes ? &bytes : nullptr;
 }
 

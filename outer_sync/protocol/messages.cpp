@@ -2,9 +2,19 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <string>
 
 namespace isthmus::outer_sync::protocol {
+
+ReplicaId id_of(const MemberInfo& member) {
+  Hasher hasher;
+  hasher.update(member.name).update(std::string_view("\0", 1)).update(member.incarnation);
+  const auto digest = hasher.finish();
+  ReplicaId id = 0;
+  std::memcpy(&id, digest.bytes.data(), sizeof id);
+  return id;
+}
 
 std::vector<MemberIndex> balanced_owners(const FragmentLayout& layout, std::size_t members) {
   std::vector<MemberIndex> owners;

@@ -1,21 +1,31 @@
 #pragma once
-// The coordinator's side: who takes part, the view, the agreed stop, and whether all members still agree. A
-// pure state machine: messages and the time go in, actions come out. No parameter bytes pass through it.
+// The coordinator's side: who takes part, which view is in force, the agreed stop, and whether all members
+// still agree. A pure state machine: messages and the time go in, actions come out. No parameter bytes pass
+// through it. docs/protocol.md has the rules and their reasons.
 
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/outer_sync/protocol/messages.h"
 
 namespace isthmus::outer_sync::protocol {
 
-using Time = std::chrono::microseconds;  ///< since any fixed moment
 using ConnectionId = std::uint64_t;
+
+/// All that a coordinator has to remember beyond its own death: the view that it announced last.
+struct LastView {
+  ViewNumber number = 0;
+  std::vector<MemberInfo> members;
+  Digest token;
+};
 
 struct CoordinatorOptions {
   std::string run;
@@ -23,7 +33,15 @@ struct CoordinatorOptions {
   ConfigItems config;  ///< agreed and live keys that every member must share
   Digest token;        ///< unguessable; members show it to each other
   Time join_timeout{};
-  Time detect_timeout{};
+  Time detect_timeout{};  ///< also how long a lease lasts
+  std::size_t least = 1;  ///< no view is formed with fewer members
+  /// Members may be lost and join in mid-run. Otherwise (the data-parallel baseline) a loss ends the run.
+  bool elastic = true;
+  Round warmup_rounds = 0;  ///< nobody joins before all fragments are past these
+  std::optional<LastView> last;  ///< of a coordinator that came before
+  /// Form a view from whoever is here, although this coordinator knows of none and none of the last one may
+  /// be here. View numbers begin above this one, which must be higher than any that was given before.
+  std::optional<ViewNumber> recover;
 };
 
 struct SendControl {
@@ -38,34 +56,48 @@ struct CloseConnection {
 struct Say {
   std::string text;
 };
+/// To be on disk before anything that follows is sent.
+struct Store {
+  LastView view;
+};
 /// All members' shares of one evaluation are in. `loss` in nats per token.
 struct Evaluated {
   std::uint64_t step;
   double loss;
 };
-/// A heartbeat came in; `members` of the state machine is fresh.
+/// A heartbeat came in or a view began; `members` of the state machine is fresh.
 struct MembersChanged {};
 struct Ended {
   /// `finished` is also how a run ends that was stopped in mid-run; `stopped` is one that had not begun.
   enum class How { finished, stopped, diverged, failed } how;
   std::string reason;  ///< empty when finished
 };
-using CoordinatorAction = std::variant<SendControl, CloseConnection, Say, Evaluated, MembersChanged, Ended>;
+using CoordinatorAction =
+    std::variant<SendControl, CloseConnection, Say, Store, Evaluated, MembersChanged, Ended>;
 
 class Coordinator {
  public:
+  /// What a replica is to the coordinator.
+  enum class Role {
+    joining,   ///< at the start of a run; or takes the state from members
+    ready,     ///< has the state, or had it when it was cut off: the next view may have it
+    member     ///< of the view in force
+  };
   struct MemberStatus {
     ConnectionId connection = 0;
     Hello hello;
+    Role role = Role::joining;
     Time heard{};
-    bool sealed = false, held = false, done = false;
+    Time lease_end{};  ///< until then it may close chunks without others
+    bool admitted = false;  ///< was told whom to take the state from
+    bool answered = false, held = false, done = false;
     Sealed state;
     std::uint64_t held_step = 0;
     Heartbeat heartbeat;
     Done result;
   };
 
-  /// `started`: the join time-out runs from here. The layout comes with the members' Hello: the coordinator
+  /// `started`: the join time-out runs from here. The layout comes with the members' answers: the coordinator
   /// needs no model.
   Coordinator(CoordinatorOptions options, Time started);
 
@@ -76,43 +108,99 @@ class Coordinator {
   void request_stop(const std::string& reason);
 
   [[nodiscard]] std::vector<CoordinatorAction> take_actions() { return std::exchange(actions_, {}); }
-  /// By name, in member order once the view has begun.
+  /// By name, in member order: members of the view, and those that are to join it.
   [[nodiscard]] const std::map<std::string, MemberStatus>& members() const { return members_; }
   [[nodiscard]] bool stopping() const { return stopping_; }
+  /// Members of the view in force; 0 while rounds do not commit.
+  [[nodiscard]] std::size_t participating() const;
+  [[nodiscard]] ViewNumber view() const { return number_; }
 
  private:
-  enum class Phase { joining, sealing, running, ended };
+  enum class Phase {
+    joining,    ///< the first view has not begun
+    running,    ///< a view is in force
+    changing,   ///< a view was announced, members are to seal it
+    suspended,  ///< too few members for a view
+    ended
+  };
 
-  void on_hello(ConnectionId from, Time now, const Hello& hello);
-  void on_message(MemberStatus& member, const ControlMessage& message);
+  void on_hello(ConnectionId from, const Hello& hello);
+  void on_message(const std::string& name, const ControlMessage& message);
   void on_sealed(MemberStatus& member, const Sealed& sealed);
   void on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat);
-  void on_eval(const EvalReport& report);
+  void on_ready(MemberStatus& member);
+  void on_eval(const MemberStatus& member, const EvalReport& report);
   void on_held(MemberStatus& member, const Held& held);
   void on_done(MemberStatus& member, const Done& done);
 
   [[nodiscard]] std::string reason_to_refuse(const Hello& hello) const;
-  void seal();
+  [[nodiscard]] std::string reason_not_to_admit(const Hello& hello) const;
+  [[nodiscard]] bool take_over_from(const Hello& hello);
+  void come_back(MemberStatus& member);
+  void admit(MemberStatus& member);
+  void admit_waiting();
+  [[nodiscard]] std::vector<MemberInfo> donors() const;
+  [[nodiscard]] bool able(const MemberStatus& member) const;
+
+  void seal_first_view();
+  void begin_first_view();
+  void go_on_after_first_view();
+  [[nodiscard]] std::string initial_disagreement() const;
+
+  void change_view(const std::string& why);
+  void suspend(const std::string& why);
+  void drop_silent_answers();
   void begin_view();
-  [[nodiscard]] std::string disagreement() const;
+  void announce(NewView message);
+  [[nodiscard]] std::size_t unanswered() const;
+  [[nodiscard]] bool leases_are_out() const;
+  [[nodiscard]] bool has_heir() const;
+  [[nodiscard]] bool nobody_has_begun() const;
+
   void check_chains(const MemberStatus& member);
+  void check_links(const MemberStatus& member);
+  void check_lag();
+  void bar(const std::string& name);
+  void displace(const std::string& name, const std::string& reason);
+  void settle_evaluations();
+  void settle_stop();
+  void finish_if_all_done();
   void finish();
-  /// A member is gone: its place is free again while others are still joining; later the run fails.
-  void lose(const MemberStatus& member, const std::string& how);
+  /// A replica is gone: its place is free again while others are still joining; later the view changes.
+  void lose(const std::string& name, const std::string& how);
   void end(Ended::How how, const std::string& reason);
+  void say(std::string text);
+  void close(ConnectionId connection);
   void send(const MemberStatus& member, ControlMessage message);
   void broadcast(const ControlMessage& message);
-  [[nodiscard]] MemberStatus* find(ConnectionId connection);
+  [[nodiscard]] std::uint16_t free_slot(const std::string& name) const;
+  [[nodiscard]] std::string name_of(ConnectionId connection) const;
+  [[nodiscard]] std::string names(Role role) const;
+  template <class Select>
+  [[nodiscard]] std::size_t count(Select select) const;
+  [[nodiscard]] std::size_t count(Role role) const;
 
   CoordinatorOptions options_;
-  Time started_;
+  Time started_, now_;
   Phase phase_ = Phase::joining;
-  bool stopping_ = false;
+  ViewNumber number_ = 0;  ///< highest announced
+  std::optional<FragmentLayout> layout_;
+  bool stopping_ = false, ending_ = false;  ///< asked to stop; somebody has reached the last step
   std::map<std::string, MemberStatus> members_;
+  std::map<std::string, std::uint16_t> slots_;  ///< of all names that were ever members
+  Time change_began_{};
+  std::vector<Time> foreign_leases_;  ///< of those that are gone, or were given by a coordinator before us
+  std::optional<Time> nobody_since_;
+  /// Who has no connection to another member is left out for a while, longer each time: views with both would
+  /// stall again and again.
+  struct Bar {
+    Time until{}, length{};
+  };
+  std::map<std::string, Bar> barred_;
   struct Evaluation {
     double sum_nats = 0;
     std::uint64_t tokens = 0;
-    std::size_t reports = 0;
+    std::vector<std::string> by;
   };
   std::map<std::uint64_t, Evaluation> evaluations_;
   struct ChainPoint {
@@ -120,6 +208,7 @@ class Coordinator {
     std::string by;
   };
   std::map<std::size_t, std::map<Round, ChainPoint>> chains_;  ///< by fragment, the newest rounds reported
+  std::set<ConnectionId> closing_;
   std::vector<CoordinatorAction> actions_;
 };
 

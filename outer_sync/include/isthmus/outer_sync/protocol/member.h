@@ -1,11 +1,13 @@
 #pragma once
-// One member's side of the rounds, as a pure state machine: calls go in, actions come out of `take_actions`.
-// It opens no socket, reads no clock and does no arithmetic on parameters; whoever drives it sends, reduces
-// and delivers.
+// One member's side of the rounds and of view changes, as a pure state machine: calls go in, actions come out
+// of `take_actions`. It opens no socket, reads no clock and does no arithmetic on parameters; whoever drives
+// it sends, reduces and delivers. docs/protocol.md has the rules and their reasons.
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -15,6 +17,8 @@
 #include "isthmus/quant/codec.h"
 
 namespace isthmus::outer_sync::protocol {
+
+using Time = std::chrono::microseconds;  ///< since any fixed moment; of one clock that never stands still
 
 /// How the chunks of a round are encoded: the first `warmup_rounds` of every fragment carry gradients.
 struct CodecPlan {
@@ -29,7 +33,14 @@ struct CodecPlan {
   }
 };
 
-/// Send to `peer`, and again whenever a link to it comes up, until it is acknowledged.
+/// When an owner may close a chunk.
+struct ClosingRule {
+  std::size_t least = 1;   ///< contributions, always
+  std::size_t quorum = 0;  ///< contributions that are enough after `grace`; 0: only all of the view's members
+  Time grace{};
+};
+
+/// Send to `peer`, and again whenever `repeat_to` asks for it, until it is acknowledged.
 struct SendChunk {
   MemberIndex peer;
   ChunkMessage message;
@@ -39,79 +50,172 @@ struct SendAck {
   ViewNumber view;
   ChunkKey key;
 };
-/// All contributions are here, in member order: decode, add, divide, encode; answer with `reduced`.
+/// Tell the peer that this view has begun here, so that it repeats what came before that.
+struct SendBegun {
+  MemberIndex peer;
+  ViewNumber view;
+};
+/// Contributions are here, in member order: decode, add by weight, divide, encode; answer with `reduced`.
 struct Reduce {
+  ViewNumber view;
   ChunkId chunk;
   Round round;
   std::vector<SharedBytes> contributions;
+  std::vector<std::uint64_t> weights;
+};
+/// What the owner carries of this chunk's encoding is void: a result of it was dropped, or another owns it.
+struct ForgetResidual {
+  ChunkId chunk;
 };
 /// All results of a round are here, in chunk order.
 struct Deliver {
   FragmentId fragment;
   Round round;
   std::vector<SharedBytes> results;
+  std::vector<bool> included;   ///< by chunk: whether this member's contribution is in it
+  std::size_t contributed = 0;  ///< members in the chunk that has the fewest
 };
-using MemberAction = std::variant<SendChunk, SendAck, Reduce, Deliver>;
+/// A round that was delivered and has not been applied is void.
+struct Retract {
+  FragmentId fragment;
+  Round round;
+};
+using MemberAction =
+    std::variant<SendChunk, SendAck, SendBegun, Reduce, ForgetResidual, Deliver, Retract>;
 
 class Member {
  public:
-  /// `applied`: last applied round of each fragment (zeros at a fresh start). The layout must outlive the
-  /// member.
-  Member(const FragmentLayout& layout, CodecPlan codecs, std::vector<Round> applied);
+  /// `fragments`: where this replica stands. The layout must outlive the member.
+  Member(const FragmentLayout& layout, CodecPlan codecs, ClosingRule closing,
+         std::vector<FragmentState> fragments);
 
-  /// Begins a view. Requires that `self` is in it and its number is higher than any before.
-  void activate(View view, MemberIndex self);
+  // ---- views ----
+
+  /// Promises to know no view before this one. Empty if a higher one has been sealed already.
+  [[nodiscard]] std::optional<Sealed> seal(ViewNumber view);
+  /// Highest view sealed.
+  [[nodiscard]] ViewNumber sealed() const { return sealed_; }
+  enum class Entry {
+    begun,
+    displaced,  ///< this member's rounds are not those of the run: it must take the state from others
+    ignored     ///< it has sealed another view since
+  };
+  /// Begins a view. Requires `fits(view)`, and that nothing that was delivered is being applied meanwhile.
+  [[nodiscard]] Entry activate(const NewView& message, MemberIndex self);
+  /// Whether a message from the network is a view of this layout with `self` in it.
+  [[nodiscard]] bool fits(const NewView& message, MemberIndex self) const;
   [[nodiscard]] const View& view() const { return view_; }
+  [[nodiscard]] MemberIndex self() const { return self_; }
+  /// Between a seal and the view it was for nothing is produced and nothing accepted.
+  [[nodiscard]] bool in_view() const { return view_.number > 0 && view_.number == sealed_; }
 
-  /// This member's own encoded chunk, once per round. Rounds of a fragment are contributed in order.
-  void contribute(ChunkId chunk, Round round, const SharedBytes& bytes);
+  // ---- rounds ----
+
+  /// This member's own encoded chunk, once per round, also between views. `weight`: tokens behind it.
+  void contribute(ChunkId chunk, Round round, const SharedBytes& bytes, std::uint64_t weight);
   /// The answer to a Reduce.
-  void reduced(ChunkId chunk, Round round, const SharedBytes& bytes);
-  /// The round is in the global parameters here: what was kept for it may be forgotten.
-  void applied(FragmentId fragment, Round round);
+  void reduced(ViewNumber view, ChunkId chunk, Round round, const SharedBytes& bytes);
+  /// The round is in the global parameters here.
+  void applied(FragmentId fragment, Round round, const Digest& chain);
+  [[nodiscard]] const std::vector<FragmentState>& fragments() const { return applied_; }
+  /// Results of a round as far as they are here and remembered, null where not.
+  [[nodiscard]] std::vector<SharedBytes> held(FragmentId fragment, Round round) const;
 
-  /// A chunk from a peer. Returns why the peer breaks the protocol, in which case nothing was changed.
+  /// A chunk from a peer of the view. Returns why the peer breaks the protocol, in which case nothing was
+  /// changed. What belongs to another view is dropped without a word.
   [[nodiscard]] std::optional<std::string> receive(MemberIndex from, const ChunkMessage& message);
   void acknowledged(MemberIndex from, ViewNumber view, const ChunkKey& key);
+  /// The peer's view has begun: what was sent before that, it dropped.
+  void peer_begun(MemberIndex from, ViewNumber view);
   /// A new connection to the peer: repeats what it has not acknowledged and `mine` selects (all of it by
   /// default).
   template <class Selects>
   void repeat_to(MemberIndex peer, Selects mine) {
-    for (const auto& [key, bytes] : unacknowledged_.at(peer)) {
-      if (mine(key)) actions_.push_back(SendChunk{peer, {view_.number, key, bytes}});
+    for (const auto& [key, message] : unacknowledged_.at(peer)) {
+      if (mine(key)) actions_.push_back(SendChunk{peer, message});
     }
   }
+
+  // ---- time, and what the coordinator says of the others ----
+
+  /// Closes chunks that have a quorum and whose grace is over, if there is a lease.
+  void tick(Time now);
+  void lease_until(Time end) { lease_end_ = end; }
+  /// By fragment: rounds that all members of the view have applied.
+  void lowest_applied(const std::vector<Round>& lowest);
 
   [[nodiscard]] std::vector<MemberAction> take_actions() { return std::exchange(actions_, {}); }
   /// Chunks sent and not yet acknowledged, all peers.
   [[nodiscard]] std::size_t unacknowledged() const;
-  /// A round further ahead than this of the last applied one cannot exist: its contributor would have needed
-  /// ours.
-  static constexpr Round window = 2;
+  /// Encoded chunks in memory here: own, others' and results.
+  [[nodiscard]] std::size_t chunks_held() const;
+  /// A member of the view that lags further than this is taken out of it.
+  static constexpr Round max_lag = 2;
+  /// Rounds after the last applied one of which chunks are taken.
+  static constexpr Round window = max_lag + 1;
+  /// Applied rounds whose results are kept in any case: for those who come back after a short absence.
+  static constexpr Round always_kept = 2;
+  static constexpr Round most_kept = always_kept + max_lag;
+  /// Chain hashes of so many rounds of each fragment are remembered.
+  static constexpr std::size_t history_length = 16;
 
  private:
+  struct Contribution {
+    SharedBytes bytes;
+    std::uint64_t weight = 0;
+  };
   struct Gathering {
-    std::vector<SharedBytes> by_member;
-    std::size_t missing = 0;
+    std::vector<Contribution> by_member;
+    std::size_t present = 0;
+    std::optional<Time> quorum_since;
+    bool closed = false;
+  };
+  struct Result {
+    SharedBytes bytes;
+    std::vector<ReplicaId> contributors;
   };
   struct Results {
-    std::vector<SharedBytes> by_chunk;
+    std::vector<Result> by_chunk;
     std::size_t missing = 0;
   };
+  using Place = std::pair<Round, ChunkId>;
+
   [[nodiscard]] std::optional<std::string> check(MemberIndex from, const ChunkMessage& message) const;
-  void send(MemberIndex peer, const ChunkKey& key, const SharedBytes& bytes);
-  void gather(MemberIndex from, ChunkId chunk, Round round, const SharedBytes& bytes);
-  void keep_result(ChunkId chunk, Round round, const SharedBytes& bytes);
+  [[nodiscard]] bool is_of_the_run(const NewView& message) const;
+  void discard_unapplied();
+  void forget_residuals(const View& next, MemberIndex next_self);
+  void push_fixed(const NewView& message);
+  void contribute_again();
+  void send(MemberIndex peer, const ChunkKey& key, const SharedBytes& bytes, std::uint64_t weight,
+            std::vector<ReplicaId> contributors);
+  void send_contribution(ChunkId chunk, Round round, const Contribution& own);
+  void gather(MemberIndex from, ChunkId chunk, Round round, Contribution contribution);
+  void close_if_due(ChunkId chunk, Round round, Gathering& gathering);
+  void keep_result(ChunkId chunk, Round round, Result result);
+  void deliver(FragmentId fragment, Round round, const Results& results);
+  void forget(FragmentId fragment);
+  [[nodiscard]] std::vector<ReplicaId> everybody() const;
   [[nodiscard]] const SharedBytes* held(const ChunkKey& key) const;
+  [[nodiscard]] Results& results_of(FragmentId fragment, Round round);
 
   const FragmentLayout& layout_;
   CodecPlan codecs_;
-  std::vector<Round> applied_;
+  ClosingRule closing_;
+  std::vector<FragmentState> applied_;
+  std::vector<std::vector<FragmentState>> history_;  ///< by fragment, oldest first, the last applied excluded
+  ViewNumber sealed_ = 0;
   View view_;
+  std::vector<ReplicaId> ids_;  ///< of the view's members
   MemberIndex self_ = 0;
-  std::map<std::pair<Round, ChunkId>, Gathering> gathering_;     ///< of chunks owned here
-  std::map<std::pair<Round, FragmentId>, Results> results_;      ///< of rounds not yet applied here
-  std::vector<std::map<ChunkKey, SharedBytes>> unacknowledged_;  ///< by peer
+  Time now_{};
+  std::optional<Time> lease_end_;
+  std::vector<Round> lowest_;                                    ///< by fragment, of all members of the view
+  std::set<Place> fixed_;                                        ///< decided before this view began
+  std::map<Place, Contribution> own_;                            ///< of rounds not yet applied here
+  std::map<Place, Gathering> gathering_;                         ///< of chunks owned here
+  std::map<std::pair<Round, FragmentId>, Results> results_;      ///< of rounds not applied, and the last ones that are
+  std::vector<std::map<ChunkKey, ChunkMessage>> unacknowledged_;  ///< by peer
+  std::vector<bool> dropped_early_;  ///< by peer: sent chunks of rounds too far ahead, to be sent again
   std::vector<MemberAction> actions_;
 };
 

@@ -18,7 +18,7 @@
 namespace isthmus::outer_sync::protocol {
 
 /// Grows whenever a message changes its form or meaning; members with another one are refused by name.
-inline constexpr std::uint32_t protocol_version = 2;
+inline constexpr std::uint32_t protocol_version = 3;
 /// Grows whenever encoded bytes or agreed arithmetic change their bits.
 inline constexpr std::uint32_t numerics_version = 2;
 
@@ -26,6 +26,8 @@ using Round = std::uint64_t;        ///< of one fragment, from 1; 0 is the initi
 using MemberIndex = std::uint16_t;  ///< position in the view's member list
 using ViewNumber = std::uint64_t;
 using SharedBytes = std::shared_ptr<const Bytes>;
+/// Who somebody is over all views: a replica that comes back after a crash is another one.
+using ReplicaId = std::uint64_t;
 
 // ---- views ----
 
@@ -33,11 +35,14 @@ struct MemberInfo {
   std::string name;
   std::uint64_t incarnation = 0;  ///< grows at every start of this replica
   std::string address;            ///< HOST:PORT that peers dial
+  std::uint16_t slot = 0;         ///< its share of the training data; stays with the name for the whole run
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(name, incarnation, address);
+    ar(name, incarnation, address, slot);
   }
 };
+/// First 8 bytes of SHA-256(name, a zero byte, incarnation).
+[[nodiscard]] ReplicaId id_of(const MemberInfo& member);
 
 struct View {
   ViewNumber number = 0;
@@ -69,6 +74,8 @@ struct ChunkMessage {
   ViewNumber view = 0;
   ChunkKey key;
   SharedBytes bytes;
+  std::uint64_t weight = 0;             ///< of a contribution: the tokens behind it
+  std::vector<ReplicaId> contributors;  ///< of a result; empty: all members of the view
 };
 
 // ---- control ----
@@ -85,7 +92,38 @@ struct FragmentState {
   }
 };
 
-/// member -> coordinator, first message.
+/// Which chunks of a fragment: one bit for each, from the lowest.
+class ChunkSet {
+ public:
+  ChunkSet() = default;
+  explicit ChunkSet(std::size_t chunks) : bits_((chunks + 7) / 8, 0) {}
+  void add(std::size_t i) { bits_.at(i / 8) |= static_cast<std::uint8_t>(1U << (i % 8)); }
+  /// Also false for a chunk that the set, as it came from the network, has no bit for.
+  [[nodiscard]] bool has(std::size_t i) const {
+    return i / 8 < bits_.size() && ((bits_[i / 8] >> (i % 8)) & 1U) != 0;
+  }
+  [[nodiscard]] bool fits(std::size_t chunks) const { return bits_.size() == (chunks + 7) / 8; }
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(bits_);
+  }
+
+ private:
+  std::vector<std::uint8_t> bits_;
+};
+
+/// Results of one round that a member has, applied or not.
+struct HeldResults {
+  FragmentId fragment = 0;
+  Round round = 0;
+  ChunkSet chunks;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(fragment, round, chunks);
+  }
+};
+
+/// member -> coordinator, first message, and again on every new connection.
 struct Hello {
   std::uint32_t protocol = protocol_version;
   std::uint32_t numerics = numerics_version;
@@ -97,9 +135,14 @@ struct Hello {
   Digest tokenizer;  ///< vocabulary
   bool resume = false;
   std::vector<std::uint64_t> checkpoints;  ///< steps this member could resume from
+  ViewNumber sealed = 0;                   ///< highest view that this member has sealed
+  ViewNumber activated = 0;                ///< highest view that has begun for it; 0: it is fresh
+  Digest token;                            ///< of the run, where it has been in one
+  bool done = false;                       ///< it has said Done already
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(protocol, numerics, run, member, build, config, model, tokenizer, resume, checkpoints);
+    ar(protocol, numerics, run, member, build, config, model, tokenizer, resume, checkpoints, sealed,
+       activated, token, done);
   }
 };
 
@@ -123,34 +166,61 @@ struct Seal {
   }
 };
 
-/// member -> coordinator: where this member stands.
+/// member -> coordinator: from here on I know no view before `view`. Where this member stands.
 struct Sealed {
   ViewNumber view = 0;
+  ViewNumber activated = 0;   ///< highest view that has begun here; 0: none yet
   std::vector<Range> layout;  ///< fragments of the flat buffer
   std::uint64_t chunk_elements = 0;
   std::vector<FragmentState> fragments;
-  Digest parameters;  ///< of the global parameters
+  /// By fragment: the rounds before the last applied one, oldest first, as far as they are remembered.
+  std::vector<std::vector<FragmentState>> history;
+  std::vector<HeldResults> held;
+  std::uint64_t step = 0;  ///< agreed step
+  Digest parameters;       ///< of the global parameters; before the first view only
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(view, layout, chunk_elements, fragments, parameters);
+    ar(view, activated, layout, chunk_elements, fragments, history, held, step, parameters);
   }
 };
 
-/// coordinator -> member: the view begins. `token` is what members of this run show each other on bulk
-/// connections.
-struct NewView {
-  View view;
-  Digest token;
+/// Results of one round that are decided, and who of the view's members has them.
+struct FixedRound {
+  FragmentId fragment = 0;
+  Round round = 0;
+  std::vector<std::pair<MemberIndex, ChunkSet>> holders;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(view, token);
+    ar(fragment, round, holders);
+  }
+};
+
+/// coordinator -> member: the view begins.
+struct NewView {
+  View view;
+  Digest token;              ///< what members of this run show each other on bulk connections
+  ViewNumber reference = 0;  ///< the view whose members' chains are the run's history
+  std::uint64_t step = 0;    ///< agreed step of the foremost of them
+  /// By fragment: the newest round that any of them has applied, and rounds before it, oldest first.
+  std::vector<std::vector<FragmentState>> chains;
+  std::vector<FixedRound> fixed;
+  /// By member, then fragment: last applied round, as it was when the member sealed.
+  std::vector<std::vector<Round>> applied;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(view, token, reference, step, chains, fixed, applied);
   }
 };
 
 /// member -> coordinator, every `network.heartbeat` from its hello on, so that silence is noticed while
 /// members join and load too.
 struct Heartbeat {
-  std::uint64_t step = 0;
+  std::uint64_t number = 0;  ///< comes back in the reply
+  ViewNumber view = 0;       ///< highest that has begun here
+  std::uint64_t step = 0;    ///< agreed step
+  bool frozen = false;       ///< rounds do not commit: trains on locally
+  std::uint16_t contributed = 0;  ///< members that are in the round applied last
+  std::vector<ReplicaId> lost;    ///< members of the view to whom there is no connection
   double loss = 0;               ///< nats per token, last step
   double tokens_per_second = 0;  ///< since the last heartbeat
   double utilization = 0;        ///< 0..1 since the start
@@ -159,16 +229,21 @@ struct Heartbeat {
   std::vector<std::pair<Round, std::uint64_t>> fragments;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(step, loss, tokens_per_second, utilization, bytes_sent, fragments);
+    ar(number, view, step, frozen, contributed, lost, loss, tokens_per_second, utilization, bytes_sent,
+       fragments);
   }
 };
 
-/// coordinator -> member: heard you.
+/// coordinator -> member: heard you. If `view` is the one that the member is in, it holds a lease, counted
+/// from when it sent that heartbeat: until that ends no other view begins without it.
 struct HeartbeatReply {
-  ViewNumber view = 0;
+  ViewNumber view = 0;  ///< 0: none is in force
+  std::uint64_t number = 0;
+  std::vector<Round> lowest;  ///< by fragment: applied by all members of the view
+  std::vector<Round> newest;  ///< by fragment: applied by any of them
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(view);
+    ar(view, number, lowest, newest);
   }
 };
 
@@ -262,10 +337,47 @@ struct Abort {
   }
 };
 
+/// coordinator -> one that has no state of this run: take it from these members; say Ready when you have it.
+struct Admitted {
+  Digest token;
+  std::vector<MemberInfo> donors;
+  std::uint64_t step = 0;  ///< agreed step of the foremost
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(token, donors, step);
+  }
+};
+
+/// member -> coordinator: I am within one round of the others everywhere.
+struct Ready {
+  template <class Archive>
+  void serialize(Archive&) {}
+};
+
+/// coordinator -> member: your rounds are not this run's, or too far behind: take the state from others.
+/// member -> coordinator: I found that out myself.
+struct Displaced {
+  std::string reason;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(reason);
+  }
+};
+
+/// coordinator -> member: rounds do not commit for now, and why.
+struct Suspended {
+  std::string reason;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(reason);
+  }
+};
+
 /// The order is the wire's tag: append only.
 using ControlMessage =
     std::variant<Hello, Refused, Seal, Sealed, NewView, Heartbeat, HeartbeatReply, EvalReport, Announce,
-                 StopRequest, Hold, Held, StopAt, Done, Finished, Leave, Abort>;
+                 StopRequest, Hold, Held, StopAt, Done, Finished, Leave, Abort, Admitted, Ready, Displaced,
+                 Suspended>;
 
 [[nodiscard]] Bytes encode(const ControlMessage& message);
 /// Throws Error(network) for an unknown tag or a malformed body.

@@ -1,0 +1,180 @@
+#include "isthmus/outer_sync/protocol/view_change.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace isthmus::outer_sync::protocol {
+namespace {
+
+ViewNumber reference_of(std::span<const SealedMember> members) {
+  ViewNumber highest = 0;
+  for (const auto& member : members) highest = std::max(highest, member.sealed.activated);
+  return highest;
+}
+
+/// Last applied round and those before it, oldest first.
+std::vector<FragmentState> chain_of(const Sealed& sealed, FragmentId p) {
+  auto chain = sealed.history[p];
+  chain.push_back(sealed.fragments[p]);
+  return chain;
+}
+
+/// Whose rounds and results count: the members of the highest view that has begun anywhere.
+class Reference {
+ public:
+  Reference(const FragmentLayout& layout, std::span<const SealedMember> members, ViewNumber view)
+      : layout_(layout), view_(view), chains_(layout.fragment_count()) {
+    for (const auto& member : members) {
+      if (!contains(member)) continue;
+      step_ = std::max(step_, member.sealed.step);
+      for (FragmentId p = 0; p < layout.fragment_count(); ++p) {
+        if (chains_[p].empty() || member.sealed.fragments[p].round > newest(p))
+          chains_[p] = chain_of(member.sealed, p);
+      }
+      for (const auto& held : member.sealed.held) gather(held);
+    }
+  }
+
+  [[nodiscard]] bool contains(const SealedMember& member) const { return member.sealed.activated == view_; }
+  [[nodiscard]] ViewNumber view() const { return view_; }
+  [[nodiscard]] std::uint64_t step() const { return step_; }
+  [[nodiscard]] Round newest(FragmentId p) const { return chains_[p].back().round; }
+  [[nodiscard]] const std::vector<std::vector<FragmentState>>& chains() const { return chains_; }
+
+  /// Why a member cannot go on from where it is; empty if it can.
+  [[nodiscard]] std::string obstacle(const SealedMember& member) const {
+    for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+      if (chains_[p].empty()) return "nobody of the run is here";
+      const auto& own = member.sealed.fragments[p];
+      const auto where = " of fragment " + std::to_string(p);
+      if (!contains(member) && std::ranges::find(chains_[p], own) == chains_[p].end()) {
+        return "its round " + std::to_string(own.round) + where + " is not one of the run's (which is at " +
+               std::to_string(newest(p)) + ")";
+      }
+      for (auto r = own.round + 1; r <= newest(p); ++r) {
+        if (!complete(p, r)) return "nobody keeps the results of round " + std::to_string(r) + where;
+      }
+    }
+    return {};
+  }
+
+ private:
+  void gather(const HeldResults& held) {
+    auto [place, is_new] = held_.try_emplace({held.fragment, held.round});
+    const auto chunks = layout_.chunks_of(held.fragment).size();
+    place->second.resize(chunks, false);
+    for (std::size_t i = 0; i < chunks; ++i) place->second[i] = place->second[i] || held.chunks.has(i);
+  }
+  [[nodiscard]] bool complete(FragmentId p, Round r) const {
+    const auto place = held_.find({p, r});
+    return place != held_.end() && std::ranges::all_of(place->second, [](bool has) { return has; });
+  }
+
+  const FragmentLayout& layout_;
+  ViewNumber view_;
+  std::uint64_t step_ = 0;
+  std::vector<std::vector<FragmentState>> chains_;  ///< by fragment, of whoever has come furthest
+  std::map<std::pair<FragmentId, Round>, std::vector<bool>> held_;
+};
+
+/// Everything that any of the reference holds is decided; rounds that all have applied need no mention.
+std::vector<FixedRound> fixed_rounds(const Reference& reference, std::span<const SealedMember> members) {
+  std::map<std::pair<FragmentId, Round>, FixedRound> rounds;
+  for (std::size_t m = 0; m < members.size(); ++m) {
+    if (!reference.contains(members[m])) continue;
+    for (const auto& held : members[m].sealed.held) {
+      auto& fixed = rounds[{held.fragment, held.round}];
+      fixed.fragment = held.fragment;
+      fixed.round = held.round;
+      fixed.holders.emplace_back(static_cast<MemberIndex>(m), held.chunks);
+    }
+  }
+  std::vector<FixedRound> out;
+  for (auto& [place, fixed] : rounds) {
+    const auto applied = [&](const SealedMember& member) {
+      return member.sealed.fragments[place.first].round >= place.second;
+    };
+    if (!std::ranges::all_of(members, applied)) out.push_back(std::move(fixed));
+  }
+  return out;
+}
+
+void fill_in(NewView& message, const FragmentLayout& layout, const Reference& reference,
+             std::span<const SealedMember> members) {
+  message.reference = reference.view();
+  message.step = reference.step();
+  message.chains = reference.chains();
+  message.fixed = fixed_rounds(reference, members);
+  for (const auto& member : members) {
+    message.view.members.push_back(member.info);
+    auto& applied = message.applied.emplace_back();
+    for (const auto& fragment : member.sealed.fragments) applied.push_back(fragment.round);
+  }
+  message.view.owners = balanced_owners(layout, members.size());
+}
+
+}  // namespace
+
+ViewPlan plan_view(const FragmentLayout& layout, std::span<const SealedMember> members) {
+  ViewPlan plan;
+  std::vector<SealedMember> able(members.begin(), members.end());
+  const auto view = reference_of(members);
+  // Whoever has to take the state from others brings no results into the view, so what the rest can go on
+  // from is asked once more.
+  for (;;) {
+    const Reference reference(layout, able, view);
+    std::vector<SealedMember> rest;
+    for (auto& member : able) {
+      if (auto obstacle = reference.obstacle(member); !obstacle.empty()) {
+        plan.displaced.push_back({member.info.name, std::move(obstacle)});
+      } else {
+        rest.push_back(std::move(member));
+      }
+    }
+    const bool settled = rest.size() == able.size();
+    able = std::move(rest);
+    if (able.empty() || std::ranges::none_of(able, [&](const auto& member) { return reference.contains(member); }))
+      return plan;
+    if (!settled) continue;
+    fill_in(plan.message, layout, reference, able);
+    return plan;
+  }
+}
+
+bool answer_fits(const FragmentLayout& layout, const Sealed& sealed) {
+  if (sealed.fragments.size() != layout.fragment_count() ||
+      sealed.history.size() != layout.fragment_count())
+    return false;
+  for (FragmentId p = 0; p < layout.fragment_count(); ++p) {
+    const auto chain = chain_of(sealed, p);
+    for (std::size_t i = 1; i < chain.size(); ++i) {
+      if (chain[i].round != chain[i - 1].round + 1) return false;
+    }
+  }
+  std::set<std::pair<FragmentId, Round>> seen;
+  return std::ranges::all_of(sealed.held, [&](const HeldResults& held) {
+    return held.fragment < layout.fragment_count() &&
+           held.chunks.fits(layout.chunks_of(held.fragment).size()) &&
+           seen.insert({held.fragment, held.round}).second;
+  });
+}
+
+std::string disagreement(const FragmentLayout& layout, std::span<const SealedMember> members) {
+  const auto reference = reference_of(members);
+  for (FragmentId p = 0; p < layout.fragment_count(); ++p) {
+    std::map<Round, std::pair<Digest, std::string>> points;
+    for (const auto& member : members) {
+      if (member.sealed.activated != reference) continue;
+      for (const auto& state : chain_of(member.sealed, p)) {
+        const auto [place, is_new] = points.try_emplace(state.round, state.chain, member.info.name);
+        if (is_new || place->second.first == state.chain) continue;
+        return "chain hashes of " + member.info.name + " and " + place->second.second + " differ at round " +
+               std::to_string(state.round) + " of fragment " + std::to_string(p);
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace isthmus::outer_sync::protocol

@@ -1,0 +1,1019 @@
+#include "world.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+namespace isthmus::outer_sync::protocol {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr Time longest_delay = 30ms;
+constexpr Time heartbeat = 100ms;
+constexpr Time detect_timeout = 500ms;
+constexpr Time tick_every = 25ms;
+constexpr Time redial_after = 60ms;
+constexpr Time fault_time = 6s;
+constexpr Time calm_time = 16s;
+constexpr Time longest_view_change = 4s;
+constexpr Round rounds_in_calm = 3;
+
+std::uint64_t prefix_of(const Digest& digest) {
+  std::uint64_t prefix = 0;
+  for (int i = 7; i >= 0; --i) prefix = prefix << 8 | digest.bytes.at(static_cast<std::size_t>(i));
+  return prefix;
+}
+
+}  // namespace
+
+World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
+  members_ = 2 + chance(3);
+  lanes_ = 1 + chance(2);
+  disturbances_ = chance(14);
+  std::vector<Range> fragments;
+  std::uint64_t begin = 0;
+  for (auto p = 1 + chance(2); p > 0; --p) {
+    fragments.push_back({begin, 1 + chance(32)});
+    begin = fragments.back().end();
+  }
+  layout_ = FragmentLayout(std::move(fragments), 16);
+  codecs_ = {.codec = {quant::CodecKind::fp32}, .warmup_codec = {quant::CodecKind::fp32}};
+  options_ = {.run = "simulated",
+              .replicas = members_,
+              .config = {},
+              .token = {},
+              .join_timeout = 60s,
+              .detect_timeout = detect_timeout,
+              .least = 1 + chance(2),
+              .elastic = true,
+              .warmup_rounds = 0,
+              .last = {},
+              .recover = {}};
+  closing_ = {.least = options_.least, .quorum = 0, .grace = Time(chance(300'000))};
+  if (chance(2) == 0) closing_.quorum = std::max<std::size_t>(options_.least, 1 + chance(members_));
+  options_.least = closing_.least = std::max(closing_.least, closing_.quorum);
+  processes_.resize(members_);
+  for (NodeId m = 0; m < members_; ++m) processes_[m].id = m;
+}
+
+std::string World::describe() const {
+  return "seed " + std::to_string(seed_) + ": " + std::to_string(members_) + " members, at least " +
+         std::to_string(options_.least) + ", quorum " + std::to_string(closing_.quorum) + ", " +
+         std::to_string(layout_.fragment_count()) + " fragments in " + std::to_string(layout_.chunk_count()) +
+         " chunks, " + std::to_string(lanes_) + " lanes, " + std::to_string(disturbances_) + " disturbances";
+}
+
+std::string World::run() {
+  start_coordinator(false);
+  for (NodeId m = 0; m < members_; ++m) at(some(200ms), [this, m] { start(m); });
+  for (std::size_t i = 0; i < disturbances_; ++i) at(300ms + some(fault_time), [this] { disturb(); });
+  calm_from_ = 300ms + fault_time + 3s;
+  end_ = calm_from_ + calm_time;
+  at(calm_from_, [this] { heal(); });
+  at(end_, [this] { check_end(); });
+  while (!events_.empty() && problem_.empty() && events_.top().time <= end_ + longest_view_change) {
+    const auto event = events_.top();
+    events_.pop();
+    now_ = event.time;
+    event.happen();
+    if (over_) break;
+  }
+  return problem_;
+}
+
+void World::at(Time delay, std::function<void()> event) {
+  events_.push({now_ + std::max(delay, Time(1)), order_++, std::move(event)});
+}
+
+/// Something that the process does or hears, unless it has died meanwhile; later, if it stands still.
+void World::in(Process& process, Time delay, std::function<void()> event) {
+  at(delay, [this, &process, life = process.life, event = std::move(event)] {
+    if (!process.alive || process.life != life) return;
+    if (process.stopped) {
+      process.backlog.push_back(event);
+    } else {
+      event();
+    }
+  });
+}
+
+void World::fail(const std::string& what) {
+  if (!problem_.empty()) return;
+  problem_ = "at " + std::to_string(now_.count() / 1000) + " ms: " + what;
+  tell(what);
+}
+
+void World::tell(const std::string& what) {
+  if (!telling_) return;
+  auto time = std::to_string(now_.count() / 1000);
+  time.insert(0, time.size() < 6 ? 6 - time.size() : 0, ' ');
+  story_.push_back(time + " ms  " + what);
+}
+
+// ---- the network ----
+
+World::LinkPtr World::connect(NodeId a, NodeId b) {
+  auto link = std::make_shared<Link>();
+  link->a = a;
+  link->b = b;
+  std::erase_if(links_, [](const auto& weak) { return weak.expired(); });
+  links_.push_back(link);
+  return link;
+}
+
+/// What is cut stalls, as TCP does; what is broken is lost from some moment on.
+void World::transmit(const LinkPtr& link, NodeId from, std::function<void()> arrive) {
+  if (!link || !link->open) return;
+  const int way = link->a == from ? 0 : 1;
+  const auto to = way == 0 ? link->b : link->a;
+  if (cut(from, to) || !link->stalled[way].empty()) {
+    link->stalled[way].push_back(std::move(arrive));
+    return;
+  }
+  const auto arrival = std::max(now_ + 1ms + some(longest_delay), link->last_arrival[way] + Time(1));
+  link->last_arrival[way] = arrival;
+  at(arrival - now_, [this, link, way, from, to, arrive = std::move(arrive)] {
+    if (now_ > link->survives_until) return count("message lost in a break");
+    if (cut(from, to)) {
+      link->stalled[way].push_back(arrive);
+      return;
+    }
+    if (to >= members_) return arrive();
+    auto& process = processes_[to];
+    if (!process.alive) return break_link(link);  // nobody listens there any more
+    if (process.stopped) {
+      process.backlog.push_back([life = process.life, &process, arrive] {
+        if (process.life == life) arrive();
+      });
+    } else {
+      arrive();
+    }
+  });
+}
+
+void World::break_link(const LinkPtr& link) {
+  if (!link || !link->open) return;
+  link->open = false;
+  link->survives_until = now_ + some(longest_delay);
+  for (const auto end : {link->a, link->b}) {
+    const auto other = end == link->a ? link->b : link->a;
+    const auto notice = cut(other, end) ? detect_timeout : link->survives_until - now_ + Time(1);
+    if (end >= members_) {
+      at(notice, [this, link, end] { closed(link, end); });
+    } else if (processes_[end].alive) {
+      in(processes_[end], notice, [this, link, end] { closed(link, end); });
+    }
+  }
+}
+
+void World::closed(const LinkPtr& link, NodeId end) {
+  if (end >= members_) {
+    for (auto at = control_.begin(); at != control_.end(); ++at) {
+      if (at->second.first != link) continue;
+      const auto id = at->first;
+      control_.erase(at);
+      if (coordinator_) coordinator_->closed(id);
+      act_coordinator();
+      return;
+    }
+    return;
+  }
+  auto& process = processes_[end];
+  if (process.control == link) {
+    process.control = nullptr;
+    in(process, some(redial_after), [this, end] { dial_coordinator(end); });
+  }
+  for (FragmentId p = 0; p < process.sources.size(); ++p) {
+    if (process.sources[p] == link && process.learning)
+      in(process, some(redial_after), [this, &process, p] { ask_for_state(process, p); });
+  }
+}
+
+void World::heal() {
+  tell("all faults end");
+  cuts_.clear();
+  const auto flush = [this](const LinkPtr& link) {
+    if (!link) return;
+    for (const int way : {0, 1}) {
+      for (auto& message : std::exchange(link->stalled[way], {}))
+        transmit(link, way == 0 ? link->a : link->b, std::move(message));
+    }
+  };
+  for (const auto& weak : std::vector(links_)) flush(weak.lock());
+  if (now_ < calm_from_) return;
+  for (NodeId m = 0; m < members_; ++m) {
+    auto& process = processes_[m];
+    process.slowness = 1;
+    if (process.stopped) {
+      process.stopped = false;
+      for (auto& event : std::exchange(process.backlog, {})) event();
+    }
+    if (!process.alive) start(m);
+  }
+  if (!coordinator_) start_coordinator(disk_was_lost_);
+  at(3s, [this] { recover_if_the_heirs_are_gone(); });
+  at(calm_time / 2, [this] {
+    calm_rounds_.assign(layout_.fragment_count(), 0);
+    for (auto& process : processes_) {
+      for (FragmentId p = 0; process.member && p < layout_.fragment_count(); ++p)
+        calm_rounds_[p] = std::max(calm_rounds_[p], process.member->fragments()[p].round);
+    }
+  });
+}
+
+World::LinkPtr& World::lane(NodeId a, NodeId b, ChunkId chunk) {
+  return lanes_up_[{std::min(a, b), std::max(a, b), chunk % lanes_}];
+}
+
+void World::dial_peer(NodeId a, NodeId b, std::size_t lane_index) {
+  auto& link = lanes_up_[{a, b, lane_index}];
+  const bool possible = processes_[a].alive && processes_[b].alive && !processes_[a].stopped &&
+                        !processes_[b].stopped && !cut(a, b) && !cut(b, a);
+  if (possible && (!link || !link->open)) {
+    link = connect(a, b);
+    for (const auto& [own, other] : {std::pair{a, b}, std::pair{b, a}}) {
+      auto& process = processes_[own];
+      process.down_since.erase(other);
+      const auto peer = index_of(process, other);
+      if (!peer) continue;
+      process.member->repeat_to(*peer,
+                                [&](const ChunkKey& key) { return key.chunk % lanes_ == lane_index; });
+      act(own);
+    }
+  }
+  at(20ms + some(redial_after), [this, a, b, lane_index] { dial_peer(a, b, lane_index); });
+}
+
+void World::dial_coordinator(NodeId m) {
+  auto& process = processes_[m];
+  if (process.control && process.control->open) return;
+  if (!coordinator_ || cut(m, members_) || cut(members_, m)) {
+    in(process, redial_after, [this, m] { dial_coordinator(m); });
+    return;
+  }
+  process.control = connect(m, members_);
+  process.connection = next_connection_++;
+  process.heard = now_;
+  process.beat_times.clear();
+  control_[process.connection] = {process.control, m};
+  say_hello(process);
+}
+
+// ---- processes ----
+
+void World::start(NodeId m) {
+  auto& process = processes_[m];
+  if (process.alive) return;
+  const auto id = process.id;
+  const auto incarnation = process.incarnation + 1;
+  const auto life = process.life + 1;
+  process = {};
+  process.id = id;
+  process.incarnation = incarnation;
+  process.life = life;
+  process.alive = true;
+  process.contributed.assign(layout_.fragment_count(), 0);
+  process.sources.resize(layout_.fragment_count());
+  tell("member " + std::to_string(m) + " starts");
+  dial_coordinator(m);
+  in(process, some(heartbeat), [this, m] { beat(m); });
+  in(process, some(tick_every), [this, m] { tick(m); });
+  if (incarnation > 1) return;
+  for (NodeId other = 0; other < m; ++other) {
+    for (std::size_t l = 0; l < lanes_; ++l)
+      at(some(redial_after), [this, other, m, l] { dial_peer(other, m, l); });
+  }
+  for (NodeId other = m + 1; other < members_; ++other) {
+    if (processes_[other].incarnation == 0) continue;
+    for (std::size_t l = 0; l < lanes_; ++l)
+      at(some(redial_after), [this, m, other, l] { dial_peer(m, other, l); });
+  }
+}
+
+void World::crash(NodeId m) {
+  auto& process = processes_[m];
+  tell("member " + std::to_string(m) + " crashes");
+  count("member crash");
+  process.alive = false;
+  ++process.life;
+  process.backlog.clear();
+  for (const auto& weak : std::vector(links_)) {
+    const auto link = weak.lock();
+    if (link && (link->a == m || link->b == m)) break_link(link);
+  }
+  process.member.reset();
+}
+
+World::NodeId World::node_of(const MemberInfo& info) const { return std::stoul(info.name.substr(1)); }
+
+void World::say_hello(Process& process) {
+  Hello hello;
+  hello.run = options_.run;
+  hello.member = {"m" + std::to_string(process.id), process.incarnation, "", 0};
+  process.replica = id_of(hello.member);
+  if (process.member && process.in_run) {
+    hello.sealed = process.member->sealed();
+    hello.activated = process.member->view().number;
+    hello.token = process.token;
+  }
+  if (!process.in_run) {  // what it had learned is of those that it was told of then
+    process.learning = false;
+    process.member.reset();
+    process.said_ready = false;
+    process.learned.clear();
+  }
+  send_control(process, hello);
+}
+
+void World::send_control(Process& process, ControlMessage message) {
+  transmit(process.control, process.id,
+           [this, id = process.connection, life = coordinator_life_, message = std::move(message)] {
+             if (!coordinator_ || life != coordinator_life_) return;
+             coordinator_->receive(id, now_, message);
+             act_coordinator();
+           });
+}
+
+void World::beat(NodeId m) {
+  auto& process = processes_[m];
+  in(process, heartbeat, [this, m] { beat(m); });
+  if (!process.control) return;
+  if (now_ - process.heard > detect_timeout + 2 * heartbeat) {
+    tell("member " + std::to_string(m) + " hears nothing of the coordinator");
+    count("silent coordinator noticed");
+    const auto link = process.control;
+    break_link(link);
+    closed(link, m);
+    return;
+  }
+  Heartbeat beat;
+  beat.number = ++process.beats;
+  process.beat_times[beat.number] = now_;
+  if (process.member && process.in_run) {
+    beat.view = process.member->view().number;
+    for (const auto& state : process.member->fragments())
+      beat.fragments.emplace_back(state.round, prefix_of(state.chain));
+    for (const auto& info : process.member->view().members) {
+      const auto other = node_of(info);
+      if (other == m) continue;
+      bool up = false;
+      for (std::size_t l = 0; l < lanes_; ++l) {
+        const auto& link = lane(m, other, static_cast<ChunkId>(l));
+        up = up || (link && link->open);
+      }
+      if (up) {
+        process.down_since.erase(other);
+      } else if (now_ - process.down_since.try_emplace(other, now_).first->second > detect_timeout) {
+        beat.lost.push_back(id_of(info));
+      }
+    }
+  }
+  send_control(process, beat);
+}
+
+void World::tick(NodeId m) {
+  auto& process = processes_[m];
+  in(process, tick_every, [this, m] { tick(m); });
+  if (!process.member) return;
+  process.member->tick(now_);
+  act(m);
+  check(process);
+}
+
+void World::on_control(NodeId m, const ControlMessage& message) {
+  auto& process = processes_[m];
+  process.heard = now_;
+  if (const auto* seal = std::get_if<Seal>(&message)) {
+    on_seal(process, *seal);
+  } else if (const auto* view = std::get_if<NewView>(&message)) {
+    process.waiting_views.push_back(*view);
+    try_view(process);
+  } else if (const auto* reply = std::get_if<HeartbeatReply>(&message)) {
+    const auto sent = process.beat_times.find(reply->number);
+    if (sent == process.beat_times.end()) return;
+    if (process.member && process.in_run && reply->view == process.member->view().number) {
+      process.member->lease_until(sent->second + detect_timeout);
+      process.member->lowest_applied(reply->lowest);
+    }
+    process.beat_times.erase(process.beat_times.begin(), std::next(sent));
+    process.newest = reply->newest;
+    be_ready(process);
+  } else if (const auto* admitted = std::get_if<Admitted>(&message)) {
+    learn(process, *admitted);
+  } else if (std::holds_alternative<Displaced>(message)) {
+    on_displaced(process);
+  } else if (const auto* refused = std::get_if<Refused>(&message)) {
+    fail("member " + std::to_string(m) + " was refused: " + refused->reason);
+  } else if (std::holds_alternative<Suspended>(message)) {
+    count("suspended");
+  }
+}
+
+void World::on_seal(Process& process, const Seal& seal) {
+  if (!process.member) {
+    if (process.learning || process.incarnation > 1) return;
+    process.member = std::make_unique<Member>(layout_, codecs_, closing_,
+                                              std::vector<FragmentState>(layout_.fragment_count()));
+  }
+  auto sealed = process.member->seal(seal.view);
+  if (!sealed) return;
+  tell("member " + std::to_string(process.id) + " seals view " + std::to_string(seal.view));
+  send_control(process, std::move(*sealed));
+}
+
+/// Not while a round is being applied: what is thrown away must not be on its way into the parameters.
+void World::try_view(Process& process) {
+  if (process.applying || !process.member) return;
+  while (!process.waiting_views.empty() && process.member) {
+    const auto message = process.waiting_views.front();
+    process.waiting_views.pop_front();
+    const auto& members = message.view.members;
+    const auto me = std::ranges::find_if(
+        members, [&](const MemberInfo& info) { return id_of(info) == process.replica; });
+    if (me == members.end()) return fail("a view came to one that is not in it");
+    const auto self = static_cast<MemberIndex>(me - members.begin());
+    if (!process.member->fits(message, self)) return fail("a view does not fit");
+    const auto before = process.member->view().number;
+    switch (process.member->activate(message, self)) {
+      case Member::Entry::ignored:
+        count("view ignored");
+        break;
+      case Member::Entry::displaced:
+        count("displaced by its own chain");
+        send_control(process, Displaced{"another history"});
+        on_displaced(process);
+        return;
+      case Member::Entry::begun: {
+        tell("member " + std::to_string(process.id) + " begins view " + std::to_string(message.view.number) +
+             " with " + std::to_string(members.size()) + " members");
+        if (process.member->view().number <= before) fail("a view number fell (I8)");
+        if (before != message.reference) count(process.in_run ? "came back" : "joined");
+        const bool joins = !process.in_run;
+        process.in_run = true;
+        process.learning = false;
+        process.token = message.token;
+        check_chain(process);
+        act(process.id);
+        for (FragmentId p = 0; joins && p < layout_.fragment_count(); ++p)
+          in(process, some(50ms), [this, m = process.id, p] { train(m, p); });
+        for (FragmentId p = 0; !joins && p < layout_.fragment_count(); ++p)
+          in(process, some(50ms), [this, m = process.id, p] { look_for_results(m, p); });
+      }
+    }
+  }
+}
+
+void World::on_displaced(Process& process) {
+  tell("member " + std::to_string(process.id) + " is displaced");
+  count("displaced");
+  process.member.reset();
+  process.in_run = false;
+  process.learning = false;
+  process.said_ready = false;
+  process.learned.clear();
+  process.delivered.clear();
+  process.waiting_views.clear();
+  process.applying.reset();
+  process.contributed.assign(layout_.fragment_count(), 0);
+  ++process.incarnation;
+  for (auto& link : process.sources) break_link(link);
+  for (auto& [follower, p, link] : process.followers) break_link(link);
+  process.followers.clear();
+  const auto link = process.control;
+  process.control = nullptr;
+  break_link(link);
+  in(process, some(redial_after), [this, m = process.id] { dial_coordinator(m); });
+}
+
+// ---- taking the state from others ----
+
+void World::learn(Process& process, const Admitted& admitted) {
+  if (process.in_run || process.learning) return;
+  tell("member " + std::to_string(process.id) + " is admitted");
+  process.learning = true;
+  process.said_ready = false;
+  process.member.reset();
+  process.learned.assign(layout_.fragment_count(), std::nullopt);
+  process.donors.clear();
+  for (const auto& info : admitted.donors) process.donors.push_back(node_of(info));
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) ask_for_state(process, p);
+}
+
+void World::ask_for_state(Process& process, FragmentId p) {
+  if (!process.learning || process.in_run) return;
+  const auto donor = process.donors.at(chance(process.donors.size()));
+  const bool reachable = processes_[donor].alive && !cut(process.id, donor) && !cut(donor, process.id);
+  if (!reachable || donor == process.id) {
+    // After a while its list of donors is out of date: it asks the coordinator for another.
+    if (chance(8) == 0) return on_displaced(process);
+    in(process, redial_after, [this, &process, p] { ask_for_state(process, p); });
+    return;
+  }
+  const auto link = process.sources[p] = connect(donor, process.id);
+  transmit(link, process.id, [this, donor, m = process.id, p, link] { give_state(donor, m, p, link); });
+}
+
+void World::give_state(NodeId donor, NodeId m, FragmentId p, const LinkPtr& link) {
+  auto& process = processes_[donor];
+  if (!process.member || !process.in_run) return break_link(link);
+  process.followers.emplace_back(m, p, link);
+  const auto state = process.member->fragments()[p];
+  transmit(link, donor, [this, m, p, state, link] {
+    if (processes_[m].sources[p] == link) hear_state(m, p, state, true);
+  });
+}
+
+void World::forward(Process& donor, FragmentId p, const FragmentState& state) {
+  for (const auto& [m, fragment, link] : donor.followers) {
+    if (fragment != p) continue;
+    transmit(link, donor.id, [this, to = m, p, state, link = link] {
+      if (processes_[to].sources[p] == link) hear_state(to, p, state, false);
+    });
+  }
+}
+
+void World::hear_state(NodeId m, FragmentId p, const FragmentState& state, bool snapshot) {
+  auto& process = processes_[m];
+  if (!process.learning || process.in_run) return;
+  if (process.member) {
+    if (state.round == process.member->fragments()[p].round + 1)
+      process.member->applied(p, state.round, state.chain);
+    return;
+  }
+  auto& place = process.learned.at(p);
+  if (snapshot) {
+    place = state;
+    count("fragment taken from a donor");
+  } else if (place && state.round == place->round + 1) {
+    place = state;
+    count("round followed");
+  }
+  be_ready(process);
+}
+
+void World::be_ready(Process& process) {
+  if (!process.learning || process.said_ready || process.in_run) return;
+  if (process.learned.size() != layout_.fragment_count()) return;
+  std::vector<FragmentState> fragments;
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+    if (!process.learned[p]) return;
+    if (p < process.newest.size() && process.learned[p]->round + 1 < process.newest[p]) return;
+    fragments.push_back(*process.learned[p]);
+  }
+  tell("member " + std::to_string(process.id) + " has the state");
+  process.said_ready = true;
+  process.member = std::make_unique<Member>(layout_, codecs_, closing_, std::move(fragments));
+  send_control(process, Ready{});
+}
+
+// ---- training ----
+
+std::optional<MemberIndex> World::index_of(const Process& process, NodeId other) const {
+  if (!process.alive || !process.member || !process.in_run) return std::nullopt;
+  const auto& members = process.member->view().members;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    if (id_of(members[i]) == processes_[other].replica) return static_cast<MemberIndex>(i);
+  }
+  return std::nullopt;
+}
+
+void World::train(NodeId m, FragmentId p) {
+  auto& process = processes_[m];
+  if (!process.member || !process.in_run) return;
+  const auto round = process.member->fragments()[p].round + 1;
+  if (process.contributed[p] >= round) return;
+  process.contributed[p] = round;
+  const auto chunks = layout_.chunks_of(p);
+  const auto weight = 1 + chance(3);
+  for (auto k = chunks.first; k < chunks.last; ++k) {
+    auto bytes = std::make_shared<Bytes>(quant::encoded_size(codecs_.of(round), layout_.chunk(k).size));
+    const auto bits = random_bits(seed_, 1, counter_++);
+    for (std::size_t i = 0; i < bytes->size(); ++i) (*bytes)[i] = static_cast<std::byte>(bits >> (i % 8 * 8));
+    maker_[bytes.get()] = process.replica;
+    kept_.push_back(bytes);
+    made_[{process.replica, round, k}] = {};
+    process.member->contribute(k, round, bytes, weight);
+  }
+  act(m);
+  look_for_results(m, p);
+}
+
+void World::look_for_results(NodeId m, FragmentId p) {
+  auto& process = processes_[m];
+  if (!process.member || process.applying) {
+    if (process.member) in(process, 5ms, [this, m, p] { look_for_results(m, p); });
+    return;
+  }
+  const auto round = process.member->fragments()[p].round + 1;
+  if (!process.delivered.contains({p, round})) return;
+  if (process.contributed[p] < round && chance(2) == 0) {
+    count("late contribution");
+    return train(m, p);
+  }
+  process.applying = {p, round};
+  in(process, some(10ms), [this, m, p, round] { apply(processes_[m], p, round); });
+}
+
+void World::apply(Process& process, FragmentId p, Round r) {
+  if (!process.applying || *process.applying != std::pair(p, r)) return;
+  const auto place = process.delivered.find({p, r});
+  if (place == process.delivered.end()) return fail("a round was withdrawn while it was applied");
+  const auto round = std::move(place->second);
+  process.delivered.erase(place);
+  check_result(process, round);
+  const auto before = process.member->fragments()[p].chain;
+  Hasher hasher;
+  hasher.update(std::as_bytes(std::span(before.bytes))).update(p).update(r);
+  for (const auto& bytes : round.results) hasher.update(std::span(*bytes));
+  const FragmentState state{r, hasher.finish()};
+  process.member->applied(p, r, state.chain);
+  process.applying.reset();
+  count("round applied");
+  check_chain(process);
+  forward(process, p, state);
+  try_view(process);
+  if (!process.member) return;
+  act(process.id);
+  in(process, (10ms + some(150ms)) * process.slowness, [this, m = process.id, p] { train(m, p); });
+  in(process, some(60ms), [this, m = process.id, p] { look_for_results(m, p); });
+}
+
+void World::act(NodeId m) {
+  auto& process = processes_[m];
+  if (!process.member) return;
+  for (auto& action : process.member->take_actions()) {
+    if (auto* send = std::get_if<SendChunk>(&action)) {
+      const auto to = node_of(process.member->view().members.at(send->peer));
+      transmit(lane(m, to, send->message.key.chunk), m, [this, m, to, message = send->message] {
+        const auto from = index_of(processes_[to], m);
+        if (!from) return;
+        if (const auto refused = processes_[to].member->receive(*from, message)) fail("refused: " + *refused);
+        act(to);
+      });
+    } else if (auto* ack = std::get_if<SendAck>(&action)) {
+      const auto to = node_of(process.member->view().members.at(ack->peer));
+      transmit(lane(m, to, ack->key.chunk), m, [this, m, to, ack = *ack] {
+        if (const auto from = index_of(processes_[to], m))
+          processes_[to].member->acknowledged(*from, ack.view, ack.key);
+      });
+    } else if (auto* begun = std::get_if<SendBegun>(&action)) {
+      const auto to = node_of(process.member->view().members.at(begun->peer));
+      for (std::size_t l = 0; l < lanes_; ++l) {
+        transmit(lane(m, to, static_cast<ChunkId>(l)), m, [this, m, to, view = begun->view] {
+          const auto from = index_of(processes_[to], m);
+          if (!from) return;
+          processes_[to].member->peer_begun(*from, view);
+          act(to);
+        });
+      }
+    } else if (auto* job = std::get_if<Reduce>(&action)) {
+      reduce(m, *job);
+    } else if (auto* round = std::get_if<Deliver>(&action)) {
+      if (round->round <= process.member->fragments()[round->fragment].round)
+        fail("a round is delivered that was applied");
+      const auto p = round->fragment;
+      process.delivered[{p, round->round}] = std::move(*round);
+      in(process, some(60ms), [this, m, p] { look_for_results(m, p); });
+    } else if (auto* retract = std::get_if<Retract>(&action)) {
+      count("round withdrawn");
+      if (process.delivered.erase({retract->fragment, retract->round}) == 0)
+        fail("a round is withdrawn that was not delivered");
+    } else if (std::holds_alternative<ForgetResidual>(action)) {
+      count("owner's residual forgotten");
+    }
+  }
+}
+
+/// Not the arithmetic: bytes that nobody else can make of other contributions.
+void World::reduce(NodeId m, const Reduce& job) {
+  Result result;
+  result.of = processes_[m].member->view().members.size();
+  Hasher hasher;
+  for (std::size_t i = 0; i < job.contributions.size(); ++i) {
+    hasher.update(std::span(*job.contributions[i])).update(job.weights[i]);
+    result.contributors.push_back(maker_.at(job.contributions[i].get()));
+  }
+  if (!produced_.insert({job.view, job.round, job.chunk}).second) fail("two results of one chunk in one view (I8)");
+  if (result.contributors.size() < result.of) count("closed by quorum");
+  const auto digest = hasher.finish();
+  auto bytes = std::make_shared<Bytes>(quant::encoded_size(codecs_.of(job.round), layout_.chunk(job.chunk).size));
+  for (std::size_t i = 0; i < bytes->size(); ++i)
+    (*bytes)[i] = static_cast<std::byte>(digest.bytes.at(i % digest.bytes.size()));
+  results_[bytes.get()] = result;
+  kept_.push_back(bytes);
+  in(processes_[m], some(20ms), [this, m, view = job.view, chunk = job.chunk, round = job.round, bytes] {
+    if (!processes_[m].member) return;
+    processes_[m].member->reduced(view, chunk, round, bytes);
+    act(m);
+  });
+}
+
+// ---- the coordinator ----
+
+void World::start_coordinator(bool recover) {
+  ++coordinator_life_;
+  auto options = options_;
+  options.last = disk_;
+  if (recover) options.recover = static_cast<ViewNumber>(now_.count());
+  options.token.bytes.fill(7);
+  coordinator_ = std::make_unique<Coordinator>(options, now_);
+  tell(std::string("the coordinator starts") + (recover ? " to recover" : disk_ ? " from its disk" : ""));
+  const auto tick = [this](const auto& self) -> void {
+    at(tick_every, [this, self, life = coordinator_life_] {
+      if (!coordinator_ || life != coordinator_life_) return;
+      coordinator_->tick(now_);
+      act_coordinator();
+      self(self);
+    });
+  };
+  tick(tick);
+}
+
+/// What the coordinator then asks for, an operator does.
+void World::recover_if_the_heirs_are_gone() {
+  if (!disk_) return;
+  const auto is_here = [this](const MemberInfo& info) {
+    const auto& process = processes_[node_of(info)];
+    return process.alive && process.in_run && process.incarnation == info.incarnation;
+  };
+  if (std::ranges::any_of(disk_->members, is_here)) return;
+  count("operator recovers the run");
+  crash_coordinator(false);
+  start_coordinator(true);
+}
+
+void World::crash_coordinator(bool lose_disk) {
+  if (!coordinator_) return;
+  tell(std::string("the coordinator crashes") + (lose_disk ? " and loses its disk" : ""));
+  count(lose_disk ? "coordinator and its disk lost" : "coordinator crash");
+  coordinator_.reset();
+  if (lose_disk) {
+    disk_.reset();
+    disk_was_lost_ = true;
+  }
+  for (auto& [id, end] : std::exchange(control_, {})) break_link(end.first);
+}
+
+void World::act_coordinator() {
+  if (!coordinator_) return;
+  for (auto& action : coordinator_->take_actions()) {
+    if (!coordinator_) return;
+    if (auto* send = std::get_if<SendControl>(&action)) {
+      const auto place = control_.find(send->to);
+      if (place == control_.end()) continue;
+      const auto m = place->second.second;
+      transmit(place->second.first, members_,
+               [this, m, link = place->second.first, message = std::move(send->message)] {
+                 if (processes_[m].control == link) on_control(m, message);
+               });
+    } else if (auto* close = std::get_if<CloseConnection>(&action)) {
+      const auto place = control_.find(close->connection);
+      if (place == control_.end()) continue;
+      const auto [link, m] = place->second;
+      control_.erase(place);
+      if (!link->open) continue;
+      link->open = false;  // what was sent arrives, then the end
+      in(processes_[m], longest_delay + 2ms, [this, link = link, m = m] { closed(link, m); });
+    } else if (auto* say = std::get_if<Say>(&action)) {
+      tell("coordinator: " + say->text);
+    } else if (auto* store = std::get_if<Store>(&action)) {
+      if (now_ < calm_from_ && chance(40) == 0) {
+        count("disk full at the coordinator");
+        return crash_coordinator(false);  // it must not go on with what it could not store
+      }
+      disk_ = store->view;
+      disk_was_lost_ = false;
+      if (now_ < calm_from_ && chance(60) == 0) return crash_coordinator(false);
+    } else if (auto* ended = std::get_if<Ended>(&action)) {
+      fail("the run ended: " + ended->reason);
+    }
+  }
+}
+
+// ---- faults ----
+
+/// Somebody must stay who knows the run's rounds: else it goes on from a checkpoint, not from here.
+bool World::may_crash(NodeId m) const {
+  ViewNumber highest = 0;
+  for (const auto& process : processes_) {
+    if (process.alive && process.member && process.in_run)
+      highest = std::max(highest, process.member->view().number);
+  }
+  if (disk_) highest = std::max(highest, disk_->number);
+  std::size_t heirs = 0;
+  for (NodeId other = 0; other < members_; ++other) {
+    const auto& process = processes_[other];
+    if (other == m || !process.alive || !process.member || !process.in_run) continue;
+    const bool listed = !disk_ || std::ranges::any_of(disk_->members, [&](const MemberInfo& info) {
+      return id_of(info) == process.replica;
+    });
+    const bool current = process.member->view().number > 0 && process.member->sealed() + 1 >= highest;
+    heirs += listed && current ? 1 : 0;
+  }
+  return heirs > 0;
+}
+
+void World::disturb() {
+  const auto m = chance(members_);
+  auto& process = processes_[m];
+  const auto other = chance(members_ + 1);
+  const auto back_after = some(3s);
+  switch (chance(10)) {
+    case 0:
+    case 1:
+      if (!process.alive || !may_crash(m)) return;
+      crash(m);
+      at(chance(3) == 0 ? some(20ms) : back_after, [this, m] {
+        count("member restart");
+        start(m);
+      });
+      return;
+    case 2:
+      if (!process.alive || process.stopped) return;
+      tell("member " + std::to_string(m) + " stands still");
+      count("member stopped and continued");
+      process.stopped = true;
+      in(process, Time(1), [] {});
+      at(back_after, [this, m, life = process.life] {
+        auto& stopped = processes_[m];
+        if (stopped.life != life || !stopped.stopped) return;
+        tell("member " + std::to_string(m) + " goes on");
+        stopped.stopped = false;
+        for (auto& event : std::exchange(stopped.backlog, {})) event();
+      });
+      return;
+    case 3:
+      if (other == m) return;
+      tell("cut from " + std::to_string(m) + " to " + std::to_string(other));
+      count("one-way cut");
+      cuts_.insert({m, other});
+      break;
+    case 4:
+      if (other == m) return;
+      tell("cut between " + std::to_string(m) + " and " + std::to_string(other));
+      count("cut");
+      cuts_.insert({m, other});
+      cuts_.insert({other, m});
+      break;
+    case 5: {
+      std::set<NodeId> side{m};
+      for (NodeId n = 0; n < members_; ++n) {
+        if (chance(2) == 0) side.insert(n);
+      }
+      count("partition");
+      tell("the network falls in two: " + std::to_string(side.size()) + " members are without the coordinator");
+      CutSide without{now_, {}};
+      for (const auto a : side) {
+        for (NodeId b = 0; b <= members_; ++b) {
+          if (side.contains(b)) continue;
+          cuts_.insert({a, b});
+          cuts_.insert({b, a});
+        }
+        auto& applied = without.applied[a];
+        for (FragmentId p = 0; processes_[a].member && p < layout_.fragment_count(); ++p)
+          applied.push_back(processes_[a].member->fragments()[p].round);
+      }
+      if (side.size() < members_ && !without_coordinator_) without_coordinator_ = std::move(without);
+      break;
+    }
+    case 6: {
+      if (other == m || other >= members_) return;
+      count("lane broken");
+      break_link(lane(m, other, static_cast<ChunkId>(chance(lanes_))));
+      return;
+    }
+    case 7:
+      count("control connection broken");
+      break_link(process.control);
+      return;
+    case 8:
+      if (!coordinator_ || !disk_) return;
+      crash_coordinator(chance(4) == 0);
+      at(back_after, [this] {
+        if (!coordinator_) start_coordinator(disk_was_lost_);
+      });
+      return;
+    default:
+      count("member slowed down");
+      process.slowness = static_cast<int>(2 + chance(20));
+      at(back_after, [this, m] { processes_[m].slowness = 1; });
+      return;
+  }
+  // What stays cut for longer than TCP waits is broken.
+  at(detect_timeout, [this] {
+    for (const auto& [a, b] : cuts_) {
+      for (auto& [place, link] : lanes_up_) {
+        if (std::pair(std::get<0>(place), std::get<1>(place)) == std::pair(std::min(a, b), std::max(a, b)))
+          break_link(link);
+      }
+      if (a < members_ && b == members_) break_link(processes_[a].control);
+      if (b < members_ && a == members_) break_link(processes_[b].control);
+    }
+  });
+  at(back_after, [this] {
+    if (now_ >= calm_from_) return;
+    tell("the cuts heal");
+    if (without_coordinator_) {
+      for (const auto& [m, applied] : without_coordinator_->applied) {
+        const auto& cut_off = processes_[m];
+        if (!cut_off.alive || !cut_off.member || applied.empty() ||
+            now_ - without_coordinator_->from < 2 * detect_timeout)
+          continue;
+        count("side without the coordinator came back");
+      }
+      without_coordinator_.reset();
+    }
+    heal();
+  });
+}
+
+// ---- what must hold ----
+
+/// I1, I2: members of one view have one history.
+void World::check_chain(const Process& process) {
+  const auto view = process.member->view().number;
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+    const auto& state = process.member->fragments()[p];
+    const auto [place, is_new] = agreed_.try_emplace({view, p, state.round}, state.chain);
+    if (!is_new && place->second != state.chain)
+      return fail("member " + std::to_string(process.id) + " has another chain at round " +
+                  std::to_string(state.round) + " of fragment " + std::to_string(p) + " in view " +
+                  std::to_string(view) + " (I1, I2)");
+  }
+}
+
+/// I3: a contribution is in the result or comes back, once. I4: nobody commits alone.
+void World::check_result(const Process& process, const Deliver& round) {
+  const auto first = layout_.chunks_of(round.fragment).first;
+  const bool contributed = process.contributed[round.fragment] >= round.round;
+  for (std::size_t i = 0; i < round.results.size(); ++i) {
+    const auto known = results_.find(round.results[i].get());
+    if (known == results_.end()) return fail("a result that nobody has made");
+    const auto& [contributors, of] = known->second;
+    if (contributors.size() < closing_.least)
+      return fail("a result of " + std::to_string(contributors.size()) + " contributions (I4)");
+    if (contributors.size() < of && (closing_.quorum == 0 || contributors.size() < closing_.quorum))
+      return fail("a result without a quorum (I4)");
+    const bool in_it = std::ranges::find(contributors, process.replica) != contributors.end();
+    if (in_it != round.included[i])
+      return fail("member " + std::to_string(process.id) + " was told " +
+                  (in_it ? "that its contribution is not in a result that contains it"
+                         : "that its contribution is in a result that does not contain it") +
+                  " (I3)");
+    if (!contributed) {
+      if (in_it) return fail("a contribution that was not made is in a result (I3)");
+      continue;
+    }
+    auto& made = made_.at({process.replica, round.round, static_cast<ChunkId>(first + i)});
+    if (++made.settled > 1) return fail("a contribution is settled twice (I3)");
+    count(in_it ? "contribution committed" : "contribution returned");
+  }
+}
+
+/// I6.
+void World::check(const Process& process) {
+  const auto chunks = layout_.chunk_count();
+  const auto most = chunks + chunks * members_ * (Member::window + 1) +
+                    chunks * (Member::most_kept + Member::window + 1);
+  if (process.member->chunks_held() > most)
+    fail("member " + std::to_string(process.id) + " holds " + std::to_string(process.member->chunks_held()) +
+         " chunks; " + std::to_string(most) + " can be needed (I6)");
+  const auto most_sent = chunks * members_ * (Member::most_kept + Member::window + 1);
+  if (process.member->unacknowledged() > most_sent) fail("too many messages are kept (I6)");
+}
+
+/// I5: once all faults have ended, all take part and every fragment gets on. A view change may be under way at
+/// any moment, so it is enough that there is one without.
+void World::check_end() {
+  auto missing = missing_at_the_end();
+  over_ = missing.empty();
+  if (over_) return;
+  if (now_ >= end_ + longest_view_change) return fail(missing + " although all faults have ended (I5)");
+  at(heartbeat, [this] { check_end(); });
+}
+
+std::string World::missing_at_the_end() {
+  const auto knows = [](const Process& process) { return process.alive && process.member && process.in_run; };
+  if (std::ranges::none_of(processes_, knows)) {
+    count("state lost with all who had it");
+    return {};
+  }
+  if (!coordinator_) return "there is no coordinator";
+  for (const auto& process : processes_) {
+    const auto name = "member " + std::to_string(process.id);
+    if (!knows(process)) return name + " does not take part";
+    if (process.member->view().number != coordinator_->view() || !process.member->in_view())
+      return name + " is in view " + std::to_string(process.member->view().number) + ", the coordinator in " +
+             std::to_string(coordinator_->view()) + ",";
+    for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+      const auto round = process.member->fragments()[p].round;
+      if (round < calm_rounds_[p] + rounds_in_calm)
+        return "fragment " + std::to_string(p) + " stays at round " + std::to_string(round) + " at " + name;
+    }
+  }
+  return {};
+}
+
+}  // namespace isthmus::outer_sync::protocol

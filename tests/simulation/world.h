@@ -1,0 +1,201 @@
+#pragma once
+// The protocol's members and coordinator on a simulated network, in one thread and virtual time. Chance comes
+// from one seed, so that every run repeats exactly. Connections delay what they carry, break in the middle of
+// it, and stall where the network is cut, one way or both; processes crash, stand still, are slow and come
+// back; disks are lost. After every event the invariants of docs/protocol.md are checked.
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <queue>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "isthmus/base/random.h"
+#include "isthmus/outer_sync/protocol/coordinator.h"
+#include "isthmus/outer_sync/protocol/member.h"
+
+namespace isthmus::outer_sync::protocol {
+
+/// How often each thing happened, by name: a simulator that stopped testing something must show it.
+using Tally = std::map<std::string, std::uint64_t>;
+
+class World {
+ public:
+  World(std::uint64_t seed, bool tell);
+
+  /// Runs to the end; the first broken rule, or empty.
+  [[nodiscard]] std::string run();
+  [[nodiscard]] std::string describe() const;
+  [[nodiscard]] const Tally& tally() const { return tally_; }
+  /// What happened, line by line, if it was asked for.
+  [[nodiscard]] const std::vector<std::string>& story() const { return story_; }
+
+ private:
+  using NodeId = std::size_t;  ///< a member's number, or members_ for the coordinator
+  struct Process;
+
+  /// Both directions of one TCP connection.
+  struct Link {
+    NodeId a = 0, b = 0;
+    bool open = true;
+    Time survives_until = Time::max();  ///< what arrives later than this is lost with it
+    Time last_arrival[2] = {};          ///< order is kept
+    std::vector<std::function<void()>> stalled[2];
+  };
+  using LinkPtr = std::shared_ptr<Link>;
+
+  /// One replica's process, from its start to its end.
+  struct Process {
+    NodeId id = 0;
+    std::uint64_t incarnation = 0;
+    bool alive = false, stopped = false, in_run = false, done = false;
+    int slowness = 1;
+    std::vector<std::function<void()>> backlog;  ///< what came while it stood still
+    std::unique_ptr<Member> member;
+    ReplicaId replica = 0;
+    LinkPtr control;
+    ConnectionId connection = 0;
+    std::uint64_t beats = 0;
+    std::map<std::uint64_t, Time> beat_times;
+    std::vector<Round> contributed;  ///< by fragment: newest round
+    std::map<std::pair<FragmentId, Round>, Deliver> delivered;
+    std::optional<std::pair<FragmentId, Round>> applying;
+    std::deque<NewView> waiting_views;
+    Digest token;
+    // As one that takes the state from others:
+    bool learning = false, said_ready = false;
+    std::vector<std::optional<FragmentState>> learned;
+    std::vector<NodeId> donors;
+    std::vector<LinkPtr> sources;  ///< by fragment
+    std::vector<Round> newest;
+    std::vector<std::tuple<NodeId, FragmentId, LinkPtr>> followers;  ///< who learn from this one
+    Time heard{};            ///< the coordinator
+    std::uint64_t life = 0;  ///< changes whenever what was scheduled for it is void
+    std::map<NodeId, Time> down_since;
+  };
+
+  // chance and time
+  std::uint64_t chance(std::uint64_t n) { return random_bits(seed_, 0, counter_++) % n; }
+  Time some(Time most) { return Time(static_cast<std::int64_t>(chance(static_cast<std::uint64_t>(most.count())))); }
+  void at(Time delay, std::function<void()> event);
+  void in(Process& process, Time delay, std::function<void()> event);
+  void fail(const std::string& what);
+  void tell(const std::string& what);
+  void count(const std::string& what) { ++tally_[what]; }
+
+  // the network
+  [[nodiscard]] bool cut(NodeId from, NodeId to) const { return cuts_.contains({from, to}); }
+  [[nodiscard]] LinkPtr connect(NodeId a, NodeId b);
+  void transmit(const LinkPtr& link, NodeId from, std::function<void()> arrive);
+  void break_link(const LinkPtr& link);
+  void heal();
+  void closed(const LinkPtr& link, NodeId end);
+  [[nodiscard]] LinkPtr& lane(NodeId a, NodeId b, ChunkId chunk);
+  void dial_peer(NodeId a, NodeId b, std::size_t lane_index);
+  void dial_coordinator(NodeId m);
+
+  // processes
+  void start(NodeId m);
+  void crash(NodeId m);
+  void say_hello(Process& process);
+  void on_control(NodeId m, const ControlMessage& message);
+  void on_seal(Process& process, const Seal& seal);
+  void try_view(Process& process);
+  void on_displaced(Process& process);
+  void learn(Process& process, const Admitted& admitted);
+  void ask_for_state(Process& process, FragmentId p);
+  void give_state(NodeId donor, NodeId m, FragmentId p, const LinkPtr& link);
+  void forward(Process& donor, FragmentId p, const FragmentState& state);
+  void hear_state(NodeId m, FragmentId p, const FragmentState& state, bool snapshot);
+  void be_ready(Process& process);
+  void beat(NodeId m);
+  void tick(NodeId m);
+  void send_control(Process& process, ControlMessage message);
+
+  // training
+  void train(NodeId m, FragmentId p);
+  void look_for_results(NodeId m, FragmentId p);
+  void apply(Process& process, FragmentId p, Round r);
+  void act(NodeId m);
+  void reduce(NodeId m, const Reduce& job);
+  [[nodiscard]] std::optional<MemberIndex> index_of(const Process& process, NodeId other) const;
+  [[nodiscard]] NodeId node_of(const MemberInfo& info) const;
+
+  // the coordinator
+  void start_coordinator(bool recover);
+  void recover_if_the_heirs_are_gone();
+  void crash_coordinator(bool lose_disk);
+  void act_coordinator();
+
+  // faults
+  void disturb();
+  [[nodiscard]] bool may_crash(NodeId m) const;
+
+  // what must hold
+  void check(const Process& process);
+  void check_chain(const Process& process);
+  void check_result(const Process& process, const Deliver& round);
+  void check_end();
+  [[nodiscard]] std::string missing_at_the_end();
+
+  struct Event {
+    Time time;
+    std::uint64_t order;
+    std::function<void()> happen;
+    friend bool operator>(const Event& a, const Event& b) {
+      return std::pair(a.time, a.order) > std::pair(b.time, b.order);
+    }
+  };
+  struct Made {
+    int settled = 0;
+  };
+  struct Result {
+    std::vector<ReplicaId> contributors;
+    std::size_t of = 0;  ///< members of the view
+  };
+
+  std::uint64_t seed_, counter_ = 0, order_ = 0;
+  bool telling_;
+  Time now_{}, calm_from_{}, end_{};
+  std::size_t members_, lanes_;
+  std::size_t disturbances_;
+  CoordinatorOptions options_;
+  ClosingRule closing_;
+  FragmentLayout layout_;
+  CodecPlan codecs_;
+  std::vector<Process> processes_;
+  std::map<std::tuple<NodeId, NodeId, std::size_t>, LinkPtr> lanes_up_;
+  std::vector<std::weak_ptr<Link>> links_;  ///< all there are
+  std::set<std::pair<NodeId, NodeId>> cuts_;
+
+  std::unique_ptr<Coordinator> coordinator_;
+  std::optional<LastView> disk_;
+  bool disk_was_lost_ = false;
+  std::map<ConnectionId, std::pair<LinkPtr, NodeId>> control_;
+  ConnectionId next_connection_ = 1;
+  std::uint64_t coordinator_life_ = 0;
+
+  std::map<std::tuple<ReplicaId, Round, ChunkId>, Made> made_;
+  std::map<const Bytes*, ReplicaId> maker_;
+  std::vector<SharedBytes> kept_;  ///< so that addresses stay unique
+  std::set<std::tuple<ViewNumber, Round, ChunkId>> produced_;
+  std::map<std::tuple<ViewNumber, FragmentId, Round>, Digest> agreed_;
+  std::map<const Bytes*, Result> results_;
+  struct CutSide {
+    Time from;
+    std::map<NodeId, std::vector<Round>> applied;
+  };
+  std::optional<CutSide> without_coordinator_;
+  std::vector<Round> calm_rounds_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::string problem_;
+  bool over_ = false;
+  Tally tally_;
+  std::vector<std::string> story_;
+};
+
+}  // namespace isthmus::outer_sync::protocol
