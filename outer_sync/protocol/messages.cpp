@@ -6,6 +6,14 @@
 
 namespace isthmus::outer_sync::protocol {
 
+ReplicaId id_of(const MemberInfo& member) {
+  const auto digest =
+      Hasher().update(member.name).update(std::string_view("\0", 1)).update(member.incarnation).finish();
+  ReplicaId id = 0;
+  for (int byte = 7; byte >= 0; --byte) id = id << 8 | digest.bytes[static_cast<std::size_t>(byte)];
+  return id;
+}
+
 std::vector<MemberIndex> balanced_owners(const FragmentLayout& layout, std::size_t members) {
   std::vector<MemberIndex> owners;
   std::vector<std::uint64_t> total(members, 0);

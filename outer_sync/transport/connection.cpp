@@ -10,6 +10,7 @@
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
 #include <asio/write.hpp>
+#include <cerrno>
 #include <cstring>
 
 namespace isthmus::outer_sync::transport {
@@ -73,6 +74,13 @@ void Connection::close() {
   socket_.shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
   socket_.close(ignored);
   wake_.cancel();
+}
+
+bool Connection::hung_up() {
+  if (!open()) return true;
+  char next = 0;
+  const auto count = ::recv(socket_.native_handle(), &next, 1, MSG_PEEK | MSG_DONTWAIT);
+  return count == 0 || (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
 asio::awaitable<void> Connection::write_loop() {
@@ -152,10 +160,13 @@ ConnectionPtr start_connection(asio::ip::tcp::socket socket, WireCounters& count
   return connection;
 }
 
-Watchdog::Watchdog(const ConnectionPtr& connection, Connection::Clock::duration limit)
+Watchdog::Watchdog(const ConnectionPtr& connection, Connection::Clock::duration limit,
+                   std::function<void()> closed)
     : timer_(connection->executor(), limit) {
-  timer_.async_wait([connection](const asio::error_code& error) {
-    if (!error) connection->close();
+  timer_.async_wait([connection, closed = std::move(closed)](const asio::error_code& error) {
+    if (error) return;
+    connection->close();
+    if (closed) closed();
   });
 }
 

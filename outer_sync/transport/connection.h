@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <memory>
 
 #include "isthmus/base/trace.h"
@@ -26,6 +27,8 @@ struct LinkOptions {
   /// A connection has ended when what was sent stays without TCP's acknowledgement for that long: a link that
   /// only loses packets would else look alive for a quarter of an hour. 0: the system's own limit.
   std::chrono::steady_clock::duration give_up{};
+  /// Whoever connects has that long to show who it is.
+  std::chrono::steady_clock::duration hello_limit = std::chrono::seconds(10);
 };
 
 class Connection : public std::enable_shared_from_this<Connection> {
@@ -50,6 +53,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void close_when_sent();
   void close();
   [[nodiscard]] bool open() const { return socket_.is_open(); }
+  /// Whether the other end has closed it, for one from which nothing more is being read.
+  [[nodiscard]] bool hung_up();
   [[nodiscard]] const std::string& remote() const { return remote_; }
   [[nodiscard]] asio::any_io_executor executor() { return socket_.get_executor(); }
 
@@ -80,10 +85,11 @@ using ConnectionPtr = std::shared_ptr<Connection>;
                                              LinkOptions link, Trace& trace);
 
 /// Closes the connection unless it is cancelled (destroyed) within the time: nobody may keep us waiting
-/// half-known.
+/// half-known. `closed` is called then, for whoever waits for something else than the connection.
 class Watchdog {
  public:
-  Watchdog(const ConnectionPtr& connection, Connection::Clock::duration limit);
+  Watchdog(const ConnectionPtr& connection, Connection::Clock::duration limit,
+           std::function<void()> closed = {});
 
  private:
   asio::steady_timer timer_;

@@ -50,15 +50,15 @@ static_assert(sizeof(ChunkHeader) == 24);
 }
 
 /// First frame on a bulk connection, and the first that comes back: each end shows that it belongs to this
-/// run, and that it is the member meant. A lane is up once both have.
+/// run, and that it is the replica meant. A lane is up once both have. No view is named: connections outlive
+/// views.
 struct PeerHello {
   Digest token;
-  protocol::ViewNumber view = 0;
-  protocol::MemberIndex from = 0, to = 0;
+  protocol::ReplicaId from = 0, to = 0;
   std::uint16_t lane = 0;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(token, view, from, to, lane);
+    ar(token, from, to, lane);
   }
 };
 

@@ -190,6 +190,16 @@ TEST(Messages, DamagedMessagesGiveErrorsAndNothingElse) {
   }
 }
 
+// ---- who is who ----
+
+TEST(ReplicaIds, AreOfNameAndIncarnation) {
+  // SHA-256 of "us-1", a zero byte and 7 as eight bytes begins with these bytes.
+  EXPECT_EQ(id_of({"us-1", 7, "us-1.example:7000"}), 0x5c74bd361477f0e6U);
+  EXPECT_EQ(id_of({"us-1", 7, "elsewhere:7000"}), id_of({"us-1", 7, ""})) << "an address may change";
+  EXPECT_NE(id_of({"us-1", 7, ""}), id_of({"us-1", 8, ""})) << "started again it is another replica";
+  EXPECT_NE(id_of({"us-1", 7, ""}), id_of({"us-2", 7, ""}));
+}
+
 // ---- chunks on the wire ----
 
 TEST(Frames, ChunkHeadersHaveTheirPlacesOnTheWire) {

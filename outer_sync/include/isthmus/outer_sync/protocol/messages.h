@@ -25,6 +25,7 @@ inline constexpr std::uint32_t numerics_version = 2;
 using Round = std::uint64_t;        ///< of one fragment, from 1; 0 is the initial state
 using MemberIndex = std::uint16_t;  ///< position in the view's member list
 using ViewNumber = std::uint64_t;
+using ReplicaId = std::uint64_t;  ///< of one incarnation of a replica; stable over views
 using SharedBytes = std::shared_ptr<const Bytes>;
 
 // ---- views ----
@@ -38,6 +39,10 @@ struct MemberInfo {
     ar(name, incarnation, address);
   }
 };
+
+/// First eight bytes, little-endian, of SHA-256(name, a zero byte, incarnation). A replica that has started
+/// again has another one.
+[[nodiscard]] ReplicaId id_of(const MemberInfo& member);
 
 struct View {
   ViewNumber number = 0;
