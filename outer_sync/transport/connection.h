@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/buffer_pool.h"
@@ -39,13 +40,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   /// Queues a frame; frames leave in order.
   void send(Frame frame);
-  /// The next frame. A chunk's header lands in `head`, so that `body` is its codec bytes, packed or not, and
-  /// nothing else. Throws asio::system_error when the connection ends and Error(network) when what arrives is
-  /// no frame or is longer than `limit`. Chunks are put into memory of `chunks`, unless it is null: whoever
-  /// is not known yet gets no buffer of a size that others need.
+  /// The next frame. A chunk's header and contributors are taken apart, so that `body` is its codec bytes,
+  /// packed or not, and nothing else. Throws asio::system_error when the connection ends and Error(network)
+  /// when what arrives is no frame or is longer than `limit`. Chunks are put into memory of `chunks`, unless
+  /// it is null: whoever is not known yet gets no buffer of a size that others need.
   struct Received {
     FrameType type;
-    ChunkHeader head;  ///< of chunks and acknowledgements
+    ChunkHeader head;                               ///< of chunks and acknowledgements
+    std::vector<protocol::ReplicaId> contributors;  ///< of results; empty: all members of the view
     protocol::SharedBytes body;
   };
   [[nodiscard]] asio::awaitable<Received> receive(std::size_t limit, const BufferPool* chunks = nullptr);
@@ -67,6 +69,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     Frame frame;
   };
   [[nodiscard]] asio::awaitable<void> write(const Frame& frame);
+  [[nodiscard]] asio::awaitable<FrameHeader> read_header(std::size_t limit);
 
   asio::ip::tcp::socket socket_;
   std::string remote_;
@@ -127,6 +130,8 @@ class UnknownConnections {
 /// With `packed`, these bytes go in place of the message's.
 [[nodiscard]] Frame chunk_frame(const protocol::ChunkMessage& message,
                                 const protocol::SharedBytes& packed = nullptr);
+/// What the frame says, once its body is unpacked.
+[[nodiscard]] protocol::ChunkMessage message_of(Connection::Received chunk);
 [[nodiscard]] Frame ack_frame(protocol::ViewNumber view, const protocol::ChunkKey& key);
 
 }  // namespace isthmus::outer_sync::transport

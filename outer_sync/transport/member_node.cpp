@@ -40,7 +40,7 @@ std::uint64_t prefix_of(const Digest& digest) {
 
 /// The largest frame that a peer can legally send in this run.
 std::size_t largest_frame(const FragmentLayout& layout, const CodecPlan& codecs) {
-  return largest_encoded_chunk(layout, codecs) + sizeof(ChunkHeader);
+  return largest_chunk_frame(largest_encoded_chunk(layout, codecs));
 }
 
 constexpr auto dial_limit = std::chrono::seconds(5);
@@ -169,9 +169,9 @@ class MemberNode::Impl final : public PeerMesh::Handler {
 
   // ---- bulk, on the io thread ----
 
-  std::optional<std::string> on_chunk(ReplicaId from, const ChunkHeader& header, SharedBytes bytes) override {
-    if (auto problem = unpacker_.unpack(header, bytes)) return problem;
-    auto problem = member_->receive(index_of(from), {header.view, key_of(header), std::move(bytes)});
+  std::optional<std::string> on_chunk(ReplicaId from, Connection::Received chunk) override {
+    if (auto problem = unpacker_.unpack(chunk.head, chunk.body)) return problem;
+    auto problem = member_->receive(index_of(from), message_of(std::move(chunk)));
     act();
     return problem;
   }

@@ -262,7 +262,7 @@ void PeerMesh::take(const Peer& peer, Connection::Received frame) {
   if (frame.type != FrameType::chunk && frame.type != FrameType::ack)
     throw Error(ErrorKind::network, "a frame that has no place on a bulk connection");
   if (frame.type == FrameType::ack) return handler_.on_ack(peer.info.id, frame.head.view, key_of(frame.head));
-  const auto problem = handler_.on_chunk(peer.info.id, frame.head, std::move(frame.body));
+  const auto problem = handler_.on_chunk(peer.info.id, std::move(frame));
   if (problem) throw Error(ErrorKind::network, *problem);
 }
 

@@ -41,11 +41,10 @@ class PeerMesh {
   class Handler {
    public:
     virtual ~Handler() = default;
-    /// `bytes` are packed as the header says. Returns why the peer breaks the protocol; its connection is
-    /// then dropped.
+    /// Its body is packed as the header says; who may be among the contributors is left to the receiver.
+    /// Returns why the peer breaks the protocol; its connection is then dropped.
     [[nodiscard]] virtual std::optional<std::string> on_chunk(protocol::ReplicaId from,
-                                                              const ChunkHeader& header,
-                                                              protocol::SharedBytes bytes) = 0;
+                                                              Connection::Received chunk) = 0;
     virtual void on_ack(protocol::ReplicaId from, protocol::ViewNumber view,
                         const protocol::ChunkKey& key) = 0;
     /// A lane is there (again): what was not acknowledged on it must be repeated.

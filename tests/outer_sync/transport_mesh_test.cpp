@@ -48,7 +48,7 @@ class Node final : public PeerMesh::Handler {
         thread_([this] { io_.run(); }) {
     info_.id = protocol::id_of({name, incarnation, ""});
     info_.name = name;
-    on_io([&] { mesh_.begin(info_.id, name, run_token(), 4096, buffers_); });
+    on_io([&] { mesh_.begin(info_.id, name, run_token(), largest_chunk_frame(4096), buffers_); });
   }
   ~Node() override {
     io_.stop();
@@ -70,6 +70,9 @@ class Node final : public PeerMesh::Handler {
       last_sent_[peer] = round;
       for (ChunkId lane = 0; lane < lanes; ++lane) send(peer, lane);
     });
+  }
+  void send_to(ReplicaId peer, const protocol::ChunkMessage& message) {
+    on_io([&] { mesh_.send(peer, message.key.chunk, chunk_frame(message)); });
   }
   /// From now on the first chunk is the last thing that is heard.
   void drop_all_when_heard() {
@@ -96,6 +99,9 @@ class Node final : public PeerMesh::Handler {
   [[nodiscard]] bool hears(ReplicaId from, std::uint64_t round) {
     return wait_until([&] { return heard_[{from, round}].size() == lanes; });
   }
+  [[nodiscard]] bool wait_for_chunks(std::size_t count) {
+    return wait_until([&] { return chunks_ >= count; });
+  }
   [[nodiscard]] bool loses(ReplicaId peer) {
     return wait_until([&] { return downs_[peer] > 0; });
   }
@@ -113,6 +119,10 @@ class Node final : public PeerMesh::Handler {
   [[nodiscard]] std::size_t chunks() {
     const std::lock_guard lock(mutex_);
     return chunks_;
+  }
+  [[nodiscard]] protocol::ChunkMessage last_heard() {
+    const std::lock_guard lock(mutex_);
+    return last_heard_;
   }
   [[nodiscard]] std::vector<std::string> wrong() {
     const std::lock_guard lock(mutex_);
@@ -154,10 +164,10 @@ class Node final : public PeerMesh::Handler {
     changed_.notify_all();
   }
 
-  std::optional<std::string> on_chunk(ReplicaId from, const ChunkHeader& header,
-                                      protocol::SharedBytes) override {
+  std::optional<std::string> on_chunk(ReplicaId from, Connection::Received chunk) override {
     note(from, "a chunk", [&] {
-      heard_[{from, header.round}].insert(header.chunk);
+      last_heard_ = message_of(std::move(chunk));
+      heard_[{from, last_heard_.key.round}].insert(last_heard_.key.chunk);
       ++chunks_;
       if (drop_all_when_heard_) peers_.clear();
     });
@@ -208,6 +218,7 @@ class Node final : public PeerMesh::Handler {
   std::map<std::pair<ReplicaId, std::uint64_t>, std::set<ChunkId>> heard_;
   std::map<ReplicaId, std::size_t> ups_, downs_;
   std::size_t chunks_ = 0;
+  protocol::ChunkMessage last_heard_;
   std::vector<std::string> wrong_;
   std::string said_;
   std::thread thread_;
@@ -375,6 +386,93 @@ TEST(Mesh, OneThatCameBackTakesThePlaceOfTheOldOne) {
   EXPECT_EQ(node[1]->chunks(), lanes) << "something came that was meant for the old one";
   EXPECT_THAT(node[0]->wrong(), IsEmpty());
 }
+
+// ---- what a chunk frame says ----
+
+TEST(ChunkFrames, WeightsAndContributorsArrive) {
+  const auto node = nodes(2);
+  const auto a = node[0]->info();
+  const auto b = node[1]->info();
+  node[0]->set_peers({b});
+  node[1]->set_peers({a});
+  ASSERT_TRUE(node[0]->sees({b}) && node[1]->sees({a}));
+  const auto sent = [&](const protocol::ChunkMessage& message) {
+    const auto before = node[1]->chunks();
+    node[0]->send_to(b.id, message);
+    EXPECT_TRUE(node[1]->wait_for_chunks(before + 1));
+    return node[1]->last_heard();
+  };
+  const auto bytes = std::make_shared<const Bytes>(4096, std::byte{5});  // as many as a chunk may have
+  const auto contribution = sent({.view = 3,
+                                  .key = {1, 0, 2, protocol::ChunkKind::contribution},
+                                  .bytes = bytes,
+                                  .weight = 1ULL << 50,
+                                  .contributors = {}});
+  EXPECT_EQ(contribution.weight, 1ULL << 50);
+  EXPECT_THAT(contribution.contributors, IsEmpty());
+  EXPECT_EQ(*contribution.bytes, *bytes);
+  for (const std::size_t count : {0U, 1U, 3U, 1024U}) {
+    std::vector<ReplicaId> ids;
+    for (std::size_t i = 0; i < count; ++i) ids.push_back(random_bits(8, 1, i));
+    const auto result = sent({.view = 3,
+                              .key = {1, 1, 2, protocol::ChunkKind::result},
+                              .bytes = bytes,
+                              .weight = 0,
+                              .contributors = ids});
+    EXPECT_EQ(result.contributors, ids);
+    EXPECT_EQ(*result.bytes, *bytes);
+    EXPECT_EQ(result.weight, 0U);
+  }
+}
+
+TEST(ChunkFrames, WhatNoneCanSayBreaksTheProtocol) {
+  const protocol::ChunkKey key{1, 0, 0, protocol::ChunkKind::contribution};
+  const auto contribution = header_of(1, key);
+  auto result = contribution;
+  result.kind = static_cast<std::uint8_t>(protocol::ChunkKind::result);
+  struct Case {
+    const char* words;
+    FrameType type;
+    ChunkHeader header;
+    std::size_t bytes;  ///< behind the header
+  };
+  std::vector<Case> cases;
+  const auto add = [&](const char* words, FrameType type, ChunkHeader header, std::size_t bytes,
+                       auto change) {
+    change(header);
+    cases.push_back({words, type, header, bytes});
+  };
+  const auto has = [](std::uint16_t ids) { return [ids](ChunkHeader& head) { head.contributors = ids; }; };
+  add("contributors of what is no result", FrameType::chunk, contribution, 16, has(2));
+  add("contributors of what is no result", FrameType::ack, result, 0, has(2));
+  add("2 contributors in a chunk frame", FrameType::chunk, result, 15, has(2));
+  add("1 contributors in a chunk frame", FrameType::chunk, result, 0, has(1));
+  add("1025 contributors in a chunk frame", FrameType::chunk, result, 1025 * 8, has(1025));
+  add("65535 contributors in a chunk frame", FrameType::chunk, result, 64, has(65535));
+  add("a weight of what is no contribution", FrameType::chunk, result, 16,
+      [](ChunkHeader& head) { head.weight = 1; });
+  add("a weight of what is no contribution", FrameType::ack, contribution, 0,
+      [](ChunkHeader& head) { head.weight = 1; });
+  add("bits that mean nothing", FrameType::chunk, result, 16, [](ChunkHeader& head) { head.zero = 1; });
+  add("bits that mean nothing", FrameType::ack, result, 0, [](ChunkHeader& head) { head.zero_too = 1; });
+  add("an acknowledgement with 8 bytes behind it", FrameType::ack, contribution, 8, [](ChunkHeader&) {});
+  const PeerInfo a{protocol::id_of({"a", 1, ""}), "a", private_address(80)};
+  for (const auto& bad : cases) {
+    Node node("b");
+    node.set_peers({a});
+    RawPeer peer(node.info().address);
+    peer.say(
+        Frame{FrameType::peer_hello, to_bytes(PeerHello{run_token(), a.id, node.info().id, 0}), nullptr});
+    ASSERT_TRUE(peer.hear());
+    const auto head = std::as_bytes(std::span(&bad.header, 1));
+    peer.say(Frame{bad.type, Bytes(head.begin(), head.end()), std::make_shared<const Bytes>(bad.bytes)});
+    EXPECT_TRUE(peer.is_dropped());
+    EXPECT_TRUE(node.says(bad.words)) << bad.words;
+    EXPECT_EQ(node.chunks(), 0U) << bad.words;
+  }
+}
+
+// ---- everything at once ----
 
 /// Four replicas of which any may be members, and whose members, all of them, send to each other all the
 /// time.

@@ -293,7 +293,7 @@ TEST_F(BrokenPacker, ItsLaneIsDroppedAndMayBeDialledAgain) {
   EXPECT_TRUE(is_dropped(packed_chunk(cut)));
   EXPECT_TRUE(is_dropped(packed_chunk(proper()))) << "as long as what it stands for";
   auto unknown = packed_chunk(good);
-  unknown.head.back() = std::byte{7};
+  unknown.head[offsetof(transport::ChunkHeader, packing)] = std::byte{7};
   EXPECT_TRUE(is_dropped(unknown)) << "packed in a way that nobody knows";
 
   auto lane = dial();
@@ -318,7 +318,7 @@ TEST_F(BrokenMember, APackedChunkHasNoPlaceInARunThatPacksNone) {
   begin();
   auto lane = dial();
   auto packed = chunk(Bytes(3));
-  packed.head.back() = static_cast<std::byte>(quant::Lossless::zstd);
+  packed.head[offsetof(transport::ChunkHeader, packing)] = static_cast<std::byte>(quant::Lossless::zstd);
   lane->say(packed);
   EXPECT_TRUE(lane->is_dropped());
   EXPECT_THAT(end(), HasSubstr("r0 is lost"));

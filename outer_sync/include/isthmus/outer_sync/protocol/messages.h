@@ -18,7 +18,7 @@
 namespace isthmus::outer_sync::protocol {
 
 /// Grows whenever a message changes its form or meaning; members with another one are refused by name.
-inline constexpr std::uint32_t protocol_version = 2;
+inline constexpr std::uint32_t protocol_version = 3;
 /// Grows whenever encoded bytes or agreed arithmetic change their bits.
 inline constexpr std::uint32_t numerics_version = 2;
 
@@ -74,7 +74,12 @@ struct ChunkMessage {
   ViewNumber view = 0;
   ChunkKey key;
   SharedBytes bytes;
+  std::uint64_t weight = 0;               ///< of a contribution: tokens behind it
+  std::vector<ReplicaId> contributors{};  ///< in a result; empty: all members of the view
 };
+
+/// A view has no more members than this.
+inline constexpr std::size_t most_members = 1024;
 
 // ---- control ----
 
