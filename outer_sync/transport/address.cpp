@@ -1,5 +1,6 @@
 #include "isthmus/outer_sync/transport/address.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "isthmus/base/error.h"
@@ -28,6 +29,19 @@ Address parse_address(std::string_view text, std::string_view what) {
   const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
   if (error != std::errc() || end != port.data() + port.size() || port.empty()) refuse();
   return address;
+}
+
+std::vector<Address> parse_addresses(std::string_view text, std::string_view what) {
+  std::vector<Address> addresses;
+  for (;;) {
+    const auto comma = text.find(',');
+    auto one = text.substr(0, comma);
+    one.remove_prefix(std::min(one.find_first_not_of(' '), one.size()));
+    one = one.substr(0, one.find_last_not_of(' ') + 1);
+    addresses.push_back(parse_address(one, what));
+    if (comma == std::string_view::npos) return addresses;
+    text.remove_prefix(comma + 1);
+  }
 }
 
 }  // namespace isthmus::outer_sync

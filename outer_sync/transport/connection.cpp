@@ -10,7 +10,11 @@
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
 #include <asio/write.hpp>
+#include <cassert>
+#include <cerrno>
 #include <cstring>
+#include <span>
+#include <utility>
 
 namespace isthmus::outer_sync::transport {
 
@@ -39,6 +43,22 @@ void give_up_after(asio::ip::tcp::socket& socket, Connection::Clock::duration li
       static_cast<unsigned>(std::chrono::duration_cast<std::chrono::milliseconds>(limit).count());
   ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
 #endif
+}
+
+/// What is wrong with the header of a chunk or an acknowledgement that `length` bytes follow.
+std::optional<std::string> problem_of(FrameType type, const ChunkHeader& header, std::size_t length) {
+  const bool ack = type == FrameType::ack;
+  const bool is_contribution = header.kind == static_cast<std::uint8_t>(protocol::ChunkKind::contribution);
+  const std::size_t ids = header.contributors;
+  if (ack && length > 0) return "an acknowledgement with " + std::to_string(length) + " bytes behind it";
+  if (header.zero != 0 || header.zero_too != 0) return "a chunk header with bits that mean nothing yet";
+  if (header.weight != 0 && (ack || !is_contribution)) return "a weight of what is no contribution";
+  if (ids > 0 && (ack || is_contribution)) return "contributors of what is no result";
+  if (ids > protocol::most_members || ids * sizeof(protocol::ReplicaId) > length) {
+    return std::to_string(ids) + " contributors in a chunk frame; at most " +
+           std::to_string(protocol::most_members) + ", and no more than fit, can be legal";
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -73,6 +93,13 @@ void Connection::close() {
   socket_.shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
   socket_.close(ignored);
   wake_.cancel();
+}
+
+bool Connection::hung_up() {
+  if (!open()) return true;
+  char next = 0;
+  const auto count = ::recv(socket_.native_handle(), &next, 1, MSG_PEEK | MSG_DONTWAIT);
+  return count == 0 || (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
 asio::awaitable<void> Connection::write_loop() {
@@ -116,27 +143,35 @@ asio::awaitable<void> Connection::write(const Frame& frame) {
   counters_.payload += body_size;
 }
 
-asio::awaitable<Connection::Received> Connection::receive(std::size_t limit, const BufferPool* chunks) {
+asio::awaitable<FrameHeader> Connection::read_header(std::size_t limit) {
   FrameHeader header;
   co_await asio::async_read(socket_, asio::buffer(&header, sizeof header), use_awaitable);
-  if (header.magic != FrameHeader::expected_magic || header.zero != 0) {
+  if (header.magic != FrameHeader::expected_magic || header.zero != 0)
     throw Error(ErrorKind::network, "what it sent is no frame of this protocol");
-  }
   if (header.length > limit) {
     throw Error(ErrorKind::network, "a frame of " + std::to_string(header.length) + " bytes; at most " +
                                         std::to_string(limit) + " can be legal here");
   }
-  const bool has_head = header.type == FrameType::chunk || header.type == FrameType::ack;
-  if (has_head && header.length < sizeof(ChunkHeader))
-    throw Error(ErrorKind::network, "a chunk frame without its header");
-  Received received{header.type, {}, nullptr};
-  const auto head_size = has_head ? sizeof received.head : 0;
-  const auto body_size = header.length - head_size;
+  co_return header;
+}
+
+asio::awaitable<Connection::Received> Connection::receive(std::size_t limit, const BufferPool* chunks) {
+  const auto header = co_await read_header(limit);
+  const auto begin = Clock::now();
+  Received received{header.type, {}, {}, nullptr};
+  std::size_t body_size = header.length;
+  if (header.type == FrameType::chunk || header.type == FrameType::ack) {
+    if (body_size < sizeof received.head) throw Error(ErrorKind::network, "a chunk frame without its header");
+    co_await asio::async_read(socket_, asio::buffer(&received.head, sizeof received.head), use_awaitable);
+    body_size -= sizeof received.head;
+    if (const auto problem = problem_of(header.type, received.head, body_size))
+      throw Error(ErrorKind::network, *problem);
+    received.contributors.resize(received.head.contributors);
+    body_size -= received.contributors.size() * sizeof(protocol::ReplicaId);
+  }
   const bool pooled = chunks != nullptr && header.type == FrameType::chunk;
   const auto body = pooled ? chunks->take(body_size) : std::make_shared<Bytes>(body_size);
-  const std::array<asio::mutable_buffer, 2> buffers{asio::buffer(&received.head, head_size),
-                                                    asio::buffer(*body)};
-  const auto begin = Clock::now();
+  const std::array<asio::mutable_buffer, 2> buffers{asio::buffer(received.contributors), asio::buffer(*body)};
   co_await asio::async_read(socket_, buffers, use_awaitable);
   if (header.type == FrameType::chunk) trace_.complete(Trace::Row::receive, "chunk", begin, Clock::now());
   received.body = body;
@@ -152,10 +187,13 @@ ConnectionPtr start_connection(asio::ip::tcp::socket socket, WireCounters& count
   return connection;
 }
 
-Watchdog::Watchdog(const ConnectionPtr& connection, Connection::Clock::duration limit)
+Watchdog::Watchdog(const ConnectionPtr& connection, Connection::Clock::duration limit,
+                   std::function<void()> closed)
     : timer_(connection->executor(), limit) {
-  timer_.async_wait([connection](const asio::error_code& error) {
-    if (!error) connection->close();
+  timer_.async_wait([connection, closed = std::move(closed)](const asio::error_code& error) {
+    if (error) return;
+    connection->close();
+    if (closed) closed();
   });
 }
 
@@ -172,9 +210,19 @@ Frame control_frame(const protocol::ControlMessage& message) {
 }
 
 Frame chunk_frame(const protocol::ChunkMessage& message, const protocol::SharedBytes& packed) {
-  const auto packing = packed ? quant::Lossless::zstd : quant::Lossless::none;
-  return {FrameType::chunk, bytes_of(header_of(message.view, message.key, packing)),
-          packed ? packed : message.bytes};
+  assert(message.contributors.size() <= protocol::most_members);
+  auto head = bytes_of(header_of(message, packed ? quant::Lossless::zstd : quant::Lossless::none));
+  const auto ids = std::as_bytes(std::span(message.contributors));
+  head.insert(head.end(), ids.begin(), ids.end());
+  return {FrameType::chunk, std::move(head), packed ? packed : message.bytes};
+}
+
+protocol::ChunkMessage message_of(Connection::Received chunk) {
+  return {.view = chunk.head.view,
+          .key = key_of(chunk.head),
+          .bytes = std::move(chunk.body),
+          .weight = chunk.head.weight,
+          .contributors = std::move(chunk.contributors)};
 }
 
 Frame ack_frame(protocol::ViewNumber view, const protocol::ChunkKey& key) {

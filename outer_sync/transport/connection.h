@@ -7,7 +7,9 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/buffer_pool.h"
@@ -26,6 +28,8 @@ struct LinkOptions {
   /// A connection has ended when what was sent stays without TCP's acknowledgement for that long: a link that
   /// only loses packets would else look alive for a quarter of an hour. 0: the system's own limit.
   std::chrono::steady_clock::duration give_up{};
+  /// Whoever connects has that long to show who it is.
+  std::chrono::steady_clock::duration hello_limit = std::chrono::seconds(10);
 };
 
 class Connection : public std::enable_shared_from_this<Connection> {
@@ -36,13 +40,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   /// Queues a frame; frames leave in order.
   void send(Frame frame);
-  /// The next frame. A chunk's header lands in `head`, so that `body` is its codec bytes, packed or not, and
-  /// nothing else. Throws asio::system_error when the connection ends and Error(network) when what arrives is
-  /// no frame or is longer than `limit`. Chunks are put into memory of `chunks`, unless it is null: whoever
-  /// is not known yet gets no buffer of a size that others need.
+  /// The next frame. A chunk's header and contributors are taken apart, so that `body` is its codec bytes,
+  /// packed or not, and nothing else. Throws asio::system_error when the connection ends and Error(network)
+  /// when what arrives is no frame or is longer than `limit`. Chunks are put into memory of `chunks`, unless
+  /// it is null: whoever is not known yet gets no buffer of a size that others need.
   struct Received {
     FrameType type;
-    ChunkHeader head;  ///< of chunks and acknowledgements
+    ChunkHeader head;                               ///< of chunks and acknowledgements
+    std::vector<protocol::ReplicaId> contributors;  ///< of results; empty: all members of the view
     protocol::SharedBytes body;
   };
   [[nodiscard]] asio::awaitable<Received> receive(std::size_t limit, const BufferPool* chunks = nullptr);
@@ -50,6 +55,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void close_when_sent();
   void close();
   [[nodiscard]] bool open() const { return socket_.is_open(); }
+  /// Whether the other end has closed it, for one from which nothing more is being read.
+  [[nodiscard]] bool hung_up();
   [[nodiscard]] const std::string& remote() const { return remote_; }
   [[nodiscard]] asio::any_io_executor executor() { return socket_.get_executor(); }
 
@@ -62,6 +69,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     Frame frame;
   };
   [[nodiscard]] asio::awaitable<void> write(const Frame& frame);
+  [[nodiscard]] asio::awaitable<FrameHeader> read_header(std::size_t limit);
 
   asio::ip::tcp::socket socket_;
   std::string remote_;
@@ -80,10 +88,11 @@ using ConnectionPtr = std::shared_ptr<Connection>;
                                              LinkOptions link, Trace& trace);
 
 /// Closes the connection unless it is cancelled (destroyed) within the time: nobody may keep us waiting
-/// half-known.
+/// half-known. `closed` is called then, for whoever waits for something else than the connection.
 class Watchdog {
  public:
-  Watchdog(const ConnectionPtr& connection, Connection::Clock::duration limit);
+  Watchdog(const ConnectionPtr& connection, Connection::Clock::duration limit,
+           std::function<void()> closed = {});
 
  private:
   asio::steady_timer timer_;
@@ -121,6 +130,8 @@ class UnknownConnections {
 /// With `packed`, these bytes go in place of the message's.
 [[nodiscard]] Frame chunk_frame(const protocol::ChunkMessage& message,
                                 const protocol::SharedBytes& packed = nullptr);
+/// What the frame says, once its body is unpacked.
+[[nodiscard]] protocol::ChunkMessage message_of(Connection::Received chunk);
 [[nodiscard]] Frame ack_frame(protocol::ViewNumber view, const protocol::ChunkKey& key);
 
 }  // namespace isthmus::outer_sync::transport

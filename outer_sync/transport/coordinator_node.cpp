@@ -24,7 +24,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr auto hello_time_limit = 10s;
 constexpr auto tick_every = 100ms;
 constexpr auto farewell_limit = 1s;
 
@@ -112,7 +111,7 @@ class CoordinatorNode::Impl {
 
   asio::awaitable<void> hear_hello(ConnectionId id, const ConnectionPtr& connection) {
     const UnknownConnections::Guest guest(unknown_, connection);
-    const Watchdog watchdog(connection, hello_time_limit + 2 * link_.hold);
+    const Watchdog watchdog(connection, link_.hello_limit + 2 * link_.hold);
     const auto frame = co_await connection->receive(unauthenticated_limit);
     hear(id, frame);
   }

@@ -25,48 +25,68 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 12);
 
-/// In front of a chunk's bytes; an acknowledgement is this header alone.
+/// In front of a chunk; then come the ids of its contributors, eight bytes each, and its bytes. An
+/// acknowledgement is this header alone, with zeros where it says so.
 struct ChunkHeader {
   std::uint64_t view;
   std::uint64_t round;
+  std::uint64_t weight;  ///< of a contribution: tokens behind it; 0 in results and acknowledgements
   std::uint32_t chunk;
-  std::uint16_t sender;  ///< who made the chunk, also in its acknowledgement
-  std::uint8_t kind;     ///< protocol::ChunkKind
-  std::uint8_t packing;  ///< quant::Lossless: how what follows is packed; 0 in acknowledgements
+  std::uint16_t sender;        ///< who made the chunk, also in its acknowledgement
+  std::uint16_t contributors;  ///< ids that follow; only a result has any
+  std::uint8_t kind;           ///< protocol::ChunkKind
+  std::uint8_t packing;        ///< quant::Lossless: how the bytes are packed; 0 in acknowledgements
+  std::uint16_t zero;
+  std::uint32_t zero_too;
 };
-static_assert(sizeof(ChunkHeader) == 24);
+static_assert(sizeof(ChunkHeader) == 40);
 
-[[nodiscard]] inline ChunkHeader header_of(protocol::ViewNumber view, const protocol::ChunkKey& key,
-                                           quant::Lossless packing = quant::Lossless::none) {
-  return {view,
-          key.round,
-          key.chunk,
-          key.sender,
-          static_cast<std::uint8_t>(key.kind),
-          static_cast<std::uint8_t>(packing)};
+[[nodiscard]] inline ChunkHeader header_of(protocol::ViewNumber view, const protocol::ChunkKey& key) {
+  return {.view = view,
+          .round = key.round,
+          .weight = 0,
+          .chunk = key.chunk,
+          .sender = key.sender,
+          .contributors = 0,
+          .kind = static_cast<std::uint8_t>(key.kind),
+          .packing = static_cast<std::uint8_t>(quant::Lossless::none),
+          .zero = 0,
+          .zero_too = 0};
+}
+[[nodiscard]] inline ChunkHeader header_of(const protocol::ChunkMessage& message, quant::Lossless packing) {
+  auto header = header_of(message.view, message.key);
+  header.weight = message.weight;
+  header.contributors = static_cast<std::uint16_t>(message.contributors.size());
+  header.packing = static_cast<std::uint8_t>(packing);
+  return header;
 }
 [[nodiscard]] inline protocol::ChunkKey key_of(const ChunkHeader& header) {
   return {header.round, header.chunk, header.sender, static_cast<protocol::ChunkKind>(header.kind)};
 }
 
 /// First frame on a bulk connection, and the first that comes back: each end shows that it belongs to this
-/// run, and that it is the member meant. A lane is up once both have.
+/// run, and that it is the replica meant. A lane is up once both have. No view is named: connections outlive
+/// views.
 struct PeerHello {
   Digest token;
-  protocol::ViewNumber view = 0;
-  protocol::MemberIndex from = 0, to = 0;
+  protocol::ReplicaId from = 0, to = 0;
   std::uint16_t lane = 0;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(token, view, from, to, lane);
+    ar(token, from, to, lane);
   }
 };
 
 struct Frame {
   FrameType type = FrameType::control;
-  Bytes head;                  ///< small, owned
+  Bytes head;                  ///< owned: a chunk's header and contributors; all of other frames
   protocol::SharedBytes body;  ///< codec bytes, packed or not, shared with others; may be null
 };
+
+/// The largest frame that a peer can legally send, where no chunk has more codec bytes than that.
+[[nodiscard]] inline constexpr std::size_t largest_chunk_frame(std::size_t codec_bytes) {
+  return sizeof(ChunkHeader) + protocol::most_members * sizeof(protocol::ReplicaId) + codec_bytes;
+}
 
 /// Nobody who has not said a proper hello may make us hold more than this.
 inline constexpr std::size_t unauthenticated_limit = 64 * 1024;

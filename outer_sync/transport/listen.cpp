@@ -2,7 +2,9 @@
 
 #include <asio/connect.hpp>
 #include <asio/redirect_error.hpp>
+#include <asio/steady_timer.hpp>
 #include <asio/use_awaitable.hpp>
+#include <memory>
 
 #include "isthmus/base/error.h"
 
@@ -47,15 +49,27 @@ Address advertised_address(const std::string& advertise, const Address& bound) {
   return address;
 }
 
-asio::awaitable<asio::ip::tcp::socket> dial(asio::io_context& io, const Address& address,
-                                            asio::error_code& error) {
-  asio::ip::tcp::socket socket(io);
-  asio::ip::tcp::resolver resolver(io);
+asio::awaitable<asio::error_code> dial(asio::ip::tcp::socket& socket, Address address,
+                                       std::chrono::steady_clock::duration limit) {
+  asio::error_code error;
+  asio::ip::tcp::resolver resolver(socket.get_executor());
   const auto endpoints = co_await resolver.async_resolve(address.host, std::to_string(address.port),
                                                          asio::redirect_error(asio::use_awaitable, error));
-  if (!error)
-    co_await asio::async_connect(socket, endpoints, asio::redirect_error(asio::use_awaitable, error));
-  co_return socket;
+  if (error) co_return error;
+  // The handler may be under way when the timer is destroyed: it must not touch a socket that is gone.
+  const auto waiting = std::make_shared<bool>(true);
+  bool too_late = false;
+  asio::steady_timer timer(socket.get_executor(), limit);
+  timer.async_wait([&socket, &too_late, waiting](const asio::error_code& cancelled) {
+    if (cancelled || !*waiting) return;
+    too_late = true;
+    asio::error_code ignored;
+    socket.close(ignored);
+  });
+  co_await asio::async_connect(socket, endpoints, asio::redirect_error(asio::use_awaitable, error));
+  *waiting = false;
+  if (too_late) error = asio::error::timed_out;
+  co_return error;
 }
 
 }  // namespace isthmus::outer_sync::transport

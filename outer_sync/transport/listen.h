@@ -4,6 +4,7 @@
 #include <asio/awaitable.hpp>
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
+#include <chrono>
 #include <string>
 
 #include "isthmus/outer_sync/transport/address.h"
@@ -21,9 +22,11 @@ namespace isthmus::outer_sync::transport {
 /// Throws Error(config) when nobody could dial that.
 [[nodiscard]] Address advertised_address(const std::string& advertise, const Address& bound);
 
-/// Resolves the host and tries each of its addresses. `error` says why there is no connection; the socket is
-/// then closed.
-[[nodiscard]] asio::awaitable<asio::ip::tcp::socket> dial(asio::io_context& io, const Address& address,
-                                                          asio::error_code& error);
+/// Resolves the host, tries each of its addresses and connects `socket`, which must live until this returns
+/// and may be closed meanwhile to end it. Returns why there is no connection. Gives up after `limit`: the
+/// system repeats its first packet at ever longer intervals, so that a link that has come back would go
+/// unnoticed for half a minute.
+[[nodiscard]] asio::awaitable<asio::error_code> dial(asio::ip::tcp::socket& socket, Address address,
+                                                     std::chrono::steady_clock::duration limit);
 
 }  // namespace isthmus::outer_sync::transport

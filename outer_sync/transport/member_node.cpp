@@ -40,9 +40,10 @@ std::uint64_t prefix_of(const Digest& digest) {
 
 /// The largest frame that a peer can legally send in this run.
 std::size_t largest_frame(const FragmentLayout& layout, const CodecPlan& codecs) {
-  return largest_encoded_chunk(layout, codecs) + sizeof(ChunkHeader);
+  return largest_chunk_frame(largest_encoded_chunk(layout, codecs));
 }
 
+constexpr auto dial_limit = std::chrono::seconds(5);
 constexpr auto farewell_limit = std::chrono::seconds(1);
 
 }  // namespace
@@ -168,22 +169,23 @@ class MemberNode::Impl final : public PeerMesh::Handler {
 
   // ---- bulk, on the io thread ----
 
-  std::optional<std::string> on_chunk(MemberIndex from, const ChunkHeader& header,
-                                      SharedBytes bytes) override {
-    if (auto problem = unpacker_.unpack(header, bytes)) return problem;
-    auto problem = member_->receive(from, {header.view, key_of(header), std::move(bytes)});
+  std::optional<std::string> on_chunk(ReplicaId from, Connection::Received chunk) override {
+    if (auto problem = unpacker_.unpack(chunk.head, chunk.body)) return problem;
+    auto problem = member_->receive(index_of(from), message_of(std::move(chunk)));
     act();
     return problem;
   }
-  void on_ack(MemberIndex from, ViewNumber view, const ChunkKey& key) override {
-    member_->acknowledged(from, view, key);
+  void on_ack(ReplicaId from, ViewNumber view, const ChunkKey& key) override {
+    member_->acknowledged(index_of(from), view, key);
   }
-  void on_lane_up(MemberIndex peer, std::size_t lane) override {
-    member_->repeat_to(peer, [&](const ChunkKey& key) { return mesh_.lane_of(key.chunk) == lane; });
+  void on_lane_up(ReplicaId peer, std::size_t lane) override {
+    member_->repeat_to(index_of(peer), [&](const ChunkKey& key) { return mesh_.lane_of(key.chunk) == lane; });
     act();
   }
-  void on_broken_peer(MemberIndex peer, const std::string& why) override {
-    fail(Error(ErrorKind::network, member_->view().members[peer].name + " breaks the protocol: " + why));
+  void on_peer_down(ReplicaId) override {}  // it is dialled again; `lost` names those that stay away
+  void on_broken_peer(ReplicaId peer, const std::string& why) override {
+    fail(Error(ErrorKind::network,
+               member_->view().members[index_of(peer)].name + " breaks the protocol: " + why));
   }
   void on_message(const std::string& text) override {
     // One line on standard error per event; the limiter keeps strangers from filling a disk.
@@ -211,6 +213,11 @@ class MemberNode::Impl final : public PeerMesh::Handler {
     }
   }
 
+  /// Of a peer: all of them are members of the view.
+  MemberIndex index_of(ReplicaId peer) const {
+    return static_cast<MemberIndex>(std::find(ids_.begin(), ids_.end(), peer) - ids_.begin());
+  }
+
   void fail(const Error& error) {
     meet_.update([&] {
       if (!meet_.failure) meet_.failure = error;
@@ -228,10 +235,10 @@ class MemberNode::Impl final : public PeerMesh::Handler {
     for (auto& action : member_->take_actions()) {
       if (auto* chunk = std::get_if<SendChunk>(&action)) {
         const auto& message = chunk->message;
-        mesh_.send(chunk->peer, message.key.chunk,
+        mesh_.send(ids_[chunk->peer], message.key.chunk,
                    chunk_frame(message, message.bytes == fresh.bytes ? fresh.packed : nullptr));
       } else if (auto* ack = std::get_if<SendAck>(&action)) {
-        mesh_.send(ack->peer, ack->key.chunk, ack_frame(ack->view, ack->key));
+        mesh_.send(ids_[ack->peer], ack->key.chunk, ack_frame(ack->view, ack->key));
       } else if (auto* job = std::get_if<Reduce>(&action)) {
         asio::post(codec_pool_, [this, job = std::move(*job)] { reduce(job); });
       } else if (auto* round = std::get_if<Deliver>(&action)) {
@@ -297,8 +304,8 @@ class MemberNode::Impl final : public PeerMesh::Handler {
     const auto address = parse_address(network_.coordinator, "network.coordinator");
     const auto give_up = Clock::now() + to_duration(network_.join_timeout);
     for (;;) {
-      asio::error_code error;
-      auto socket = co_await dial(io_, address, error);
+      asio::ip::tcp::socket socket(io_);
+      const auto error = co_await dial(socket, address, dial_limit);
       if (!error) co_return start_connection(std::move(socket), counters_, link_, trace_);
       if (Clock::now() > give_up) {
         throw Error(ErrorKind::network,
@@ -347,8 +354,18 @@ class MemberNode::Impl final : public PeerMesh::Handler {
     if (!sound) throw Error(ErrorKind::network, "it announced a view that does not fit this member");
     self_ = static_cast<MemberIndex>(me - members.begin());
     member_->activate(message.view, self_);
-    mesh_.start(message.view, self_, message.token, largest_frame(layout_, codecs_), reducer_.buffers());
+    meet_peers(message);
     meet_.update([&] { meet_.view = std::move(message); });
+  }
+
+  void meet_peers(const NewView& message) {
+    std::vector<PeerInfo> peers;
+    for (const auto& member : message.view.members) {
+      ids_.push_back(id_of(member));
+      if (member.name != name_) peers.push_back({ids_.back(), member.name, member.address});
+    }
+    mesh_.begin(ids_[self_], name_, message.token, largest_frame(layout_, codecs_), reducer_.buffers());
+    mesh_.set_peers(std::move(peers));
   }
 
   asio::awaitable<void> heartbeat_loop() {
@@ -361,8 +378,8 @@ class MemberNode::Impl final : public PeerMesh::Handler {
         fail(Error(ErrorKind::network, "the coordinator at " + network_.coordinator +
                                            " is silent for longer than network.detect_timeout"));
       }
-      if (const auto peer = mesh_.lost(limit)) {
-        const auto& info = member_->view().members[*peer];
+      for (const auto peer : mesh_.lost(limit)) {
+        const auto& info = member_->view().members[index_of(peer)];
         fail(Error(ErrorKind::network,
                    "no connection to " + info.name + " at " + info.address +
                        " for longer than network.detect_timeout; is the address reachable from here?"));
@@ -402,6 +419,7 @@ class MemberNode::Impl final : public PeerMesh::Handler {
   AwakeClock clock_;
   PeerMesh mesh_;
   asio::steady_timer heartbeat_timer_;
+  std::vector<ReplicaId> ids_;  ///< of each member
   ConnectionPtr control_;
   Clock::duration heard_{};  ///< by clock_
   std::optional<Member> member_;

@@ -1,24 +1,32 @@
 #include "transport/peer_mesh.h"
 
+#include <algorithm>
 #include <asio/co_spawn.hpp>
 #include <asio/detached.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
+#include <tuple>
+#include <utility>
 
 #include "isthmus/base/error.h"
-#include "isthmus/outer_sync/transport/address.h"
 #include "transport/listen.h"
 
 namespace isthmus::outer_sync::transport {
 
 using asio::use_awaitable;
-using protocol::MemberIndex;
+using protocol::ReplicaId;
 using namespace std::chrono_literals;
 
 namespace {
-constexpr auto hello_time_limit = 10s;
+
 constexpr auto redial_after = 100ms;
+constexpr auto dial_time_limit = 5s;
 constexpr std::size_t most_breaches = 5;
+
+PeerHello hello_of(const Connection::Received& frame) {
+  if (frame.type != FrameType::peer_hello) throw Error(ErrorKind::network, "its first frame is no hello");
+  return from_bytes<PeerHello>(*frame.body);
+}
 
 }  // namespace
 
@@ -45,43 +53,83 @@ PeerMesh::PeerMesh(asio::io_context& io, asio::ip::tcp::acceptor acceptor, std::
       trace_(trace),
       handler_(handler),
       stranger_line_([&handler](const std::string& line) { handler.on_message(line); }),
-      started_event_(io, Connection::Clock::time_point::max()) {
+      waiting_(io, Connection::Clock::time_point::max()) {
   asio::co_spawn(io_, accept_loop(), asio::detached);
 }
 
-void PeerMesh::start(const protocol::View& view, MemberIndex self, const Digest& token,
-                     std::size_t frame_limit, const BufferPool& chunks) {
-  view_ = view.number;
+void PeerMesh::begin(ReplicaId self, std::string self_name, const Digest& token, std::size_t frame_limit,
+                     const BufferPool& chunks) {
   self_ = self;
+  self_name_ = std::move(self_name);
   token_ = token;
   frame_limit_ = frame_limit;
   chunks_ = chunks;
-  for (const auto& member : view.members) {
-    peers_.push_back({member.name, member.address, std::vector<ConnectionPtr>(lanes_), clock_.now(), 0});
+  begun_ = true;
+  waiting_.cancel();
+}
+
+// ---- peers ----
+
+bool PeerMesh::Peer::up() const {
+  return std::any_of(lanes.begin(), lanes.end(), [](const Lane& lane) { return lane.connection != nullptr; });
+}
+
+void PeerMesh::Peer::retire() {
+  gone = true;
+  asio::error_code ignored;
+  for (auto& lane : lanes) {
+    if (lane.connection) lane.connection->close();
+    if (lane.introducing) lane.introducing->close();
+    if (lane.connecting != nullptr) lane.connecting->close(ignored);
   }
-  started_ = true;
-  started_event_.cancel();
-  const auto members = static_cast<MemberIndex>(peers_.size());
-  for (auto peer = static_cast<MemberIndex>(self + 1); peer < members; ++peer) {
+}
+
+void PeerMesh::set_peers(std::vector<PeerInfo> peers) {
+  std::map<ReplicaId, PeerPtr> next;
+  std::vector<PeerPtr> fresh;
+  for (const auto& info : peers) {
+    const auto address = parse_address(info.address, "the address of " + info.name);
+    const auto known = peers_.find(info.id);
+    auto peer = known != peers_.end() ? known->second : make_peer(info, address);
+    if (info.id == self_ || !next.emplace(info.id, peer).second)
+      throw Error(ErrorKind::network, info.name + " is named twice among the members");
+    if (known == peers_.end()) fresh.push_back(std::move(peer));
+  }
+  for (const auto& [id, peer] : peers_) {
+    if (!next.contains(id)) peer->retire();
+  }
+  peers_ = std::move(next);
+  for (const auto& peer : fresh) {
+    if (!dialled_from_here(*peer)) continue;
     for (std::size_t lane = 0; lane < lanes_; ++lane)
       asio::co_spawn(io_, dial_loop(peer, lane), asio::detached);
   }
+  waiting_.cancel();
 }
 
-void PeerMesh::send(MemberIndex peer, ChunkId chunk, Frame frame) {
-  if (const auto& lane = peers_.at(peer).lanes[lane_of(chunk)]) lane->send(std::move(frame));
+PeerMesh::PeerPtr PeerMesh::make_peer(const PeerInfo& info, const Address& address) {
+  return std::make_shared<Peer>(
+      Peer{.info = info, .address = address, .lanes = std::vector<Lane>(lanes_), .last_up = clock_.now()});
 }
 
-std::optional<MemberIndex> PeerMesh::lost(AwakeClock::Clock::duration limit) {
+bool PeerMesh::dialled_from_here(const Peer& peer) const {
+  return std::tie(self_name_, self_) < std::tie(peer.info.name, peer.info.id);
+}
+
+void PeerMesh::send(ReplicaId peer, ChunkId lane_key, Frame frame) {
+  const auto at = peers_.find(peer);
+  if (at == peers_.end()) return;
+  if (const auto& connection = at->second->lanes[lane_of(lane_key)].connection)
+    connection->send(std::move(frame));
+}
+
+std::vector<ReplicaId> PeerMesh::lost(AwakeClock::Clock::duration limit) {
   const auto now = clock_.now();
-  const auto members = static_cast<MemberIndex>(peers_.size());
-  for (MemberIndex peer = 0; peer < members; ++peer) {
-    if (peer == self_) continue;
-    bool up = false;
-    for (const auto& lane : peers_[peer].lanes) up = up || lane != nullptr;
-    if (!up && now - peers_[peer].last_up > limit) return peer;
+  std::vector<ReplicaId> lost;
+  for (const auto& [id, peer] : peers_) {
+    if (!peer->up() && now - peer->last_up > limit) lost.push_back(id);
   }
-  return std::nullopt;
+  return lost;
 }
 
 // ---- connections that come in ----
@@ -103,19 +151,13 @@ asio::awaitable<void> PeerMesh::accept_loop() {
 
 asio::awaitable<void> PeerMesh::welcome(ConnectionPtr connection) {
   PeerHello hello;
+  PeerPtr peer;
   try {
     const UnknownConnections::Guest guest(unknown_, connection);
-    if (!started_) started_event_.cancel();  // whoever was pushed out need not wait for the view
-    const Watchdog watchdog(connection, hello_time_limit + 2 * link_.hold);
-    const auto frame = co_await connection->receive(unauthenticated_limit);
-    if (frame.type != FrameType::peer_hello) throw Error(ErrorKind::network, "its first frame is no hello");
-    // A peer may hear of the view before we do.
-    while (!started_ && connection->open()) {
-      asio::error_code woken;
-      co_await started_event_.async_wait(asio::redirect_error(use_awaitable, woken));
-    }
-    hello = check_hello(frame);
-    if (hello.from >= self_) throw Error(ErrorKind::network, "it is not its part to dial");
+    waiting_.cancel();  // whoever was pushed out need not wait any longer
+    const Watchdog watchdog(connection, link_.hello_limit + 2 * link_.hold, [this] { waiting_.cancel(); });
+    hello = hello_of(co_await connection->receive(unauthenticated_limit));
+    peer = co_await peer_that_says(hello, connection);
     connection->send(hello_to(hello.from, hello.lane));
   } catch (const Error& error) {
     stranger_line_("dropped a connection from " + connection->remote() + ": " + error.what());
@@ -126,86 +168,107 @@ asio::awaitable<void> PeerMesh::welcome(ConnectionPtr connection) {
     connection->close();
     co_return;
   }
-  co_await serve(hello.from, hello.lane, std::move(connection));
+  co_await serve(std::move(peer), hello.lane, std::move(connection));
 }
 
-Frame PeerMesh::hello_to(MemberIndex peer, std::size_t lane) const {
-  return {FrameType::peer_hello,
-          to_bytes(PeerHello{token_, view_, self_, peer, static_cast<std::uint16_t>(lane)}), nullptr};
+/// A peer may hear of a view before we do, and dial us.
+asio::awaitable<PeerMesh::PeerPtr> PeerMesh::peer_that_says(PeerHello hello, ConnectionPtr connection) {
+  for (;;) {
+    if (begun_) check_hello(hello);
+    if (const auto at = peers_.find(hello.from); begun_ && at != peers_.end()) {
+      if (dialled_from_here(*at->second)) throw Error(ErrorKind::network, "it is not its part to dial");
+      // One that has dialled again since must not be pushed out by what it gave up.
+      if (connection->hung_up()) throw Error(ErrorKind::network, "it did not wait for an answer");
+      co_return at->second;
+    }
+    asio::error_code woken;
+    co_await waiting_.async_wait(asio::redirect_error(use_awaitable, woken));
+    if (!connection->open()) throw Error(ErrorKind::network, "it is no member of a view that is known here");
+  }
 }
 
-PeerHello PeerMesh::check_hello(const Connection::Received& frame) const {
-  if (frame.type != FrameType::peer_hello) throw Error(ErrorKind::network, "its first frame is no hello");
-  const auto hello = from_bytes<PeerHello>(*frame.body);
-  const bool proper = hello.token == token_ && hello.view == view_ && hello.to == self_ &&
-                      hello.from < peers_.size() && hello.lane < lanes_;
-  if (!proper) throw Error(ErrorKind::network, "its hello is not of this run, view or member");
-  return hello;
+Frame PeerMesh::hello_to(ReplicaId peer, std::size_t lane) const {
+  return {FrameType::peer_hello, to_bytes(PeerHello{token_, self_, peer, static_cast<std::uint16_t>(lane)}),
+          nullptr};
+}
+
+void PeerMesh::check_hello(const PeerHello& hello) const {
+  const bool proper =
+      hello.token == token_ && hello.to == self_ && hello.from != self_ && hello.lane < lanes_;
+  if (!proper) throw Error(ErrorKind::network, "its hello is not of this run or not for this replica");
 }
 
 // ---- connections that go out ----
 
-asio::awaitable<void> PeerMesh::dial_loop(MemberIndex peer, std::size_t lane) {
-  const auto address = parse_address(peers_[peer].address, "the address of a peer");
-  for (;;) {
-    asio::error_code error;
-    auto socket = co_await dial(io_, address, error);
-    if (!error) {
-      co_await introduce(start_connection(std::move(socket), counters_, link_, trace_), peer, lane);
-    }
+asio::awaitable<void> PeerMesh::dial_loop(PeerPtr peer, std::size_t lane) {
+  while (!peer->gone) {
+    asio::ip::tcp::socket socket(io_);
+    peer->lanes[lane].connecting = &socket;
+    const auto error = co_await dial(socket, peer->address, dial_time_limit);
+    peer->lanes[lane].connecting = nullptr;
+    if (peer->gone) co_return;
+    if (!error) co_await introduce(peer, lane, start_connection(std::move(socket), counters_, link_, trace_));
     asio::steady_timer pause(io_, redial_after);
     co_await pause.async_wait(use_awaitable);
   }
 }
 
 /// Whoever listens there may be anybody: the lane is up only once the peer has answered.
-asio::awaitable<void> PeerMesh::introduce(ConnectionPtr connection, MemberIndex peer, std::size_t lane) {
+asio::awaitable<void> PeerMesh::introduce(PeerPtr peer, std::size_t lane, ConnectionPtr connection) {
+  peer->lanes[lane].introducing = connection;
   try {
-    const Watchdog watchdog(connection, hello_time_limit + 2 * link_.hold);
-    connection->send(hello_to(peer, lane));
-    const auto answer = check_hello(co_await connection->receive(unauthenticated_limit));
-    if (answer.from != peer || answer.lane != lane) throw Error(ErrorKind::network, "it is another member");
+    const Watchdog watchdog(connection, link_.hello_limit + 2 * link_.hold);
+    connection->send(hello_to(peer->info.id, lane));
+    const auto answer = hello_of(co_await connection->receive(unauthenticated_limit));
+    check_hello(answer);
+    if (answer.from != peer->info.id || answer.lane != lane)
+      throw Error(ErrorKind::network, "it is another replica");
   } catch (const Error& error) {
     stranger_line_("no member answers at " + connection->remote() + ": " + error.what());
     connection->close();
-    co_return;
   } catch (const asio::system_error&) {
     connection->close();
-    co_return;
   }
-  co_await serve(peer, lane, std::move(connection));
+  peer->lanes[lane].introducing = nullptr;
+  if (connection->open() && !peer->gone) co_await serve(std::move(peer), lane, std::move(connection));
 }
 
 // ---- either way ----
 
-asio::awaitable<void> PeerMesh::serve(MemberIndex peer, std::size_t lane, ConnectionPtr connection) {
-  auto& place = peers_[peer].lanes[lane];
+asio::awaitable<void> PeerMesh::serve(PeerPtr peer, std::size_t lane, ConnectionPtr connection) {
+  auto& place = peer->lanes[lane].connection;
   if (place) place->close();  // the peer knows better than we do that the old one is dead
   place = connection;
-  handler_.on_lane_up(peer, lane);
+  handler_.on_lane_up(peer->info.id, lane);
   try {
-    for (;;) take(peer, co_await connection->receive(frame_limit_, &*chunks_));
+    while (!peer->gone) {
+      auto frame = co_await connection->receive(frame_limit_, &*chunks_);
+      if (!peer->gone) take(*peer, std::move(frame));
+    }
   } catch (const Error& error) {
-    stranger_line_("dropped a connection of " + peers_[peer].name + " (" + connection->remote() +
-                   "): " + error.what());
-    if (++peers_[peer].breaches >= most_breaches) handler_.on_broken_peer(peer, error.what());
+    if (!peer->gone) count_breach(*peer, *connection, error.what());
   } catch (const asio::system_error&) {
     // A broken lane is dialled again; a peer that stays away is noticed by `lost`.
   }
   connection->close();
-  if (place == connection) {
-    place = nullptr;
-    peers_[peer].last_up = clock_.now();
-  }
+  if (place != connection) co_return;
+  place = nullptr;
+  if (peer->gone || peer->up()) co_return;
+  peer->last_up = clock_.now();
+  handler_.on_peer_down(peer->info.id);
 }
 
-void PeerMesh::take(MemberIndex peer, Connection::Received frame) {
-  if (frame.type != FrameType::chunk && frame.type != FrameType::ack) {
+void PeerMesh::take(const Peer& peer, Connection::Received frame) {
+  if (frame.type != FrameType::chunk && frame.type != FrameType::ack)
     throw Error(ErrorKind::network, "a frame that has no place on a bulk connection");
-  }
-  if (frame.type == FrameType::ack) return handler_.on_ack(peer, frame.head.view, key_of(frame.head));
-  const auto problem = handler_.on_chunk(peer, frame.head, std::move(frame.body));
+  if (frame.type == FrameType::ack) return handler_.on_ack(peer.info.id, frame.head.view, key_of(frame.head));
+  const auto problem = handler_.on_chunk(peer.info.id, std::move(frame));
   if (problem) throw Error(ErrorKind::network, *problem);
+}
+
+void PeerMesh::count_breach(Peer& peer, const Connection& connection, const std::string& why) {
+  stranger_line_("dropped a connection of " + peer.info.name + " (" + connection.remote() + "): " + why);
+  if (++peer.breaches >= most_breaches) handler_.on_broken_peer(peer.info.id, why);
 }
 
 }  // namespace isthmus::outer_sync::transport

@@ -1,14 +1,17 @@
 #pragma once
-// Bulk connections between members: `lanes` to every peer. The member with the lower index dials and dials
-// again when a lane breaks; connections carry chunks both ways. Everything here runs on the io thread.
+// Bulk connections between replicas: `lanes` to every peer. Peers come and go with the views; connections
+// belong to replicas, not to views. One end of each pair dials, and dials again when a lane breaks;
+// connections carry chunks both ways. Everything here runs on the io thread.
 
 #include <asio/io_context.hpp>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "isthmus/outer_sync/transport/address.h"
 #include "transport/awake_clock.h"
 #include "transport/connection.h"
 
@@ -27,57 +30,82 @@ class LineLimiter {
   std::size_t swallowed_ = 0;
 };
 
+struct PeerInfo {
+  protocol::ReplicaId id = 0;
+  std::string name, address;  ///< HOST:PORT
+};
+
 class PeerMesh {
  public:
+  /// Any of these may call `set_peers`. Nothing is said of a replica that is no peer (any more).
   class Handler {
    public:
     virtual ~Handler() = default;
-    /// `bytes` are packed as the header says. Returns why the peer breaks the protocol; its connection is
-    /// then dropped.
-    [[nodiscard]] virtual std::optional<std::string> on_chunk(protocol::MemberIndex from,
-                                                              const ChunkHeader& header,
-                                                              protocol::SharedBytes bytes) = 0;
-    virtual void on_ack(protocol::MemberIndex from, protocol::ViewNumber view,
+    /// Its body is packed as the header says; who may be among the contributors is left to the receiver.
+    /// Returns why the peer breaks the protocol; its connection is then dropped.
+    [[nodiscard]] virtual std::optional<std::string> on_chunk(protocol::ReplicaId from,
+                                                              Connection::Received chunk) = 0;
+    virtual void on_ack(protocol::ReplicaId from, protocol::ViewNumber view,
                         const protocol::ChunkKey& key) = 0;
     /// A lane is there (again): what was not acknowledged on it must be repeated.
-    virtual void on_lane_up(protocol::MemberIndex peer, std::size_t lane) = 0;
+    virtual void on_lane_up(protocol::ReplicaId peer, std::size_t lane) = 0;
+    /// The last lane to the peer is gone. It is dialled again while it stays a peer.
+    virtual void on_peer_down(protocol::ReplicaId peer) = 0;
     /// The peer broke the protocol again and again: dialling once more will not mend it.
-    virtual void on_broken_peer(protocol::MemberIndex peer, const std::string& why) = 0;
+    virtual void on_broken_peer(protocol::ReplicaId peer, const std::string& why) = 0;
     virtual void on_message(const std::string& text) = 0;
   };
 
   PeerMesh(asio::io_context& io, asio::ip::tcp::acceptor acceptor, std::size_t lanes, WireCounters& counters,
            LinkOptions link, AwakeClock& clock, Trace& trace, Handler& handler);
 
-  /// Dials the peers and lets in those that dial. No frame of a peer is longer than `frame_limit`; what
-  /// chunks they send is put into memory of `chunks`.
-  void start(const protocol::View& view, protocol::MemberIndex self, const Digest& token,
-             std::size_t frame_limit, const BufferPool& chunks);
+  /// Once per run: who we are, and the token that members show each other. No frame of a peer is longer than
+  /// `frame_limit`; what chunks they send is put into memory of `chunks`.
+  void begin(protocol::ReplicaId self, std::string self_name, const Digest& token, std::size_t frame_limit,
+             const BufferPool& chunks);
+  /// The peers from now on, after `begin`; we are none of them. New ones are dialled, by the end whose (name,
+  /// id) is smaller; the lanes of those that are gone are closed at once; those that stay keep theirs. Throws
+  /// Error(config) naming a peer whose address nobody can dial and Error(network) when one is named twice or
+  /// is this replica; the peers are then as they were.
+  void set_peers(std::vector<PeerInfo> peers);
 
   [[nodiscard]] std::size_t lane_of(ChunkId chunk) const { return chunk % lanes_; }
-  /// Nothing is sent while the lane is down: `on_lane_up` comes when it is back.
-  void send(protocol::MemberIndex peer, ChunkId chunk, Frame frame);
-  /// A peer to which no lane has been up for `limit`.
-  [[nodiscard]] std::optional<protocol::MemberIndex> lost(AwakeClock::Clock::duration limit);
+  /// Dropped while the lane is down (`on_lane_up` comes when it is back) or `peer` is none.
+  void send(protocol::ReplicaId peer, ChunkId lane_key, Frame frame);
+  /// The peers to whom no lane has been up for longer than `limit`.
+  [[nodiscard]] std::vector<protocol::ReplicaId> lost(AwakeClock::Clock::duration limit);
 
  private:
+  struct Lane {
+    ConnectionPtr connection;                     ///< that is up
+    ConnectionPtr introducing;                    ///< dialled here, not yet answered
+    asio::ip::tcp::socket* connecting = nullptr;  ///< of the dial loop
+  };
+  /// Its coroutines share it, and end when it is `gone`.
   struct Peer {
-    std::string name, address;
-    std::vector<ConnectionPtr> lanes;
+    PeerInfo info;
+    Address address;
+    std::vector<Lane> lanes;
     AwakeClock::Clock::duration last_up;
     std::size_t breaches = 0;  ///< of the protocol
+    bool gone = false;         ///< no peer any more
+    [[nodiscard]] bool up() const;
+    void retire();
   };
+  using PeerPtr = std::shared_ptr<Peer>;
 
   [[nodiscard]] asio::awaitable<void> accept_loop();
   [[nodiscard]] asio::awaitable<void> welcome(ConnectionPtr connection);
-  [[nodiscard]] asio::awaitable<void> dial_loop(protocol::MemberIndex peer, std::size_t lane);
-  [[nodiscard]] asio::awaitable<void> introduce(ConnectionPtr connection, protocol::MemberIndex peer,
-                                                std::size_t lane);
-  [[nodiscard]] asio::awaitable<void> serve(protocol::MemberIndex peer, std::size_t lane,
-                                            ConnectionPtr connection);
-  [[nodiscard]] Frame hello_to(protocol::MemberIndex peer, std::size_t lane) const;
-  [[nodiscard]] PeerHello check_hello(const Connection::Received& frame) const;
-  void take(protocol::MemberIndex peer, Connection::Received frame);
+  [[nodiscard]] asio::awaitable<PeerPtr> peer_that_says(PeerHello hello, ConnectionPtr connection);
+  [[nodiscard]] asio::awaitable<void> dial_loop(PeerPtr peer, std::size_t lane);
+  [[nodiscard]] asio::awaitable<void> introduce(PeerPtr peer, std::size_t lane, ConnectionPtr connection);
+  [[nodiscard]] asio::awaitable<void> serve(PeerPtr peer, std::size_t lane, ConnectionPtr connection);
+  [[nodiscard]] PeerPtr make_peer(const PeerInfo& info, const Address& address);
+  [[nodiscard]] bool dialled_from_here(const Peer& peer) const;
+  [[nodiscard]] Frame hello_to(protocol::ReplicaId peer, std::size_t lane) const;
+  void check_hello(const PeerHello& hello) const;
+  void take(const Peer& peer, Connection::Received frame);
+  void count_breach(Peer& peer, const Connection& connection, const std::string& why);
 
   asio::io_context& io_;
   asio::ip::tcp::acceptor acceptor_;
@@ -90,14 +118,14 @@ class PeerMesh {
   LineLimiter stranger_line_;
   std::shared_ptr<UnknownConnections> unknown_ = std::make_shared<UnknownConnections>();
 
-  bool started_ = false;
-  asio::steady_timer started_event_;
-  protocol::ViewNumber view_ = 0;
-  protocol::MemberIndex self_ = 0;
+  bool begun_ = false;
+  protocol::ReplicaId self_ = 0;
+  std::string self_name_;
   Digest token_;
   std::size_t frame_limit_ = 0;
   std::optional<BufferPool> chunks_;
-  std::vector<Peer> peers_;
+  std::map<protocol::ReplicaId, PeerPtr> peers_;
+  asio::steady_timer waiting_;  ///< of those who said hello before they were peers; cancelled to wake them
 };
 
 }  // namespace isthmus::outer_sync::transport

@@ -33,5 +33,29 @@ TEST(Address, RefusesEverythingElseAndNamesTheKey) {
   }
 }
 
+TEST(Addresses, AreSeparatedByCommas) {
+  const auto read = [](const char* text) {
+    std::string out;
+    for (const auto& address : parse_addresses(text, "flag")) out += address.to_string() + ";";
+    return out;
+  };
+  EXPECT_EQ(read("a:1"), "a:1;");
+  EXPECT_EQ(read("a:1,[::1]:2,c:3"), "a:1;[::1]:2;c:3;");
+  EXPECT_EQ(read("  a:1 ,b:2,  c:3 "), "a:1;b:2;c:3;");
+}
+
+TEST(Addresses, EachOfThemMustBeOne) {
+  for (const auto* text : {"", ",", "a:1,", ",a:1", "a:1,,b:2", "a:1 b:2", "a:1,b", "a:1;b:2", " "}) {
+    try {
+      static_cast<void>(parse_addresses(text, "network.coordinator"));
+      FAIL() << "'" << text << "' was accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::config);
+      EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("network.coordinator is '"),
+                                               testing::HasSubstr("HOST:PORT")));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace isthmus::outer_sync

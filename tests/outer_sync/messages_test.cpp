@@ -190,17 +190,36 @@ TEST(Messages, DamagedMessagesGiveErrorsAndNothingElse) {
   }
 }
 
+// ---- who is who ----
+
+TEST(ReplicaIds, AreOfNameAndIncarnation) {
+  // SHA-256 of "us-1", a zero byte and 7 as eight bytes begins with these bytes.
+  EXPECT_EQ(id_of({"us-1", 7, "us-1.example:7000"}), 0x5c74bd361477f0e6U);
+  EXPECT_EQ(id_of({"us-1", 7, "elsewhere:7000"}), id_of({"us-1", 7, ""})) << "an address may change";
+  EXPECT_NE(id_of({"us-1", 7, ""}), id_of({"us-1", 8, ""})) << "started again it is another replica";
+  EXPECT_NE(id_of({"us-1", 7, ""}), id_of({"us-2", 7, ""}));
+}
+
 // ---- chunks on the wire ----
 
 TEST(Frames, ChunkHeadersHaveTheirPlacesOnTheWire) {
   const ChunkKey key{
       .round = 0x0807060504030201, .chunk = 0x14131211, .sender = 0x2221, .kind = ChunkKind::result};
-  const auto header = transport::header_of(0x3837363534333231, key);
-  const unsigned char expected[] = {0x31, 0x32, 0x33, 0x34, 0x35, 0x36, 0x37, 0x38, 1,    2,    3, 4,
-                                    5,    6,    7,    8,    0x11, 0x12, 0x13, 0x14, 0x21, 0x22, 2, 0};
+  const ChunkMessage message{.view = 0x3837363534333231,
+                             .key = key,
+                             .bytes = nullptr,
+                             .weight = 0x4847464544434241,
+                             .contributors = {5, 6, 7}};
+  const auto header = transport::header_of(message, quant::Lossless::zstd);
+  const unsigned char expected[] = {
+      0x31, 0x32, 0x33, 0x34, 0x35, 0x36, 0x37, 0x38,  // view
+      1,    2,    3,    4,    5,    6,    7,    8,     // round
+      0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47, 0x48,  // weight
+      0x11, 0x12, 0x13, 0x14, 0x21, 0x22, 3,    0,     // chunk, sender, contributors
+      2,    1,    0,    0,    0,    0,    0,    0};
   EXPECT_EQ(std::memcmp(&header, expected, sizeof expected), 0) << "docs/protocol.md gives this layout";
   EXPECT_EQ(transport::key_of(header), key);
-  EXPECT_EQ(transport::header_of(1, key, quant::Lossless::zstd).packing, 1);
+  EXPECT_EQ(transport::header_of(1, key).packing, 0);
 }
 
 TEST(Frames, FrameHeadersHaveTheirPlacesOnTheWire) {

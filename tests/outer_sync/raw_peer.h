@@ -1,6 +1,8 @@
 #pragma once
 // A blocking connection that says whatever the test wants: strangers, and members that break the rules.
 
+#include <poll.h>
+
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
 #include <asio/read.hpp>
@@ -17,13 +19,41 @@
 
 namespace isthmus::outer_sync {
 
+/// Listens on loopback for a RawPeer to take what comes.
+class RawListener {
+ public:
+  explicit RawListener(const std::string& address = "127.0.0.1:0") : acceptor_(io_) {
+    const auto at = parse_address(address, "address");
+    const asio::ip::tcp::endpoint endpoint(asio::ip::make_address(at.host), at.port);
+    acceptor_.open(endpoint.protocol());
+    acceptor_.set_option(asio::socket_base::reuse_address(true));
+    acceptor_.bind(endpoint);
+    acceptor_.listen();
+  }
+  [[nodiscard]] std::string address() const {
+    const auto endpoint = acceptor_.local_endpoint();
+    return Address{endpoint.address().to_string(), endpoint.port()}.to_string();
+  }
+
+ private:
+  friend class RawPeer;
+  asio::io_context io_;
+  asio::ip::tcp::acceptor acceptor_;
+};
+
 class RawPeer {
  public:
   explicit RawPeer(const std::string& address) : socket_(io_) {
     const auto to = parse_address(address, "address");
     socket_.connect({asio::ip::make_address(to.host), to.port});
-    timeval limit{.tv_sec = 20, .tv_usec = 0};  // so that a test fails in place of hanging
-    ::setsockopt(socket_.native_handle(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    be_impatient();
+  }
+  /// The next one that connects there. Fails with an exception when nobody does.
+  explicit RawPeer(RawListener& listener) : socket_(io_) {
+    pollfd waits{.fd = listener.acceptor_.native_handle(), .events = POLLIN, .revents = 0};
+    if (::poll(&waits, 1, 20'000) != 1) throw std::runtime_error("nobody connected");
+    listener.acceptor_.accept(socket_);
+    be_impatient();
   }
 
   void say(std::span<const std::byte> bytes) {
@@ -56,7 +86,7 @@ class RawPeer {
       const auto message = protocol::decode_control(frame->head);
       if (const auto* wanted = std::get_if<Message>(&message)) return *wanted;
     }
-    throw std::runtime_error("the coordinator hung up");
+    throw std::runtime_error("the other end hung up");
   }
   /// Whether the other end hangs up, whatever it says before.
   bool is_dropped() {
@@ -66,6 +96,10 @@ class RawPeer {
   }
 
  private:
+  void be_impatient() {
+    timeval limit{.tv_sec = 20, .tv_usec = 0};  // so that a test fails in place of hanging
+    ::setsockopt(socket_.native_handle(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  }
   bool read(void* data, std::size_t size) {
     asio::error_code error;
     asio::read(socket_, asio::buffer(data, size), error);

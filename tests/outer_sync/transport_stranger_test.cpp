@@ -26,9 +26,9 @@ Bytes random_bytes(std::size_t size, std::uint64_t seed) {
   return bytes;
 }
 
-Frame peer_hello(const Digest& token, protocol::MemberIndex from, protocol::MemberIndex to,
+Frame peer_hello(const Digest& token, protocol::ReplicaId from, protocol::ReplicaId to,
                  std::uint16_t lane = 0) {
-  return {FrameType::peer_hello, to_bytes(PeerHello{token, 1, from, to, lane}), nullptr};
+  return {FrameType::peer_hello, to_bytes(PeerHello{token, from, to, lane}), nullptr};
 }
 
 Bytes header(FrameType type, std::uint32_t length) {
@@ -178,11 +178,12 @@ class BrokenMember : public testing::Test {
   /// A lane to r1, with a proper hello.
   std::unique_ptr<RawPeer> dial() {
     auto lane = std::make_unique<RawPeer>(view.view.members.at(1).address);
-    lane->say(peer_hello(view.token, 0, 1));
+    lane->say(peer_hello(view.token, id(0), id(1)));
     const auto answer = lane->hear();
     EXPECT_TRUE(answer && answer->type == FrameType::peer_hello) << "a proper hello must be answered";
     return lane;
   }
+  protocol::ReplicaId id(std::size_t member) const { return protocol::id_of(view.view.members.at(member)); }
   Frame chunk(Bytes bytes) const {
     const protocol::ChunkKey key{1, owned_by_r1(), 0, protocol::ChunkKind::contribution};
     return transport::chunk_frame({1, key, std::make_shared<const Bytes>(std::move(bytes))});
@@ -210,12 +211,10 @@ TEST_F(BrokenMember, HellosThatDoNotFitAreDropped) {
     peer.say(frame);
     return peer.is_dropped();
   };
-  EXPECT_TRUE(dropped(peer_hello(view.token, 1, 1))) << "r1 does not dial itself";
-  EXPECT_TRUE(dropped(peer_hello(view.token, 0, 0))) << "meant for r0";
-  EXPECT_TRUE(dropped(peer_hello(view.token, 7, 1))) << "there is no member 7";
-  EXPECT_TRUE(dropped(peer_hello(view.token, 0, 1, 1))) << "there is one lane";
-  EXPECT_TRUE(dropped({FrameType::peer_hello, to_bytes(PeerHello{view.token, 2, 0, 1, 0}), nullptr}))
-      << "view 2";
+  EXPECT_TRUE(dropped(peer_hello(Digest(), id(0), id(1)))) << "another run's token";
+  EXPECT_TRUE(dropped(peer_hello(view.token, id(1), id(1)))) << "r1 does not dial itself";
+  EXPECT_TRUE(dropped(peer_hello(view.token, id(0), id(0)))) << "meant for r0";
+  EXPECT_TRUE(dropped(peer_hello(view.token, id(0), id(1), 1))) << "there is one lane";
   EXPECT_THAT(end(), HasSubstr("r0 is lost"));
 }
 
@@ -294,7 +293,7 @@ TEST_F(BrokenPacker, ItsLaneIsDroppedAndMayBeDialledAgain) {
   EXPECT_TRUE(is_dropped(packed_chunk(cut)));
   EXPECT_TRUE(is_dropped(packed_chunk(proper()))) << "as long as what it stands for";
   auto unknown = packed_chunk(good);
-  unknown.head.back() = std::byte{7};
+  unknown.head[offsetof(transport::ChunkHeader, packing)] = std::byte{7};
   EXPECT_TRUE(is_dropped(unknown)) << "packed in a way that nobody knows";
 
   auto lane = dial();
@@ -319,7 +318,7 @@ TEST_F(BrokenMember, APackedChunkHasNoPlaceInARunThatPacksNone) {
   begin();
   auto lane = dial();
   auto packed = chunk(Bytes(3));
-  packed.head.back() = static_cast<std::byte>(quant::Lossless::zstd);
+  packed.head[offsetof(transport::ChunkHeader, packing)] = static_cast<std::byte>(quant::Lossless::zstd);
   lane->say(packed);
   EXPECT_TRUE(lane->is_dropped());
   EXPECT_THAT(end(), HasSubstr("r0 is lost"));

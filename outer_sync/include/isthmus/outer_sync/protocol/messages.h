@@ -54,6 +54,9 @@ struct View {
   }
 };
 
+/// A view has no more members than this.
+inline constexpr std::size_t most_members = 1024;
+
 /// Gives each chunk of a fragment to the member with the fewest elements of that fragment so far, then of
 /// all.
 [[nodiscard]] std::vector<MemberIndex> balanced_owners(const FragmentLayout& layout, std::size_t members);
@@ -74,8 +77,8 @@ struct ChunkMessage {
   ViewNumber view = 0;
   ChunkKey key;
   SharedBytes bytes;
-  std::uint64_t weight = 0;             ///< of a contribution: the tokens behind it
-  std::vector<ReplicaId> contributors;  ///< of a result; empty: all members of the view
+  std::uint64_t weight = 0;               ///< of a contribution: the tokens behind it
+  std::vector<ReplicaId> contributors{};  ///< of a result; empty: all members of the view
 };
 
 // ---- control ----

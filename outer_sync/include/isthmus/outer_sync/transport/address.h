@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace isthmus::outer_sync {
 
@@ -15,5 +16,9 @@ struct Address {
 
 /// Throws Error(config) naming `what` (a key or flag), the text and the form expected.
 [[nodiscard]] Address parse_address(std::string_view text, std::string_view what);
+
+/// One or more, with commas between them, and spaces where one likes. Throws like `parse_address`, with the
+/// text of the one that is none.
+[[nodiscard]] std::vector<Address> parse_addresses(std::string_view text, std::string_view what);
 
 }  // namespace isthmus::outer_sync

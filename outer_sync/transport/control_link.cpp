@@ -1,0 +1,148 @@
+#include "transport/control_link.h"
+
+#include <algorithm>
+#include <asio/co_spawn.hpp>
+#include <asio/detached.hpp>
+#include <asio/redirect_error.hpp>
+#include <asio/use_awaitable.hpp>
+#include <cassert>
+#include <utility>
+
+#include "isthmus/base/error.h"
+#include "isthmus/base/random.h"
+#include "transport/listen.h"
+
+namespace isthmus::outer_sync::transport {
+
+using asio::use_awaitable;
+using namespace std::chrono_literals;
+
+namespace {
+constexpr auto dial_time_limit = 5s;
+constexpr auto shortest_pause = 100ms;
+constexpr auto longest_pause = 2000ms;
+constexpr std::uint64_t pause_stream = 0x70617573;  // of random numbers that nothing else uses with this seed
+}  // namespace
+
+Connection::Clock::duration redial_pause(std::uint64_t seed, std::size_t failures) {
+  const auto doublings = std::min<std::size_t>(failures, 5);
+  const std::chrono::duration<double> whole =
+      std::min<std::chrono::milliseconds>(shortest_pause * (1 << doublings), longest_pause);
+  const double share = 1 - random_unit(seed, pause_stream, failures) / 2.0;
+  return std::chrono::duration_cast<Connection::Clock::duration>(whole * share);
+}
+
+ControlLink::ControlLink(asio::io_context& io, ControlLinkOptions options, LinkOptions link,
+                         WireCounters& counters, AwakeClock& clock, Trace& trace, Handler& handler)
+    : io_(io),
+      options_(std::move(options)),
+      link_(link),
+      counters_(counters),
+      clock_(clock),
+      trace_(trace),
+      handler_(handler),
+      pause_(io),
+      check_(io) {
+  assert(!options_.coordinators.empty());
+}
+
+void ControlLink::start() {
+  asio::co_spawn(io_, dial_loop(), asio::detached);
+  asio::co_spawn(io_, watch_loop(), asio::detached);
+}
+
+void ControlLink::send(const protocol::ControlMessage& message) {
+  if (connection_) connection_->send(control_frame(message));
+}
+
+void ControlLink::finish() {
+  end();
+  if (connection_) connection_->close_when_sent();
+}
+
+void ControlLink::stop() {
+  end();
+  if (connection_) connection_->close();
+}
+
+void ControlLink::end() {
+  ended_ = true;
+  pause_.cancel();
+  check_.cancel();
+  asio::error_code ignored;
+  if (connecting_ != nullptr) connecting_->close(ignored);
+}
+
+asio::awaitable<void> ControlLink::dial_loop() {
+  std::size_t turn = 0;
+  while (!ended_) {
+    const auto& address = options_.coordinators[turn % options_.coordinators.size()];
+    asio::ip::tcp::socket socket(io_);
+    connecting_ = &socket;
+    const auto error = co_await dial(socket, address, dial_time_limit);
+    connecting_ = nullptr;
+    if (ended_) co_return;
+    if (error) {
+      last_failure_ = address.to_string() + ": " + error.message();
+    } else {
+      co_await serve(start_connection(std::move(socket), counters_, link_, trace_), address);
+    }
+    if (ended_) co_return;
+    // One that has answered may come back where it was; others are no better than the next.
+    if (error || !answered_) ++turn;
+    pause_.expires_after(redial_pause(options_.seed, failures_ / options_.coordinators.size()));
+    ++failures_;
+    asio::error_code woken;
+    co_await pause_.async_wait(asio::redirect_error(use_awaitable, woken));
+  }
+}
+
+asio::awaitable<void> ControlLink::serve(ConnectionPtr connection, const Address& address) {
+  connection_ = connection;
+  heard_ = clock_.now();
+  answered_ = silent_ = false;
+  handler_.on_up();
+  auto why = co_await listen(connection);
+  connection->close();
+  connection_ = nullptr;
+  if (silent_) why = "silent for longer than network.detect_timeout";
+  if (ended_) why = "ended here";
+  last_failure_ = address.to_string() + ": " + why;
+  handler_.on_down(last_failure_);
+}
+
+/// Returns why the connection has ended.
+asio::awaitable<std::string> ControlLink::listen(ConnectionPtr connection) {
+  try {
+    while (connection->open()) {
+      const auto frame = co_await connection->receive(control_limit);
+      if (ended_) continue;  // what comes now is nobody's any more
+      if (frame.type != FrameType::control)
+        throw Error(ErrorKind::network, "it sent a frame that is not control");
+      heard_ = clock_.now();
+      auto message = protocol::decode_control(*frame.body);
+      answered_ = true;
+      failures_ = 0;
+      handler_.on_message(std::move(message));
+    }
+  } catch (const Error& error) {
+    co_return error.what();
+  } catch (const asio::system_error& error) {
+    co_return error.code() == asio::error::eof ? "it closed the connection" : error.code().message();
+  }
+  co_return "its connection closed";
+}
+
+asio::awaitable<void> ControlLink::watch_loop() {
+  while (!ended_) {
+    check_.expires_after(options_.check_every);
+    asio::error_code woken;
+    co_await check_.async_wait(asio::redirect_error(use_awaitable, woken));
+    const auto now = clock_.now();
+    if (!connection_ || now - heard_ <= options_.silence_limit + 2 * link_.hold) continue;
+    silent_ = true;
+    connection_->close();
+  }
+}
+
+}  // namespace isthmus::outer_sync::transport
