@@ -18,11 +18,6 @@ std::string round_args(FragmentId p, protocol::Round round) {
   return "{\"fragment\":" + std::to_string(p) + ",\"round\":" + std::to_string(round) + "}";
 }
 
-/// A chunk's part of a per-element buffer that may be absent.
-std::span<float> part(AlignedVector<float>& buffer, const Range& chunk) {
-  return buffer.empty() ? std::span<float>() : std::span(buffer).subspan(chunk.begin, chunk.size);
-}
-
 quant::OuterStep step_rule(const OuterConfig& config) {
   return {.lr = static_cast<float>(config.optimizer.lr),
           .momentum = static_cast<float>(config.optimizer.momentum),
@@ -43,8 +38,14 @@ protocol::CodecPlan codec_plan(const OuterConfig& config, std::uint64_t seed) {
 
 OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout, LocalParameters& local,
                      RoundExchange& exchange, Trace& trace, std::uint64_t noise_seed)
+    : OuterLoop(config, layout, std::make_unique<HostOuterState>(layout, local, config.error_feedback),
+                exchange, trace, noise_seed) {}
+
+OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout,
+                     std::unique_ptr<OuterState> state, RoundExchange& exchange, Trace& trace,
+                     std::uint64_t noise_seed)
     : layout_(layout),
-      local_(local),
+      state_(std::move(state)),
       exchange_(exchange),
       trace_(trace),
       codecs_(codec_plan(config)),
@@ -58,16 +59,12 @@ OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout, Lo
       noise_seed_(noise_seed),
       final_sync_(config.final_sync),
       fragments_(layout.fragment_count()),
-      velocity_(layout.buffer_size(), 0.0F),
-      residual_(config.error_feedback ? layout.buffer_size() : 0, 0.0F),
-      gradient_residual_(config.warmup_steps > 0 ? layout.buffer_size() : 0, 0.0F) {
-  const auto initial = local_.read({0, layout_.buffer_size()});
-  global_.assign(initial.begin(), initial.end());
-}
+      tokens_(layout.fragment_count()),
+      gradient_residual_(config.warmup_steps > 0 ? layout.buffer_size() : 0, 0.0F) {}
 
 // ---- synchronous warm-up ----
 
-void OuterLoop::average_gradients(std::span<float> gradients) {
+void OuterLoop::average_gradients(std::span<float> gradients, std::uint64_t tokens) {
   assert(synchronous() && gradients.size() == layout_.buffer_size());
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
     const auto round = fragments_[p].round + 1;
@@ -76,10 +73,10 @@ void OuterLoop::average_gradients(std::span<float> gradients) {
     for (auto k = chunks.first; k < chunks.last; ++k) {
       const auto& chunk = layout_.chunk(k);
       auto bytes = exchange_.buffers().take(quant::encoded_size(codecs_.of(round), chunk.size));
-      const auto bad =
-          quant::encode(codecs_.of(round), gradients.subspan(chunk.begin, chunk.size),
-                        {part(gradient_residual_, chunk)}, noise_of(layout_, k, noise_seed_, round), *bytes);
-      contribute(k, round, bad, std::move(bytes));
+      const auto bad = quant::encode(codecs_.of(round), gradients.subspan(chunk.begin, chunk.size),
+                                     {std::span(gradient_residual_).subspan(chunk.begin, chunk.size)},
+                                     noise_of(layout_, k, noise_seed_, round), *bytes);
+      contribute(round, tokens, {k, bad, std::move(bytes)});
     }
   }
   for (; !in_flight_.empty(); in_flight_.pop_front()) {
@@ -88,7 +85,7 @@ void OuterLoop::average_gradients(std::span<float> gradients) {
     const auto chunks = layout_.chunks_of(flight.fragment);
     for (auto k = chunks.first; k < chunks.last; ++k) {
       const auto& chunk = layout_.chunk(k);
-      if (!quant::decode(codecs_.of(flight.round), *(*flight.results)[k - chunks.first],
+      if (!quant::decode(codecs_.of(flight.round), *flight.result->chunks[k - chunks.first],
                          gradients.subspan(chunk.begin, chunk.size))) {
         refuse_result(flight, k);
       }
@@ -100,16 +97,17 @@ void OuterLoop::average_gradients(std::span<float> gradients) {
 
 // ---- the schedule ----
 
-void OuterLoop::after_step() {
+void OuterLoop::after_step(std::uint64_t tokens) {
   ++step_;
   if (step_ <= schedule_.warmup_steps()) {
     if (step_ < schedule_.warmup_steps()) return;
-    std::ranges::copy(local_.read({0, layout_.buffer_size()}), global_.begin());
+    state_->take_local();
     // What only the warm-up needed: its residual, and buffers for all fragments at once.
     gradient_residual_ = {};
     exchange_.buffers().trim();
     return;
   }
+  for (auto& count : tokens_) count += tokens;
   for (const auto p : schedule_.sends_at(step_)) send(p);
   for (const auto p : schedule_.applies_at(step_)) apply(p, step_rule_, Waiting::stall);
 }
@@ -133,36 +131,32 @@ void OuterLoop::apply_all_in_flight(Waiting why) {
 void OuterLoop::send(FragmentId p) {
   const auto round = fragments_[p].round + 1;
   const Trace::Scope scope(trace_, Trace::Row::outer, "encode", round_args(p, round));
-  const auto& fragment = layout_.fragment(p);
-  const auto local = local_.read(fragment);
   if (gradient_observer_) {
-    gradient_observer_(p, step_, std::span(global_).subspan(fragment.begin, fragment.size), local);
+    const auto& fragment = layout_.fragment(p);
+    const auto global = state_->global(fragment);
+    gradient_observer_(p, step_, global, state_->local().read(fragment));
   }
-  const auto chunks = layout_.chunks_of(p);
   in_flight_.push_back({p, round, step_, Trace::Clock::now(), std::nullopt});
-  for (auto k = chunks.first; k < chunks.last; ++k) {
-    const auto& chunk = layout_.chunk(k);
-    auto bytes = exchange_.buffers().take(quant::encoded_size(codecs_.of(round), chunk.size));
-    const auto bad = quant::encode_difference(
-        codecs_.of(round), std::span(global_).subspan(chunk.begin, chunk.size),
-        local.subspan(chunk.begin - fragment.begin, chunk.size), {part(residual_, chunk), carried_},
-        noise_of(layout_, k, noise_seed_, round), *bytes);
-    // At once: the next chunk is encoded while this one travels.
-    contribute(k, round, bad, std::move(bytes));
-  }
+  const auto weight = std::exchange(tokens_[p], 0);
+  state_->encode(p,
+                 {.codec = codecs_.of(round), .round = round, .carried = carried_, .noise_seed = noise_seed_},
+                 exchange_.buffers(),
+                 // At once: the next chunk is encoded while this one travels.
+                 [&](EncodedChunk encoded) { contribute(round, weight, std::move(encoded)); });
 }
 
-void OuterLoop::contribute(ChunkId chunk, protocol::Round round, std::optional<std::size_t> bad_element,
-                           protocol::SharedBytes bytes) {
-  if (bad_element) {
+void OuterLoop::contribute(protocol::Round round, std::uint64_t weight, EncodedChunk encoded) {
+  if (encoded.bad_element) {
     const bool warmup = round <= codecs_.warmup_rounds;
-    throw Error(ErrorKind::divergence, std::string(warmup ? "a gradient" : "an outer gradient") +
-                                           " is not finite, or too large for its codec, at element " +
-                                           std::to_string(layout_.place_in_fragment(chunk) + *bad_element) +
-                                           " of fragment " + std::to_string(layout_.fragment_of(chunk)) +
-                                           " at step " + std::to_string(warmup ? step_ + 1 : step_));
+    throw Error(ErrorKind::divergence,
+                std::string(warmup ? "a gradient" : "an outer gradient") +
+                    " is not finite, or too large for its codec, at element " +
+                    std::to_string(layout_.place_in_fragment(encoded.chunk) + *encoded.bad_element) +
+                    " of fragment " + std::to_string(layout_.fragment_of(encoded.chunk)) + " at step " +
+                    std::to_string(warmup ? step_ + 1 : step_));
   }
-  exchange_.contribute(chunk, round, std::move(bytes));
+  // The last sync may come right after a send; what it carries counts all the same.
+  exchange_.contribute(encoded.chunk, round, std::move(encoded.bytes), std::max<std::uint64_t>(weight, 1));
 }
 
 void OuterLoop::apply(FragmentId p, const quant::OuterStep& rule, Waiting why) {
@@ -173,19 +167,9 @@ void OuterLoop::apply(FragmentId p, const quant::OuterStep& rule, Waiting why) {
   fetch(flight, why);
 
   const Trace::Scope scope(trace_, Trace::Row::outer, "apply", round_args(p, flight.round));
-  const auto& fragment = layout_.fragment(p);
-  const auto local = local_.modify(fragment);
-  const auto chunks = layout_.chunks_of(p);
-  for (auto k = chunks.first; k < chunks.last; ++k) {
-    const auto& chunk = layout_.chunk(k);
-    if (!quant::decode_apply(codecs_.of(flight.round), *(*flight.results)[k - chunks.first], rule,
-                             std::span(global_).subspan(chunk.begin, chunk.size),
-                             std::span(velocity_).subspan(chunk.begin, chunk.size),
-                             local.subspan(chunk.begin - fragment.begin, chunk.size))) {
-      refuse_result(flight, k);
-    }
+  if (const auto bad = state_->apply(p, codecs_.of(flight.round), flight.result->chunks, rule)) {
+    refuse_result(flight, *bad);
   }
-  local_.modified(fragment);
   record(flight);
 }
 
@@ -196,11 +180,11 @@ double& OuterLoop::waited(Waiting why) {
 }
 
 void OuterLoop::fetch(InFlight& flight, Waiting why) {
-  if (flight.results) return;
+  if (flight.result) return;
   const auto begin = Trace::Clock::now();
   const Trace::Scope scope(trace_, Trace::Row::train, "outer_wait",
                            round_args(flight.fragment, flight.round));
-  flight.results = exchange_.wait(flight.fragment, flight.round);
+  while (!flight.result) flight.result = exchange_.wait(flight.fragment, flight.round);
   waited(why) += seconds_since(begin);
 }
 
@@ -214,7 +198,7 @@ void OuterLoop::record(const InFlight& flight) {
   auto& state = fragments_[flight.fragment];
   Hasher hasher;
   hasher.update(std::as_bytes(std::span(state.chain.bytes))).update(flight.fragment).update(flight.round);
-  for (const auto& bytes : *flight.results) hasher.update(std::span(*bytes));
+  for (const auto& bytes : flight.result->chunks) hasher.update(std::span(*bytes));
   state = {flight.round, hasher.finish()};
   ++stats_.rounds;
   trace_.async(Trace::Row::outer, "fragment in flight", (std::uint64_t{flight.fragment} << 32) | flight.round,
@@ -225,10 +209,9 @@ void OuterLoop::record(const InFlight& flight) {
 // ---- what others look at ----
 
 std::span<const float> OuterLoop::global_parameters() {
-  if (step_ < schedule_.warmup_steps()) {  // in the synchronous phase local and global parameters are one
-    std::ranges::copy(local_.read({0, layout_.buffer_size()}), global_.begin());
-  }
-  return global_;
+  // In the synchronous phase local and global parameters are one.
+  if (step_ < schedule_.warmup_steps()) state_->take_local();
+  return state_->global({0, layout_.buffer_size()});
 }
 
 Digest OuterLoop::global_hash() { return hash_of(std::as_bytes(global_parameters())); }
@@ -259,12 +242,15 @@ struct SavedFlight {
 struct SavedState {
   std::uint64_t step = 0;
   std::vector<protocol::FragmentState> fragments;
-  AlignedVector<float> global, velocity, residual, gradient_residual;
+  std::vector<std::uint64_t> tokens;
+  bool error_feedback = false;
+  OuterState::Vectors vectors;
+  AlignedVector<float> gradient_residual;
   std::vector<SavedFlight> in_flight;
   Reducer::Residuals owner_residuals;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(step, fragments, global, velocity, residual, gradient_residual, in_flight, owner_residuals);
+    ar(step, fragments, tokens, error_feedback, vectors, gradient_residual, in_flight, owner_residuals);
   }
 };
 
@@ -301,14 +287,14 @@ Bytes OuterLoop::save() {
     fetch(flight, Waiting::save);
     auto& saved = state.in_flight.emplace_back(SavedFlight{
         flight.fragment, flight.round, flight.sent_step, description_of(codecs_.of(flight.round)), {}});
-    for (const auto& bytes : *flight.results) saved.results.push_back(*bytes);
+    for (const auto& bytes : flight.result->chunks) saved.results.push_back(*bytes);
   }
   state.step = step_;
   state.fragments = fragments_;
-  const auto global = global_parameters();
-  state.global.assign(global.begin(), global.end());
-  state.velocity = velocity_;
-  state.residual = residual_;
+  state.tokens = tokens_;
+  state.error_feedback = codecs_.error_feedback;
+  if (synchronous()) state_->take_local();
+  state.vectors = state_->save();
   state.gradient_residual = gradient_residual_;
   state.owner_residuals = exchange_.reducer().residuals();
   return to_bytes(state);
@@ -326,8 +312,9 @@ void OuterLoop::restore(std::span<const std::byte> bytes) {
   }
   const auto n = layout_.buffer_size();
   const bool in_warmup = state.step < schedule_.warmup_steps();
-  if (state.fragments.size() != fragments_.size() || state.global.size() != n || state.velocity.size() != n ||
-      state.residual.size() != residual_.size() || state.gradient_residual.size() != (in_warmup ? n : 0)) {
+  if (state.fragments.size() != fragments_.size() || state.tokens.size() != tokens_.size() ||
+      state.error_feedback != codecs_.error_feedback || !fits(state.vectors, layout_) ||
+      state.gradient_residual.size() != (in_warmup ? n : 0)) {
     refuse("is of another layout or other settings");
   }
   std::deque<InFlight> in_flight;
@@ -338,17 +325,18 @@ void OuterLoop::restore(std::span<const std::byte> bytes) {
     if (std::ranges::find(in_flight, saved.fragment, &InFlight::fragment) != in_flight.end()) {
       refuse("has two rounds of one fragment in flight");
     }
-    std::vector<protocol::SharedBytes> results;
-    for (auto& chunk : saved.results) results.push_back(std::make_shared<const Bytes>(std::move(chunk)));
+    RoundResult result;
+    for (auto& chunk : saved.results)
+      result.chunks.push_back(std::make_shared<const Bytes>(std::move(chunk)));
+    result.included.assign(result.chunks.size(), true);
     in_flight.push_back(
-        {saved.fragment, saved.round, saved.sent_step, Trace::Clock::now(), std::move(results)});
+        {saved.fragment, saved.round, saved.sent_step, Trace::Clock::now(), std::move(result)});
   }
   exchange_.reducer().restore(std::move(state.owner_residuals));
   step_ = state.step;
   fragments_ = std::move(state.fragments);
-  global_ = std::move(state.global);
-  velocity_ = std::move(state.velocity);
-  residual_ = std::move(state.residual);
+  tokens_ = std::move(state.tokens);
+  state_->restore(std::move(state.vectors));
   gradient_residual_ = std::move(state.gradient_residual);
   in_flight_ = std::move(in_flight);
 }

@@ -129,7 +129,8 @@ void Simulation::reduce(MemberIndex m, const Reduce& job) {
   auto& replica = replicas_[m];
   if (owners_[job.chunk] != m) fail("a chunk is reduced by somebody who does not own it");
   if (++replica.reductions[{job.chunk, job.round}] > 1) fail("a chunk is reduced twice in one round");
-  auto bytes = replica.reducer->reduce(job.chunk, job.round, job.contributions);
+  const std::vector<std::uint64_t> equal(job.contributions.size(), 1);
+  auto bytes = replica.reducer->reduce(job.chunk, job.round, job.contributions, equal);
   made_.push_back(bytes);
   at(chance(longest_delay), [this, m, chunk = job.chunk, round = job.round, bytes] {
     replicas_[m].member->reduced(chunk, round, bytes);

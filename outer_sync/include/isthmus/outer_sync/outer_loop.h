@@ -2,9 +2,9 @@
 // Streaming DiLoCo's outer loop (arXiv 2501.18512, Algorithm 2) over one flat parameter buffer.
 //
 //   OuterLoop loop(config, layout, local_parameters, exchange, trace);
-//   each step:  if (loop.synchronous()) loop.average_gradients(gradients);
+//   each step:  if (loop.synchronous()) loop.average_gradients(gradients, tokens);
 //               ... inner optimizer ...
-//               loop.after_step();
+//               loop.after_step(tokens);
 //   at the end: loop.finish();
 //
 // The global parameters are a function of their initial values and the rounds' result bytes alone: every
@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "isthmus/outer_sync/config.h"
 #include "isthmus/outer_sync/local_parameters.h"
 #include "isthmus/outer_sync/methods/schedule.h"
+#include "isthmus/outer_sync/outer_state.h"
 #include "isthmus/outer_sync/round_exchange.h"
 
 namespace isthmus::outer_sync {
@@ -31,17 +33,20 @@ namespace isthmus::outer_sync {
 
 class OuterLoop {
  public:
-  /// Global parameters start as the local ones. The references must outlive the loop. `config` must be
-  /// resolved. `noise_seed`, for stochastic rounding, differs from replica to replica.
+  /// The references must outlive the loop. `config` must be resolved. `noise_seed`, for stochastic rounding,
+  /// differs from replica to replica.
+  OuterLoop(const OuterConfig& config, const FragmentLayout& layout, std::unique_ptr<OuterState> state,
+            RoundExchange& exchange, Trace& trace, std::uint64_t noise_seed = 0);
+  /// With a HostOuterState: global parameters start as the local ones.
   OuterLoop(const OuterConfig& config, const FragmentLayout& layout, LocalParameters& local,
             RoundExchange& exchange, Trace& trace, std::uint64_t noise_seed = 0);
 
   /// The step that comes is one of the synchronous warm-up: `average_gradients` must be called before its
   /// inner step.
   [[nodiscard]] bool synchronous() const { return step_ < schedule_.warmup_steps(); }
-  /// Replaces this replica's gradients (flat, whole buffer) by the mean over replicas as all of them decode
-  /// it. Throws Error(divergence) when a gradient is not finite.
-  void average_gradients(std::span<float> gradients);
+  /// Replaces this replica's gradients (flat, whole buffer), of `tokens` tokens, by the mean over replicas as
+  /// all of them decode it. Throws Error(divergence) when a gradient is not finite.
+  void average_gradients(std::span<float> gradients, std::uint64_t tokens);
 
   /// Called with every outer gradient before it is encoded: global minus local parameters of one fragment,
   /// without what error feedback adds. For those who want to look at them; null for nobody.
@@ -49,8 +54,9 @@ class OuterLoop {
                                               std::span<const float> local)>;
   void observe_gradients(GradientObserver observer) { gradient_observer_ = std::move(observer); }
 
-  /// After each inner step. Returns at once unless a result is due that has not come.
-  void after_step();
+  /// After each inner step, of `tokens` tokens: a contribution's weight is what its fragment was trained on
+  /// since it was last sent. Returns at once unless a result is due that has not come.
+  void after_step(std::uint64_t tokens);
   /// After the last step: applies what is in flight and, with `outer.final_sync`, one more round of every
   /// fragment.
   void finish();
@@ -82,22 +88,21 @@ class OuterLoop {
     protocol::Round round;
     std::uint64_t sent_step;
     Trace::Clock::time_point sent;
-    std::optional<std::vector<protocol::SharedBytes>> results;
+    std::optional<RoundResult> result;
   };
   enum class Waiting { stall, warmup, finish, save };
 
   void send(FragmentId p);
   void apply(FragmentId p, const quant::OuterStep& rule, Waiting why);
   void fetch(InFlight& flight, Waiting why);
-  void contribute(ChunkId chunk, protocol::Round round, std::optional<std::size_t> bad_element,
-                  protocol::SharedBytes bytes);
+  void contribute(protocol::Round round, std::uint64_t weight, EncodedChunk encoded);
   void refuse_result(const InFlight& flight, ChunkId chunk) const;
   void record(const InFlight& flight);
   void apply_all_in_flight(Waiting why);
   [[nodiscard]] double& waited(Waiting why);
 
   const FragmentLayout& layout_;
-  LocalParameters& local_;
+  std::unique_ptr<OuterState> state_;
   RoundExchange& exchange_;
   Trace& trace_;
   protocol::CodecPlan codecs_;
@@ -109,9 +114,8 @@ class OuterLoop {
 
   std::uint64_t step_ = 0;
   std::vector<protocol::FragmentState> fragments_;
-  AlignedVector<float> global_, velocity_;
-  AlignedVector<float> residual_;  ///< of this replica's outer gradients; empty without error feedback
-  AlignedVector<float> gradient_residual_;  ///< of its warm-up gradients; empty after the warm-up
+  std::vector<std::uint64_t> tokens_;       ///< by fragment, since it was last sent
+  AlignedVector<float> gradient_residual_;  ///< of warm-up gradients; empty after the warm-up
   std::deque<InFlight> in_flight_;          ///< in the order they were sent
   GradientObserver gradient_observer_;
   Stats stats_;
