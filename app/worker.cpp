@@ -346,8 +346,9 @@ class Worker {
     const Trace::Scope scope(trace_, Trace::Row::writer, "checkpoint");
     std::filesystem::create_directories(checkpoints());
     const auto outer = outer_.save();
+    if (!outer) return say("no checkpoint: rounds do not commit at present");
     const auto yaml = config::to_yaml(config_);
-    const std::vector<trainer::SectionView> sections = {{"outer", outer},
+    const std::vector<trainer::SectionView> sections = {{"outer", *outer},
                                                         {"config", std::as_bytes(std::span(yaml))}};
     trainer::save_replica(trainer::checkpoint_file(checkpoints(), outer_.step(), 0), replica_, sections);
   }

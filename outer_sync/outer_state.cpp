@@ -7,10 +7,8 @@ namespace isthmus::outer_sync {
 
 bool fits(const OuterState::Vectors& vectors, const FragmentLayout& layout) {
   const auto n = layout.buffer_size();
-  if (vectors.global.size() != n || vectors.velocity.size() != n ||
-      vectors.residuals.size() != layout.chunk_count()) {
-    return false;
-  }
+  if (vectors.global.size() != n || vectors.velocity.size() != n) return false;
+  if (vectors.residuals.size() != layout.chunk_count()) return false;
   for (ChunkId k = 0; k < layout.chunk_count(); ++k) {
     const auto size = vectors.residuals[k].size();
     if (size != 0 && size != layout.chunk(k).size) return false;
@@ -28,10 +26,10 @@ HostOuterState::HostOuterState(const FragmentLayout& layout, LocalParameters& lo
   take_local();
 }
 
-std::span<float> HostOuterState::residual(ChunkId chunk) {
-  auto& values = residuals_[chunk];
-  values.resize(layout_.chunk(chunk).size, 0.0F);
-  return values;
+quant::Feedback HostOuterState::feedback(ChunkId chunk, float carried) {
+  if (!error_feedback_) return {};
+  residuals_[chunk].resize(layout_.chunk(chunk).size, 0.0F);
+  return {residuals_[chunk], carried};
 }
 
 void HostOuterState::encode(FragmentId p, const OuterEncoding& how, const BufferPool& buffers,
@@ -41,21 +39,12 @@ void HostOuterState::encode(FragmentId p, const OuterEncoding& how, const Buffer
   const auto chunks = layout_.chunks_of(p);
   for (auto k = chunks.first; k < chunks.last; ++k) {
     const auto& chunk = layout_.chunk(k);
-    quant::Feedback feedback;
-    if (error_feedback_ || !residuals_[k].empty()) feedback = {residual(k), how.carried};
     auto bytes = buffers.take(quant::encoded_size(how.codec, chunk.size));
     const auto bad = quant::encode_difference(
-        how.codec, global(chunk), local.subspan(chunk.begin - fragment.begin, chunk.size), feedback,
-        noise_of(layout_, k, how.noise_seed, how.round), *bytes);
-    // Without error feedback what was put back goes out once; what the codec loses of it is lost.
-    if (!error_feedback_) residuals_[k] = {};
+        how.codec, global(chunk), local.subspan(chunk.begin - fragment.begin, chunk.size),
+        feedback(k, how.carried), noise_of(layout_, k, how.noise_seed, how.round), *bytes);
     leave({k, bad, std::move(bytes)});
   }
-}
-
-void HostOuterState::put_back(ChunkId chunk, const quant::CodecSpec& codec, const Bytes& bytes) {
-  [[maybe_unused]] const bool decoded = quant::decode_accumulate(codec, bytes, 1.0F, residual(chunk));
-  assert(decoded);
 }
 
 std::optional<ChunkId> HostOuterState::apply(FragmentId p, const quant::CodecSpec& codec,
@@ -77,6 +66,14 @@ std::optional<ChunkId> HostOuterState::apply(FragmentId p, const quant::CodecSpe
   }
   local_.modified(fragment);
   return bad;
+}
+
+void HostOuterState::put_back(ChunkId k, const quant::CodecSpec& codec, const Bytes& bytes, float weight) {
+  const auto& chunk = layout_.chunk(k);
+  // An outer gradient is global minus local.
+  [[maybe_unused]] const bool decoded = quant::decode_accumulate(codec, bytes, -weight, local_.modify(chunk));
+  assert(decoded);
+  local_.modified(chunk);
 }
 
 void HostOuterState::take_local() {

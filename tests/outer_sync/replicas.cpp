@@ -211,7 +211,11 @@ void Replicas::finish() {
 
 std::vector<ReplicaState> Replicas::save() {
   std::vector<ReplicaState> states;
-  for (auto& replica : replicas_) states.push_back({replica->local.values, replica->loop.save()});
+  for (auto& replica : replicas_) {
+    auto outer = replica->loop.save();
+    EXPECT_TRUE(outer) << "rounds do not commit";
+    states.push_back({replica->local.values, std::move(*outer)});
+  }
   return states;
 }
 

@@ -42,18 +42,20 @@ class OuterState {
   using Leave = std::function<void(EncodedChunk)>;
   virtual void encode(FragmentId fragment, const OuterEncoding& how, const BufferPool& buffers,
                       const Leave& leave) = 0;
-  /// What this replica had encoded for a chunk is in no result: it goes into the residual, and so into the
-  /// next outer gradient. `bytes` are its own.
-  virtual void put_back(ChunkId chunk, const quant::CodecSpec& codec, const Bytes& bytes) = 0;
   /// One outer step on a fragment and its merge into the local parameters (docs/numerics.md). `results` are
   /// its chunks in order. Returns the first that does not decode: the state is then of no use any more.
   [[nodiscard]] virtual std::optional<ChunkId> apply(FragmentId fragment, const quant::CodecSpec& codec,
                                                      std::span<const protocol::SharedBytes> results,
                                                      const quant::OuterStep& rule) = 0;
 
+  /// What this replica had encoded for a chunk is not in the round's result: the local parameters get back
+  /// `weight`, the part that the merge has taken from them, and it comes with the next outer gradient. To
+  /// follow `apply`; `bytes` decode.
+  virtual void put_back(ChunkId chunk, const quant::CodecSpec& codec, const Bytes& bytes, float weight) = 0;
+
   /// global := local, of all parameters.
   virtual void take_local() = 0;
-  /// local := global, of all parameters, and residuals are forgotten.
+  /// local := global, of all parameters; residuals are forgotten.
   virtual void begin_from_global() = 0;
 
   /// In host memory; valid until the next call of anything here.
@@ -84,14 +86,13 @@ class OuterState {
 /// In host memory, by the CPU's passes.
 class HostOuterState final : public OuterState {
  public:
-  /// Global parameters start as the local ones, velocity and residual as zero. With error feedback the
-  /// residual keeps what each encoding loses; without, only what was put back, once. The references must
-  /// outlive this.
+  /// Global parameters start as the local ones, velocity and residual as zero; there is a residual with
+  /// error feedback only. The references must outlive this.
   HostOuterState(const FragmentLayout& layout, LocalParameters& local, bool error_feedback);
 
   void encode(FragmentId fragment, const OuterEncoding& how, const BufferPool& buffers,
               const Leave& leave) override;
-  void put_back(ChunkId chunk, const quant::CodecSpec& codec, const Bytes& bytes) override;
+  void put_back(ChunkId chunk, const quant::CodecSpec& codec, const Bytes& bytes, float weight) override;
   [[nodiscard]] std::optional<ChunkId> apply(FragmentId fragment, const quant::CodecSpec& codec,
                                              std::span<const protocol::SharedBytes> results,
                                              const quant::OuterStep& rule) override;
@@ -105,7 +106,7 @@ class HostOuterState final : public OuterState {
   void restore(Vectors vectors) override;
 
  private:
-  [[nodiscard]] std::span<float> residual(ChunkId chunk);
+  [[nodiscard]] quant::Feedback feedback(ChunkId chunk, float carried);
 
   const FragmentLayout& layout_;
   LocalParameters& local_;

@@ -78,7 +78,8 @@ class RoundExchange {
   virtual void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes,
                           std::uint64_t weight) = 0;
   /// Blocks until the round's results are here. Nothing when rounds do not commit at present: train on, and
-  /// ask again after the next step. Throws Error(network) when they cannot come any more.
+  /// ask again after the next step. (Who has no step to make asks again at once, so it waits for a moment
+  /// before it gives up.) Throws Error(network) when they cannot come any more.
   [[nodiscard]] virtual std::optional<RoundResult> wait(FragmentId fragment, protocol::Round round) = 0;
   /// The round is in the global parameters here.
   virtual void applied(FragmentId fragment, protocol::Round round, const Digest& chain) = 0;
