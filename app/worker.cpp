@@ -249,25 +249,25 @@ class Worker {
       loss = replica_.forward_backward(batch);
       compute_seconds_ += seconds_since(compute);
     }
-    if (outer_.synchronous()) average_gradients();
+    const auto tokens = static_cast<std::uint64_t>(batch.sequences * batch.seq_len);
+    if (outer_.synchronous()) average_gradients(tokens);
     {
       const Trace::Scope scope(trace_, Trace::Row::train, "inner_step");
       const auto compute = Clock::now();
       norm = replica_.inner_step(lr);
       compute_seconds_ += seconds_since(compute);
     }
-    outer_.after_step();
-    const auto tokens = static_cast<std::uint64_t>(batch.sequences * batch.seq_len);
+    outer_.after_step(tokens);
     tokens_ += tokens;
     const auto took = seconds_since(begin);
     train_seconds_ += took;
     record(step, loss, lr, norm, took, tokens);
   }
 
-  void average_gradients() {
+  void average_gradients(std::uint64_t tokens) {
     const auto gradients = replica_.gradients();
     if (!gloo_) {
-      if (!config_.outer.data_parallel()) outer_.average_gradients(gradients);
+      if (!config_.outer.data_parallel()) outer_.average_gradients(gradients, tokens);
       return;
     }
     const auto begin = Clock::now();
@@ -346,8 +346,9 @@ class Worker {
     const Trace::Scope scope(trace_, Trace::Row::writer, "checkpoint");
     std::filesystem::create_directories(checkpoints());
     const auto outer = outer_.save();
+    if (!outer) return say("no checkpoint: rounds do not commit at present");
     const auto yaml = config::to_yaml(config_);
-    const std::vector<trainer::SectionView> sections = {{"outer", outer},
+    const std::vector<trainer::SectionView> sections = {{"outer", *outer},
                                                         {"config", std::as_bytes(std::span(yaml))}};
     trainer::save_replica(trainer::checkpoint_file(checkpoints(), outer_.step(), 0), replica_, sections);
   }

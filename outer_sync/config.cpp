@@ -56,6 +56,8 @@ void OuterConfig::serialize(config::Archive& ar) {
   ar({"warmup_codec", &warmup_codec, Scope::agreed, "format of warm-up gradients, always with error feedback",
       -config::unbounded, config::unbounded, codecs});
   ar({"final_sync", &final_sync, Scope::agreed, "one more round of every fragment after the last step"});
+  ar({"max_local_rounds", &max_local_rounds, Scope::live,
+      "times H steps that a replica trains on alone while rounds do not commit", 0, 1e9});
   ar.section("optimizer", optimizer);
 }
 

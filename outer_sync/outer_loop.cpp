@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 #include <string>
+#include <utility>
 
 #include "isthmus/base/archive.h"
 #include "isthmus/base/error.h"
@@ -16,11 +18,6 @@ double seconds_since(Trace::Clock::time_point begin) {
 
 std::string round_args(FragmentId p, protocol::Round round) {
   return "{\"fragment\":" + std::to_string(p) + ",\"round\":" + std::to_string(round) + "}";
-}
-
-/// A chunk's part of a per-element buffer that may be absent.
-std::span<float> part(AlignedVector<float>& buffer, const Range& chunk) {
-  return buffer.empty() ? std::span<float>() : std::span(buffer).subspan(chunk.begin, chunk.size);
 }
 
 quant::OuterStep step_rule(const OuterConfig& config) {
@@ -43,8 +40,14 @@ protocol::CodecPlan codec_plan(const OuterConfig& config, std::uint64_t seed) {
 
 OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout, LocalParameters& local,
                      RoundExchange& exchange, Trace& trace, std::uint64_t noise_seed)
+    : OuterLoop(config, layout, std::make_unique<HostOuterState>(layout, local, config.error_feedback),
+                exchange, trace, noise_seed) {}
+
+OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout,
+                     std::unique_ptr<OuterState> state, RoundExchange& exchange, Trace& trace,
+                     std::uint64_t noise_seed)
     : layout_(layout),
-      local_(local),
+      state_(std::move(state)),
       exchange_(exchange),
       trace_(trace),
       codecs_(codec_plan(config)),
@@ -57,42 +60,48 @@ OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout, Lo
       carried_(codecs_.feedback_decay * (1 - step_rule_.alpha)),
       noise_seed_(noise_seed),
       final_sync_(config.final_sync),
+      max_local_rounds_(static_cast<std::uint64_t>(config.max_local_rounds)),
       fragments_(layout.fragment_count()),
-      velocity_(layout.buffer_size(), 0.0F),
-      residual_(config.error_feedback ? layout.buffer_size() : 0, 0.0F),
+      tokens_(layout.fragment_count()),
       gradient_residual_(config.warmup_steps > 0 ? layout.buffer_size() : 0, 0.0F) {
-  const auto initial = local_.read({0, layout_.buffer_size()});
-  global_.assign(initial.begin(), initial.end());
+  if (!synchronous()) offer_state();
+}
+
+OuterLoop::~OuterLoop() { exchange_.serve_state_from(nullptr); }
+
+void OuterLoop::offer_state() {
+  exchange_.serve_state_from([this](FragmentId fragment) { return snapshot(fragment); });
 }
 
 // ---- synchronous warm-up ----
 
-void OuterLoop::average_gradients(std::span<float> gradients) {
+void OuterLoop::average_gradients(std::span<float> gradients, std::uint64_t tokens) {
   assert(synchronous() && gradients.size() == layout_.buffer_size());
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
     const auto round = fragments_[p].round + 1;
     const auto chunks = layout_.chunks_of(p);
-    in_flight_.push_back({p, round, step_, Trace::Clock::now(), std::nullopt});
+    auto& flight = in_flight_.emplace_back(InFlight{p, round, step_, Trace::Clock::now()});
     for (auto k = chunks.first; k < chunks.last; ++k) {
       const auto& chunk = layout_.chunk(k);
       auto bytes = exchange_.buffers().take(quant::encoded_size(codecs_.of(round), chunk.size));
-      const auto bad =
-          quant::encode(codecs_.of(round), gradients.subspan(chunk.begin, chunk.size),
-                        {part(gradient_residual_, chunk)}, noise_of(layout_, k, noise_seed_, round), *bytes);
-      contribute(k, round, bad, std::move(bytes));
+      const auto bad = quant::encode(codecs_.of(round), gradients.subspan(chunk.begin, chunk.size),
+                                     {std::span(gradient_residual_).subspan(chunk.begin, chunk.size)},
+                                     noise_of(layout_, k, noise_seed_, round), *bytes);
+      contribute(flight, tokens, {k, bad, std::move(bytes)});
     }
   }
   for (; !in_flight_.empty(); in_flight_.pop_front()) {
     auto& flight = in_flight_.front();
-    fetch(flight, Waiting::warmup);
+    [[maybe_unused]] const bool here = fetch(flight, Waiting::warmup);
     const auto chunks = layout_.chunks_of(flight.fragment);
     for (auto k = chunks.first; k < chunks.last; ++k) {
       const auto& chunk = layout_.chunk(k);
-      if (!quant::decode(codecs_.of(flight.round), *(*flight.results)[k - chunks.first],
+      if (!quant::decode(codecs_.of(flight.round), *flight.result->chunks[k - chunks.first],
                          gradients.subspan(chunk.begin, chunk.size))) {
-        refuse_result(flight, k);
+        refuse_result(flight.round, k);
       }
     }
+    put_back(flight, 0);
     record(flight);
     ++stats_.warmup_rounds;
   }
@@ -100,93 +109,146 @@ void OuterLoop::average_gradients(std::span<float> gradients) {
 
 // ---- the schedule ----
 
-void OuterLoop::after_step() {
-  ++step_;
-  if (step_ <= schedule_.warmup_steps()) {
-    if (step_ < schedule_.warmup_steps()) return;
-    std::ranges::copy(local_.read({0, layout_.buffer_size()}), global_.begin());
-    // What only the warm-up needed: its residual, and buffers for all fragments at once.
-    gradient_residual_ = {};
-    exchange_.buffers().trim();
+void OuterLoop::after_step(std::uint64_t tokens) {
+  exchange_.serve();
+  if (synchronous()) {
+    if (++step_ == schedule_.warmup_steps()) end_warmup();
     return;
   }
-  for (const auto p : schedule_.sends_at(step_)) send(p);
-  for (const auto p : schedule_.applies_at(step_)) apply(p, step_rule_, Waiting::stall);
+  for (auto& count : tokens_) count += tokens;
+  if (frozen_ && !apply_what_is_due()) return count_local_step();
+  ++step_;
+  for (const auto p : schedule_.sends_at(step_)) {
+    const auto round = schedule_.rounds_sent(p, step_);
+    // A replica that came from elsewhere may have the round already: what it did goes out with the next one.
+    if (round > fragments_[p].round) send(p, round);
+  }
+  frozen_ = !apply_what_is_due();
+  local_steps_ = 0;
+}
+
+void OuterLoop::end_warmup() {
+  state_->take_local();
+  // What only the warm-up needed: its residual, and buffers for all fragments at once.
+  gradient_residual_ = {};
+  exchange_.buffers().trim();
+  offer_state();
+}
+
+bool OuterLoop::apply_what_is_due() {
+  const auto due = schedule_.applies_at(step_);
+  return std::ranges::all_of(due, [&](FragmentId p) { return apply(p, step_rule_, Waiting::stall); });
+}
+
+void OuterLoop::count_local_step() {
+  ++stats_.uncommitted_steps;
+  const auto most = max_local_rounds_ * schedule_.sync_every(step_);
+  if (++local_steps_ <= most) return;
+  throw Error(ErrorKind::network,
+              "no round has committed for " + std::to_string(local_steps_) + " local steps since step " +
+                  std::to_string(step_) +
+                  ": this replica is cut off from the others, or too few of them are left. "
+                  "outer.max_local_rounds is " +
+                  std::to_string(max_local_rounds_) + ", " + std::to_string(most) + " steps");
 }
 
 void OuterLoop::finish() {
   apply_all_in_flight(Waiting::finish);
+  frozen_ = false;
   if (step_ <= schedule_.warmup_steps() || !final_sync_) return;
-  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) send(p);
-  // Nobody trains on from here: the local parameters become the global ones.
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) send(p, fragments_[p].round + 1);
+  // Nobody trains on from here: the local parameters become the global ones, whatever is in them.
+  for (auto& flight : in_flight_) flight.own.clear();
   auto rule = step_rule_;
   rule.alpha = 0;
-  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) apply(p, rule, Waiting::finish);
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+    [[maybe_unused]] const bool here = apply(p, rule, Waiting::finish);
+  }
 }
 
 void OuterLoop::apply_all_in_flight(Waiting why) {
-  while (!in_flight_.empty()) apply(in_flight_.front().fragment, step_rule_, why);
+  while (!in_flight_.empty()) {
+    [[maybe_unused]] const bool here = apply(in_flight_.front().fragment, step_rule_, why);
+  }
 }
 
 // ---- one fragment ----
 
-void OuterLoop::send(FragmentId p) {
-  const auto round = fragments_[p].round + 1;
+void OuterLoop::send(FragmentId p, protocol::Round round) {
   const Trace::Scope scope(trace_, Trace::Row::outer, "encode", round_args(p, round));
-  const auto& fragment = layout_.fragment(p);
-  const auto local = local_.read(fragment);
   if (gradient_observer_) {
-    gradient_observer_(p, step_, std::span(global_).subspan(fragment.begin, fragment.size), local);
+    const auto& fragment = layout_.fragment(p);
+    const auto global = state_->global(fragment);
+    gradient_observer_(p, step_, global, state_->local().read(fragment));
   }
-  const auto chunks = layout_.chunks_of(p);
-  in_flight_.push_back({p, round, step_, Trace::Clock::now(), std::nullopt});
-  for (auto k = chunks.first; k < chunks.last; ++k) {
-    const auto& chunk = layout_.chunk(k);
-    auto bytes = exchange_.buffers().take(quant::encoded_size(codecs_.of(round), chunk.size));
-    const auto bad = quant::encode_difference(
-        codecs_.of(round), std::span(global_).subspan(chunk.begin, chunk.size),
-        local.subspan(chunk.begin - fragment.begin, chunk.size), {part(residual_, chunk), carried_},
-        noise_of(layout_, k, noise_seed_, round), *bytes);
-    // At once: the next chunk is encoded while this one travels.
-    contribute(k, round, bad, std::move(bytes));
-  }
+  auto& flight = in_flight_.emplace_back(InFlight{p, round, step_, Trace::Clock::now()});
+  const auto weight = std::exchange(tokens_[p], 0);
+  state_->encode(p,
+                 {.codec = codecs_.of(round), .round = round, .carried = carried_, .noise_seed = noise_seed_},
+                 exchange_.buffers(),
+                 // At once: the next chunk is encoded while this one travels.
+                 [&](EncodedChunk encoded) { contribute(flight, weight, std::move(encoded)); });
 }
 
-void OuterLoop::contribute(ChunkId chunk, protocol::Round round, std::optional<std::size_t> bad_element,
-                           protocol::SharedBytes bytes) {
-  if (bad_element) {
-    const bool warmup = round <= codecs_.warmup_rounds;
-    throw Error(ErrorKind::divergence, std::string(warmup ? "a gradient" : "an outer gradient") +
-                                           " is not finite, or too large for its codec, at element " +
-                                           std::to_string(layout_.place_in_fragment(chunk) + *bad_element) +
-                                           " of fragment " + std::to_string(layout_.fragment_of(chunk)) +
-                                           " at step " + std::to_string(warmup ? step_ + 1 : step_));
+void OuterLoop::contribute(InFlight& flight, std::uint64_t weight, EncodedChunk encoded) {
+  if (encoded.bad_element) {
+    const bool warmup = flight.round <= codecs_.warmup_rounds;
+    throw Error(ErrorKind::divergence,
+                std::string(warmup ? "a gradient" : "an outer gradient") +
+                    " is not finite, or too large for its codec, at element " +
+                    std::to_string(layout_.place_in_fragment(encoded.chunk) + *encoded.bad_element) +
+                    " of fragment " + std::to_string(layout_.fragment_of(encoded.chunk)) + " at step " +
+                    std::to_string(warmup ? step_ + 1 : step_));
   }
-  exchange_.contribute(chunk, round, std::move(bytes));
+  flight.own.push_back(encoded.bytes);
+  // The last sync may come right after a send; what it carries counts all the same.
+  exchange_.contribute(encoded.chunk, flight.round, std::move(encoded.bytes),
+                       std::max<std::uint64_t>(weight, 1));
 }
 
-void OuterLoop::apply(FragmentId p, const quant::OuterStep& rule, Waiting why) {
+/// Whether the fragment's oldest round in flight, if there is one, is applied.
+bool OuterLoop::apply(FragmentId p, const quant::OuterStep& rule, Waiting why) {
   const auto at = std::ranges::find(in_flight_, p, &InFlight::fragment);
-  if (at == in_flight_.end()) return;  // the warm-up ended less than tau steps ago: nothing was sent
+  if (at == in_flight_.end()) return true;  // nothing was sent: the round was here already
+  if (!fetch(*at, why)) return false;
   auto flight = std::move(*at);
   in_flight_.erase(at);
-  fetch(flight, why);
 
   const Trace::Scope scope(trace_, Trace::Row::outer, "apply", round_args(p, flight.round));
-  const auto& fragment = layout_.fragment(p);
-  const auto local = local_.modify(fragment);
-  const auto chunks = layout_.chunks_of(p);
-  for (auto k = chunks.first; k < chunks.last; ++k) {
-    const auto& chunk = layout_.chunk(k);
-    if (!quant::decode_apply(codecs_.of(flight.round), *(*flight.results)[k - chunks.first], rule,
-                             std::span(global_).subspan(chunk.begin, chunk.size),
-                             std::span(velocity_).subspan(chunk.begin, chunk.size),
-                             local.subspan(chunk.begin - fragment.begin, chunk.size))) {
-      refuse_result(flight, k);
+  if (const auto bad = state_->apply(p, codecs_.of(flight.round), flight.result->chunks, rule)) {
+    refuse_result(flight.round, *bad);
+  }
+  put_back(flight, rule.alpha);
+  record(flight);
+  return true;
+}
+
+/// What this replica has handed in and the result does not have must come with a later round, once. With x
+/// what was sent and u the outer step that was made without it, theta - local was x and is alpha (x - u)
+/// after the merge, as if all of x were known to the others. So the merge's part (1 - alpha) x is taken back:
+/// the local parameters keep this replica's own progress, and the next outer gradient has it again.
+void OuterLoop::put_back(const InFlight& flight, float alpha) {
+  const auto first = layout_.chunks_of(flight.fragment).first;
+  bool left_out = false;
+  for (std::size_t i = 0; i < flight.own.size(); ++i) {
+    if (flight.result->included[i]) continue;
+    left_out = true;
+    const auto chunk = first + static_cast<ChunkId>(i);
+    if (flight.round > codecs_.warmup_rounds) {
+      state_->put_back(chunk, codecs_.of(flight.round), *flight.own[i], 1 - alpha);
+    } else {
+      put_back_gradient(chunk, *flight.own[i]);
     }
   }
-  local_.modified(fragment);
-  record(flight);
+  stats_.left_out += left_out ? 1 : 0;
+}
+
+/// Nothing of a gradient is in the parameters: all of it comes with the next.
+void OuterLoop::put_back_gradient(ChunkId chunk, const Bytes& bytes) {
+  const auto& range = layout_.chunk(chunk);
+  [[maybe_unused]] const bool decoded = quant::decode_accumulate(
+      codecs_.warmup_codec, bytes, 1.0F, std::span(gradient_residual_).subspan(range.begin, range.size));
+  assert(decoded);
 }
 
 double& OuterLoop::waited(Waiting why) {
@@ -195,40 +257,55 @@ double& OuterLoop::waited(Waiting why) {
   return stats_.stall_seconds;
 }
 
-void OuterLoop::fetch(InFlight& flight, Waiting why) {
-  if (flight.results) return;
+/// Whether the result is here. In the warm-up and at the end there is nothing to train on with meanwhile.
+bool OuterLoop::fetch(InFlight& flight, Waiting why) {
+  if (flight.result) return true;
   const auto begin = Trace::Clock::now();
   const Trace::Scope scope(trace_, Trace::Row::train, "outer_wait",
                            round_args(flight.fragment, flight.round));
-  flight.results = exchange_.wait(flight.fragment, flight.round);
+  const bool must = why == Waiting::warmup || why == Waiting::finish;
+  do {
+    flight.result = exchange_.wait(flight.fragment, flight.round);
+  } while (must && !flight.result);
   waited(why) += seconds_since(begin);
+  if (!flight.result) return false;
+  [[maybe_unused]] const auto chunks = layout_.chunks_of(flight.fragment).size();
+  assert(flight.result->chunks.size() == chunks && flight.result->included.size() == chunks);
+  for (std::size_t i = 0; i < flight.own.size(); ++i) {
+    if (flight.result->included[i]) flight.own[i] = nullptr;
+  }
+  return true;
 }
 
-void OuterLoop::refuse_result(const InFlight& flight, ChunkId chunk) const {
+void OuterLoop::refuse_result(protocol::Round round, ChunkId chunk) {
   throw Error(ErrorKind::divergence, "the result of chunk " + std::to_string(chunk) + " in round " +
-                                         std::to_string(flight.round) + " does not decode");
+                                         std::to_string(round) + " does not decode");
 }
 
-/// Extends the fragment's hash chain: h_r = hash(h_{r-1}, p, r, result bytes in chunk order).
 void OuterLoop::record(const InFlight& flight) {
-  auto& state = fragments_[flight.fragment];
-  Hasher hasher;
-  hasher.update(std::as_bytes(std::span(state.chain.bytes))).update(flight.fragment).update(flight.round);
-  for (const auto& bytes : *flight.results) hasher.update(std::span(*bytes));
-  state = {flight.round, hasher.finish()};
-  ++stats_.rounds;
   trace_.async(Trace::Row::outer, "fragment in flight", (std::uint64_t{flight.fragment} << 32) | flight.round,
                flight.sent, Trace::Clock::now(), round_args(flight.fragment, flight.round));
-  exchange_.applied(flight.fragment, flight.round, state.chain);
+  extend_chain(flight.fragment, flight.result->chunks);
+}
+
+/// The fragment's next round is in: h_r = hash(h_{r-1}, p, r, result bytes in chunk order).
+void OuterLoop::extend_chain(FragmentId p, std::span<const protocol::SharedBytes> results) {
+  auto& state = fragments_[p];
+  const auto round = state.round + 1;
+  Hasher hasher;
+  hasher.update(std::as_bytes(std::span(state.chain.bytes))).update(p).update(round);
+  for (const auto& bytes : results) hasher.update(std::span(*bytes));
+  state = {round, hasher.finish()};
+  ++stats_.rounds;
+  exchange_.applied(p, round, state.chain);
 }
 
 // ---- what others look at ----
 
 std::span<const float> OuterLoop::global_parameters() {
-  if (step_ < schedule_.warmup_steps()) {  // in the synchronous phase local and global parameters are one
-    std::ranges::copy(local_.read({0, layout_.buffer_size()}), global_.begin());
-  }
-  return global_;
+  // In the synchronous phase local and global parameters are one.
+  if (step_ < schedule_.warmup_steps()) state_->take_local();
+  return state_->global({0, layout_.buffer_size()});
 }
 
 Digest OuterLoop::global_hash() { return hash_of(std::as_bytes(global_parameters())); }
@@ -250,65 +327,95 @@ struct SavedFlight {
   std::uint64_t sent_step = 0;
   std::string codec;  ///< description_of it
   std::vector<Bytes> results;
+  std::vector<Bytes> own;  ///< in chunk order; empty where they are in the results
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(fragment, round, sent_step, codec, results);
+    ar(fragment, round, sent_step, codec, results, own);
   }
 };
 
 struct SavedState {
   std::uint64_t step = 0;
   std::vector<protocol::FragmentState> fragments;
-  AlignedVector<float> global, velocity, residual, gradient_residual;
+  std::vector<std::uint64_t> tokens;
+  bool error_feedback = false;
+  OuterState::Vectors vectors;
+  AlignedVector<float> gradient_residual;
   std::vector<SavedFlight> in_flight;
   Reducer::Residuals owner_residuals;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(step, fragments, global, velocity, residual, gradient_residual, in_flight, owner_residuals);
+    ar(step, fragments, tokens, error_feedback, vectors, gradient_residual, in_flight, owner_residuals);
   }
 };
+
+/// Whether these are a fragment's chunks in this codec, by their lengths; `may_lack` some.
+bool are_chunks(const std::vector<Bytes>& chunks, FragmentId p, const FragmentLayout& layout,
+                const quant::CodecSpec& codec, bool may_lack) {
+  const auto span = layout.chunks_of(p);
+  if (chunks.size() != span.size()) return may_lack && chunks.empty();
+  for (ChunkId i = 0; i < span.size(); ++i) {
+    if (may_lack && chunks[i].empty()) continue;
+    if (chunks[i].size() != quant::encoded_size(codec, layout.chunk(span.first + i).size)) return false;
+  }
+  return true;
+}
 
 /// Why a saved round cannot be in flight in this run; null when it can.
 const char* problem_of(const SavedFlight& flight, const SavedState& state, const FragmentLayout& layout,
                        const Schedule& schedule, const protocol::CodecPlan& codecs) {
   if (flight.fragment >= layout.fragment_count()) return "of another layout";
-  const auto chunks = layout.chunks_of(flight.fragment);
-  if (flight.results.size() != chunks.size()) return "of another layout";
   if (flight.round != state.fragments[flight.fragment].round + 1)
     return "that does not follow the last one applied";
   const bool ever_applied = flight.sent_step <= state.step &&
                             schedule.sends(flight.fragment, flight.sent_step) &&
-                            flight.sent_step + schedule.sync_delay() > state.step;
+                            schedule.rounds_sent(flight.fragment, flight.sent_step) == flight.round;
   if (!ever_applied) {
     return "that these settings never apply; "
            "outer.sync_every, sync_delay, num_fragments and warmup_steps must be as they were";
   }
-  if (flight.codec != description_of(codecs.of(flight.round)))
+  const auto& codec = codecs.of(flight.round);
+  if (flight.codec != description_of(codec))
     return "of another codec; outer.codec and its settings must be as they were";
-  for (ChunkId k = 0; k < chunks.size(); ++k) {
-    if (flight.results[k].size() !=
-        quant::encoded_size(codecs.of(flight.round), layout.chunk(chunks.first + k).size))
-      return "cut short";
+  if (!are_chunks(flight.results, flight.fragment, layout, codec, false)) return "cut short";
+  if (!are_chunks(flight.own, flight.fragment, layout, codec, true)) return "cut short";
+  for (std::size_t i = 0; i < flight.own.size(); ++i) {
+    const auto& own = flight.own[i];
+    const auto chunk = layout.chunks_of(flight.fragment).first + static_cast<ChunkId>(i);
+    if (!own.empty() && !quant::valid(codec, own, layout.chunk(chunk).size)) return "that does not decode";
   }
   return nullptr;
 }
 
+std::vector<Bytes> copies(std::span<const protocol::SharedBytes> chunks) {
+  std::vector<Bytes> out;
+  for (const auto& bytes : chunks) out.push_back(bytes ? *bytes : Bytes());
+  return out;
+}
+
+std::vector<protocol::SharedBytes> shared(std::vector<Bytes> chunks) {
+  std::vector<protocol::SharedBytes> out;
+  for (auto& bytes : chunks)
+    out.push_back(bytes.empty() ? nullptr : std::make_shared<const Bytes>(std::move(bytes)));
+  return out;
+}
+
 }  // namespace
 
-Bytes OuterLoop::save() {
+std::optional<Bytes> OuterLoop::save() {
   SavedState state;
   for (auto& flight : in_flight_) {
-    fetch(flight, Waiting::save);
-    auto& saved = state.in_flight.emplace_back(SavedFlight{
-        flight.fragment, flight.round, flight.sent_step, description_of(codecs_.of(flight.round)), {}});
-    for (const auto& bytes : *flight.results) saved.results.push_back(*bytes);
+    if (!fetch(flight, Waiting::save)) return std::nullopt;
+    state.in_flight.push_back({flight.fragment, flight.round, flight.sent_step,
+                               description_of(codecs_.of(flight.round)), copies(flight.result->chunks),
+                               copies(flight.own)});
   }
   state.step = step_;
   state.fragments = fragments_;
-  const auto global = global_parameters();
-  state.global.assign(global.begin(), global.end());
-  state.velocity = velocity_;
-  state.residual = residual_;
+  state.tokens = tokens_;
+  state.error_feedback = codecs_.error_feedback;
+  if (synchronous()) state_->take_local();
+  state.vectors = state_->save();
   state.gradient_residual = gradient_residual_;
   state.owner_residuals = exchange_.reducer().residuals();
   return to_bytes(state);
@@ -326,8 +433,9 @@ void OuterLoop::restore(std::span<const std::byte> bytes) {
   }
   const auto n = layout_.buffer_size();
   const bool in_warmup = state.step < schedule_.warmup_steps();
-  if (state.fragments.size() != fragments_.size() || state.global.size() != n || state.velocity.size() != n ||
-      state.residual.size() != residual_.size() || state.gradient_residual.size() != (in_warmup ? n : 0)) {
+  if (state.fragments.size() != fragments_.size() || state.tokens.size() != tokens_.size() ||
+      state.error_feedback != codecs_.error_feedback || !fits(state.vectors, layout_) ||
+      state.gradient_residual.size() != (in_warmup ? n : 0)) {
     refuse("is of another layout or other settings");
   }
   std::deque<InFlight> in_flight;
@@ -338,19 +446,122 @@ void OuterLoop::restore(std::span<const std::byte> bytes) {
     if (std::ranges::find(in_flight, saved.fragment, &InFlight::fragment) != in_flight.end()) {
       refuse("has two rounds of one fragment in flight");
     }
-    std::vector<protocol::SharedBytes> results;
-    for (auto& chunk : saved.results) results.push_back(std::make_shared<const Bytes>(std::move(chunk)));
-    in_flight.push_back(
-        {saved.fragment, saved.round, saved.sent_step, Trace::Clock::now(), std::move(results)});
+    RoundResult result{.chunks = shared(std::move(saved.results)), .included = {}};
+    auto own = shared(std::move(saved.own));
+    result.included.assign(result.chunks.size(), own.empty());
+    for (std::size_t i = 0; i < own.size(); ++i) result.included[i] = own[i] == nullptr;
+    in_flight.push_back({saved.fragment, saved.round, saved.sent_step, Trace::Clock::now(), std::move(own),
+                         std::move(result)});
+  }
+  if (state.step > schedule_.warmup_steps() && !rounds_fit(state.fragments, in_flight, state.step)) {
+    refuse(
+        "has rounds in flight or applied that are not of its step; "
+        "outer.sync_every, num_fragments and warmup_steps must be as they were");
   }
   exchange_.reducer().restore(std::move(state.owner_residuals));
   step_ = state.step;
   fragments_ = std::move(state.fragments);
-  global_ = std::move(state.global);
-  velocity_ = std::move(state.velocity);
-  residual_ = std::move(state.residual);
+  tokens_ = std::move(state.tokens);
+  state_->restore(std::move(state.vectors));
   gradient_residual_ = std::move(state.gradient_residual);
   in_flight_ = std::move(in_flight);
+  frozen_ = is_late();
+  if (!synchronous()) offer_state();
+}
+
+/// Whether the rounds in flight are those that were sent by that step and are not applied. (Past the last
+/// step the final sync has applied one more.)
+bool OuterLoop::rounds_fit(const std::vector<protocol::FragmentState>& fragments,
+                           const std::deque<InFlight>& in_flight, std::uint64_t step) const {
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+    const auto sent = schedule_.rounds_sent(p, step);
+    const auto flying = static_cast<std::uint64_t>(std::ranges::count(in_flight, p, &InFlight::fragment));
+    const auto applied = fragments[p].round;
+    if (applied == sent + 1 ? flying != 0 : applied + flying != sent) return false;
+  }
+  return true;
+}
+
+/// A result that was due by now is not in.
+bool OuterLoop::is_late() const {
+  return std::ranges::any_of(
+      in_flight_, [&](const InFlight& flight) { return flight.sent_step + schedule_.sync_delay() <= step_; });
+}
+
+// ---- members that come and go ----
+
+FragmentSnapshot OuterLoop::snapshot(FragmentId p) {
+  assert(!synchronous() && p < layout_.fragment_count());
+  const auto copy = [](std::span<const float> values) {
+    return std::make_shared<const AlignedVector<float>>(values.begin(), values.end());
+  };
+  const auto& fragment = layout_.fragment(p);
+  auto theta = copy(state_->global(fragment));
+  return {p, fragments_[p], std::move(theta), copy(state_->velocity(fragment))};
+}
+
+void OuterLoop::install(const FragmentSnapshot& snapshot) {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorKind::network,
+                "the snapshot of fragment " + std::to_string(snapshot.fragment) + " " + what);
+  };
+  const auto p = snapshot.fragment;
+  if (p >= layout_.fragment_count())
+    refuse("is of none: there are " + std::to_string(layout_.fragment_count()));
+  const auto size = layout_.fragment(p).size;
+  for (const auto& values : {snapshot.theta, snapshot.velocity}) {
+    if (!values || values->size() != size) {
+      refuse("has " + std::to_string(values ? values->size() : 0) + " elements; expected " +
+             std::to_string(size));
+    }
+    if (!std::ranges::all_of(*values, [](float x) { return std::isfinite(x); }))
+      refuse("has a value that is not finite");
+  }
+  if (snapshot.state.round < codecs_.warmup_rounds) {
+    refuse("is of round " + std::to_string(snapshot.state.round) +
+           ", in the warm-up, which ends with round " + std::to_string(codecs_.warmup_rounds));
+  }
+  state_->install(p, *snapshot.theta, *snapshot.velocity);
+  fragments_[p] = snapshot.state;
+}
+
+void OuterLoop::follow(FragmentId p, std::span<const protocol::SharedBytes> results) {
+  if (p >= layout_.fragment_count() || results.size() != layout_.chunks_of(p).size()) {
+    throw Error(ErrorKind::network, "a round of fragment " + std::to_string(p) + " with " +
+                                        std::to_string(results.size()) + " chunks is not of this layout");
+  }
+  const auto round = fragments_[p].round + 1;
+  auto rule = step_rule_;
+  rule.alpha = 1;  // the local parameters stay as they are
+  if (const auto bad = state_->apply(p, codecs_.of(round), results, rule)) refuse_result(round, *bad);
+  extend_chain(p, results);
+}
+
+void OuterLoop::begin_at(std::uint64_t step) {
+  std::deque<InFlight> in_flight;
+  bool fits = step >= schedule_.warmup_steps();
+  for (FragmentId p = 0; fits && p < layout_.fragment_count(); ++p) {
+    const auto round = fragments_[p].round;
+    const auto sent = schedule_.rounds_sent(p, step);
+    fits = round <= sent + 1 && sent <= round + 1;
+    if (sent == round + 1) in_flight.push_back({p, sent, schedule_.send_step(p, sent), Trace::Clock::now()});
+  }
+  if (!fits) {
+    std::string rounds;
+    for (const auto& fragment : fragments_) rounds.append(" ").append(std::to_string(fragment.round));
+    throw Error(ErrorKind::network, "fragments at rounds" + rounds + " are not of step " +
+                                        std::to_string(step) +
+                                        " of this run; a snapshot is too old, or not its");
+  }
+  std::ranges::stable_sort(in_flight, {}, &InFlight::sent_step);
+  state_->begin_from_global();
+  gradient_residual_ = {};
+  std::ranges::fill(tokens_, 0);
+  step_ = step;
+  in_flight_ = std::move(in_flight);
+  frozen_ = is_late();
+  local_steps_ = 0;
+  offer_state();
 }
 
 }  // namespace isthmus::outer_sync

@@ -48,7 +48,11 @@ quant::Feedback Reducer::feedback(ChunkId chunk, protocol::Round round) {
 }
 
 protocol::SharedBytes Reducer::reduce(ChunkId chunk, protocol::Round round,
-                                      std::span<const protocol::SharedBytes> contributions) {
+                                      std::span<const protocol::SharedBytes> contributions,
+                                      std::span<const std::uint64_t> weights) {
+  assert(!contributions.empty() && weights.size() == contributions.size());
+  const auto largest = static_cast<float>(std::ranges::max(weights));
+  assert(largest > 0);
   const auto& codec = codecs_.of(round);
   const auto size = layout_.chunk(chunk).size;
   const auto refuse = [&](const std::string& what) {
@@ -57,15 +61,17 @@ protocol::SharedBytes Reducer::reduce(ChunkId chunk, protocol::Round round,
   };
   const auto sum = sums_.take(size);
   std::ranges::fill(*sum, 0.0F);
+  float divisor = 0;
   for (std::size_t m = 0; m < contributions.size(); ++m) {
-    if (!quant::decode_accumulate(codec, *contributions[m], 1.0F, *sum)) {
+    const float weight = static_cast<float>(weights[m]) / largest;
+    divisor += weight;
+    if (!quant::decode_accumulate(codec, *contributions[m], weight, *sum)) {
       refuse("member " + std::to_string(m) + " sent bytes that do not decode");
     }
   }
   auto bytes = buffers_.take(quant::encoded_size(codec, size));
-  const auto bad =
-      quant::encode_quotient(codec, *sum, static_cast<float>(contributions.size()), feedback(chunk, round),
-                             noise_of(layout_, chunk, codecs_.seed, round), *bytes);
+  const auto bad = quant::encode_quotient(codec, *sum, divisor, feedback(chunk, round),
+                                          noise_of(layout_, chunk, codecs_.seed, round), *bytes);
   if (bad)
     refuse("the mean is not finite, or too large for its codec, at element " +
            std::to_string(layout_.place_in_fragment(chunk) + *bad) + " of fragment " +

@@ -252,7 +252,8 @@ class MemberNode::Impl final : public PeerMesh::Handler {
       const Trace::Scope scope(
           trace_, Trace::Row::reduce, "reduce",
           "{\"chunk\":" + std::to_string(job.chunk) + ",\"round\":" + std::to_string(job.round) + "}");
-      auto bytes = reducer_.reduce(job.chunk, job.round, job.contributions);
+      const std::vector<std::uint64_t> equal(job.contributions.size(), 1);
+      auto bytes = reducer_.reduce(job.chunk, job.round, job.contributions, equal);
       const bool alone = job.contributions.size() == 1;
       auto packed = alone ? nullptr : result_packer_.pack(job.chunk, job.round, *bytes);
       asio::post(io_, [this, chunk = job.chunk, round = job.round, bytes = std::move(bytes),
@@ -469,15 +470,19 @@ void MemberNode::leave(const std::string& reason) noexcept {
     // Leaving politely is best effort: the coordinator notices a closed connection too.
   }
 }
-void MemberNode::contribute(ChunkId chunk, Round round, SharedBytes bytes) {
+void MemberNode::contribute(ChunkId chunk, Round round, SharedBytes bytes, std::uint64_t /*weight*/) {
   impl_->contribute(chunk, round, std::move(bytes));
 }
-std::vector<SharedBytes> MemberNode::wait(FragmentId fragment, Round round) {
-  return impl_->wait(fragment, round);
+std::optional<RoundResult> MemberNode::wait(FragmentId fragment, Round round) {
+  auto chunks = impl_->wait(fragment, round);
+  std::vector<bool> included(chunks.size(), true);  // a round of this build has everybody's contribution
+  return RoundResult{std::move(chunks), std::move(included)};
 }
 void MemberNode::applied(FragmentId fragment, Round round, const Digest& chain) {
   impl_->applied(fragment, round, chain);
 }
+void MemberNode::serve_state_from(StateSource /*source*/) {}
+void MemberNode::serve() {}
 Reducer& MemberNode::reducer() { return impl_->reducer_; }
 MemberNode::Wire MemberNode::wire() const { return {impl_->counters_.payload, impl_->counters_.total}; }
 

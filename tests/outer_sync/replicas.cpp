@@ -22,23 +22,27 @@ class MemoryNetwork::Port final : public RoundExchange {
   Port(MemoryNetwork& network, std::size_t index)
       : network_(network), index_(index), reducer_(network.layout_, network.codecs_) {}
 
-  void contribute(ChunkId chunk, Round round, SharedBytes bytes) override {
+  void contribute(ChunkId chunk, Round round, SharedBytes bytes, std::uint64_t) override {
     const std::lock_guard lock(network_.mutex_);
     if (network_.on_contribution) network_.on_contribution(index_, chunk, round, *bytes);
     member_->contribute(chunk, round, bytes);
     network_.route();
   }
-  std::vector<SharedBytes> wait(FragmentId fragment, Round round) override {
+  std::optional<RoundResult> wait(FragmentId fragment, Round round) override {
     std::unique_lock lock(network_.mutex_);
     const std::pair key{fragment, round};
     network_.changed_.wait(lock, [&] { return network_.failed_ || results_.contains(key); });
     if (!results_.contains(key)) throw Error(ErrorKind::network, "another replica has failed");
-    return std::move(results_.extract(key).mapped());
+    auto chunks = std::move(results_.extract(key).mapped());
+    std::vector<bool> included(chunks.size(), true);
+    return RoundResult{std::move(chunks), std::move(included)};
   }
   void applied(FragmentId fragment, Round round, const Digest&) override {
     const std::lock_guard lock(network_.mutex_);
     member_->applied(fragment, round);
   }
+  void serve_state_from(StateSource) override {}
+  void serve() override {}
   Reducer& reducer() override { return reducer_; }
 
   /// Carries out one round of actions; whether there were any.
@@ -51,7 +55,9 @@ class MemoryNetwork::Port final : public RoundExchange {
       } else if (auto* ack = std::get_if<protocol::SendAck>(&action)) {
         peer(ack->peer).acknowledged(static_cast<MemberIndex>(index_), ack->view, ack->key);
       } else if (auto* job = std::get_if<protocol::Reduce>(&action)) {
-        member_->reduced(job->chunk, job->round, reducer_.reduce(job->chunk, job->round, job->contributions));
+        const std::vector<std::uint64_t> equal(job->contributions.size(), 1);
+        member_->reduced(job->chunk, job->round,
+                         reducer_.reduce(job->chunk, job->round, job->contributions, equal));
       } else if (auto* round = std::get_if<protocol::Deliver>(&action)) {
         results_[{round->fragment, round->round}] = std::move(round->results);
       }
@@ -159,10 +165,10 @@ void mock_step(OuterLoop& loop, PlainParameters& local, const FragmentLayout& la
     for (auto i = fragment.begin; i < fragment.end(); ++i) change[i] = table(m, loop.step() + 1, i);
   }
   const bool synchronous = loop.synchronous();
-  if (synchronous) loop.average_gradients(change);
+  if (synchronous) loop.average_gradients(change, tokens_per_step);
   for (std::size_t i = 0; i < change.size(); ++i)
     local.values[i] += synchronous ? -Replicas::warmup_rate * change[i] : change[i];
-  loop.after_step();
+  loop.after_step(tokens_per_step);
 }
 
 void Replicas::step(std::size_t m) {
@@ -205,7 +211,11 @@ void Replicas::finish() {
 
 std::vector<ReplicaState> Replicas::save() {
   std::vector<ReplicaState> states;
-  for (auto& replica : replicas_) states.push_back({replica->local.values, replica->loop.save()});
+  for (auto& replica : replicas_) {
+    auto outer = replica->loop.save();
+    EXPECT_TRUE(outer) << "rounds do not commit";
+    states.push_back({replica->local.values, std::move(*outer)});
+  }
   return states;
 }
 

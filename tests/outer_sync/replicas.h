@@ -112,6 +112,9 @@ class Replicas {
   std::vector<std::unique_ptr<Replica>> replicas_;
 };
 
+/// Of every mock replica.
+inline constexpr std::uint64_t tokens_per_step = 96;
+
 /// One inner step of the mock, the outer loop's part included.
 void mock_step(OuterLoop& loop, PlainParameters& local, const FragmentLayout& layout,
                const Replicas::Table& table, std::size_t m);

@@ -115,5 +115,89 @@ TEST(Schedule, EachFragmentIsSentOncePerHAndAppliedBeforeItIsSentAgain) {
   }
 }
 
+// ---- rounds and steps ----
+
+TEST(Schedule, ARoundBelongsToOneStep) {
+  // H = 6, P = 3, warm-up of 4: rounds 1 to 4 are the warm-up's; then offsets 0, 2, 4, and 0 waits for 6.
+  const Schedule schedule(3, 6, 2, 4);
+  EXPECT_EQ(schedule.send_step(1, 3), 3U) << "a round in each step of the warm-up";
+  EXPECT_THAT((std::vector{schedule.send_step(0, 5), schedule.send_step(1, 5), schedule.send_step(2, 5)}),
+              ElementsAre(10, 6, 8));
+  EXPECT_EQ(schedule.send_step(1, 7), 18U);
+  EXPECT_EQ(schedule.rounds_sent(1, 0), 0U);
+  EXPECT_EQ(schedule.rounds_sent(1, 4), 4U);
+  EXPECT_EQ(schedule.rounds_sent(1, 5), 4U);
+  EXPECT_EQ(schedule.rounds_sent(1, 6), 5U);
+  EXPECT_EQ(schedule.rounds_sent(1, 17), 6U);
+}
+
+/// A schedule's two ways round, and that no fragment is sent before its last result is applied.
+void expect_sound(const Schedule& schedule, FragmentId fragments, std::uint64_t steps) {
+  for (FragmentId p = 0; p < fragments; ++p) {
+    auto round = schedule.warmup_steps();
+    std::uint64_t sent = 0;
+    for (auto step = schedule.warmup_steps() + 1; step <= steps; ++step) {
+      if (schedule.sends(p, step)) {
+        ++round;
+        EXPECT_EQ(schedule.send_step(p, round), step) << "fragment " << p << ", round " << round;
+        EXPECT_TRUE(sent == 0 || step > sent + schedule.sync_delay())
+            << "fragment " << p << " is sent at " << sent << " and " << step;
+        EXPECT_LE(step - std::max(sent, schedule.warmup_steps()), 2 * 20U)
+            << "fragment " << p << " is forgotten";
+        sent = step;
+      }
+      EXPECT_EQ(schedule.rounds_sent(p, step), round) << "fragment " << p << ", step " << step;
+    }
+  }
+}
+
+TEST(Schedule, RoundsAndStepsAreEachOthersInverse) {
+  for (FragmentId fragments : {1, 3, 5}) {
+    for (std::uint64_t every = 1; every <= 7; ++every)
+      expect_sound({fragments, every, every - 1, 4}, fragments, 60);
+  }
+}
+
+TEST(Schedule, PhasesChangeHAndStaggerAnew) {
+  // H = 2 to step 4, then 6; P = 2: offsets 0 and 1, then 0 and 3.
+  EXPECT_THAT(table({2, {{0, 2}, {4, 6}}, 1, 0}, 14),
+              ElementsAre("1: s1", "2: s0 a1", "3: s1 a0", "4: s0 a1", "5: a0", "6:", "7: s1", "8: a1",
+                          "9:", "10: s0", "11: a0", "12:", "13: s1", "14: a1"));
+  const Schedule schedule(2, {{0, 2}, {4, 6}}, 1, 0);
+  EXPECT_EQ(schedule.sync_every(4), 2U);
+  EXPECT_EQ(schedule.sync_every(5), 6U);
+}
+
+TEST(Schedule, ASendThatWouldOvertakeTheLastResultIsLeftOut) {
+  // H = 6 to step 9, then 5; P = 3, tau = 4: offsets 0, 2, 4, then 0, 1, 3. Fragment 1 is sent at 8 and
+  // applied at 12, so it is not sent at 10 but at 15.
+  const Schedule schedule(3, {{0, 6}, {9, 5}}, 4, 0);
+  EXPECT_EQ(schedule.send_step(1, 2), 8U);
+  EXPECT_EQ(schedule.send_step(1, 3), 15U);
+  EXPECT_EQ(schedule.send_step(2, 2), 12U) << "fragment 2 was sent at 4";
+}
+
+TEST(Schedule, PhasesAreSound) {
+  for (FragmentId fragments : {1, 2, 5}) {
+    for (std::uint64_t first = 1; first <= 6; ++first) {
+      for (std::uint64_t second = 1; second <= 6; ++second) {
+        for (std::uint64_t delay = 0; delay < std::min(first, second); ++delay) {
+          for (std::uint64_t change = 1; change <= 12; ++change) {
+            SCOPED_TRACE(testing::Message() << "P " << fragments << ", H " << first << " to step " << change
+                                            << ", then " << second << ", tau " << delay);
+            expect_sound({fragments, {{0, first}, {change, second}, {change + 9, 20}}, delay, 3}, fragments,
+                         90);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Schedule, PhasesThatEndInTheWarmUpHaveNoPart) {
+  const Schedule late(2, {{0, 3}, {2, 5}, {4, 6}, {20, 8}}, 1, 4), plain(2, {{0, 6}, {20, 8}}, 1, 4);
+  EXPECT_EQ(table(late, 50), table(plain, 50));
+}
+
 }  // namespace
 }  // namespace isthmus::outer_sync

@@ -35,6 +35,7 @@ struct OuterConfig {
   std::int64_t warmup_steps = 0;
   std::string warmup_codec = "lloyd4";
   bool final_sync = true;
+  std::int64_t max_local_rounds = 2;
   OuterOptimizerConfig optimizer;
   void serialize(config::Archive& ar);
 

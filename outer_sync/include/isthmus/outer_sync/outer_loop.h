@@ -2,17 +2,21 @@
 // Streaming DiLoCo's outer loop (arXiv 2501.18512, Algorithm 2) over one flat parameter buffer.
 //
 //   OuterLoop loop(config, layout, local_parameters, exchange, trace);
-//   each step:  if (loop.synchronous()) loop.average_gradients(gradients);
+//   each step:  if (loop.synchronous()) loop.average_gradients(gradients, tokens);
 //               ... inner optimizer ...
-//               loop.after_step();
+//               loop.after_step(tokens);
 //   at the end: loop.finish();
 //
 // The global parameters are a function of their initial values and the rounds' result bytes alone: every
 // member applies the same decoded bytes with the same arithmetic, the owner of a chunk included.
+//
+// `step()` is the agreed step: a round is sent and applied at the same one by all. Where a result is due and
+// rounds do not commit at present, the clock stands still and inner steps go on (`frozen()`).
 
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -22,6 +26,7 @@
 #include "isthmus/outer_sync/config.h"
 #include "isthmus/outer_sync/local_parameters.h"
 #include "isthmus/outer_sync/methods/schedule.h"
+#include "isthmus/outer_sync/outer_state.h"
 #include "isthmus/outer_sync/round_exchange.h"
 
 namespace isthmus::outer_sync {
@@ -31,17 +36,23 @@ namespace isthmus::outer_sync {
 
 class OuterLoop {
  public:
-  /// Global parameters start as the local ones. The references must outlive the loop. `config` must be
-  /// resolved. `noise_seed`, for stochastic rounding, differs from replica to replica.
+  /// The references must outlive the loop. `config` must be resolved. `noise_seed`, for stochastic rounding,
+  /// differs from replica to replica.
+  OuterLoop(const OuterConfig& config, const FragmentLayout& layout, std::unique_ptr<OuterState> state,
+            RoundExchange& exchange, Trace& trace, std::uint64_t noise_seed = 0);
+  /// With a HostOuterState: global parameters start as the local ones.
   OuterLoop(const OuterConfig& config, const FragmentLayout& layout, LocalParameters& local,
             RoundExchange& exchange, Trace& trace, std::uint64_t noise_seed = 0);
+  ~OuterLoop();
+  OuterLoop(const OuterLoop&) = delete;
+  OuterLoop& operator=(const OuterLoop&) = delete;
 
   /// The step that comes is one of the synchronous warm-up: `average_gradients` must be called before its
   /// inner step.
   [[nodiscard]] bool synchronous() const { return step_ < schedule_.warmup_steps(); }
-  /// Replaces this replica's gradients (flat, whole buffer) by the mean over replicas as all of them decode
-  /// it. Throws Error(divergence) when a gradient is not finite.
-  void average_gradients(std::span<float> gradients);
+  /// Replaces this replica's gradients (flat, whole buffer), of `tokens` tokens, by the mean over replicas as
+  /// all of them decode it. Throws Error(divergence) when a gradient is not finite.
+  void average_gradients(std::span<float> gradients, std::uint64_t tokens);
 
   /// Called with every outer gradient before it is encoded: global minus local parameters of one fragment,
   /// without what error feedback adds. For those who want to look at them; null for nobody.
@@ -49,11 +60,32 @@ class OuterLoop {
                                               std::span<const float> local)>;
   void observe_gradients(GradientObserver observer) { gradient_observer_ = std::move(observer); }
 
-  /// After each inner step. Returns at once unless a result is due that has not come.
-  void after_step();
+  /// After each inner step, of `tokens` tokens: a contribution's weight is what its fragment was trained on
+  /// since it was last sent. Returns at once unless a result is due that has not come. When rounds do not
+  /// commit at present, the clock freezes at the step whose result is missing, until it is here. Throws
+  /// Error(network) when it stands still for more than outer.max_local_rounds * H steps.
+  void after_step(std::uint64_t tokens);
+  /// The agreed step stands still: the last step was a local one.
+  [[nodiscard]] bool frozen() const { return frozen_; }
   /// After the last step: applies what is in flight and, with `outer.final_sync`, one more round of every
-  /// fragment.
+  /// fragment. Waits for as long as it takes.
   void finish();
+
+  // ---- members that come and go; after the warm-up, whose state is the inner optimizer's too ----
+
+  /// A fragment's state as it is now.
+  [[nodiscard]] FragmentSnapshot snapshot(FragmentId fragment);
+  /// Takes a fragment's state over from somebody else. Throws Error(network) for one that is not of this
+  /// layout.
+  void install(const FragmentSnapshot& snapshot);
+  /// The fragment's next round, into the global parameters only. Throws Error(network) for results that are
+  /// not of its chunks and Error(divergence) for such that do not decode.
+  void follow(FragmentId fragment, std::span<const protocol::SharedBytes> results);
+  /// Begins to train where others are: local parameters become the global ones, residuals are forgotten, and
+  /// the clock stands at `step`. Rounds that were sent by then, and are not in the global parameters yet, are
+  /// in flight without a contribution from here. Throws Error(network) when step and rounds cannot be of one
+  /// run.
+  void begin_at(std::uint64_t step);
 
   [[nodiscard]] std::uint64_t step() const { return step_; }
   /// Flat, whole buffer; valid until the next call that changes the loop.
@@ -62,17 +94,20 @@ class OuterLoop {
   [[nodiscard]] const std::vector<protocol::FragmentState>& fragments() const { return fragments_; }
 
   struct Stats {
-    std::uint64_t rounds = 0;         ///< applied, all fragments
-    std::uint64_t warmup_rounds = 0;  ///< of these, averaged gradients
-    double stall_seconds = 0;         ///< steps waited for a late result
-    double warmup_wait_seconds = 0;   ///< synchronous steps waited for the mean gradient
-    double finish_seconds = 0;        ///< `finish` waited for the last rounds
+    std::uint64_t rounds = 0;             ///< applied, all fragments
+    std::uint64_t warmup_rounds = 0;      ///< of these, averaged gradients
+    std::uint64_t left_out = 0;           ///< rounds that some of this replica's chunks are not in
+    std::uint64_t uncommitted_steps = 0;  ///< made while the agreed step stood still
+    double stall_seconds = 0;             ///< steps waited for a late result
+    double warmup_wait_seconds = 0;       ///< synchronous steps waited for the mean gradient
+    double finish_seconds = 0;            ///< `finish` waited for the last rounds
   };
   [[nodiscard]] const Stats& stats() const { return stats_; }
 
   /// Everything that is not in the local parameters. Waits until the results of all rounds in flight are here
-  /// (they are saved, not applied), so that nothing has to be sent again after a restart.
-  [[nodiscard]] Bytes save();
+  /// (they are saved, not applied), so that nothing has to be sent again after a restart. Nothing when rounds
+  /// do not commit at present.
+  [[nodiscard]] std::optional<Bytes> save();
   /// Throws Error(data) when the bytes are not such a state of this layout.
   void restore(std::span<const std::byte> state);
 
@@ -82,22 +117,34 @@ class OuterLoop {
     protocol::Round round;
     std::uint64_t sent_step;
     Trace::Clock::time_point sent;
-    std::optional<std::vector<protocol::SharedBytes>> results;
+    /// What this replica has handed in, in chunk order, until it is known to be in the result; nothing where
+    /// it had joined later.
+    std::vector<protocol::SharedBytes> own = {};
+    std::optional<RoundResult> result = {};
   };
   enum class Waiting { stall, warmup, finish, save };
 
-  void send(FragmentId p);
-  void apply(FragmentId p, const quant::OuterStep& rule, Waiting why);
-  void fetch(InFlight& flight, Waiting why);
-  void contribute(ChunkId chunk, protocol::Round round, std::optional<std::size_t> bad_element,
-                  protocol::SharedBytes bytes);
-  void refuse_result(const InFlight& flight, ChunkId chunk) const;
+  void send(FragmentId p, protocol::Round round);
+  [[nodiscard]] bool apply(FragmentId p, const quant::OuterStep& rule, Waiting why);
+  [[nodiscard]] bool apply_what_is_due();
+  void count_local_step();
+  [[nodiscard]] bool fetch(InFlight& flight, Waiting why);
+  void put_back(const InFlight& flight, float alpha);
+  void put_back_gradient(ChunkId chunk, const Bytes& bytes);
+  void contribute(InFlight& flight, std::uint64_t weight, EncodedChunk encoded);
+  void end_warmup();
+  void offer_state();
+  [[noreturn]] static void refuse_result(protocol::Round round, ChunkId chunk);
+  [[nodiscard]] bool rounds_fit(const std::vector<protocol::FragmentState>& fragments,
+                                const std::deque<InFlight>& in_flight, std::uint64_t step) const;
+  [[nodiscard]] bool is_late() const;
   void record(const InFlight& flight);
+  void extend_chain(FragmentId p, std::span<const protocol::SharedBytes> results);
   void apply_all_in_flight(Waiting why);
   [[nodiscard]] double& waited(Waiting why);
 
   const FragmentLayout& layout_;
-  LocalParameters& local_;
+  std::unique_ptr<OuterState> state_;
   RoundExchange& exchange_;
   Trace& trace_;
   protocol::CodecPlan codecs_;
@@ -106,12 +153,14 @@ class OuterLoop {
   float carried_;  ///< part of the residual that goes into the next outer gradient
   std::uint64_t noise_seed_;
   bool final_sync_;
+  std::uint64_t max_local_rounds_;
 
   std::uint64_t step_ = 0;
+  bool frozen_ = false;
+  std::uint64_t local_steps_ = 0;  ///< since the clock froze
   std::vector<protocol::FragmentState> fragments_;
-  AlignedVector<float> global_, velocity_;
-  AlignedVector<float> residual_;  ///< of this replica's outer gradients; empty without error feedback
-  AlignedVector<float> gradient_residual_;  ///< of its warm-up gradients; empty after the warm-up
+  std::vector<std::uint64_t> tokens_;       ///< by fragment, since it was last sent
+  AlignedVector<float> gradient_residual_;  ///< of warm-up gradients; empty after the warm-up
   std::deque<InFlight> in_flight_;          ///< in the order they were sent
   GradientObserver gradient_observer_;
   Stats stats_;

@@ -1,10 +1,13 @@
 #pragma once
 // What the outer loop needs of the world: hand in encoded chunks, get back the round's result bytes.
 
-#include <map>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "isthmus/base/aligned.h"
 #include "isthmus/outer_sync/buffer_pool.h"
 #include "isthmus/outer_sync/layout.h"
 #include "isthmus/outer_sync/protocol/member.h"
@@ -24,10 +27,13 @@ class Reducer {
   /// rounds carry ends with them, since gradients and outer gradients are different quantities.
   Reducer(const FragmentLayout& layout, protocol::CodecPlan codecs);
 
-  /// The encoded mean. Throws Error(divergence) naming the chunk and, by index, the member whose bytes do not
-  /// decode.
+  /// The encoded weighted mean, sum w_i x_i / sum w_i with w_i = weight_i / the largest weight: equal weights
+  /// are 1, and their mean the plain one, bit for bit. `weights` (tokens behind each contribution) are as
+  /// many as contributions, not all zero. Throws Error(divergence) naming the chunk and, by index, the member
+  /// whose bytes do not decode.
   [[nodiscard]] protocol::SharedBytes reduce(ChunkId chunk, protocol::Round round,
-                                             std::span<const protocol::SharedBytes> contributions);
+                                             std::span<const protocol::SharedBytes> contributions,
+                                             std::span<const std::uint64_t> weights);
 
   /// Residuals by chunk, for checkpoints. Nothing may be reduced meanwhile.
   using Residuals = std::vector<AlignedVector<float>>;
@@ -52,17 +58,39 @@ class Reducer {
 [[nodiscard]] quant::Noise noise_of(const FragmentLayout& layout, ChunkId chunk, std::uint64_t seed,
                                     protocol::Round round);
 
+/// What a round came to.
+struct RoundResult {
+  std::vector<protocol::SharedBytes> chunks;  ///< result bytes, in chunk order
+  std::vector<bool> included;                 ///< by chunk: whether this replica's contribution is in it
+};
+
+/// A fragment's agreed state after a round: all that a replica needs to follow it from there on.
+struct FragmentSnapshot {
+  FragmentId fragment = 0;
+  protocol::FragmentState state;
+  std::shared_ptr<const AlignedVector<float>> theta, velocity;  ///< as long as the fragment
+};
+
 class RoundExchange {
  public:
   virtual ~RoundExchange() = default;
-  /// Hands in one encoded chunk; returns at once.
-  virtual void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes) = 0;
-  /// Blocks until the round's results are here; in chunk order. Throws Error(network) when they cannot come
-  /// any more.
-  [[nodiscard]] virtual std::vector<protocol::SharedBytes> wait(FragmentId fragment,
-                                                                protocol::Round round) = 0;
+  /// Hands in one encoded chunk; returns at once. `weight`: tokens behind it, at least 1.
+  virtual void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes,
+                          std::uint64_t weight) = 0;
+  /// Blocks until the round's results are here. Nothing when rounds do not commit at present: train on, and
+  /// ask again after the next step. (Who has no step to make asks again at once, so it waits for a moment
+  /// before it gives up.) Throws Error(network) when they cannot come any more.
+  [[nodiscard]] virtual std::optional<RoundResult> wait(FragmentId fragment, protocol::Round round) = 0;
   /// The round is in the global parameters here.
   virtual void applied(FragmentId fragment, protocol::Round round, const Digest& chain) = 0;
+
+  /// Who can give a fragment's state; it is called on the trainer's thread, from within wait() and serve().
+  using StateSource = std::function<FragmentSnapshot(FragmentId)>;
+  /// Until it is called there is no state to give: in the warm-up it is the inner optimizer's too.
+  virtual void serve_state_from(StateSource source) = 0;
+  /// Called between two steps: answers the requests for state that have come in.
+  virtual void serve() = 0;
+
   [[nodiscard]] virtual Reducer& reducer() = 0;
   /// Where the memory of what is handed in comes from.
   [[nodiscard]] const BufferPool& buffers() { return reducer().buffers(); }

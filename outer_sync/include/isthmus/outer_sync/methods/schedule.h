@@ -1,13 +1,23 @@
 #pragma once
 // When fragments are sent and applied: Streaming DiLoCo (arXiv 2501.18512, Algorithm 2). DiLoCo is P = 1, tau
-// = 0. Every member computes the same points from the agreed config alone.
+// = 0. Every member computes the same points from the agreed config alone, so that a round of a fragment
+// belongs to one step, whoever was there when.
 
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <vector>
 
 #include "isthmus/outer_sync/layout.h"
 
 namespace isthmus::outer_sync {
+
+/// From the step after `begin` on, a fragment is synchronised every `every` steps.
+struct SyncPhase {
+  std::uint64_t begin = 0;
+  std::uint64_t every = 1;
+  friend bool operator==(const SyncPhase&, const SyncPhase&) = default;
+};
 
 class Schedule {
  public:
@@ -15,27 +25,52 @@ class Schedule {
   /// `warmup_steps` are synchronous and have no points. Requires P >= 1, H >= 1, tau < H.
   Schedule(FragmentId num_fragments, std::uint64_t sync_every, std::uint64_t sync_delay,
            std::uint64_t warmup_steps)
-      : num_fragments_(num_fragments),
-        sync_every_(sync_every),
-        sync_delay_(sync_delay),
-        warmup_steps_(warmup_steps) {}
+      : Schedule(num_fragments, std::vector<SyncPhase>{{0, sync_every}}, sync_delay, warmup_steps) {}
+  /// With an H of each phase; phases ascend from 0. Each begins like the first one: fragment p is sent
+  /// offset(p) steps after its beginning (H steps, where that is 0). A send that would come before the result
+  /// of the fragment's last one is applied is left out.
+  Schedule(FragmentId num_fragments, std::vector<SyncPhase> phases, std::uint64_t sync_delay,
+           std::uint64_t warmup_steps);
 
-  /// Steps count from 1. Offset of fragment p: floor(p H / P).
-  [[nodiscard]] std::uint64_t offset(FragmentId p) const { return p * sync_every_ / num_fragments_; }
-  /// t = step - warmup_steps >= 1 and (t - offset(p)) mod H = 0.
-  [[nodiscard]] bool sends(FragmentId p, std::uint64_t step) const;
+  /// Steps count from 1. Offset of fragment p in the first phase: floor(p H / P).
+  [[nodiscard]] std::uint64_t offset(FragmentId p) const { return offset(p, phases_.front().every); }
+  /// H at that step.
+  [[nodiscard]] std::uint64_t sync_every(std::uint64_t step) const;
+  /// With one phase: t = step - warmup_steps >= 1 and (t - offset(p)) mod H = 0.
+  [[nodiscard]] bool sends(FragmentId p, std::uint64_t step) const {
+    return step > warmup_steps_ && rounds_sent(p, step) > rounds_sent(p, step - 1);
+  }
   /// The fragment was sent tau steps ago.
   [[nodiscard]] bool applies(FragmentId p, std::uint64_t step) const {
     return step > sync_delay_ && sends(p, step - sync_delay_);
   }
   [[nodiscard]] std::vector<FragmentId> sends_at(std::uint64_t step) const;
   [[nodiscard]] std::vector<FragmentId> applies_at(std::uint64_t step) const;
+
+  /// The newest round of a fragment that is sent at or before that step: rounds count from 1, and every step
+  /// of the warm-up is one.
+  [[nodiscard]] std::uint64_t rounds_sent(FragmentId p, std::uint64_t step) const;
+  /// At which step that round is sent.
+  [[nodiscard]] std::uint64_t send_step(FragmentId p, std::uint64_t round) const;
+
   [[nodiscard]] std::uint64_t sync_delay() const { return sync_delay_; }
   [[nodiscard]] std::uint64_t warmup_steps() const { return warmup_steps_; }
 
  private:
+  /// A fragment's send points in one phase: `count` steps from `first` on, `every` apart.
+  struct Points {
+    std::uint64_t first, every, count;
+  };
+  [[nodiscard]] std::uint64_t offset(FragmentId p, std::uint64_t every) const {
+    return p * every / num_fragments_;
+  }
+  /// Those up to step `last`, phase by phase.
+  template <class Visit>
+  void visit_points(FragmentId p, std::uint64_t last, const Visit& visit) const;
+
   FragmentId num_fragments_;
-  std::uint64_t sync_every_, sync_delay_, warmup_steps_;
+  std::vector<SyncPhase> phases_;  ///< the first begins where the warm-up ends
+  std::uint64_t sync_delay_, warmup_steps_;
 };
 
 }  // namespace isthmus::outer_sync

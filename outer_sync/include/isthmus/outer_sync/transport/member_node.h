@@ -66,9 +66,12 @@ class MemberNode final : public RoundExchange {
   /// Tells the coordinator that this member cannot go on, and why; waits a moment for it to leave.
   void leave(const std::string& reason) noexcept;
 
-  void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes) override;
-  [[nodiscard]] std::vector<protocol::SharedBytes> wait(FragmentId fragment, protocol::Round round) override;
+  void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes,
+                  std::uint64_t weight) override;
+  [[nodiscard]] std::optional<RoundResult> wait(FragmentId fragment, protocol::Round round) override;
   void applied(FragmentId fragment, protocol::Round round, const Digest& chain) override;
+  void serve_state_from(StateSource source) override;
+  void serve() override;
   [[nodiscard]] Reducer& reducer() override;
 
   struct Wire {

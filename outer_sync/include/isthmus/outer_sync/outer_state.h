@@ -1,0 +1,118 @@
+#pragma once
+// What the outer loop keeps for each parameter, beside the local parameters, and what it does with it. The
+// loop knows schedule, rounds and chains; where the numbers lie, and on which device their passes run, is
+// known here alone.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "isthmus/base/aligned.h"
+#include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/local_parameters.h"
+#include "isthmus/outer_sync/round_exchange.h"
+#include "isthmus/quant/passes.h"
+
+namespace isthmus::outer_sync {
+
+/// How a round's outer gradients are encoded.
+struct OuterEncoding {
+  quant::CodecSpec codec;
+  protocol::Round round = 0;
+  float carried = 0;             ///< part of the residual that goes into this outer gradient
+  std::uint64_t noise_seed = 0;  ///< of stochastic rounding: this replica's own
+};
+
+/// One encoded chunk; `bad_element`, counted in the chunk, is set where it could not be encoded.
+struct EncodedChunk {
+  ChunkId chunk;
+  std::optional<std::size_t> bad_element;
+  protocol::SharedBytes bytes;
+};
+
+class OuterState {
+ public:
+  virtual ~OuterState() = default;
+
+  /// Encodes a fragment's outer gradient, global minus local parameters + carried * residual, in the memory
+  /// of `buffers`. `leave` gets every chunk in order, as soon as it is encoded.
+  using Leave = std::function<void(EncodedChunk)>;
+  virtual void encode(FragmentId fragment, const OuterEncoding& how, const BufferPool& buffers,
+                      const Leave& leave) = 0;
+  /// One outer step on a fragment and its merge into the local parameters (docs/numerics.md). `results` are
+  /// its chunks in order. Returns the first that does not decode: the state is then of no use any more.
+  [[nodiscard]] virtual std::optional<ChunkId> apply(FragmentId fragment, const quant::CodecSpec& codec,
+                                                     std::span<const protocol::SharedBytes> results,
+                                                     const quant::OuterStep& rule) = 0;
+
+  /// What this replica had encoded for a chunk is not in the round's result: the local parameters get back
+  /// `weight`, the part that the merge has taken from them, and it comes with the next outer gradient. To
+  /// follow `apply`; `bytes` decode.
+  virtual void put_back(ChunkId chunk, const quant::CodecSpec& codec, const Bytes& bytes, float weight) = 0;
+
+  /// global := local, of all parameters.
+  virtual void take_local() = 0;
+  /// local := global, of all parameters; residuals are forgotten.
+  virtual void begin_from_global() = 0;
+
+  /// In host memory; valid until the next call of anything here.
+  [[nodiscard]] virtual std::span<const float> global(Range range) = 0;
+  [[nodiscard]] virtual std::span<const float> velocity(Range range) = 0;
+  /// Replaces a fragment's global parameters and velocity; both are as long as the fragment.
+  virtual void install(FragmentId fragment, std::span<const float> theta,
+                       std::span<const float> velocity) = 0;
+  [[nodiscard]] virtual LocalParameters& local() = 0;
+
+  /// What a checkpoint keeps of it; in host memory.
+  struct Vectors {
+    AlignedVector<float> global, velocity;  ///< flat, whole buffer
+    Reducer::Residuals residuals;           ///< by chunk; empty where there is none
+    template <class Archive>
+    void serialize(Archive& ar) {
+      ar(global, velocity, residuals);
+    }
+  };
+  [[nodiscard]] virtual Vectors save() = 0;
+  /// The shape must be this layout's (`fits`).
+  virtual void restore(Vectors vectors) = 0;
+};
+
+/// Whether saved vectors are of this layout.
+[[nodiscard]] bool fits(const OuterState::Vectors& vectors, const FragmentLayout& layout);
+
+/// In host memory, by the CPU's passes.
+class HostOuterState final : public OuterState {
+ public:
+  /// Global parameters start as the local ones, velocity and residual as zero; there is a residual with
+  /// error feedback only. The references must outlive this.
+  HostOuterState(const FragmentLayout& layout, LocalParameters& local, bool error_feedback);
+
+  void encode(FragmentId fragment, const OuterEncoding& how, const BufferPool& buffers,
+              const Leave& leave) override;
+  void put_back(ChunkId chunk, const quant::CodecSpec& codec, const Bytes& bytes, float weight) override;
+  [[nodiscard]] std::optional<ChunkId> apply(FragmentId fragment, const quant::CodecSpec& codec,
+                                             std::span<const protocol::SharedBytes> results,
+                                             const quant::OuterStep& rule) override;
+  void take_local() override;
+  void begin_from_global() override;
+  [[nodiscard]] std::span<const float> global(Range range) override;
+  [[nodiscard]] std::span<const float> velocity(Range range) override;
+  void install(FragmentId fragment, std::span<const float> theta, std::span<const float> velocity) override;
+  [[nodiscard]] LocalParameters& local() override { return local_; }
+  [[nodiscard]] Vectors save() override;
+  void restore(Vectors vectors) override;
+
+ private:
+  [[nodiscard]] quant::Feedback feedback(ChunkId chunk, float carried);
+
+  const FragmentLayout& layout_;
+  LocalParameters& local_;
+  const bool error_feedback_;
+  AlignedVector<float> global_, velocity_;
+  Reducer::Residuals residuals_;
+};
+
+}  // namespace isthmus::outer_sync

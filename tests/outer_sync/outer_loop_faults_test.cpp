@@ -1,0 +1,484 @@
+// The outer loop where rounds leave it out, do not commit, or began before it came.
+
+#include <gmock/gmock.h>
+
+#include "isthmus/base/error.h"
+#include "scripted_exchange.h"
+
+namespace isthmus::outer_sync {
+namespace {
+
+using protocol::Round;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using Values = std::vector<float>;
+
+/// Plain averaging, in which every number of these tests is exact.
+OuterConfig averaging(std::int64_t fragments, std::int64_t every, std::int64_t delay, double alpha) {
+  auto config = config_of(fragments, every, delay, alpha);
+  config.optimizer = {.lr = 1, .momentum = 0, .nesterov = false};
+  config.final_sync = false;
+  return config;
+}
+
+/// Two chunks of 16.
+const FragmentLayout two_chunks({{0, 32}}, 16);
+
+std::string failure_of(const std::function<void()>& work, ErrorKind kind) {
+  try {
+    work();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), kind) << error.what();
+    return error.what();
+  }
+  return "went on";
+}
+
+void begin_at_zero(LoneReplica& replica) {
+  for (FragmentId p = 0; p < replica.layout.fragment_count(); ++p) {
+    const auto zero = std::make_shared<const AlignedVector<float>>(replica.layout.fragment(p).size, 0.0F);
+    replica.loop->install({p, {}, zero, zero});
+  }
+  replica.loop->begin_at(0);
+}
+
+/// Of its first element, in fp32.
+float value_of(const ScriptedExchange::Contribution& contribution) {
+  float value = 0;
+  std::memcpy(&value, contribution.bytes->data(), sizeof value);
+  return value;
+}
+
+// ---- left out ----
+
+// Alone, without delay and momentum, the global parameters must end where all inner steps together lead,
+// whatever rounds had left some of it out, as long as the last one has it all: nothing is lost, and nothing
+// counted twice.
+TEST(LeftOut, WhatIsNotInAResultComesWithTheNext) {
+  for (const double alpha : {0.0, 0.25, 0.5, 1.0}) {
+    for (const bool error_feedback : {false, true}) {
+      for (unsigned pattern = 0; pattern < 64; ++pattern) {  // which of three rounds has which of two chunks
+        SCOPED_TRACE(testing::Message() << "alpha " << alpha << ", error feedback " << error_feedback
+                                        << ", pattern " << pattern);
+        auto config = averaging(1, 2, 0, alpha);
+        config.error_feedback = error_feedback;
+        LoneReplica replica(config, two_chunks);
+        begin_at_zero(replica);
+        replica.exchange.includes = [&](ChunkId k, Round round) {
+          return round > 3 || ((pattern >> (2 * (round - 1) + k)) & 1) != 0;
+        };
+        for (int step = 1; step <= 8; ++step) replica.step(0.25F * static_cast<float>(step));
+        const auto end = replica.loop->global_parameters();
+        for (const std::size_t i : {0, 15, 16, 31}) {
+          ASSERT_EQ(end[i], 0.25F * 36) << "element " << i;
+        }
+      }
+    }
+  }
+}
+
+// H = 2, tau = 1, alpha = 1/2, by hand, from zero; all moves are 1. Round 1 is sent at step 2 with x = -2 and
+// left out. At step 3 local = 3 is merged with theta = 0 to 1.5: half of the two steps that were sent is
+// gone, and half of the third, as always. The former comes back.
+TEST(LeftOut, LocalParametersKeepWhatTheOthersDoNotHave) {
+  for (const bool error_feedback : {false, true}) {
+    auto config = averaging(1, 2, 1, 0.5);
+    config.error_feedback = error_feedback;
+    LoneReplica replica(config, FragmentLayout({{0, 16}}, 16));
+    begin_at_zero(replica);
+    replica.exchange.includes = [](ChunkId, Round round) { return round != 1; };
+    for (int step = 1; step <= 3; ++step) replica.step(1);
+    EXPECT_EQ(value_of(replica.exchange.contributions.at(0)), -2);
+    EXPECT_EQ(replica.loop->global_parameters()[5], 0);
+    EXPECT_EQ(replica.local.values[5], 1.5F + 1);
+    EXPECT_EQ(replica.local.open, 0) << "a range was left open for change";
+    EXPECT_EQ(replica.loop->stats().left_out, 1U);
+    replica.step(1);
+    EXPECT_EQ(value_of(replica.exchange.contributions.at(1)), -3.5F);
+    replica.step(1);
+    EXPECT_EQ(replica.loop->global_parameters()[5], 3.5F);
+    EXPECT_EQ(replica.local.values[5], 4) << "4.5 merged with 3.5, of which everything is known";
+    EXPECT_EQ(replica.loop->stats().left_out, 1U);
+  }
+}
+
+TEST(LeftOut, InAnyCodecWhatWasSentComesBack) {
+  // Left out in all rounds but the last one, a replica that stands still afterwards sends what it sent first,
+  // up to the codec's error.
+  for (const auto* codec : {"int8", "lloyd4", "bf16"}) {
+    auto config = averaging(1, 1, 0, 0.5);
+    config.codec = codec;
+    LoneReplica replica(config, two_chunks);
+    begin_at_zero(replica);
+    replica.exchange.includes = [](ChunkId, Round round) { return round == 5; };
+    replica.step(1);
+    for (int step = 2; step <= 5; ++step) replica.step(0);
+    for (const std::size_t i : {0, 31}) EXPECT_NEAR(replica.loop->global_parameters()[i], 1, 0.02) << codec;
+  }
+}
+
+TEST(LeftOut, AWarmUpGradientComesWithTheNext) {
+  auto config = averaging(1, 4, 0, 0);
+  config.warmup_steps = 3;
+  config.warmup_codec = "fp32";
+  LoneReplica replica(config, FragmentLayout({{0, 16}}, 16));
+  replica.exchange.includes = [](ChunkId, Round round) { return round != 1; };
+  const auto begin = replica.local.values[0];
+  replica.step(1);
+  EXPECT_EQ(replica.local.values[0], begin) << "the mean gradient was the others' zero";
+  replica.step(2);
+  EXPECT_EQ(replica.local.values[0], begin + 3) << "1 and 2";
+  replica.step(4);
+  EXPECT_EQ(replica.local.values[0], begin + 7);
+}
+
+TEST(LeftOut, ARoundInACheckpointRemembersIt) {
+  const auto config = averaging(1, 4, 2, 0.5);
+  const auto run = [&](std::optional<int> stop) {
+    auto replica = std::make_unique<LoneReplica>(config, two_chunks);
+    const auto rules = [](ChunkId k, Round round) { return round != 2 || k == 1; };
+    replica->exchange.includes = rules;
+    for (int step = 1; step <= 20; ++step) {
+      replica->step(0.5F);
+      if (stop != step) continue;
+      auto next = std::make_unique<LoneReplica>(config, two_chunks);
+      next->exchange.includes = rules;
+      next->local.values = replica->local.values;
+      const auto saved = replica->loop->save();
+      EXPECT_TRUE(saved);
+      next->loop->restore(*saved);
+      next->exchange.contributions = {};
+      replica = std::move(next);
+    }
+    return replica->loop->global_hash().hex();
+  };
+  const auto whole = run(std::nullopt);
+  for (int stop = 7; stop <= 13; ++stop) EXPECT_EQ(run(stop), whole) << "stopped after step " << stop;
+}
+
+TEST(Weights, AreTokensSinceTheFragmentWasLastSent) {
+  auto config = averaging(2, 4, 1, 0.5);
+  config.warmup_steps = 2;
+  config.final_sync = true;
+  LoneReplica replica(config, FragmentLayout({{0, 16}, {16, 16}}, 16));
+  for (std::uint64_t step = 1; step <= 10; ++step) replica.step(0.5F, step);
+  replica.loop->finish();
+  std::vector<std::pair<ChunkId, std::uint64_t>> weights;
+  for (const auto& c : replica.exchange.contributions) weights.emplace_back(c.chunk, c.weight);
+  using Pair = std::pair<ChunkId, std::uint64_t>;
+  EXPECT_THAT(weights, ElementsAre(Pair(0, 1), Pair(1, 1), Pair(0, 2), Pair(1, 2),  // the warm-up's own
+                                   Pair(1, 3 + 4),                                  // sent at step 4
+                                   Pair(0, 3 + 4 + 5 + 6),                          // at 6
+                                   Pair(1, 5 + 6 + 7 + 8),                          // at 8
+                                   Pair(0, 7 + 8 + 9 + 10),                         // at 10
+                                   Pair(0, 1), Pair(1, 9 + 10)))
+      << "after the last sync fragment 0 has been trained on no token: 1, since 0 would not count at all";
+}
+
+// ---- rounds that do not commit ----
+
+class Frozen : public testing::Test {
+ protected:
+  Frozen() : replica(averaging(2, 4, 1, 0.5), FragmentLayout({{0, 16}, {16, 16}}, 16)) {
+    replica.exchange.commits = [this](FragmentId, Round) { return connected; };
+  }
+  void steps(int count) {
+    for (int i = 0; i < count; ++i) replica.step(0.5F);
+  }
+  LoneReplica replica;
+  bool connected = true;
+};
+
+TEST_F(Frozen, TheClockStandsStillUntilTheResultIsHere) {
+  steps(4);  // fragment 1 was sent at 2 and applied at 3, fragment 0 is sent at 4
+  connected = false;
+  steps(1);
+  EXPECT_TRUE(replica.loop->frozen()) << "step 5 has no result";
+  EXPECT_EQ(replica.loop->step(), 5U);
+  const auto sent = replica.exchange.contributions.size();
+  steps(3);
+  EXPECT_EQ(replica.loop->step(), 5U);
+  EXPECT_EQ(replica.loop->stats().uncommitted_steps, 3U);
+  EXPECT_EQ(replica.exchange.contributions.size(), sent) << "nothing is sent meanwhile";
+  connected = true;
+  steps(1);
+  EXPECT_FALSE(replica.loop->frozen());
+  EXPECT_EQ(replica.loop->step(), 6U) << "this step is the agreed sixth";
+  EXPECT_EQ(replica.loop->fragments()[0].round, 1U);
+  EXPECT_THAT(replica.exchange.rounds_of(1), ElementsAre(1, 2)) << "the schedule goes on: sent at 2 and 6";
+  EXPECT_EQ(replica.exchange.contributions.back().weight, 3U + 3U + 1U)
+      << "steps 3 to 5, three local ones and the sixth: their tokens count too";
+  steps(4);
+  EXPECT_EQ(replica.loop->step(), 10U);
+  EXPECT_EQ(replica.loop->stats().uncommitted_steps, 3U);
+}
+
+TEST_F(Frozen, OfTwoResultsThatAreDueTheSecondMayBeLate) {
+  LoneReplica both(averaging(2, 1, 0, 0.5), FragmentLayout({{0, 16}, {16, 16}}, 16));
+  both.exchange.commits = [this](FragmentId p, Round) { return connected || p == 0; };
+  connected = false;
+  both.step(0.5F);
+  EXPECT_TRUE(both.loop->frozen());
+  both.step(0.5F);
+  connected = true;
+  both.step(0.5F);
+  EXPECT_EQ(both.loop->step(), 2U);
+  EXPECT_EQ(both.loop->fragments()[0].round, 2U) << "the first is applied once in each round";
+  EXPECT_EQ(both.loop->fragments()[1].round, 2U);
+}
+
+// Steps made while a result is late are merged like those made while it was on its way: the part alpha of
+// them is kept. All others add up exactly (as in LeftOut).
+TEST_F(Frozen, LocalStepsAreMergedLikeStepsInFlight) {
+  LoneReplica alone(averaging(1, 2, 0, 0.5), FragmentLayout({{0, 16}}, 16));
+  const auto begin = alone.local.values[3];
+  alone.exchange.commits = [this](FragmentId, Round) { return connected; };
+  for (int step = 1; step <= 12; ++step) {
+    connected = step < 4 || step > 6;
+    alone.step(0.5F);
+  }
+  EXPECT_EQ(alone.loop->stats().uncommitted_steps, 2U);
+  EXPECT_EQ(alone.loop->step(), 10U);
+  EXPECT_FLOAT_EQ(alone.loop->global_parameters()[3], begin + (12 - 3 * 0.5F) * 0.5F)
+      << "sent at step 4, merged after three more";
+}
+
+TEST_F(Frozen, ItHasALimit) {
+  steps(4);
+  connected = false;
+  steps(1 + 8);  // the step that froze, and outer.max_local_rounds = 2 times H = 4
+  const auto why = failure_of([&] { steps(1); }, ErrorKind::network);
+  EXPECT_THAT(why, HasSubstr("no round has committed for 9 local steps since step 5"));
+  EXPECT_THAT(why, HasSubstr("outer.max_local_rounds is 2, 8 steps"));
+}
+
+TEST_F(Frozen, TheLimitCountsFromEachFreeze) {
+  for (int freeze = 0; freeze < 5; ++freeze) {
+    connected = false;
+    while (!replica.loop->frozen()) steps(1);
+    steps(8);
+    connected = true;
+    steps(1);
+  }
+  EXPECT_EQ(replica.loop->stats().uncommitted_steps, 5U * 8U);
+}
+
+TEST_F(Frozen, ThereIsNoCheckpointThen) {
+  steps(4);
+  connected = false;
+  EXPECT_FALSE(replica.loop->save()) << "fragment 0 is in flight";
+  connected = true;
+  const auto before = replica.loop->save();
+  ASSERT_TRUE(before);
+}
+
+TEST_F(Frozen, ACheckpointAtAFrozenStepGoesOnFrozen) {
+  steps(4);
+  connected = false;
+  steps(2);
+  connected = true;
+  const auto saved = replica.loop->save();
+  ASSERT_TRUE(saved);
+  LoneReplica next(replica.config, replica.layout);
+  next.local.values = replica.local.values;
+  next.loop->restore(*saved);
+  EXPECT_TRUE(next.loop->frozen());
+  for (auto* one : {&next, &replica}) one->step(0.5F);
+  EXPECT_EQ(next.loop->step(), 6U);
+  EXPECT_EQ(next.loop->global_hash().hex(), replica.loop->global_hash().hex());
+}
+
+TEST_F(Frozen, TheEndWaits) {
+  steps(4);
+  std::size_t asked = 0;
+  replica.exchange.commits = [&](FragmentId, Round) { return ++asked > 3; };
+  replica.loop->finish();
+  EXPECT_EQ(replica.loop->fragments()[0].round, 1U);
+  EXPECT_EQ(asked, 4U);
+}
+
+TEST_F(Frozen, SoDoesTheWarmUp) {
+  auto config = averaging(1, 4, 1, 0.5);
+  config.warmup_steps = 2;
+  LoneReplica warm(config, two_chunks);
+  std::size_t asked = 0;
+  warm.exchange.commits = [&](FragmentId, Round) { return ++asked > 3; };
+  warm.step(1);
+  EXPECT_EQ(asked, 4U);
+  EXPECT_EQ(warm.loop->step(), 1U);
+  EXPECT_FALSE(warm.loop->frozen());
+}
+
+// ---- state for others ----
+
+/// A donor that trains alone, and a joiner that gets its results.
+class StateTransfer : public testing::Test {
+ protected:
+  StateTransfer() : config(streaming()), donor(config, layout_of(3)), joiner(config, layout_of(3)) {}
+  static OuterConfig streaming() {
+    auto config = config_of(3, 6, 2, 0.5);
+    config.codec = "int4";
+    config.error_feedback = true;
+    config.warmup_steps = 2;
+    return config;
+  }
+  void train_donor(std::uint64_t last) {
+    while (donor.loop->step() < last) donor.step(0.01F * static_cast<float>(donor.loop->step()));
+  }
+  void install_all() {
+    for (FragmentId p = 0; p < 3; ++p) joiner.loop->install(donor.exchange.source(p));
+  }
+
+  OuterConfig config;
+  LoneReplica donor, joiner;
+};
+
+TEST_F(StateTransfer, ThereIsNoStateToGiveInTheWarmUp) {
+  train_donor(1);
+  EXPECT_FALSE(donor.exchange.source) << "the inner optimizer's would be needed too";
+  train_donor(2);
+  EXPECT_TRUE(donor.exchange.source);
+  EXPECT_EQ(donor.exchange.served, 2U) << "once per step";
+  donor.loop.reset();
+  EXPECT_FALSE(donor.exchange.source) << "who asks now would find no loop";
+}
+
+TEST_F(StateTransfer, AfterASnapshotAndTheRoundsSinceItIsWhereTheOthersAre) {
+  for (const std::uint64_t begin : {5U, 9U, 12U, 13U, 20U}) {
+    SCOPED_TRACE("joins at step " + std::to_string(begin));
+    LoneReplica late(config, layout_of(3));
+    std::ranges::fill(late.local.values, 7.0F);
+    LoneReplica reference(config, layout_of(3));
+    const auto train = [&](std::uint64_t last) {
+      while (reference.loop->step() < last)
+        reference.step(0.01F * static_cast<float>(reference.loop->step()));
+    };
+    train(begin - 2);
+    for (FragmentId p = 0; p < 3; ++p) late.loop->install(reference.exchange.source(p));
+    train(begin);
+    for (FragmentId p = 0; p < 3; ++p) {
+      while (late.loop->fragments()[p].round < reference.loop->fragments()[p].round)
+        late.loop->follow(p, reference.exchange.results.at({p, late.loop->fragments()[p].round + 1}));
+    }
+    EXPECT_THAT(late.local.values, testing::Each(7.0F)) << "following touches the global parameters only";
+    late.loop->begin_at(begin);
+    EXPECT_EQ(late.loop->global_hash().hex(), reference.loop->global_hash().hex());
+    EXPECT_EQ(late.loop->fragments(), reference.loop->fragments());
+    const auto global = late.loop->global_parameters();
+    EXPECT_EQ(late.local.values, Values(global.begin(), global.end()));
+    EXPECT_EQ(late.loop->step(), begin);
+    // From here on both get the reference's results, and apply them at the same steps.
+    while (reference.loop->step() < 40) {
+      train(reference.loop->step() + 1);
+      for (FragmentId p = 0; p < 3; ++p) {
+        for (const auto& [key, chunks] : reference.exchange.results) late.exchange.results[key] = chunks;
+      }
+      late.step(0.3F);
+      ASSERT_EQ(late.loop->global_hash().hex(), reference.loop->global_hash().hex())
+          << "after step " << late.loop->step();
+      ASSERT_EQ(late.loop->fragments(), reference.loop->fragments());
+    }
+    for (FragmentId p = 0; p < 3; ++p) {
+      const auto theirs = reference.exchange.rounds_of(p), ours = late.exchange.rounds_of(p);
+      ASSERT_FALSE(ours.empty());
+      EXPECT_EQ(ours.back(), theirs.back());
+      EXPECT_EQ(ours.size(), ours.back() - ours.front() + 1) << "every round since its first";
+      Schedule schedule(3, 6, 2, 2);
+      EXPECT_EQ(ours.front(), schedule.rounds_sent(p, begin) + 1)
+          << "rounds in flight complete without the newcomer";
+    }
+  }
+}
+
+TEST_F(StateTransfer, ASendPointOfARoundThatIsHereAlreadySendsNothing) {
+  train_donor(14);
+  install_all();
+  const auto round = joiner.loop->fragments()[1].round;
+  Schedule schedule(3, 6, 2, 2);
+  const auto sent_at = schedule.send_step(1, round);
+  joiner.loop->begin_at(sent_at - 1);
+  joiner.exchange.results = donor.exchange.results;
+  for (int i = 0; i < 4; ++i) joiner.step(0.5F);
+  EXPECT_THAT(joiner.exchange.rounds_of(1), IsEmpty()) << "round " << round << " is applied";
+  while (joiner.exchange.rounds_of(1).empty() && joiner.loop->step() < 40) {
+    train_donor(joiner.loop->step() + 1);
+    joiner.exchange.results = donor.exchange.results;
+    joiner.step(0.5F);
+  }
+  EXPECT_THAT(joiner.exchange.rounds_of(1), ElementsAre(round + 1));
+}
+
+TEST_F(StateTransfer, WhatWasInFlightBeforeIsForgotten) {
+  for (int i = 0; i < 4; ++i) joiner.step(0.5F);  // fragment 1 was sent in the fourth step
+  ASSERT_THAT(joiner.exchange.rounds_of(1), ElementsAre(1, 2, 3));
+  joiner.exchange.chains = {};  // a new view: the exchange forgets too
+  train_donor(11);
+  install_all();
+  joiner.loop->begin_at(11);
+  EXPECT_EQ(joiner.loop->step(), 11U);
+  EXPECT_EQ(joiner.loop->global_hash().hex(), donor.loop->global_hash().hex());
+  EXPECT_EQ(joiner.loop->stats().left_out, 0U) << "its own step was given up: nothing is put back";
+}
+
+TEST_F(StateTransfer, JoinedWhereTheOthersAreFrozenItIsFrozenToo) {
+  train_donor(5);  // fragment 1 is sent at 4 and due at 6
+  donor.exchange.commits = [](FragmentId, Round) { return false; };
+  train_donor(6);
+  ASSERT_TRUE(donor.loop->frozen());
+  install_all();
+  joiner.loop->begin_at(6);
+  EXPECT_TRUE(joiner.loop->frozen());
+}
+
+TEST_F(StateTransfer, SnapshotsThatDoNotFitAreRefused) {
+  train_donor(10);
+  const auto good = donor.exchange.source(1);
+  const auto refusal = [&](const std::function<void(FragmentSnapshot&)>& spoil) {
+    auto bad = good;
+    spoil(bad);
+    const auto before = joiner.loop->global_hash();
+    auto why = failure_of([&] { joiner.loop->install(bad); }, ErrorKind::network);
+    EXPECT_EQ(joiner.loop->global_hash(), before) << "a refusal changes nothing";
+    return why;
+  };
+  const auto other_size = std::make_shared<const AlignedVector<float>>(3, 0.0F);
+  auto broken = *good.velocity;
+  broken[2] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THAT(refusal([](auto& s) { s.fragment = 3; }), HasSubstr("fragment 3 is of none: there are 3"));
+  EXPECT_THAT(refusal([&](auto& s) { s.theta = other_size; }), HasSubstr("has 3 elements; expected 41"));
+  EXPECT_THAT(refusal([&](auto& s) { s.velocity = nullptr; }), HasSubstr("has 0 elements; expected 41"));
+  EXPECT_THAT(refusal([&](auto& s) { s.velocity = std::make_shared<const AlignedVector<float>>(broken); }),
+              HasSubstr("not finite"));
+  EXPECT_THAT(refusal([](auto& s) { s.state.round = 1; }), HasSubstr("in the warm-up"));
+}
+
+TEST_F(StateTransfer, ResultsThatDoNotFitAreRefused) {
+  train_donor(20);
+  auto results = donor.exchange.results.at({1, 3});
+  const auto why = [&](FragmentId p, ErrorKind kind) {
+    return failure_of([&] { joiner.loop->follow(p, results); }, kind);
+  };
+  EXPECT_THAT(why(3, ErrorKind::network), HasSubstr("not of this layout"));
+  results.pop_back();
+  EXPECT_THAT(why(1, ErrorKind::network), HasSubstr("with 2 chunks is not of this layout"));
+  results.push_back(std::make_shared<const Bytes>(3, std::byte{0}));
+  install_all();
+  EXPECT_THAT(why(1, ErrorKind::divergence), HasSubstr("does not decode"));
+}
+
+TEST_F(StateTransfer, AStepThatTheRoundsAreNotOfIsRefused) {
+  train_donor(20);
+  install_all();
+  for (const std::uint64_t step : {0U, 1U, 2U, 8U, 30U, 100U}) {
+    EXPECT_THAT(failure_of([&] { joiner.loop->begin_at(step); }, ErrorKind::network),
+                HasSubstr("are not of step " + std::to_string(step)));
+  }
+  EXPECT_NO_THROW(joiner.loop->begin_at(20));
+  EXPECT_THAT(failure_of([&] { joiner.loop->begin_at(std::numeric_limits<std::uint64_t>::max()); },
+                         ErrorKind::network),
+              HasSubstr("too old"));
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync

@@ -1,0 +1,138 @@
+#pragma once
+// A RoundExchange that a test writes the other members' part of: what they contribute, whose contributions
+// are in a result, and when rounds commit.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "isthmus/base/trace.h"
+#include "isthmus/outer_sync/outer_loop.h"
+#include "replicas.h"
+
+namespace isthmus::outer_sync {
+
+class ScriptedExchange final : public RoundExchange {
+ public:
+  ScriptedExchange(const FragmentLayout& layout, protocol::CodecPlan codecs)
+      : layout_(layout), codecs_(codecs), reducer_(layout, codecs) {}
+
+  /// Whether rounds commit; asked anew whenever the loop waits.
+  std::function<bool(FragmentId, protocol::Round)> commits = [](FragmentId, protocol::Round) { return true; };
+  /// Whether this replica's chunk is in the result. Results without it are zeros.
+  std::function<bool(ChunkId, protocol::Round)> includes = [](ChunkId, protocol::Round) { return true; };
+
+  struct Contribution {
+    ChunkId chunk;
+    protocol::Round round;
+    std::uint64_t weight;
+    protocol::SharedBytes bytes;
+    friend bool operator==(const Contribution&, const Contribution&) = default;
+  };
+  std::vector<Contribution> contributions;  ///< all that were handed in
+  std::map<std::pair<FragmentId, protocol::Round>, std::vector<protocol::SharedBytes>> results;
+  std::map<FragmentId, protocol::FragmentState> chains;
+  StateSource source;
+  std::size_t served = 0, waits = 0;
+
+  /// Rounds of the fragment that were handed in.
+  [[nodiscard]] std::vector<protocol::Round> rounds_of(FragmentId p) const {
+    std::vector<protocol::Round> rounds;
+    for (const auto& contribution : contributions) {
+      if (contribution.chunk == layout_.chunks_of(p).first) rounds.push_back(contribution.round);
+    }
+    return rounds;
+  }
+
+  void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes,
+                  std::uint64_t weight) override {
+    for (const auto& other : contributions)
+      EXPECT_FALSE(other.chunk == chunk && other.round == round)
+          << "chunk " << chunk << " was handed in twice";
+    contributions.push_back({chunk, round, weight, std::move(bytes)});
+  }
+
+  std::optional<RoundResult> wait(FragmentId p, protocol::Round round) override {
+    ++waits;
+    if (!commits(p, round)) return std::nullopt;
+    RoundResult result;
+    const auto chunks = layout_.chunks_of(p);
+    for (auto k = chunks.first; k < chunks.last; ++k) {
+      const auto own = contribution_of(k, round);
+      result.included.push_back(own && includes(k, round));
+      const auto of_one = result.included.back() ? own : zeros(k, round);
+      const std::vector<protocol::SharedBytes> all = {of_one};
+      const std::vector<std::uint64_t> weights = {1};
+      result.chunks.push_back(reducer_.reduce(k, round, all, weights));
+    }
+    // A round has one result, whoever asks for it.
+    result.chunks = results.emplace(std::pair(p, round), result.chunks).first->second;
+    return result;
+  }
+
+  void applied(FragmentId p, protocol::Round round, const Digest& chain) override {
+    EXPECT_TRUE(!chains.contains(p) || round == chains[p].round + 1) << "rounds are applied in order";
+    chains[p] = {round, chain};
+  }
+  void serve_state_from(StateSource its_source) override { source = std::move(its_source); }
+  void serve() override { ++served; }
+  Reducer& reducer() override { return reducer_; }
+
+ private:
+  protocol::SharedBytes contribution_of(ChunkId chunk, protocol::Round round) const {
+    for (const auto& contribution : contributions) {
+      if (contribution.chunk == chunk && contribution.round == round) return contribution.bytes;
+    }
+    return nullptr;
+  }
+  protocol::SharedBytes zeros(ChunkId chunk, protocol::Round round) {
+    const AlignedVector<float> values(layout_.chunk(chunk).size, 0.0F);
+    const auto& codec = codecs_.of(round);
+    Bytes bytes(quant::encoded_size(codec, values.size()));
+    EXPECT_FALSE(quant::encode(codec, values, {}, {}, bytes));
+    return std::make_shared<const Bytes>(std::move(bytes));
+  }
+
+  const FragmentLayout& layout_;
+  protocol::CodecPlan codecs_;
+  Reducer reducer_;
+};
+
+/// One replica against a ScriptedExchange.
+class LoneReplica {
+ public:
+  LoneReplica(OuterConfig its_config, FragmentLayout its_layout)
+      : config(std::move(its_config)),
+        layout(std::move(its_layout)),
+        exchange(layout, codec_plan(config)),
+        local(initial_parameters(layout)),
+        loop(std::make_unique<OuterLoop>(config, layout, local, exchange, trace_)) {}
+
+  /// One inner step that moves every element by `move` (in the warm-up: whose gradient it is).
+  void step(float move, std::uint64_t tokens = 1) {
+    std::vector<float> change(layout.buffer_size(), 0.0F);
+    for (const auto& fragment : layout.fragments())
+      std::fill_n(change.begin() + static_cast<std::ptrdiff_t>(fragment.begin), fragment.size, move);
+    if (loop->synchronous()) loop->average_gradients(change, tokens);
+    for (std::size_t i = 0; i < change.size(); ++i) local.values[i] += change[i];
+    loop->after_step(tokens);
+  }
+
+  const OuterConfig config;
+  const FragmentLayout layout;
+  ScriptedExchange exchange;
+  PlainParameters local;
+
+ private:
+  Trace trace_;
+
+ public:
+  std::unique_ptr<OuterLoop> loop;
+};
+
+}  // namespace isthmus::outer_sync
