@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-SharedPart part(const SharedValues& values) { return {std::as_bytes(std::span(*values)), values}; }
+SharedPart whole(const SharedValues& values) { return {std::as_bytes(std::span(*values)), values}; }
 
 /// The first thing in which two headers differ, and what to do.
 [[noreturn]] void refuse_folder(const fs::path& folder, const LogHeader& there, const LogHeader& ours) {
@@ -99,8 +99,9 @@ RoundLog::RoundLog(fs::path folder, const LogHeader& header, std::uint64_t budge
     fragment.snapshot_size = record_size(header_, p, RecordKind::snapshot);
     fragment.round_size = record_size(header_, p, RecordKind::round);
     // What is left of the budget goes to the fragments by their size, rounded down.
+    const auto part = static_cast<double>(header_.fragments[p].size) / static_cast<double>(elements);
     fragment.share = 2 * fragment.snapshot_size + fragment.round_size +
-                     (budget - least) / elements * header_.fragments[p].size;
+                     static_cast<std::uint64_t>(part * static_cast<double>(budget - least));
     take_over(p, std::move(files[p]), now[p]);
   }
   writer_ = std::make_unique<LogWriter>(seed_);
@@ -142,7 +143,7 @@ void RoundLog::snapshot(FragmentId p, const protocol::FragmentState& state, Shar
   auto file = fragment_file(folder_, p, state.round);
   const RecordHead head{RecordKind::snapshot, p, state.round, body_size(header_, p, RecordKind::snapshot),
                         state.chain};
-  writer_->push({file, head, {part(theta), part(velocity)}, std::exchange(fragment.file, file)});
+  writer_->push({file, head, {whole(theta), whole(velocity)}, std::exchange(fragment.file, file)});
   fragment.used = fragment.snapshot_size;
   fragment.round = state.round;
 }
