@@ -5,10 +5,12 @@
 #include <exception>
 #include <filesystem>
 #include <functional>
+#include <optional>
 
 #include "coordinator.h"
 #include "isthmus/base/error.h"
 #include "launch.h"
+#include "replay.h"
 #include "version.h"
 #include "worker.h"
 
@@ -18,10 +20,11 @@ using namespace isthmus;
 using namespace isthmus::app;
 
 struct Flags {
-  std::string config, coordinator, name, listen, advertise;
+  std::string config, coordinator, name, listen, advertise, log, out;
   std::vector<std::string> set;
   bool resume = false, quiet = false;
   int announce_fd = -1;
+  std::optional<std::uint64_t> until;
 };
 
 void add_set(CLI::App& verb, Flags& flags) {
@@ -116,6 +119,18 @@ void add_config(CLI::App& app, Flags& flags, std::function<int()>& act) {
   });
 }
 
+void add_replay(CLI::App& app, Flags& flags, std::function<int()>& act) {
+  auto* verb =
+      app.add_subcommand("replay", "make the global parameters from a round log, and check its hashes");
+  verb->add_option("log", flags.log, "folder of the log")->required();
+  verb->add_option("--until", flags.until, "last ROUND of each fragment; none for all that is there");
+  verb->add_option("--out", flags.out, "safetensors file to write");
+  verb->footer("Example: isthmus replay runs/my/eu-1/log --until 500 --out model.safetensors");
+  verb->callback([&] {
+    act = [&flags] { return run_replay({.log = flags.log, .until = flags.until, .out = flags.out}); };
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -128,6 +143,7 @@ int main(int argc, char** argv) {
   add_coordinator(app, flags, act);
   add_worker(app, flags, act);
   add_config(app, flags, act);
+  add_replay(app, flags, act);
   app.footer(
       "Exit status: 0 done, 2 config, 3 data or files, 4 network or a lost peer, 5 replicas or values "
       "diverged, 130 stopped");

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes the inputs that the fuzzers start from: corpus/decode/ has a small valid stream of each codec,
-corpus/round_trip/ some values for each. The head of an input is described in fuzz_support.h."""
+corpus/round_trip/ some values for each, corpus/log/ some damage to a log. The head of an input is described in
+fuzz_support.h, damage in fuzz_log.cpp."""
 
 import pathlib
 import struct
@@ -35,14 +36,33 @@ def values():
     return struct.pack(f"<{len(strange)}f", *strange)
 
 
+def log_edits(good, *edits):
+    """For fuzz_log: each edit is file, whether it is cut, place, what is added."""
+    return bytes([good]) + b"".join(struct.pack("<BHB", file | cut << 6, at, add) for file, cut, at, add in edits)
+
+
+LOG_EDITS = {
+    "sound": log_edits(0),
+    "torn": log_edits(0, (0, 1, 700, 0)),
+    "flipped": log_edits(0, (1, 0, 80, 1)),
+    "other_snapshot": log_edits(1, (0, 0, 60, 7)),
+    "other_result": log_edits(1, (1, 0, 240, 1)),
+    "other_round": log_edits(1, (0, 0, 8, 1)),
+    "other_header": log_edits(3, (2, 0, 20, 1)),
+    "fewer_elements": log_edits(3, (2, 0, 64, 255)),
+}
+
+
 def main():
     corpus = pathlib.Path(__file__).parent / "corpus"
-    for folder in ("decode", "round_trip"):
+    for folder in ("decode", "log", "round_trip"):
         (corpus / folder).mkdir(parents=True, exist_ok=True)
     for i, kind in enumerate(KINDS):
         scale = i % 3 if kind in BITS else 0
         (corpus / "decode" / kind).write_bytes(head(kind, scale) + stream(kind, scale))
         (corpus / "round_trip" / kind).write_bytes(head(kind, 0, i % 2 == 1, choice=i) + values())
+    for name, edits in LOG_EDITS.items():
+        (corpus / "log" / name).write_bytes(edits)
 
 
 if __name__ == "__main__":

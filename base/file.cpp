@@ -1,0 +1,103 @@
+#include "isthmus/base/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <system_error>
+
+#include "isthmus/base/error.h"
+
+namespace isthmus {
+namespace {
+
+int flags_of(File::Mode mode) {
+  switch (mode) {
+    case File::Mode::append:
+      return O_WRONLY | O_APPEND;
+    case File::Mode::replace:
+      return O_WRONLY | O_CREAT | O_TRUNC;
+    case File::Mode::folder:
+      return O_RDONLY | O_DIRECTORY;
+    case File::Mode::read:
+      break;
+  }
+  return O_RDONLY;
+}
+
+}  // namespace
+
+File::File(const std::filesystem::path& path, Mode mode)
+    : path_(path), number_(::open(path.c_str(), flags_of(mode) | O_CLOEXEC, 0644)) {
+  if (number_ < 0) fail("open");
+}
+
+File::~File() { ::close(number_); }
+
+void File::write(std::span<const std::byte> bytes) const {
+  while (!bytes.empty()) {
+    const auto written = ::write(number_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail("write");
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+}
+
+bool File::read(std::span<std::byte> bytes) const {
+  while (!bytes.empty()) {
+    const auto got = ::read(number_, bytes.data(), bytes.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail("read");
+    if (got == 0) return false;
+    bytes = bytes.subspan(static_cast<std::size_t>(got));
+  }
+  return true;
+}
+
+void File::skip(std::uint64_t count) const {
+  if (::lseek(number_, static_cast<off_t>(count), SEEK_CUR) < 0) fail("read");
+}
+
+std::uint64_t File::size() const {
+  struct stat status = {};
+  if (::fstat(number_, &status) != 0) fail("read");
+  return static_cast<std::uint64_t>(status.st_size);
+}
+
+void File::truncate(std::uint64_t size) const {
+  if (::ftruncate(number_, static_cast<off_t>(size)) != 0) fail("cut");
+}
+
+void File::sync() const {
+  if (::fsync(number_) != 0) fail("sync");
+}
+
+void File::fail(const char* what) const {
+  throw Error(ErrorKind::data, "cannot " + std::string(what) + " " + path_.string() + ": " +
+                                   std::generic_category().message(errno));
+}
+
+void replace_file(const std::filesystem::path& file, const std::function<void(const File&)>& write) {
+  auto temporary = file;
+  temporary += partial_suffix;
+  {
+    const File out(temporary, File::Mode::replace);
+    write(out);
+    out.sync();
+  }
+  std::error_code error;
+  std::filesystem::rename(temporary, file, error);
+  if (error) throw Error(ErrorKind::data, "cannot rename " + temporary.string() + ": " + error.message());
+  // The folder's entry for the new name is data of the folder, which has its own sync.
+  File(file.has_parent_path() ? file.parent_path() : ".", File::Mode::folder).sync();
+}
+
+void remove_file(const std::filesystem::path& file) {
+  std::error_code error;
+  std::filesystem::remove(file, error);
+  if (error) throw Error(ErrorKind::data, "cannot remove " + file.string() + ": " + error.message());
+}
+
+}  // namespace isthmus

@@ -1,0 +1,55 @@
+#pragma once
+// Files whose faults have names, and files that appear complete or not at all.
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+
+namespace isthmus {
+
+/// An open file or folder that is closed whatever happens. Every fault is an Error(data) that names the path
+/// and the system's reason.
+class File {
+ public:
+  enum class Mode : std::uint8_t {
+    read,
+    append,   ///< must exist
+    replace,  ///< made, or emptied
+    folder,   ///< to be synced
+  };
+  File(const std::filesystem::path& path, Mode mode);
+  ~File();
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  void write(std::span<const std::byte> bytes) const;
+  /// Fills `bytes` from where the last read ended. False if the file ends before.
+  [[nodiscard]] bool read(std::span<std::byte> bytes) const;
+  /// Reads on `count` bytes further.
+  void skip(std::uint64_t count) const;
+  [[nodiscard]] std::uint64_t size() const;
+  /// Cuts the file off; `append` alone.
+  void truncate(std::uint64_t size) const;
+  /// Returns when all of it is on disk.
+  void sync() const;
+
+ private:
+  [[noreturn]] void fail(const char* what) const;
+  std::filesystem::path path_;
+  int number_;
+};
+
+/// Calls `write` with a temporary file in the same folder, syncs, renames, syncs the folder: under `file`
+/// there is all that was written or what was there before, also when the machine stops in between. Throws
+/// Error(data) naming the file and the system's reason.
+void replace_file(const std::filesystem::path& file, const std::function<void(const File&)>& write);
+
+/// Throws Error(data) naming the file when it is there and cannot be removed.
+void remove_file(const std::filesystem::path& file);
+
+/// What `replace_file` appends to the name while the file is not complete.
+inline constexpr const char* partial_suffix = ".partial";
+
+}  // namespace isthmus
