@@ -1,5 +1,7 @@
 #include "isthmus/outer_sync/transport/member_node.h"
 
+#include <time.h>
+
 #include <asio/co_spawn.hpp>
 #include <asio/detached.hpp>
 #include <asio/executor_work_guard.hpp>
@@ -14,10 +16,14 @@
 #include <thread>
 
 #include "isthmus/base/error.h"
+#include "isthmus/outer_sync/outer_loop.h"
+#include "transport/control_link.h"
+#include "transport/learner.h"
 #include "transport/listen.h"
 #include "transport/packing.h"
 #include "transport/peer_mesh.h"
 #include "transport/rendezvous.h"
+#include "transport/state_stream.h"
 
 namespace isthmus::outer_sync {
 
@@ -25,8 +31,15 @@ using asio::use_awaitable;
 using namespace protocol;
 using namespace transport;
 using Clock = Connection::Clock;
+using namespace std::chrono_literals;
 
 namespace {
+
+constexpr auto farewell_limit = 1s;
+constexpr auto tick_every = 50ms;
+/// Who asks for results that do not come, and has no step to make meanwhile, asks again that often.
+constexpr auto ask_again_after = 20ms;
+constexpr std::size_t most_beats_unanswered = 64;
 
 Clock::duration to_duration(const config::Duration& duration) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(duration.seconds));
@@ -43,18 +56,33 @@ std::size_t largest_frame(const FragmentLayout& layout, const CodecPlan& codecs)
   return largest_chunk_frame(largest_encoded_chunk(layout, codecs));
 }
 
-constexpr auto dial_limit = std::chrono::seconds(5);
-constexpr auto farewell_limit = std::chrono::seconds(1);
+/// Leases end whatever this machine does meanwhile, so this clock goes on while it sleeps.
+Time real_time() {
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  return std::chrono::duration_cast<Time>(std::chrono::seconds(now.tv_sec) +
+                                          std::chrono::nanoseconds(now.tv_nsec));
+}
+
+ControlLinkOptions control_options(const NetworkConfig& network) {
+  return {.coordinators = parse_addresses(network.coordinator, "network.coordinator"),
+          .silence_limit = to_duration(network.detect_timeout) + to_duration(network.emulate.rtt),
+          .check_every = to_duration(network.heartbeat),
+          .seed = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count())};
+}
 
 }  // namespace
 
-class MemberNode::Impl final : public PeerMesh::Handler {
+class MemberNode::Impl final : public PeerMesh::Handler,
+                               public ControlLink::Handler,
+                               public Learner::Handler {
  public:
-  Impl(const NetworkConfig& network, const FragmentLayout& layout, CodecPlan codecs, Trace& trace,
-       quant::Lossless lossless)
+  Impl(const NetworkConfig& network, const FragmentLayout& layout, CodecPlan codecs, ClosingRule closing,
+       Trace& trace, quant::Lossless lossless)
       : network_(network),
         layout_(layout),
         codecs_(codecs),
+        closing_(closing),
         trace_(trace),
         reducer_(layout, codecs),
         contribution_packer_(lossless, layout, codecs, reducer_.buffers()),
@@ -63,7 +91,10 @@ class MemberNode::Impl final : public PeerMesh::Handler {
         link_{.hold = to_duration(network.emulate.rtt) / 2, .give_up = to_duration(network.detect_timeout)},
         clock_(2 * to_duration(network.heartbeat)),
         mesh_(io_, bind(), static_cast<std::size_t>(network.lanes), counters_, link_, clock_, trace, *this),
-        heartbeat_timer_(io_),
+        control_(io_, control_options(network), link_, counters_, clock_, trace, *this),
+        learner_(io_, layout, codecs, link_, counters_, trace, reducer_.buffers(), *this),
+        pacer_(std::make_shared<Pacer>(static_cast<std::uint64_t>(network.join_rate))),
+        chains_(layout.fragment_count()),
         work_(asio::make_work_guard(io_)),
         codec_pool_(1),
         io_thread_([this] { run_io(); }) {}
@@ -79,43 +110,59 @@ class MemberNode::Impl final : public PeerMesh::Handler {
 
   std::string advertised() const { return advertised_.to_string(); }
 
-  std::uint64_t join(Hello hello) {
+  Admission join(Hello hello) {
     hello.member.address = advertised();
-    asio::co_spawn(
-        io_, [this, hello] { return control_loop(hello); }, asio::detached);
+    asio::post(io_, [this, hello] {
+      hello_ = hello;
+      control_.start();
+      asio::co_spawn(io_, heartbeat_loop(), asio::detached);
+      asio::co_spawn(io_, tick_loop(), asio::detached);
+    });
     std::unique_lock lock(meet_.mutex);
-    meet_.wait_for(lock, [&] { return meet_.seal.has_value(); });
-    return meet_.seal->resume_step;
+    meet_.wait_for(lock, [&] { return meet_.seal || meet_.admitted; });
+    if (!meet_.seal) return {.how = Admission::How::joins, .step = 0};
+    const auto step = meet_.seal->resume_step;
+    return {.how = step > 0 ? Admission::How::resumes : Admission::How::begins, .step = step};
   }
 
-  ViewNumber seal_view() {
-    const std::lock_guard lock(meet_.mutex);
-    return meet_.seal->view;
-  }
-
-  View activate(const std::vector<FragmentState>& fragments, const Digest& parameters) {
-    Sealed sealed{.view = seal_view(),
-                  .layout = {layout_.fragments().begin(), layout_.fragments().end()},
-                  .chunk_elements = layout_.chunk_elements(),
-                  .fragments = fragments,
-                  .parameters = parameters};
-    asio::post(io_, [this, sealed, fragments] {
+  void activate(const std::vector<FragmentState>& fragments, const Digest& parameters) {
+    asio::post(io_, [this, fragments, parameters] {
       chains_ = fragments;
-      std::vector<Round> applied;
-      applied.reserve(fragments.size());
-      for (const auto& fragment : fragments) applied.push_back(fragment.round);
-      member_.emplace(layout_, codecs_, std::move(applied));
-      send_control(sealed);
+      parameters_ = parameters;
+      member_.emplace(layout_, codecs_, closing_, fragments);
+      std::uint64_t view = 0;
+      meet_.update([&] { view = meet_.seal->view; });
+      answer_seal(view);
     });
     std::unique_lock lock(meet_.mutex);
     meet_.wait_for(lock, [&] { return meet_.view.has_value(); });
-    owners_ = meet_.view->view.owners;
-    return meet_.view->view;
+  }
+
+  void catch_up(OuterLoop& loop) {
+    for (;;) {
+      std::unique_lock lock(meet_.mutex);
+      meet_.wait_for(lock, [&] { return !meet_.lessons.empty() || meet_.view.has_value(); });
+      if (meet_.view) {
+        const auto step = meet_.agreed_step;
+        lock.unlock();
+        return loop.begin_at(step);
+      }
+      const auto lesson = std::move(meet_.lessons.front());
+      meet_.lessons.pop_front();
+      lock.unlock();
+      if (const auto* snapshot = std::get_if<FragmentSnapshot>(&lesson)) {
+        loop.install(*snapshot);
+        asio::post(io_, [this, p = snapshot->fragment, state = snapshot->state] { learned(p, state); });
+      } else {
+        const auto& round = std::get<FollowedRound>(lesson);
+        loop.follow(round.fragment, round.results);  // which says `applied`
+      }
+    }
   }
 
   bool may_begin(std::uint64_t step) {
     std::unique_lock lock(meet_.mutex);
-    if (meet_.failure) throw *meet_.failure;
+    throw_if_ended();
     if (meet_.hold) meet_.wait_for(lock, [&] { return meet_.stop_at.has_value(); });
     if (meet_.stop_at && step > *meet_.stop_at) {
       meet_.stopped = true;
@@ -126,75 +173,135 @@ class MemberNode::Impl final : public PeerMesh::Handler {
   }
 
   std::string done(Done done) {
-    asio::post(io_, [this, done = std::move(done)] { send_control(done); });
+    asio::post(io_, [this, done = std::move(done)] {
+      done_ = done;
+      control_.send(done);
+    });
     std::unique_lock lock(meet_.mutex);
-    meet_.wait_for(lock, [&] { return meet_.finished.has_value(); });
+    while (!meet_.finished) {
+      serve_requests(lock);
+      meet_.changed.wait(
+          lock, [&] { return meet_.failure || meet_.finished || !meet_.state_requests.empty(); });
+      if (meet_.failure && !meet_.finished) throw *meet_.failure;
+    }
     return meet_.finished->problem;
   }
 
   void leave(const std::string& reason) {
     asio::post(io_, [this, reason] {
-      if (control_) control_->send(control_frame(Leave{reason}));
-      if (control_) control_->close_when_sent();
+      control_.send(Leave{reason});
+      control_.finish();
+      meet_.update([&] { meet_.gone = true; });
     });
     std::unique_lock lock(meet_.mutex);
     meet_.changed.wait_for(lock, farewell_limit, [&] { return meet_.gone; });
   }
 
-  void contribute(ChunkId chunk, Round round, SharedBytes bytes) {
-    auto packed = owners_.at(chunk) == self_ ? nullptr : contribution_packer_.pack(chunk, round, *bytes);
-    asio::post(io_, [this, chunk, round, bytes = std::move(bytes), packed = std::move(packed)] {
-      member_->contribute(chunk, round, bytes);
+  void contribute(ChunkId chunk, Round round, SharedBytes bytes, std::uint64_t weight) {
+    auto packed = contribution_packer_.pack(chunk, round, *bytes);
+    asio::post(io_, [this, chunk, round, weight, bytes = std::move(bytes), packed = std::move(packed)] {
+      if (!member_) return;
+      member_->contribute(chunk, round, bytes, weight);
       act({bytes, packed});
     });
   }
 
-  std::vector<SharedBytes> wait(FragmentId fragment, Round round) {
+  std::optional<RoundResult> wait(FragmentId fragment, Round round) {
+    const Rendezvous::Place place{fragment, round};
     std::unique_lock lock(meet_.mutex);
-    const std::pair key{fragment, round};
-    meet_.wait_for(lock, [&] { return meet_.results.contains(key); });
-    return std::move(meet_.results.extract(key).mapped());
+    for (;;) {
+      throw_if_ended();
+      if (auto found = meet_.results.extract(place)) {
+        meet_.taken.insert(place);
+        return std::move(found.mapped());
+      }
+      serve_requests(lock);
+      if (!meet_.commits) {
+        meet_.changed.wait_for(lock, ask_again_after);
+        if (!meet_.commits && !meet_.results.contains(place)) return std::nullopt;
+        continue;
+      }
+      meet_.changed.wait(lock, [&] {
+        return meet_.failure || meet_.displaced || meet_.results.contains(place) || !meet_.commits ||
+               !meet_.state_requests.empty();
+      });
+    }
   }
 
   void applied(FragmentId fragment, Round round, const Digest& chain) {
     asio::post(io_, [this, fragment, round, chain] {
-      member_->applied(fragment, round);
+      meet_.update([&] { meet_.taken.erase({fragment, round}); });
       chains_[fragment] = {round, chain};
+      if (!member_) return learned(fragment, chains_[fragment]);
+      member_->applied(fragment, round, chain);
+      act();
+      begin_waiting_view();
     });
   }
 
+  void serve_state_from(StateSource source) {
+    const std::lock_guard lock(meet_.mutex);
+    state_source_ = std::move(source);
+  }
+
+  void serve() {
+    std::unique_lock lock(meet_.mutex);
+    throw_if_ended();
+    serve_requests(lock);
+  }
+
   void post_control(ControlMessage message) {
-    asio::post(io_, [this, message = std::move(message)] { send_control(message); });
+    asio::post(io_, [this, message = std::move(message)] { control_.send(message); });
+  }
+
+  Participation participation() {
+    const std::lock_guard lock(meet_.mutex);
+    auto seen = participation_;
+    if (!meet_.commits) seen.participating = 0;
+    return seen;
   }
 
   // ---- bulk, on the io thread ----
 
   std::optional<std::string> on_chunk(ReplicaId from, Connection::Received chunk) override {
+    const auto index = index_of(from);
+    if (!index) return std::nullopt;  // of a view that has not begun here, or is over
     if (auto problem = unpacker_.unpack(chunk.head, chunk.body)) return problem;
-    auto problem = member_->receive(index_of(from), message_of(std::move(chunk)));
+    auto problem = member_->receive(*index, message_of(std::move(chunk)));
     act();
     return problem;
   }
   void on_ack(ReplicaId from, ViewNumber view, const ChunkKey& key) override {
-    member_->acknowledged(index_of(from), view, key);
+    if (const auto index = index_of(from)) member_->acknowledged(*index, view, key);
   }
-  void on_lane_up(ReplicaId peer, std::size_t lane) override {
-    member_->repeat_to(index_of(peer), [&](const ChunkKey& key) { return mesh_.lane_of(key.chunk) == lane; });
+  void on_begun(ReplicaId from, ViewNumber view) override {
+    const auto index = index_of(from);
+    if (!index) return;
+    member_->peer_begun(*index, view);
     act();
   }
-  void on_peer_down(ReplicaId) override {}  // it is dialled again; `lost` names those that stay away
+  void on_lane_up(ReplicaId peer, std::size_t lane) override {
+    count_live();
+    const auto index = index_of(peer);
+    if (!index) return;
+    member_->repeat_to(*index, [&](const ChunkKey& key) { return mesh_.lane_of(key.chunk) == lane; });
+    act();
+  }
+  void on_peer_down(ReplicaId) override { count_live(); }  // it is dialled again; the coordinator hears of it
   void on_broken_peer(ReplicaId peer, const std::string& why) override {
-    fail(Error(ErrorKind::network,
-               member_->view().members[index_of(peer)].name + " breaks the protocol: " + why));
+    const auto index = index_of(peer);
+    const auto name = index ? member_->view().members[*index].name : "a peer";
+    fail(Error(ErrorKind::network, name + " breaks the protocol: " + why));
   }
-  void on_message(const std::string& text) override {
-    // One line on standard error per event; the limiter keeps strangers from filling a disk.
-    std::fprintf(stderr, "%s: %s\n", name_.empty() ? "worker" : name_.c_str(), text.c_str());
+  asio::awaitable<void> on_learner(ReplicaId, ConnectionPtr connection) override {
+    return serve_learner(
+        connection, layout_, pacer_, [this](StateRequest request) { return snapshot(request); },
+        [this](FragmentId p, Round r) { return member_ ? member_->held(p, r) : std::vector<SharedBytes>(); });
   }
+  void on_message(const std::string& text) override { say(text); }
 
   Rendezvous meet_;
   WireCounters counters_;
-  MemberIndex self_ = 0;
 
  private:
   friend class MemberNode;
@@ -213,9 +320,10 @@ class MemberNode::Impl final : public PeerMesh::Handler {
     }
   }
 
-  /// Of a peer: all of them are members of the view.
-  MemberIndex index_of(ReplicaId peer) const {
-    return static_cast<MemberIndex>(std::find(ids_.begin(), ids_.end(), peer) - ids_.begin());
+  /// One line on standard error per event; limiters keep strangers from filling a disk.
+  void say(const std::string& text) {
+    std::fprintf(stderr, "%s: %s\n", hello_.member.name.empty() ? "worker" : hello_.member.name.c_str(),
+                 text.c_str());
   }
 
   void fail(const Error& error) {
@@ -223,6 +331,34 @@ class MemberNode::Impl final : public PeerMesh::Handler {
       if (!meet_.failure) meet_.failure = error;
     });
   }
+
+  /// Position in the view in force here.
+  std::optional<MemberIndex> index_of(ReplicaId peer) const {
+    if (!member_) return std::nullopt;
+    const auto place = std::ranges::find(ids_, peer);
+    if (place == ids_.end()) return std::nullopt;
+    return static_cast<MemberIndex>(place - ids_.begin());
+  }
+
+  // ---- of the trainer's thread, under the lock ----
+
+  void throw_if_ended() const {
+    if (meet_.failure) throw *meet_.failure;
+    if (meet_.displaced) throw Displaced(*meet_.displaced);
+  }
+
+  void serve_requests(std::unique_lock<std::mutex>& lock) {
+    while (!meet_.state_requests.empty() && state_source_) {
+      const auto [fragment, answer] = std::move(meet_.state_requests.front());
+      meet_.state_requests.pop_front();
+      const auto source = state_source_;
+      lock.unlock();
+      answer(source(fragment));
+      lock.lock();
+    }
+  }
+
+  // ---- rounds, on the io thread ----
 
   /// A chunk that has just been made, and what it was packed to (null where that would not be smaller).
   struct Fresh {
@@ -239,11 +375,19 @@ class MemberNode::Impl final : public PeerMesh::Handler {
                    chunk_frame(message, message.bytes == fresh.bytes ? fresh.packed : nullptr));
       } else if (auto* ack = std::get_if<SendAck>(&action)) {
         mesh_.send(ids_[ack->peer], ack->key.chunk, ack_frame(ack->view, ack->key));
+      } else if (auto* begun = std::get_if<SendBegun>(&action)) {
+        mesh_.send(ids_[begun->peer], 0, begun_frame(begun->view));
       } else if (auto* job = std::get_if<Reduce>(&action)) {
         asio::post(codec_pool_, [this, job = std::move(*job)] { reduce(job); });
+      } else if (auto* forget = std::get_if<ForgetResidual>(&action)) {
+        asio::post(codec_pool_, [this, chunk = forget->chunk] { reducer_.forget(chunk); });
       } else if (auto* round = std::get_if<Deliver>(&action)) {
-        meet_.update([&] { meet_.results[{round->fragment, round->round}] = std::move(round->results); });
-      }
+        meet_.update([&] {
+          participation_.contributed = round->contributed;
+          meet_.results[{round->fragment, round->round}] = {std::move(round->results),
+                                                            std::move(round->included)};
+        });
+      }  // a Retract is carried out by `begin_view`, under the lock
     }
   }
 
@@ -252,13 +396,13 @@ class MemberNode::Impl final : public PeerMesh::Handler {
       const Trace::Scope scope(
           trace_, Trace::Row::reduce, "reduce",
           "{\"chunk\":" + std::to_string(job.chunk) + ",\"round\":" + std::to_string(job.round) + "}");
-      const std::vector<std::uint64_t> equal(job.contributions.size(), 1);
-      auto bytes = reducer_.reduce(job.chunk, job.round, job.contributions, equal);
+      auto bytes = reducer_.reduce(job.chunk, job.round, job.contributions, job.weights);
       const bool alone = job.contributions.size() == 1;
       auto packed = alone ? nullptr : result_packer_.pack(job.chunk, job.round, *bytes);
-      asio::post(io_, [this, chunk = job.chunk, round = job.round, bytes = std::move(bytes),
+      asio::post(io_, [this, view = job.view, chunk = job.chunk, round = job.round, bytes = std::move(bytes),
                        packed = std::move(packed)] {
-        member_->reduced(chunk, round, bytes);
+        if (!member_) return;
+        member_->reduced(view, chunk, round, bytes);
         act({bytes, packed});
       });
     } catch (const Error& error) {
@@ -268,60 +412,46 @@ class MemberNode::Impl final : public PeerMesh::Handler {
 
   // ---- control, on the io thread ----
 
-  void send_control(const ControlMessage& message) {
-    if (control_) control_->send(control_frame(message));
-  }
-
-  asio::awaitable<void> control_loop(Hello hello) {
-    name_ = hello.member.name;  // here, on the thread that reads it
-    std::string why = "its connection closed";
-    try {
-      control_ = co_await dial_coordinator();
-      send_control(hello);
-      heard_ = clock_.now();
-      asio::co_spawn(io_, heartbeat_loop(), asio::detached);
-      for (;;) {
-        const auto frame = co_await control_->receive(control_limit);
-        if (frame.type != FrameType::control)
-          throw Error(ErrorKind::network, "it sent a frame that is not control");
-        heard_ = clock_.now();
-        on_control(decode_control(*frame.body));
-      }
-    } catch (const Error& error) {
-      why = error.what();
-    } catch (const asio::system_error& error) {
-      why = error.code().message();
+  void on_up() override {
+    if (member_ && member_->view().number > 0) {
+      hello_.sealed = member_->sealed();
+      hello_.activated = member_->view().number;
+      hello_.token = token_;
+      say("the coordinator is there again");
     }
-    if (control_) control_->close();
-    meet_.update([&] {
-      meet_.gone = true;
-      if (!meet_.failure && !meet_.finished)
-        meet_.failure =
-            Error(ErrorKind::network, "the coordinator at " + network_.coordinator + " is lost: " + why);
-    });
+    beats_.clear();
+    control_.send(hello_);
+    if (done_) control_.send(*done_);
   }
 
-  asio::awaitable<ConnectionPtr> dial_coordinator() {
-    const auto address = parse_address(network_.coordinator, "network.coordinator");
-    const auto give_up = Clock::now() + to_duration(network_.join_timeout);
-    for (;;) {
-      asio::ip::tcp::socket socket(io_);
-      const auto error = co_await dial(socket, address, dial_limit);
-      if (!error) co_return start_connection(std::move(socket), counters_, link_, trace_);
-      if (Clock::now() > give_up) {
-        throw Error(ErrorKind::network,
-                    "no connection within network.join_timeout (" + error.message() + ")");
-      }
-      asio::steady_timer pause(io_, std::chrono::milliseconds(200));
-      co_await pause.async_wait(use_awaitable);
+  void on_down(const std::string& why) override {
+    if (!member_ && learning_) {  // whom to learn from may have changed by then
+      learner_.stop();
+      learning_ = false;
     }
+    down_since_ = clock_.now();
+    const bool over = [&] {
+      const std::lock_guard lock(meet_.mutex);
+      return meet_.finished || meet_.failure;
+    }();
+    if (over) return control_.stop();
+    say(why + "; " + (ids_.empty() ? "dialling again" : "training goes on while rounds commit"));
   }
 
-  void on_control(ControlMessage message) {
+  void on_message(ControlMessage message) override {
     if (auto* seal = std::get_if<Seal>(&message)) {
-      meet_.update([&] { meet_.seal = *seal; });
+      on_seal(*seal);
     } else if (auto* view = std::get_if<NewView>(&message)) {
-      begin_view(std::move(*view));
+      on_new_view(std::move(*view));
+    } else if (auto* reply = std::get_if<HeartbeatReply>(&message)) {
+      on_reply(*reply);
+    } else if (auto* admitted = std::get_if<Admitted>(&message)) {
+      learn(*admitted);
+    } else if (auto* displaced = std::get_if<protocol::Displaced>(&message)) {
+      on_displaced(displaced->reason);
+    } else if (auto* suspended = std::get_if<Suspended>(&message)) {
+      suspended_ = suspended->reason;
+      judge_commits();
     } else if (auto* announce = std::get_if<Announce>(&message)) {
       meet_.update([&] { meet_.announced = announce->text; });
     } else if (std::holds_alternative<Hold>(message)) {
@@ -330,66 +460,302 @@ class MemberNode::Impl final : public PeerMesh::Handler {
         meet_.hold = true;
         held.step = meet_.begun;
       });
-      send_control(held);
+      control_.send(held);
     } else if (auto* stop = std::get_if<StopAt>(&message)) {
       meet_.update([&] { meet_.stop_at = stop->step; });
     } else if (auto* finished = std::get_if<Finished>(&message)) {
       meet_.update([&] { meet_.finished = *finished; });
+      control_.stop();
     } else if (auto* refused = std::get_if<Refused>(&message)) {
-      fail(Error(ErrorKind::config, "the coordinator refused this worker: " + refused->reason));
+      on_refused(refused->reason);
     } else if (auto* abort = std::get_if<Abort>(&message)) {
       fail(Error(ErrorKind::network, "the run cannot go on: " + abort->reason));
-    } else if (!std::holds_alternative<HeartbeatReply>(message)) {
+      control_.stop();
+    } else {
       throw Error(ErrorKind::network, "it sent a message that is a member's to send");
     }
   }
 
-  void begin_view(NewView message) {
-    const auto& members = message.view.members;
-    const auto me = std::find_if(members.begin(), members.end(),
-                                 [&](const auto& member) { return member.name == name_; });
-    const bool sound = me != members.end() && member_ && message.view.number > member_->view().number &&
-                       message.view.owners.size() == layout_.chunk_count() &&
-                       std::all_of(message.view.owners.begin(), message.view.owners.end(),
-                                   [&](MemberIndex owner) { return owner < members.size(); });
-    if (!sound) throw Error(ErrorKind::network, "it announced a view that does not fit this member");
-    self_ = static_cast<MemberIndex>(me - members.begin());
-    member_->activate(message.view, self_);
-    meet_peers(message);
-    meet_.update([&] { meet_.view = std::move(message); });
+  /// Whoever has been in the run is asked to go away only for the moment.
+  void on_refused(const std::string& reason) {
+    if (!ids_.empty()) return say("the coordinator refused this worker for now: " + reason);
+    fail(Error(ErrorKind::config, "the coordinator refused this worker: " + reason));
+    control_.stop();
   }
 
-  void meet_peers(const NewView& message) {
+  void on_seal(const Seal& seal) {
+    meet_.update([&] {
+      if (!meet_.seal || !member_) meet_.seal = seal;
+    });
+    if (member_) answer_seal(seal.view);
+  }
+
+  void answer_seal(ViewNumber view) {
+    auto sealed = member_->seal(view);
+    if (!sealed) return;
+    sealed_at_ = clock_.now();
+    {
+      const std::lock_guard lock(meet_.mutex);
+      sealed->step = meet_.report.step;
+    }
+    sealed->parameters = parameters_;
+    control_.send(std::move(*sealed));
+  }
+
+  void on_new_view(NewView message) {
+    const auto& members = message.view.members;
+    const auto me = std::ranges::find(members, own_id(), id_of);
+    const auto self = static_cast<MemberIndex>(me - members.begin());
+    if (me == members.end() || !member_ || !member_->fits(message, self))
+      throw Error(ErrorKind::network, "it announced a view that does not fit this member");
+    waiting_view_ = std::move(message);
+    begin_waiting_view();
+  }
+
+  /// A view may void results that have not been applied: so not while one of them is being applied.
+  void begin_waiting_view() {
+    if (!waiting_view_) return;
+    const bool of_reference = member_->view().number == waiting_view_->reference;
+    std::unique_lock lock(meet_.mutex);
+    if (!of_reference && !meet_.taken.empty()) return;
+    const auto message = *std::exchange(waiting_view_, std::nullopt);
+    const auto me = std::ranges::find(message.view.members, own_id(), id_of);
+    const auto self = static_cast<MemberIndex>(me - message.view.members.begin());
+    const auto entry = member_->activate(message, self);
+    if (entry == Member::Entry::begun && !of_reference) meet_.results.clear();
+    lock.unlock();
+    if (entry == Member::Entry::displaced) {
+      control_.send(protocol::Displaced{"its rounds are not those of view " + std::to_string(message.view.number)});
+      return on_displaced("this replica's rounds are not those of the run");
+    }
+    if (entry == Member::Entry::begun) on_view_begun(message, of_reference);
+  }
+
+  void on_view_begun(const NewView& message, bool of_reference) {
+    const bool first = ids_.empty();
+    learner_.stop();
+    learning_ = false;
+    suspended_.clear();
+    sealed_at_.reset();
+    hello_.member = message.view.members[member_->self()];
+    ids_.clear();
     std::vector<PeerInfo> peers;
     for (const auto& member : message.view.members) {
       ids_.push_back(id_of(member));
-      if (member.name != name_) peers.push_back({ids_.back(), member.name, member.address});
+      if (ids_.back() != own_id()) peers.push_back({ids_.back(), member.name, member.address});
     }
-    mesh_.begin(ids_[self_], name_, message.token, largest_frame(layout_, codecs_), reducer_.buffers());
+    begin_mesh(message.token);
     mesh_.set_peers(std::move(peers));
+    if (!first) say(describe(message.view));
+    meet_.update([&] {
+      if (!of_reference) meet_.agreed_step = message.step;
+      meet_.view = message;
+      meet_.commits = true;
+    });
+    count_live();
+    act();
   }
 
-  asio::awaitable<void> heartbeat_loop() {
-    for (;;) {
-      heartbeat_timer_.expires_after(to_duration(network_.heartbeat));
-      co_await heartbeat_timer_.async_wait(use_awaitable);
-      send_control(heartbeat());
-      const auto limit = to_duration(network_.detect_timeout) + 2 * link_.hold;
-      if (clock_.now() - heard_ > limit) {
-        fail(Error(ErrorKind::network, "the coordinator at " + network_.coordinator +
-                                           " is silent for longer than network.detect_timeout"));
-      }
-      for (const auto peer : mesh_.lost(limit)) {
-        const auto& info = member_->view().members[index_of(peer)];
-        fail(Error(ErrorKind::network,
-                   "no connection to " + info.name + " at " + info.address +
-                       " for longer than network.detect_timeout; is the address reachable from here?"));
-      }
+  static std::string describe(const View& view) {
+    std::string names;
+    for (const auto& member : view.members) names += (names.empty() ? "" : ", ") + member.name;
+    return "view " + std::to_string(view.number) + " begins with " + std::to_string(view.members.size()) +
+           " replicas: " + names;
+  }
+
+  void begin_mesh(const Digest& token) {
+    if (token_ == token) return;
+    token_ = token;
+    mesh_.begin(own_id(), hello_.member.name, token, largest_frame(layout_, codecs_), reducer_.buffers());
+  }
+
+  ReplicaId own_id() const { return id_of(hello_.member); }
+
+  void count_live() {
+    std::size_t up = 1;
+    for (const auto id : ids_) up += mesh_.up(id) ? 1 : 0;
+    const std::lock_guard lock(meet_.mutex);
+    participation_.live = ids_.empty() ? 0 : up;
+    participation_.participating = ids_.size();
+  }
+
+  void on_reply(const HeartbeatReply& reply) {
+    if (!reply.newest.empty() && reply.newest.size() == layout_.fragment_count() && learning_) {
+      newest_ = reply.newest;
+      learner_.newest(newest_);
+      say_ready_if_so();
     }
+    const auto sent = beats_.find(reply.number);
+    if (sent == beats_.end()) return;
+    if (member_ && reply.view != 0 && reply.view == member_->view().number) {
+      member_->lease_until(sent->second +
+                           std::chrono::duration_cast<Time>(to_duration(network_.detect_timeout)));
+      member_->lowest_applied(reply.lowest);
+    }
+    beats_.erase(beats_.begin(), std::next(sent));
+  }
+
+  // ---- taking the state from others ----
+
+  /// What this replica has contributed is of one that is gone; so it comes back under another incarnation.
+  void on_displaced(const std::string& reason) {
+    say("must take the state from other members: " + reason);
+    member_.reset();
+    ids_.clear();
+    waiting_view_.reset();
+    suspended_.clear();
+    sealed_at_.reset();
+    mesh_.set_peers({});
+    learner_.stop();
+    learning_ = false;
+    ++hello_.member.incarnation;
+    hello_.sealed = hello_.activated = 0;
+    token_ = {};
+    meet_.update([&] {
+      meet_.displaced = reason;
+      meet_.results.clear();
+      meet_.taken.clear();
+      meet_.view.reset();
+      meet_.lessons.clear();
+    });
+    control_.redial();
+  }
+
+  void learn(const Admitted& admitted) {
+    if (member_) return;
+    begin_mesh(admitted.token);
+    std::vector<PeerInfo> donors;
+    for (const auto& donor : admitted.donors) donors.push_back({id_of(donor), donor.name, donor.address});
+    say("takes the state from " + std::to_string(donors.size()) + " members");
+    learned_.assign(layout_.fragment_count(), false);
+    ready_ = false;
+    learning_ = true;
+    meet_.update([&] {
+      meet_.admitted = true;
+      meet_.lessons.clear();
+    });
+    learner_.start(std::move(donors), own_id(), admitted.token,
+                   static_cast<StateParts>(set_of(StatePart::theta) | set_of(StatePart::velocity)));
+  }
+
+  void on_fragment(transport::FragmentSnapshot snapshot) override {
+    meet_.update([&] {
+      meet_.lessons.emplace_back(FragmentSnapshot{snapshot.fragment, snapshot.at,
+                                                  snapshot.values[static_cast<std::size_t>(StatePart::theta)],
+                                                  snapshot.values[static_cast<std::size_t>(StatePart::velocity)]});
+    });
+  }
+  void on_round(FragmentId fragment, Round, std::vector<SharedBytes> results) override {
+    meet_.update([&] { meet_.lessons.emplace_back(FollowedRound{fragment, std::move(results)}); });
+  }
+  void on_failed(const std::string& why) override {
+    say("takes no state: " + why + "; asks the coordinator again");
+    learning_ = false;
+    control_.redial();
+  }
+
+  /// The trainer has it in the global parameters.
+  void learned(FragmentId fragment, const FragmentState& state) {
+    chains_[fragment] = state;
+    if (!learning_) return;
+    learned_[fragment] = true;
+    say_ready_if_so();
+  }
+
+  void say_ready_if_so() {
+    if (ready_ || member_ || !learner_.caught_up() || newest_.size() != chains_.size()) return;
+    for (FragmentId p = 0; p < chains_.size(); ++p) {
+      if (!learned_[p] || chains_[p].round + 1 < newest_[p]) return;
+    }
+    ready_ = true;
+    say("has the state and is ready to take part");
+    member_.emplace(layout_, codecs_, closing_, chains_);
+    control_.send(Ready{});
+  }
+
+  // ---- giving it ----
+
+  asio::awaitable<transport::FragmentSnapshot> snapshot(StateRequest request) {
+    struct Answer {
+      explicit Answer(asio::io_context& io) : there(io, Clock::time_point::max()) {}
+      asio::steady_timer there;
+      std::optional<FragmentSnapshot> snapshot;
+    };
+    const auto answer = std::make_shared<Answer>(io_);
+    meet_.update([&] {
+      meet_.state_requests.emplace_back(request.fragment, [this, answer](FragmentSnapshot snapshot) {
+        asio::post(io_, [answer, snapshot = std::move(snapshot)]() mutable {
+          answer->snapshot = std::move(snapshot);
+          answer->there.cancel();
+        });
+      });
+    });
+    asio::error_code woken;
+    while (!answer->snapshot) {
+      co_await answer->there.async_wait(asio::redirect_error(use_awaitable, woken));
+    }
+    transport::FragmentSnapshot out{.fragment = request.fragment, .at = answer->snapshot->state, .values = {}};
+    out.values[static_cast<std::size_t>(StatePart::theta)] = answer->snapshot->theta;
+    out.values[static_cast<std::size_t>(StatePart::velocity)] = answer->snapshot->velocity;
+    co_return out;
+  }
+
+  // ---- time ----
+
+  asio::awaitable<void> heartbeat_loop() {
+    asio::steady_timer timer(io_);
+    const auto give_up = clock_.now() + to_duration(network_.join_timeout);
+    for (;;) {
+      control_.send(heartbeat());
+      if (!met_coordinator_) met_coordinator_ = control_.up();
+      if (!met_coordinator_ && clock_.now() > give_up) {
+        fail(Error(ErrorKind::network, "the coordinator at " + network_.coordinator +
+                                           " is not there: no connection within network.join_timeout (" +
+                                           control_.last_failure() + ")"));
+      }
+      timer.expires_after(to_duration(network_.heartbeat));
+      co_await timer.async_wait(use_awaitable);
+    }
+  }
+
+  asio::awaitable<void> tick_loop() {
+    asio::steady_timer timer(io_);
+    for (;;) {
+      timer.expires_after(tick_every);
+      co_await timer.async_wait(use_awaitable);
+      judge_commits();
+      if (!member_) continue;
+      member_->tick(real_time());
+      act();
+    }
+  }
+
+  /// Whether a result that is due is worth waiting for. A view change takes a moment; one that takes longer
+  /// than a silence that counts as a loss may take for ever.
+  void judge_commits() {
+    const auto limit = to_duration(network_.detect_timeout) + 2 * link_.hold;
+    const auto now = clock_.now();
+    std::string obstacle = suspended_;
+    if (sealed_at_ && !ids_.empty() && now - *sealed_at_ > limit) obstacle = "no view begins";
+    const bool alone = !control_.up() && down_since_ && now - *down_since_ > limit;
+    if (alone && !mesh_.lost(limit).empty())
+      obstacle = "the coordinator and some of the members cannot be reached";
+    bool changed = false;
+    meet_.update([&] {
+      changed = meet_.commits != obstacle.empty();
+      meet_.commits = obstacle.empty();
+      meet_.obstacle = obstacle;
+    });
+    if (changed && !obstacle.empty())
+      say("ROUNDS DO NOT COMMIT: " + obstacle + ". Training goes on locally for at most outer.max_local_rounds.");
+    if (changed && obstacle.empty()) say("rounds commit again");
   }
 
   Heartbeat heartbeat() {
     Heartbeat beat;
+    beat.number = ++beat_number_;
+    beats_[beat.number] = real_time();
+    if (beats_.size() > most_beats_unanswered) beats_.erase(beats_.begin());
     {
       const std::lock_guard lock(meet_.mutex);
       beat.step = meet_.report.step;
@@ -397,8 +763,13 @@ class MemberNode::Impl final : public PeerMesh::Handler {
       beat.tokens_per_second = meet_.report.tokens_per_second;
       beat.utilization = meet_.report.utilization;
       beat.bytes_sent = meet_.report.other_bytes;
+      beat.frozen = !meet_.commits;
+      beat.contributed = static_cast<std::uint16_t>(participation_.contributed);
     }
     beat.bytes_sent += counters_.total;
+    if (!member_ || ids_.empty()) return beat;
+    beat.view = member_->view().number;
+    beat.lost = mesh_.lost(to_duration(network_.detect_timeout) + 2 * link_.hold);
     for (const auto& fragment : chains_)
       beat.fragments.emplace_back(fragment.round, prefix_of(fragment.chain));
     return beat;
@@ -407,40 +778,72 @@ class MemberNode::Impl final : public PeerMesh::Handler {
   NetworkConfig network_;
   const FragmentLayout& layout_;
   CodecPlan codecs_;
+  ClosingRule closing_;
   Trace& trace_;
   Reducer reducer_;
   ChunkPacker contribution_packer_;  ///< of the trainer's thread
   ChunkPacker result_packer_;        ///< of the codec thread
   ChunkUnpacker unpacker_;           ///< of the io thread
-  std::vector<MemberIndex> owners_;  ///< of each chunk; of the trainer's thread
   LinkOptions link_;
-  std::string name_;
   asio::io_context io_;
   Address advertised_;
   AwakeClock clock_;
   PeerMesh mesh_;
-  asio::steady_timer heartbeat_timer_;
-  std::vector<ReplicaId> ids_;  ///< of each member
-  ConnectionPtr control_;
-  Clock::duration heard_{};  ///< by clock_
+  ControlLink control_;
+  Learner learner_;
+  std::shared_ptr<Pacer> pacer_;
+
+  Hello hello_;
+  Digest token_;
+  std::optional<Done> done_;
   std::optional<Member> member_;
+  std::vector<ReplicaId> ids_;  ///< of the members of the view in force here; empty outside of one
   std::vector<FragmentState> chains_;
+  Digest parameters_;  ///< global ones, before the first view
+  std::optional<NewView> waiting_view_;
+  std::uint64_t beat_number_ = 0;
+  std::map<std::uint64_t, Time> beats_;  ///< when each was sent, of those not answered
+  bool met_coordinator_ = false;
+  std::optional<Clock::duration> down_since_, sealed_at_;  ///< by clock_
+  std::string suspended_;                                  ///< by the coordinator, and why
+  bool learning_ = false, ready_ = false;
+  std::vector<bool> learned_;   ///< by fragment: in the global parameters here
+  std::vector<Round> newest_;   ///< by fragment, of the run's members
+  Participation participation_;  ///< under the rendezvous' mutex, like the state source
+  StateSource state_source_;
+
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   asio::thread_pool codec_pool_;
   std::thread io_thread_;
 };
 
 MemberNode::MemberNode(const NetworkConfig& network, const FragmentLayout& layout, CodecPlan codecs,
-                       Trace& trace, quant::Lossless lossless)
-    : impl_(std::make_unique<Impl>(network, layout, codecs, trace, lossless)) {}
+                       ClosingRule closing, Trace& trace, quant::Lossless lossless)
+    : impl_(std::make_unique<Impl>(network, layout, codecs, closing, trace, lossless)) {}
 MemberNode::~MemberNode() = default;
 
 std::string MemberNode::advertised() const { return impl_->advertised(); }
-std::uint64_t MemberNode::join(Hello hello) { return impl_->join(std::move(hello)); }
-View MemberNode::activate(const std::vector<FragmentState>& fragments, const Digest& parameters) {
-  return impl_->activate(fragments, parameters);
+Admission MemberNode::join(Hello hello) { return impl_->join(std::move(hello)); }
+void MemberNode::activate(const std::vector<FragmentState>& fragments, const Digest& parameters) {
+  impl_->activate(fragments, parameters);
 }
-MemberIndex MemberNode::self() const { return impl_->self_; }
+void MemberNode::catch_up(OuterLoop& loop) {
+  {
+    const std::lock_guard lock(impl_->meet_.mutex);
+    impl_->meet_.displaced.reset();
+  }
+  impl_->catch_up(loop);
+}
+View MemberNode::view() const {
+  const std::lock_guard lock(impl_->meet_.mutex);
+  return impl_->meet_.view ? impl_->meet_.view->view : View{};
+}
+MemberIndex MemberNode::self() const {
+  const auto members = view().members;
+  const auto me = std::ranges::find(members, impl_->hello_.member.name, &MemberInfo::name);
+  return static_cast<MemberIndex>(me - members.begin());
+}
+Participation MemberNode::participation() const { return impl_->participation(); }
 void MemberNode::announce(std::string text) { impl_->post_control(Announce{std::move(text)}); }
 std::string MemberNode::announced() {
   std::unique_lock lock(impl_->meet_.mutex);
@@ -470,19 +873,21 @@ void MemberNode::leave(const std::string& reason) noexcept {
     // Leaving politely is best effort: the coordinator notices a closed connection too.
   }
 }
-void MemberNode::contribute(ChunkId chunk, Round round, SharedBytes bytes, std::uint64_t /*weight*/) {
-  impl_->contribute(chunk, round, std::move(bytes));
+void MemberNode::contribute(ChunkId chunk, Round round, SharedBytes bytes, std::uint64_t weight) {
+  impl_->contribute(chunk, round, std::move(bytes), weight);
 }
 std::optional<RoundResult> MemberNode::wait(FragmentId fragment, Round round) {
-  auto chunks = impl_->wait(fragment, round);
-  std::vector<bool> included(chunks.size(), true);  // a round of this build has everybody's contribution
-  return RoundResult{std::move(chunks), std::move(included)};
+  return impl_->wait(fragment, round);
 }
 void MemberNode::applied(FragmentId fragment, Round round, const Digest& chain) {
   impl_->applied(fragment, round, chain);
 }
-void MemberNode::serve_state_from(StateSource /*source*/) {}
-void MemberNode::serve() {}
+void MemberNode::serve_state_from(StateSource source) { impl_->serve_state_from(std::move(source)); }
+void MemberNode::serve() { impl_->serve(); }
+std::uint64_t MemberNode::agreed_step() const {
+  const std::lock_guard lock(impl_->meet_.mutex);
+  return impl_->meet_.agreed_step;
+}
 Reducer& MemberNode::reducer() { return impl_->reducer_; }
 MemberNode::Wire MemberNode::wire() const { return {impl_->counters_.payload, impl_->counters_.total}; }
 

@@ -3,11 +3,15 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "isthmus/base/error.h"
@@ -16,21 +20,38 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// What the trainer's thread and the io thread meet in.
+/// A round that a learner follows.
+struct FollowedRound {
+  FragmentId fragment = 0;
+  std::vector<protocol::SharedBytes> results;
+};
+
 struct Rendezvous {
   std::mutex mutex;
   std::condition_variable changed;
   std::optional<Error> failure;
   std::optional<protocol::Seal> seal;
+  bool admitted = false;                 ///< the run has begun without this replica
+  std::optional<std::string> displaced;  ///< why the state must be taken from others
   std::optional<protocol::NewView> view;
   std::optional<protocol::Finished> finished;
   std::optional<std::string> announced;
-  std::map<std::pair<FragmentId, protocol::Round>, std::vector<protocol::SharedBytes>> results;
+
+  using Place = std::pair<FragmentId, protocol::Round>;
+  std::map<Place, RoundResult> results;  ///< complete, and not yet taken by the trainer
+  std::set<Place> taken;                 ///< by the trainer, and not yet applied
+  bool commits = true;                   ///< as far as is known here
+  std::string obstacle;                  ///< why not, for people
+  std::uint64_t agreed_step = 0;         ///< others were that far when this replica came back to them
+  std::deque<std::variant<FragmentSnapshot, FollowedRound>> lessons;  ///< for one who takes the state
+  /// Who asks for a fragment's state; answered by the trainer's thread.
+  std::deque<std::pair<FragmentId, std::function<void(FragmentSnapshot)>>> state_requests;
+
   bool hold = false;
   std::optional<std::uint64_t> stop_at;
   std::uint64_t begun = 0;  ///< step that the trainer is in
   bool stopped = false;
-  bool gone = false;  ///< the control connection has ended
+  bool gone = false;  ///< the control connection has ended for good
   StepReport report;
 
   /// Blocks until `ready()` or failure.

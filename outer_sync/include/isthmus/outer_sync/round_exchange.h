@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <vector>
 
 #include "isthmus/base/aligned.h"
@@ -34,6 +35,9 @@ class Reducer {
   [[nodiscard]] protocol::SharedBytes reduce(ChunkId chunk, protocol::Round round,
                                              std::span<const protocol::SharedBytes> contributions,
                                              std::span<const std::uint64_t> weights);
+
+  /// What is carried of a chunk is void: a result was dropped, or others own it now.
+  void forget(ChunkId chunk) { residuals_.at(chunk) = {}; }
 
   /// Residuals by chunk, for checkpoints. Nothing may be reduced meanwhile.
   using Residuals = std::vector<AlignedVector<float>>;
@@ -71,6 +75,13 @@ struct FragmentSnapshot {
   std::shared_ptr<const AlignedVector<float>> theta, velocity;  ///< as long as the fragment
 };
 
+/// Thrown when this replica's rounds turn out not to be those of the run, or too far behind them: it goes on
+/// with the state of others (MemberNode::catch_up).
+class Displaced : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 class RoundExchange {
  public:
   virtual ~RoundExchange() = default;
@@ -79,7 +90,7 @@ class RoundExchange {
                           std::uint64_t weight) = 0;
   /// Blocks until the round's results are here. Nothing when rounds do not commit at present: train on, and
   /// ask again after the next step. (Who has no step to make asks again at once, so it waits for a moment
-  /// before it gives up.) Throws Error(network) when they cannot come any more.
+  /// before it gives up.) Throws Error(network) when they cannot come any more, and Displaced.
   [[nodiscard]] virtual std::optional<RoundResult> wait(FragmentId fragment, protocol::Round round) = 0;
   /// The round is in the global parameters here.
   virtual void applied(FragmentId fragment, protocol::Round round, const Digest& chain) = 0;
@@ -90,6 +101,10 @@ class RoundExchange {
   virtual void serve_state_from(StateSource source) = 0;
   /// Called between two steps: answers the requests for state that have come in.
   virtual void serve() = 0;
+
+  /// Where others stood when this replica came back to them after they had gone on without it; 0 if they have
+  /// not.
+  [[nodiscard]] virtual std::uint64_t agreed_step() const { return 0; }
 
   [[nodiscard]] virtual Reducer& reducer() = 0;
   /// Where the memory of what is handed in comes from.

@@ -24,12 +24,31 @@ struct StepReport {
   std::uint64_t other_bytes = 0;  ///< sent by means other than this node (the data-parallel baseline)
 };
 
+/// How a replica comes into a run.
+struct Admission {
+  enum class How {
+    begins,   ///< with the others, from the first step
+    resumes,  ///< with the others, from the checkpoint of `step`
+    joins     ///< the run has begun: its state comes from the members
+  } how = How::begins;
+  std::uint64_t step = 0;
+};
+
+/// Who takes part, as it is seen from here.
+struct Participation {
+  std::size_t live = 0;           ///< members of the view to whom there is a connection, and this replica
+  std::size_t participating = 0;  ///< members of the view; 0 while rounds do not commit
+  std::size_t contributed = 0;    ///< members that are in the round applied last
+};
+
+class OuterLoop;
+
 class MemberNode final : public RoundExchange {
  public:
   /// Binds `network.listen` (Error(config) naming the address when it is in use) and starts the threads.
   /// The layout and the trace must outlive the node.
   MemberNode(const NetworkConfig& network, const FragmentLayout& layout, protocol::CodecPlan codecs,
-             Trace& trace, quant::Lossless lossless = quant::Lossless::none);
+             protocol::ClosingRule closing, Trace& trace, quant::Lossless lossless = quant::Lossless::none);
   ~MemberNode() override;
   MemberNode(const MemberNode&) = delete;
   MemberNode& operator=(const MemberNode&) = delete;
@@ -37,15 +56,19 @@ class MemberNode final : public RoundExchange {
   /// HOST:PORT that peers dial: `network.advertise`, or the bound listen address.
   [[nodiscard]] std::string advertised() const;
 
-  /// Says hello to the coordinator (whose port may not be open yet) and blocks until all replicas are there.
-  /// The address in `hello` is filled in. Returns the step to resume from, 0 for a fresh start. Throws
-  /// Error(config) when refused.
-  [[nodiscard]] std::uint64_t join(protocol::Hello hello);
-  /// Reports where this member stands and blocks until the view begins.
-  [[nodiscard]] protocol::View activate(const std::vector<protocol::FragmentState>& fragments,
-                                        const Digest& parameters);
-  /// This member's position in the view.
+  /// Says hello to the coordinator (whose port may not be open yet) and blocks until it is known how this
+  /// replica comes in. The address in `hello` is filled in. Throws Error(config) when refused.
+  [[nodiscard]] Admission join(protocol::Hello hello);
+  /// At the start of a run: reports where this member stands and blocks until the first view begins.
+  void activate(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters);
+  /// For one who joins, or was displaced (`Displaced` was thrown): takes the state of the run from its
+  /// members into the loop, and blocks until a view with this replica has begun. The loop stands at the
+  /// agreed step then.
+  void catch_up(OuterLoop& loop);
+  /// The view in force here, and this member's position in it. They change when others come and go.
+  [[nodiscard]] protocol::View view() const;
   [[nodiscard]] protocol::MemberIndex self() const;
+  [[nodiscard]] Participation participation() const;
 
   /// Sends a line to all members, this one included; `announced` blocks until one is there.
   void announce(std::string text);
@@ -72,6 +95,7 @@ class MemberNode final : public RoundExchange {
   void applied(FragmentId fragment, protocol::Round round, const Digest& chain) override;
   void serve_state_from(StateSource source) override;
   void serve() override;
+  [[nodiscard]] std::uint64_t agreed_step() const override;
   [[nodiscard]] Reducer& reducer() override;
 
   struct Wire {
