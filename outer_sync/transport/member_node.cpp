@@ -187,6 +187,7 @@ class MemberNode::Impl final : public PeerMesh::Handler {
     fail(Error(ErrorKind::network,
                member_->view().members[index_of(peer)].name + " breaks the protocol: " + why));
   }
+  asio::awaitable<void> on_learner(ReplicaId, ConnectionPtr) override { co_return; }  // nothing is given yet
   void on_message(const std::string& text) override {
     // One line on standard error per event; the limiter keeps strangers from filling a disk.
     std::fprintf(stderr, "%s: %s\n", name_.empty() ? "worker" : name_.c_str(), text.c_str());

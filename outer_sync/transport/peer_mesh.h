@@ -53,8 +53,14 @@ class PeerMesh {
     virtual void on_peer_down(protocol::ReplicaId peer) = 0;
     /// The peer broke the protocol again and again: dialling once more will not mend it.
     virtual void on_broken_peer(protocol::ReplicaId peer, const std::string& why) = 0;
+    /// Somebody who has shown the token wants state: a joiner or an observer, whom no view need name. Its
+    /// connection is closed when this ends; an Error that it throws is said. There are never more than
+    /// `most_learners` at a time.
+    [[nodiscard]] virtual asio::awaitable<void> on_learner(protocol::ReplicaId learner,
+                                                           ConnectionPtr connection) = 0;
     virtual void on_message(const std::string& text) = 0;
   };
+  static constexpr std::size_t most_learners = 16;
 
   PeerMesh(asio::io_context& io, asio::ip::tcp::acceptor acceptor, std::size_t lanes, WireCounters& counters,
            LinkOptions link, AwakeClock& clock, Trace& trace, Handler& handler);
@@ -97,6 +103,7 @@ class PeerMesh {
   [[nodiscard]] asio::awaitable<void> accept_loop();
   [[nodiscard]] asio::awaitable<void> welcome(ConnectionPtr connection);
   [[nodiscard]] asio::awaitable<PeerPtr> peer_that_says(PeerHello hello, ConnectionPtr connection);
+  [[nodiscard]] asio::awaitable<void> teach(protocol::ReplicaId learner, ConnectionPtr connection);
   [[nodiscard]] asio::awaitable<void> dial_loop(PeerPtr peer, std::size_t lane);
   [[nodiscard]] asio::awaitable<void> introduce(PeerPtr peer, std::size_t lane, ConnectionPtr connection);
   [[nodiscard]] asio::awaitable<void> serve(PeerPtr peer, std::size_t lane, ConnectionPtr connection);
@@ -125,6 +132,8 @@ class PeerMesh {
   std::size_t frame_limit_ = 0;
   std::optional<BufferPool> chunks_;
   std::map<protocol::ReplicaId, PeerPtr> peers_;
+  /// Counts those that are served; shared with them, since their coroutines may be gone last.
+  std::shared_ptr<std::size_t> learners_ = std::make_shared<std::size_t>(0);
   asio::steady_timer waiting_;  ///< of those who said hello before they were peers; cancelled to wake them
 };
 
