@@ -123,7 +123,7 @@ asio::awaitable<std::string> ControlLink::listen(ConnectionPtr connection) {
       auto message = protocol::decode_control(*frame.body);
       answered_ = true;
       failures_ = 0;
-      handler_.on_message(std::move(message));
+      handler_.on_control(std::move(message));
     }
   } catch (const Error& error) {
     co_return error.what();

@@ -36,7 +36,7 @@ class ControlLink {
     /// coordinator, nor answer.
     virtual void on_up() = 0;
     /// An Error that it throws ends the connection, as what the coordinator got wrong.
-    virtual void on_message(protocol::ControlMessage message) = 0;
+    virtual void on_control(protocol::ControlMessage message) = 0;
     /// The connection has ended; `why` names the address. It is made again unless this link was ended here.
     virtual void on_down(const std::string& why) = 0;
   };

@@ -174,18 +174,20 @@ void StateReceiver::add(std::span<const std::byte> piece) {
   if (piece.size() < sizeof header) refuse("a piece without its header");
   std::memcpy(&header, piece.data(), sizeof header);
   const auto bytes = piece.subspan(sizeof header);
-  const auto place = "part " + std::to_string(static_cast<unsigned>(header.part)) + ", element " +
-                     std::to_string(header.offset);
+  const auto place = [&header] {
+    return "part " + std::to_string(static_cast<unsigned>(header.part)) + ", element " +
+           std::to_string(header.offset);
+  };
   if (header.fragment != request_.fragment || static_cast<std::size_t>(header.part) != part_ ||
       header.offset != offset_ || part_ >= state_parts) {
-    refuse("a piece of fragment " + std::to_string(header.fragment) + ", " + place + "; expected fragment " +
-           std::to_string(request_.fragment) + ", part " + std::to_string(part_) + ", element " +
-           std::to_string(offset_));
+    refuse("a piece of fragment " + std::to_string(header.fragment) + ", " + place() +
+           "; expected fragment " + std::to_string(request_.fragment) + ", part " + std::to_string(part_) +
+           ", element " + std::to_string(offset_));
   }
   const auto count = bytes.size() / sizeof(float);
   if (header.zero != decltype(header.zero){} || count == 0 || bytes.size() % sizeof(float) != 0 ||
       bytes.size() > largest_piece || count > elements_ - offset_) {
-    refuse("a piece of " + std::to_string(bytes.size()) + " bytes at " + place + " of " +
+    refuse("a piece of " + std::to_string(bytes.size()) + " bytes at " + place() + " of " +
            std::to_string(elements_));
   }
   std::memcpy(values_[part_]->data() + offset_, bytes.data(), bytes.size());
