@@ -55,6 +55,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// Waits until nothing is being written and nothing that is due waits to be, or until the connection ends:
   /// whoever streams sends the next piece then.
   [[nodiscard]] asio::awaitable<void> drained();
+  /// Frames that wait to be written.
+  [[nodiscard]] std::size_t queued() const { return queue_.size(); }
   /// Closes once everything queued has left, at once if nothing is.
   void close_when_sent();
   void close();

@@ -366,7 +366,7 @@ class MemberNode::Impl final : public PeerMesh::Handler {
       if (member.name != name_) peers.push_back({ids_.back(), member.name, member.address});
     }
     mesh_.begin(ids_[self_], name_, message.token, largest_frame(layout_, codecs_), reducer_.buffers());
-    mesh_.set_peers(std::move(peers));
+    mesh_.set_peers(peers);
   }
 
   asio::awaitable<void> heartbeat_loop() {

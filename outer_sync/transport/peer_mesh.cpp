@@ -96,7 +96,7 @@ void PeerMesh::Peer::retire() {
   }
 }
 
-void PeerMesh::set_peers(std::vector<PeerInfo> peers) {
+void PeerMesh::set_peers(const std::vector<PeerInfo>& peers) {
   std::map<ReplicaId, PeerPtr> next;
   std::vector<PeerPtr> fresh;
   for (const auto& info : peers) {

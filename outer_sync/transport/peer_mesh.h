@@ -73,7 +73,7 @@ class PeerMesh {
   /// id) is smaller; the lanes of those that are gone are closed at once; those that stay keep theirs. Throws
   /// Error(config) naming a peer whose address nobody can dial and Error(network) when one is named twice or
   /// is this replica; the peers are then as they were.
-  void set_peers(std::vector<PeerInfo> peers);
+  void set_peers(const std::vector<PeerInfo>& peers);
 
   [[nodiscard]] std::size_t lane_of(ChunkId chunk) const { return chunk % lanes_; }
   /// Dropped while the lane is down (`on_lane_up` comes when it is back) or `peer` is none.

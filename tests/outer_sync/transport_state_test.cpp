@@ -208,6 +208,8 @@ class Donor final : public PeerMesh::Handler {
     if (thread_.joinable()) thread_.join();
   }
   [[nodiscard]] PeerInfo info() const { return {donor_id, "donor", address_}; }
+  /// Frames that waited for one learner when the next fragment was begun.
+  [[nodiscard]] std::size_t most_queued() const { return most_queued_; }
   /// What it has said so far.
   [[nodiscard]] std::string said() {
     const std::lock_guard lock(mutex_);
@@ -224,7 +226,10 @@ class Donor final : public PeerMesh::Handler {
   }
   asio::awaitable<void> on_learner(ReplicaId learner, ConnectionPtr connection) override {
     EXPECT_EQ(learner, learner_id);
-    SnapshotSource source = [this](StateRequest request) { return take_snapshot(request); };
+    SnapshotSource source = [this, connection](StateRequest request) {
+      most_queued_ = std::max<std::size_t>(most_queued_, connection->queued());
+      return take_snapshot(request);
+    };
     return serve_learner(std::move(connection), layout_, pacer_, std::move(source));
   }
   asio::awaitable<FragmentSnapshot> take_snapshot(StateRequest request) {
@@ -249,6 +254,7 @@ class Donor final : public PeerMesh::Handler {
   BufferPool buffers_{4096, 16};
   std::shared_ptr<Pacer> pacer_;
   PeerMesh mesh_;
+  std::atomic<std::size_t> most_queued_ = 0;
   std::mutex mutex_;
   std::string said_;
   std::thread thread_;
@@ -332,6 +338,22 @@ TEST(StateStream, SlowOnesAreInSmallPiecesAndStillWhole) {
   expect_equal(learner.fetch({1, theta}), snapshot_of(learner.layout, {1, theta}));
   donor.stop();
   EXPECT_LT(donor.counters.total, donor.counters.state + donor.counters.state / 100);
+}
+
+TEST(StateStream, ALearnerThatDoesNotReadHoldsUpTheStreamAndFillsNoQueue) {
+  constexpr int fragments = 8;  // 25 MB, more than sockets hold
+  Donor donor;
+  RawPeer learner(donor.info().address);
+  learner.say(learner_hello());
+  for (int i = 0; i < fragments; ++i) learner.say(request_frame(1, all_parts));
+  std::this_thread::sleep_for(200ms);  // time to queue what must not be queued
+  int done = 0;
+  while (done < fragments) {
+    const auto frame = learner.hear();
+    ASSERT_TRUE(frame);
+    if (frame->type == FrameType::state_done) ++done;
+  }
+  EXPECT_LE(donor.most_queued(), 1U) << "no more than the end of the fragment before";
 }
 
 TEST(StateStream, SixteenLearnersAreServedAtATime) {
