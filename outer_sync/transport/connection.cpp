@@ -30,13 +30,6 @@ std::string name_of(const asio::ip::tcp::socket& socket) {
   return error ? "unknown" : endpoint.address().to_string() + ":" + std::to_string(endpoint.port());
 }
 
-template <class Struct>
-Bytes bytes_of(const Struct& value) {
-  Bytes bytes(sizeof value);
-  std::memcpy(bytes.data(), &value, sizeof value);
-  return bytes;
-}
-
 void give_up_after(asio::ip::tcp::socket& socket, Connection::Clock::duration limit) {
 #ifdef TCP_USER_TIMEOUT
   const auto milliseconds =
@@ -69,7 +62,8 @@ Connection::Connection(asio::ip::tcp::socket socket, WireCounters& counters, Lin
       counters_(counters),
       hold_(link.hold),
       trace_(trace),
-      wake_(socket_.get_executor()) {
+      wake_(socket_.get_executor()),
+      written_(socket_.get_executor(), Clock::time_point::max()) {
   asio::error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
   give_up_after(socket_, link.give_up);
@@ -93,6 +87,15 @@ void Connection::close() {
   socket_.shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
   socket_.close(ignored);
   wake_.cancel();
+  written_.cancel();
+}
+
+asio::awaitable<void> Connection::drained() {
+  const auto self = shared_from_this();
+  while (open() && (writing_ || (!queue_.empty() && queue_.front().release <= Clock::now()))) {
+    asio::error_code woken;
+    co_await written_.async_wait(asio::redirect_error(use_awaitable, woken));
+  }
 }
 
 bool Connection::hung_up() {
@@ -121,7 +124,10 @@ asio::awaitable<void> Connection::write_loop() {
       }
       const auto frame = std::move(queue_.front().frame);
       queue_.pop_front();
+      writing_ = true;
       co_await write(frame);
+      writing_ = false;
+      written_.cancel();
     }
   } catch (const asio::system_error&) {
     // The reader sees the same end of the connection and says so.
@@ -140,7 +146,7 @@ asio::awaitable<void> Connection::write(const Frame& frame) {
   const auto written = co_await asio::async_write(socket_, buffers, use_awaitable);
   if (frame.type == FrameType::chunk) trace_.complete(Trace::Row::send, "chunk", begin, Clock::now());
   counters_.total += written;
-  counters_.payload += body_size;
+  (frame.type == FrameType::state_data ? counters_.state : counters_.payload) += body_size;
 }
 
 asio::awaitable<FrameHeader> Connection::read_header(std::size_t limit) {
@@ -228,5 +234,7 @@ protocol::ChunkMessage message_of(Connection::Received chunk) {
 Frame ack_frame(protocol::ViewNumber view, const protocol::ChunkKey& key) {
   return {FrameType::ack, bytes_of(header_of(view, key)), nullptr};
 }
+
+Frame begun_frame(protocol::ViewNumber view) { return {FrameType::begun, to_bytes(view), nullptr}; }
 
 }  // namespace isthmus::outer_sync::transport

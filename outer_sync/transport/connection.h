@@ -19,6 +19,7 @@ namespace isthmus::outer_sync::transport {
 
 struct WireCounters {
   std::atomic<std::uint64_t> payload{0};  ///< codec bytes, as packed as they went, written to sockets
+  std::atomic<std::uint64_t> state{0};    ///< fp32 values of state streams written to sockets
   std::atomic<std::uint64_t> total{0};    ///< all bytes written to sockets, TCP/IP headers not counted
 };
 
@@ -51,6 +52,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
     protocol::SharedBytes body;
   };
   [[nodiscard]] asio::awaitable<Received> receive(std::size_t limit, const BufferPool* chunks = nullptr);
+  /// Waits until nothing is being written and nothing that is due waits to be, or until the connection ends:
+  /// whoever streams sends the next piece then.
+  [[nodiscard]] asio::awaitable<void> drained();
+  /// Frames that wait to be written.
+  [[nodiscard]] std::size_t queued() const { return queue_.size(); }
   /// Closes once everything queued has left, at once if nothing is.
   void close_when_sent();
   void close();
@@ -78,7 +84,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Trace& trace_;
   std::deque<Queued> queue_;
   asio::steady_timer wake_;
-  bool closing_ = false;
+  asio::steady_timer written_;  ///< cancelled after every frame
+  bool closing_ = false, writing_ = false;
 };
 
 using ConnectionPtr = std::shared_ptr<Connection>;
@@ -133,5 +140,6 @@ class UnknownConnections {
 /// What the frame says, once its body is unpacked.
 [[nodiscard]] protocol::ChunkMessage message_of(Connection::Received chunk);
 [[nodiscard]] Frame ack_frame(protocol::ViewNumber view, const protocol::ChunkKey& key);
+[[nodiscard]] Frame begun_frame(protocol::ViewNumber view);
 
 }  // namespace isthmus::outer_sync::transport

@@ -55,6 +55,10 @@ void ControlLink::send(const protocol::ControlMessage& message) {
   if (connection_) connection_->send(control_frame(message));
 }
 
+void ControlLink::redial() {
+  if (connection_) connection_->close();
+}
+
 void ControlLink::finish() {
   end();
   if (connection_) connection_->close_when_sent();
@@ -123,7 +127,7 @@ asio::awaitable<std::string> ControlLink::listen(ConnectionPtr connection) {
       auto message = protocol::decode_control(*frame.body);
       answered_ = true;
       failures_ = 0;
-      handler_.on_message(std::move(message));
+      handler_.on_control(std::move(message));
     }
   } catch (const Error& error) {
     co_return error.what();

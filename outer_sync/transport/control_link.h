@@ -36,7 +36,7 @@ class ControlLink {
     /// coordinator, nor answer.
     virtual void on_up() = 0;
     /// An Error that it throws ends the connection, as what the coordinator got wrong.
-    virtual void on_message(protocol::ControlMessage message) = 0;
+    virtual void on_control(protocol::ControlMessage message) = 0;
     /// The connection has ended; `why` names the address. It is made again unless this link was ended here.
     virtual void on_down(const std::string& why) = 0;
   };
@@ -49,6 +49,8 @@ class ControlLink {
   void start();
   /// Dropped while there is no connection: what one connection has not sent, the next one does not either.
   void send(const protocol::ControlMessage& message);
+  /// Ends this connection, if there is one, and makes another.
+  void redial();
   /// Ends the link once everything sent has left, or at once. Nothing is heard any more.
   void finish();
   void stop();

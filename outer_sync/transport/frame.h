@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
+#include <type_traits>
 
 #include "isthmus/base/archive.h"
 #include "isthmus/base/hash.h"
@@ -14,7 +16,18 @@
 
 namespace isthmus::outer_sync::transport {
 
-enum class FrameType : std::uint16_t { control = 1, peer_hello = 2, chunk = 3, ack = 4 };
+enum class FrameType : std::uint16_t {
+  control = 1,
+  peer_hello = 2,
+  chunk = 3,
+  ack = 4,
+  state_request = 5,  ///< learner -> donor; this and what follows are in state_stream.h
+  state_head = 6,
+  state_data = 7,
+  state_done = 8,
+  // 9 and 10 are a learner's too
+  begun = 11  ///< a view has begun at the sender: u64, its number
+};
 
 struct FrameHeader {
   static constexpr std::uint32_t expected_magic = 0x48545349;  // "ISTH"
@@ -64,6 +77,12 @@ static_assert(sizeof(ChunkHeader) == 40);
   return {header.round, header.chunk, header.sender, static_cast<protocol::ChunkKind>(header.kind)};
 }
 
+/// What the one who dials is.
+enum class PeerRole : std::uint8_t {
+  member = 0,
+  learner = 1,  ///< a joiner or a read-only observer, which wants state and need not be a member of any view
+};
+
 /// First frame on a bulk connection, and the first that comes back: each end shows that it belongs to this
 /// run, and that it is the replica meant. A lane is up once both have. No view is named: connections outlive
 /// views.
@@ -71,9 +90,10 @@ struct PeerHello {
   Digest token;
   protocol::ReplicaId from = 0, to = 0;
   std::uint16_t lane = 0;
+  PeerRole role = PeerRole::member;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(token, from, to, lane);
+    ar(token, from, to, lane, role);
   }
 };
 
@@ -86,6 +106,15 @@ struct Frame {
 /// The largest frame that a peer can legally send, where no chunk has more codec bytes than that.
 [[nodiscard]] inline constexpr std::size_t largest_chunk_frame(std::size_t codec_bytes) {
   return sizeof(ChunkHeader) + protocol::most_members * sizeof(protocol::ReplicaId) + codec_bytes;
+}
+
+/// A header as it stands in memory, which is as it is on the wire.
+template <class Struct>
+[[nodiscard]] Bytes bytes_of(const Struct& value) {
+  static_assert(std::has_unique_object_representations_v<Struct>, "padding would go out uninitialised");
+  Bytes bytes(sizeof value);
+  std::memcpy(bytes.data(), &value, sizeof value);
+  return bytes;
 }
 
 /// Nobody who has not said a proper hello may make us hold more than this.

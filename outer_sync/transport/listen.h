@@ -22,10 +22,10 @@ namespace isthmus::outer_sync::transport {
 /// Throws Error(config) when nobody could dial that.
 [[nodiscard]] Address advertised_address(const std::string& advertise, const Address& bound);
 
-/// Resolves the host, tries each of its addresses and connects `socket`, which must live until this returns
-/// and may be closed meanwhile to end it. Returns why there is no connection. Gives up after `limit`: the
-/// system repeats its first packet at ever longer intervals, so that a link that has come back would go
-/// unnoticed for half a minute.
+/// Resolves the host, tries each of its addresses and connects `socket`, which must live until this returns;
+/// to close it while it connects ends it. Returns why there is no connection. Gives up connecting after
+/// `limit`: the system repeats its first packet at ever longer intervals, so that a link that has come back
+/// would go unnoticed for half a minute.
 [[nodiscard]] asio::awaitable<asio::error_code> dial(asio::ip::tcp::socket& socket, Address address,
                                                      std::chrono::steady_clock::duration limit);
 

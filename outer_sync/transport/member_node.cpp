@@ -150,7 +150,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       const auto lesson = std::move(meet_.lessons.front());
       meet_.lessons.pop_front();
       lock.unlock();
-      if (const auto* snapshot = std::get_if<FragmentSnapshot>(&lesson)) {
+      if (const auto* snapshot = std::get_if<outer_sync::FragmentSnapshot>(&lesson)) {
         loop.install(*snapshot);
         asio::post(io_, [this, p = snapshot->fragment, state = snapshot->state] { learned(p, state); });
       } else {
@@ -163,8 +163,10 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   bool may_begin(std::uint64_t step) {
     std::unique_lock lock(meet_.mutex);
     throw_if_ended();
-    if (meet_.hold) meet_.wait_for(lock, [&] { return meet_.stop_at.has_value(); });
-    if (meet_.stop_at && step > *meet_.stop_at) {
+    if (meet_.hold)
+      meet_.wait_for(lock, [&] { return meet_.stop_at || !meet_.commits || meet_.displaced; });
+    // Where rounds do not commit, the step that all share cannot be reached either.
+    if (meet_.hold && (!meet_.commits || (meet_.stop_at && step > *meet_.stop_at))) {
       meet_.stopped = true;
       return false;
     }
@@ -252,6 +254,17 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 
   void post_control(ControlMessage message) {
     asio::post(io_, [this, message = std::move(message)] { control_.send(message); });
+  }
+
+  void request_stop(const std::string& reason) {
+    asio::post(io_, [this, reason] {
+      if (control_.up()) return control_.send(StopRequest{reason});
+      // Nobody to agree with: this replica stops where it is.
+      meet_.update([&] {
+        meet_.hold = true;
+        meet_.stop_at = meet_.begun;
+      });
+    });
   }
 
   Participation participation() {
@@ -344,7 +357,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 
   void throw_if_ended() const {
     if (meet_.failure) throw *meet_.failure;
-    if (meet_.displaced) throw Displaced(*meet_.displaced);
+    if (meet_.displaced) throw outer_sync::Displaced(*meet_.displaced);
   }
 
   void serve_requests(std::unique_lock<std::mutex>& lock) {
@@ -628,6 +641,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     for (const auto& donor : admitted.donors) donors.push_back({id_of(donor), donor.name, donor.address});
     say("takes the state from " + std::to_string(donors.size()) + " members");
     learned_.assign(layout_.fragment_count(), false);
+    newest_.clear();
     ready_ = false;
     learning_ = true;
     meet_.update([&] {
@@ -640,7 +654,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 
   void on_fragment(transport::FragmentSnapshot snapshot) override {
     meet_.update([&] {
-      meet_.lessons.emplace_back(FragmentSnapshot{snapshot.fragment, snapshot.at,
+      meet_.lessons.emplace_back(outer_sync::FragmentSnapshot{snapshot.fragment, snapshot.at,
                                                   snapshot.values[static_cast<std::size_t>(StatePart::theta)],
                                                   snapshot.values[static_cast<std::size_t>(StatePart::velocity)]});
     });
@@ -663,9 +677,9 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   }
 
   void say_ready_if_so() {
-    if (ready_ || member_ || !learner_.caught_up() || newest_.size() != chains_.size()) return;
+    if (ready_ || member_ || !learner_.caught_up()) return;
     for (FragmentId p = 0; p < chains_.size(); ++p) {
-      if (!learned_[p] || chains_[p].round + 1 < newest_[p]) return;
+      if (!learned_[p] || (!newest_.empty() && chains_[p].round + 1 < newest_[p])) return;
     }
     ready_ = true;
     say("has the state and is ready to take part");
@@ -679,11 +693,11 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     struct Answer {
       explicit Answer(asio::io_context& io) : there(io, Clock::time_point::max()) {}
       asio::steady_timer there;
-      std::optional<FragmentSnapshot> snapshot;
+      std::optional<outer_sync::FragmentSnapshot> snapshot;
     };
     const auto answer = std::make_shared<Answer>(io_);
     meet_.update([&] {
-      meet_.state_requests.emplace_back(request.fragment, [this, answer](FragmentSnapshot snapshot) {
+      meet_.state_requests.emplace_back(request.fragment, [this, answer](outer_sync::FragmentSnapshot snapshot) {
         asio::post(io_, [answer, snapshot = std::move(snapshot)]() mutable {
           answer->snapshot = std::move(snapshot);
           answer->there.cancel();
@@ -704,11 +718,13 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 
   asio::awaitable<void> heartbeat_loop() {
     asio::steady_timer timer(io_);
-    const auto give_up = clock_.now() + to_duration(network_.join_timeout);
+    down_since_ = clock_.now();
     for (;;) {
       control_.send(heartbeat());
-      if (!met_coordinator_) met_coordinator_ = control_.up();
-      if (!met_coordinator_ && clock_.now() > give_up) {
+      // Whoever trains does not need it for that; who waits for the run to begin or to end does.
+      const bool waits = ids_.empty() || done_;
+      if (!control_.up() && waits && clock_.now() - *down_since_ > to_duration(network_.join_timeout)) {
+        control_.stop();
         fail(Error(ErrorKind::network, "the coordinator at " + network_.coordinator +
                                            " is not there: no connection within network.join_timeout (" +
                                            control_.last_failure() + ")"));
@@ -803,7 +819,6 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   std::optional<NewView> waiting_view_;
   std::uint64_t beat_number_ = 0;
   std::map<std::uint64_t, Time> beats_;  ///< when each was sent, of those not answered
-  bool met_coordinator_ = false;
   std::optional<Clock::duration> down_since_, sealed_at_;  ///< by clock_
   std::string suspended_;                                  ///< by the coordinator, and why
   bool learning_ = false, ready_ = false;
@@ -858,7 +873,7 @@ void MemberNode::report(const StepReport& report) {
 void MemberNode::report_evaluation(std::uint64_t step, double sum_nats, std::uint64_t tokens) {
   impl_->post_control(EvalReport{step, sum_nats, tokens});
 }
-void MemberNode::request_stop(const std::string& reason) { impl_->post_control(StopRequest{reason}); }
+void MemberNode::request_stop(const std::string& reason) { impl_->request_stop(reason); }
 bool MemberNode::stopped_early() const {
   const std::lock_guard lock(impl_->meet_.mutex);
   return impl_->meet_.stopped;

@@ -28,6 +28,18 @@ PeerHello hello_of(const Connection::Received& frame) {
   return from_bytes<PeerHello>(*frame.body);
 }
 
+/// Of one learner, while it is served.
+class LearnerPlace {
+ public:
+  explicit LearnerPlace(std::shared_ptr<std::size_t> taken) : taken_(std::move(taken)) { ++*taken_; }
+  ~LearnerPlace() { --*taken_; }
+  LearnerPlace(const LearnerPlace&) = delete;
+  LearnerPlace& operator=(const LearnerPlace&) = delete;
+
+ private:
+  std::shared_ptr<std::size_t> taken_;
+};
+
 }  // namespace
 
 void LineLimiter::operator()(const std::string& line) {
@@ -74,6 +86,11 @@ bool PeerMesh::Peer::up() const {
   return std::any_of(lanes.begin(), lanes.end(), [](const Lane& lane) { return lane.connection != nullptr; });
 }
 
+bool PeerMesh::up(ReplicaId peer) const {
+  const auto place = peers_.find(peer);
+  return place != peers_.end() && place->second->up();
+}
+
 void PeerMesh::Peer::retire() {
   gone = true;
   asio::error_code ignored;
@@ -84,7 +101,7 @@ void PeerMesh::Peer::retire() {
   }
 }
 
-void PeerMesh::set_peers(std::vector<PeerInfo> peers) {
+void PeerMesh::set_peers(const std::vector<PeerInfo>& peers) {
   std::map<ReplicaId, PeerPtr> next;
   std::vector<PeerPtr> fresh;
   for (const auto& info : peers) {
@@ -168,13 +185,22 @@ asio::awaitable<void> PeerMesh::welcome(ConnectionPtr connection) {
     connection->close();
     co_return;
   }
-  co_await serve(std::move(peer), hello.lane, std::move(connection));
+  if (hello.role == PeerRole::learner) {
+    co_await teach(hello.from, std::move(connection));
+  } else {
+    co_await serve(std::move(peer), hello.lane, std::move(connection));
+  }
 }
 
-/// A peer may hear of a view before we do, and dial us.
+/// A peer may hear of a view before we do, and dial us. A learner is none, and null.
 asio::awaitable<PeerMesh::PeerPtr> PeerMesh::peer_that_says(PeerHello hello, ConnectionPtr connection) {
   for (;;) {
     if (begun_) check_hello(hello);
+    if (begun_ && hello.role == PeerRole::learner) {
+      if (*learners_ < most_learners) co_return nullptr;
+      throw Error(ErrorKind::network,
+                  std::to_string(most_learners) + " others are being given the state already");
+    }
     if (const auto at = peers_.find(hello.from); begun_ && at != peers_.end()) {
       if (dialled_from_here(*at->second)) throw Error(ErrorKind::network, "it is not its part to dial");
       // One that has dialled again since must not be pushed out by what it gave up.
@@ -188,14 +214,29 @@ asio::awaitable<PeerMesh::PeerPtr> PeerMesh::peer_that_says(PeerHello hello, Con
 }
 
 Frame PeerMesh::hello_to(ReplicaId peer, std::size_t lane) const {
-  return {FrameType::peer_hello, to_bytes(PeerHello{token_, self_, peer, static_cast<std::uint16_t>(lane)}),
+  return {FrameType::peer_hello,
+          to_bytes(PeerHello{
+              .token = token_, .from = self_, .to = peer, .lane = static_cast<std::uint16_t>(lane)}),
           nullptr};
 }
 
 void PeerMesh::check_hello(const PeerHello& hello) const {
+  const bool known_role = hello.role == PeerRole::member || hello.role == PeerRole::learner;
   const bool proper =
-      hello.token == token_ && hello.to == self_ && hello.from != self_ && hello.lane < lanes_;
+      hello.token == token_ && hello.to == self_ && hello.from != self_ && hello.lane < lanes_ && known_role;
   if (!proper) throw Error(ErrorKind::network, "its hello is not of this run or not for this replica");
+}
+
+asio::awaitable<void> PeerMesh::teach(ReplicaId learner, ConnectionPtr connection) {
+  const LearnerPlace place(learners_);
+  try {
+    co_await handler_.on_learner(learner, connection);
+  } catch (const Error& error) {
+    stranger_line_("dropped a learner at " + connection->remote() + ": " + error.what());
+  } catch (const asio::system_error&) {
+    // It has what it wanted, or is gone.
+  }
+  connection->close();
 }
 
 // ---- connections that go out ----
@@ -221,7 +262,7 @@ asio::awaitable<void> PeerMesh::introduce(PeerPtr peer, std::size_t lane, Connec
     connection->send(hello_to(peer->info.id, lane));
     const auto answer = hello_of(co_await connection->receive(unauthenticated_limit));
     check_hello(answer);
-    if (answer.from != peer->info.id || answer.lane != lane)
+    if (answer.from != peer->info.id || answer.lane != lane || answer.role != PeerRole::member)
       throw Error(ErrorKind::network, "it is another replica");
   } catch (const Error& error) {
     stranger_line_("no member answers at " + connection->remote() + ": " + error.what());
@@ -259,6 +300,8 @@ asio::awaitable<void> PeerMesh::serve(PeerPtr peer, std::size_t lane, Connection
 }
 
 void PeerMesh::take(const Peer& peer, Connection::Received frame) {
+  if (frame.type == FrameType::begun)
+    return handler_.on_begun(peer.info.id, from_bytes<protocol::ViewNumber>(*frame.body));
   if (frame.type != FrameType::chunk && frame.type != FrameType::ack)
     throw Error(ErrorKind::network, "a frame that has no place on a bulk connection");
   if (frame.type == FrameType::ack) return handler_.on_ack(peer.info.id, frame.head.view, key_of(frame.head));

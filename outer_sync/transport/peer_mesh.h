@@ -47,19 +47,27 @@ class PeerMesh {
                                                               Connection::Received chunk) = 0;
     virtual void on_ack(protocol::ReplicaId from, protocol::ViewNumber view,
                         const protocol::ChunkKey& key) = 0;
+    /// The view has begun at the peer: what was sent to it for that view before, it dropped.
+    virtual void on_begun(protocol::ReplicaId from, protocol::ViewNumber view) = 0;
     /// A lane is there (again): what was not acknowledged on it must be repeated.
     virtual void on_lane_up(protocol::ReplicaId peer, std::size_t lane) = 0;
     /// The last lane to the peer is gone. It is dialled again while it stays a peer.
     virtual void on_peer_down(protocol::ReplicaId peer) = 0;
     /// The peer broke the protocol again and again: dialling once more will not mend it.
     virtual void on_broken_peer(protocol::ReplicaId peer, const std::string& why) = 0;
+    /// Somebody who has shown the token wants state: a joiner or an observer, whom no view need name. Its
+    /// connection is closed when this ends; an Error that it throws is said. There are never more than
+    /// `most_learners` at a time.
+    [[nodiscard]] virtual asio::awaitable<void> on_learner(protocol::ReplicaId learner,
+                                                           ConnectionPtr connection) = 0;
     virtual void on_message(const std::string& text) = 0;
   };
+  static constexpr std::size_t most_learners = 16;
 
   PeerMesh(asio::io_context& io, asio::ip::tcp::acceptor acceptor, std::size_t lanes, WireCounters& counters,
            LinkOptions link, AwakeClock& clock, Trace& trace, Handler& handler);
 
-  /// Once per run: who we are, and the token that members show each other. No frame of a peer is longer than
+  /// Once per incarnation, without peers: who we are, and the token that members show each other. No frame of a peer is longer than
   /// `frame_limit`; what chunks they send is put into memory of `chunks`.
   void begin(protocol::ReplicaId self, std::string self_name, const Digest& token, std::size_t frame_limit,
              const BufferPool& chunks);
@@ -67,8 +75,10 @@ class PeerMesh {
   /// id) is smaller; the lanes of those that are gone are closed at once; those that stay keep theirs. Throws
   /// Error(config) naming a peer whose address nobody can dial and Error(network) when one is named twice or
   /// is this replica; the peers are then as they were.
-  void set_peers(std::vector<PeerInfo> peers);
+  void set_peers(const std::vector<PeerInfo>& peers);
 
+  /// Whether there is a lane to the peer.
+  [[nodiscard]] bool up(protocol::ReplicaId peer) const;
   [[nodiscard]] std::size_t lane_of(ChunkId chunk) const { return chunk % lanes_; }
   /// Dropped while the lane is down (`on_lane_up` comes when it is back) or `peer` is none.
   void send(protocol::ReplicaId peer, ChunkId lane_key, Frame frame);
@@ -97,6 +107,7 @@ class PeerMesh {
   [[nodiscard]] asio::awaitable<void> accept_loop();
   [[nodiscard]] asio::awaitable<void> welcome(ConnectionPtr connection);
   [[nodiscard]] asio::awaitable<PeerPtr> peer_that_says(PeerHello hello, ConnectionPtr connection);
+  [[nodiscard]] asio::awaitable<void> teach(protocol::ReplicaId learner, ConnectionPtr connection);
   [[nodiscard]] asio::awaitable<void> dial_loop(PeerPtr peer, std::size_t lane);
   [[nodiscard]] asio::awaitable<void> introduce(PeerPtr peer, std::size_t lane, ConnectionPtr connection);
   [[nodiscard]] asio::awaitable<void> serve(PeerPtr peer, std::size_t lane, ConnectionPtr connection);
@@ -125,6 +136,8 @@ class PeerMesh {
   std::size_t frame_limit_ = 0;
   std::optional<BufferPool> chunks_;
   std::map<protocol::ReplicaId, PeerPtr> peers_;
+  /// Counts those that are served; shared with them, since their coroutines may be gone last.
+  std::shared_ptr<std::size_t> learners_ = std::make_shared<std::size_t>(0);
   asio::steady_timer waiting_;  ///< of those who said hello before they were peers; cancelled to wake them
 };
 

@@ -43,9 +43,9 @@ struct Rendezvous {
   bool commits = true;                   ///< as far as is known here
   std::string obstacle;                  ///< why not, for people
   std::uint64_t agreed_step = 0;         ///< others were that far when this replica came back to them
-  std::deque<std::variant<FragmentSnapshot, FollowedRound>> lessons;  ///< for one who takes the state
+  std::deque<std::variant<outer_sync::FragmentSnapshot, FollowedRound>> lessons;  ///< for one who takes the state
   /// Who asks for a fragment's state; answered by the trainer's thread.
-  std::deque<std::pair<FragmentId, std::function<void(FragmentSnapshot)>>> state_requests;
+  std::deque<std::pair<FragmentId, std::function<void(outer_sync::FragmentSnapshot)>>> state_requests;
 
   bool hold = false;
   std::optional<std::uint64_t> stop_at;

@@ -73,7 +73,7 @@ class Caller final : public ControlLink::Handler {
     note("up");
     link_.send(Held{++connections_});
   }
-  void on_message(ControlMessage message) override {
+  void on_control(ControlMessage message) override {
     if (const auto* announce = std::get_if<Announce>(&message)) {
       note(announce->text);
     } else {
@@ -235,7 +235,7 @@ TEST(ControlLink, StoppedInTheMiddleOfMessagesItHearsNoMore) {
 TEST(ControlLink, StoppedBeforeAnybodyAnswersItDialsNoMore) {
   struct : ControlLink::Handler {
     void on_up() override { ADD_FAILURE() << "somebody answered"; }
-    void on_message(ControlMessage) override {}
+    void on_control(ControlMessage) override {}
     void on_down(const std::string&) override {}
   } handler;
   asio::io_context io;

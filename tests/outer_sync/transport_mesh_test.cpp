@@ -196,6 +196,7 @@ class Node final : public PeerMesh::Handler {
   void on_broken_peer(ReplicaId peer, const std::string& why) override {
     note(peer, "a breach", [&] { wrong_.push_back(why); });
   }
+  asio::awaitable<void> on_learner(ReplicaId, ConnectionPtr) override { co_return; }
   void on_message(const std::string& text) override {
     {
       const std::lock_guard lock(mutex_);
@@ -275,7 +276,8 @@ TEST(Mesh, AHelloThatComesBeforeItsViewWaitsForIt) {
   const auto a = node[0]->info();
   const auto b = node[1]->info();
   RawPeer early(b.address);
-  early.say(Frame{FrameType::peer_hello, to_bytes(PeerHello{run_token(), a.id, b.id, 0}), nullptr});
+  early.say(Frame{FrameType::peer_hello, to_bytes(PeerHello{run_token(), a.id, b.id, 0, PeerRole::member}),
+                  nullptr});
   node[1]->set_peers({});  // a view without it: it goes on waiting
   node[1]->set_peers({a});
   const auto answer = early.hear();
@@ -286,7 +288,8 @@ TEST(Mesh, AHelloThatComesBeforeItsViewWaitsForIt) {
 TEST(Mesh, AHelloOfWhomNoViewNamesIsDropped) {
   Node node("b", 1, {.hello_limit = 200ms});
   RawPeer stranger(node.info().address);
-  stranger.say(Frame{FrameType::peer_hello, to_bytes(PeerHello{run_token(), 5, node.info().id, 0}), nullptr});
+  stranger.say(Frame{FrameType::peer_hello,
+                     to_bytes(PeerHello{run_token(), 5, node.info().id, 0, PeerRole::member}), nullptr});
   EXPECT_TRUE(stranger.is_dropped());
   EXPECT_TRUE(node.says("no member of a view"));
 }
@@ -296,7 +299,8 @@ TEST(Mesh, WhoeverHangsUpWhileItWaitsIsNotLetIn) {
   const auto node = nodes(2);
   const auto a = node[0]->info();
   const auto b = node[1]->info();
-  const Frame hello{FrameType::peer_hello, to_bytes(PeerHello{run_token(), a.id, b.id, 0}), nullptr};
+  const Frame hello{FrameType::peer_hello, to_bytes(PeerHello{run_token(), a.id, b.id, 0, PeerRole::member}),
+                    nullptr};
   RawPeer(b.address).say(hello);
   RawPeer second(b.address);
   second.say(hello);
@@ -311,7 +315,8 @@ TEST(Mesh, TheEndWithTheSmallerNameDials) {
   const auto b = node[1]->info();
   node[0]->set_peers({b});
   RawPeer wrong_way(a.address);
-  wrong_way.say(Frame{FrameType::peer_hello, to_bytes(PeerHello{run_token(), b.id, a.id, 0}), nullptr});
+  wrong_way.say(Frame{FrameType::peer_hello,
+                      to_bytes(PeerHello{run_token(), b.id, a.id, 0, PeerRole::member}), nullptr});
   EXPECT_TRUE(wrong_way.is_dropped());
   EXPECT_TRUE(node[0]->says("not its part to dial"));
 }
@@ -465,8 +470,8 @@ TEST(ChunkFrames, WhatNoneCanSayBreaksTheProtocol) {
     Node node("b");
     node.set_peers({a});
     RawPeer peer(node.info().address);
-    peer.say(
-        Frame{FrameType::peer_hello, to_bytes(PeerHello{run_token(), a.id, node.info().id, 0}), nullptr});
+    peer.say(Frame{FrameType::peer_hello,
+                   to_bytes(PeerHello{run_token(), a.id, node.info().id, 0, PeerRole::member}), nullptr});
     ASSERT_TRUE(peer.hear());
     const auto head = std::as_bytes(std::span(&bad.header, 1));
     peer.say(Frame{bad.type, Bytes(head.begin(), head.end()), std::make_shared<const Bytes>(bad.bytes)});

@@ -19,6 +19,7 @@ using transport::Frame;
 using transport::FrameHeader;
 using transport::FrameType;
 using transport::PeerHello;
+using transport::PeerRole;
 
 Bytes random_bytes(std::size_t size, std::uint64_t seed) {
   Bytes bytes(size);
@@ -28,7 +29,7 @@ Bytes random_bytes(std::size_t size, std::uint64_t seed) {
 
 Frame peer_hello(const Digest& token, protocol::ReplicaId from, protocol::ReplicaId to,
                  std::uint16_t lane = 0) {
-  return {FrameType::peer_hello, to_bytes(PeerHello{token, from, to, lane}), nullptr};
+  return {FrameType::peer_hello, to_bytes(PeerHello{token, from, to, lane, PeerRole::member}), nullptr};
 }
 
 Bytes header(FrameType type, std::uint32_t length) {

@@ -1,0 +1,188 @@
+#pragma once
+// State transfer: a learner (a joiner, an observer) dials a donor and asks for fragments; the donor streams
+// what it has of them, no faster than it was told. Everything here runs on the io thread.
+
+#include <array>
+#include <asio/awaitable.hpp>
+#include <asio/io_context.hpp>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "isthmus/base/aligned.h"
+#include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/protocol/messages.h"
+#include "transport/connection.h"
+#include "transport/peer_mesh.h"
+
+namespace isthmus::outer_sync::transport {
+
+// ---- what is streamed ----
+
+enum class StatePart : std::uint8_t {
+  theta = 0,     ///< global parameters
+  velocity = 1,  ///< of the outer optimizer
+  first_moment = 2,
+  second_moment = 3,  ///< of the inner optimizer
+};
+inline constexpr std::size_t state_parts = 4;
+using StateParts = std::uint8_t;  ///< a set: bit i stands for StatePart i
+[[nodiscard]] constexpr StateParts set_of(StatePart part) {
+  return static_cast<StateParts>(1U << static_cast<unsigned>(part));
+}
+
+using SharedFloats = std::shared_ptr<const AlignedVector<float>>;
+
+/// What a fragment is after a round. Immutable, so that it may be streamed while training goes on.
+struct FragmentSnapshot {
+  FragmentId fragment = 0;
+  protocol::FragmentState at;
+  /// By StatePart: as many values as the fragment has elements, or null for what is not in it.
+  std::array<SharedFloats, state_parts> values;
+  [[nodiscard]] StateParts parts() const;
+};
+
+// ---- on the wire ----
+
+/// learner -> donor: all of these parts, please.
+struct StateRequest {
+  FragmentId fragment = 0;
+  StateParts parts = 0;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(fragment, parts);
+  }
+};
+
+/// donor -> learner: what follows. Then come the parts in their order, each in pieces from its first value to
+/// its last, and StateDone.
+struct StateHead {
+  FragmentId fragment = 0;
+  protocol::FragmentState at;
+  std::uint64_t elements = 0;
+  StateParts parts = 0;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(fragment, at, elements, parts);
+  }
+};
+
+/// In front of a piece's fp32 values.
+struct StateDataHeader {
+  std::uint64_t offset;  ///< of the first of them in the fragment, in elements
+  FragmentId fragment;
+  StatePart part;
+  std::array<std::uint8_t, 3> zero;
+};
+static_assert(sizeof(StateDataHeader) == 16);
+
+struct StateDone {
+  FragmentId fragment = 0;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(fragment);
+  }
+};
+
+/// Bytes of values in one piece, at most.
+inline constexpr std::size_t largest_piece = 256 * 1024;
+/// No frame of a state stream is longer.
+inline constexpr std::size_t state_frame_limit = sizeof(StateDataHeader) + largest_piece;
+
+// ---- donor ----
+
+/// A token bucket that fills at a rate and holds 50 ms of it. Reads no clock. Streams that share one share
+/// its rate.
+class Pacer {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr auto depth = std::chrono::milliseconds(50);
+
+  /// Requires `bytes_per_second` > 0.
+  explicit Pacer(std::uint64_t bytes_per_second);
+  /// Takes so many bytes out of the bucket; returns when they may be sent.
+  [[nodiscard]] Clock::time_point take(std::size_t bytes, Clock::time_point now);
+  /// Bytes of values that a piece should have: `depth` worth, from 4 KiB (so that headers stay below 1 %) to
+  /// `largest_piece`.
+  [[nodiscard]] std::size_t piece() const;
+
+ private:
+  double bytes_per_second_;
+  Clock::time_point next_{};
+};
+
+/// Streams fragments over a connection, of which never more than one piece waits to be written.
+class StateSender {
+ public:
+  StateSender(ConnectionPtr connection, std::shared_ptr<Pacer> pacer);
+  /// Throws Error(network) when the connection has ended, or takes longer over one piece than a learner may.
+  [[nodiscard]] asio::awaitable<void> send(FragmentSnapshot snapshot);
+
+ private:
+  [[nodiscard]] asio::awaitable<void> send_part(const FragmentSnapshot& snapshot, StatePart part);
+  [[nodiscard]] asio::awaitable<void> send_piece(Frame piece);
+
+  ConnectionPtr connection_;
+  std::shared_ptr<Pacer> pacer_;
+};
+
+/// Takes a snapshot with all parts that the request names; an Error that it throws ends the connection.
+using SnapshotSource = std::function<asio::awaitable<FragmentSnapshot>(StateRequest)>;
+
+/// Answers a learner's requests one after the other until its connection ends (asio::system_error) or it
+/// breaks the protocol or asks for nothing during a minute (Error(network)). The layout must outlive it.
+[[nodiscard]] asio::awaitable<void> serve_learner(ConnectionPtr connection, const FragmentLayout& layout,
+                                                  std::shared_ptr<Pacer> pacer, SnapshotSource source);
+
+// ---- learner ----
+
+/// Puts together one fragment from frames that need not be what they should. Every length and place is
+/// checked before it is used; memory is taken for what was asked for and nothing else.
+class StateReceiver {
+ public:
+  StateReceiver(const FragmentLayout& layout, StateRequest request);
+  /// Throws Error(network) saying what is wrong with the frame.
+  void take(const Connection::Received& frame);
+  [[nodiscard]] bool complete() const { return complete_; }
+  /// Requires `complete()`. To be called once.
+  [[nodiscard]] FragmentSnapshot result();
+
+ private:
+  void begin(const StateHead& head);
+  void add(std::span<const std::byte> piece);
+  void end(const StateDone& done);
+  void skip_absent_parts();
+
+  StateRequest request_;
+  std::uint64_t elements_;  ///< of the fragment, as the layout has it
+  protocol::FragmentState at_;
+  std::array<std::shared_ptr<AlignedVector<float>>, state_parts> values_;
+  std::size_t part_ = 0;      ///< that comes next
+  std::uint64_t offset_ = 0;  ///< in it, in elements
+  bool begun_ = false, complete_ = false;
+};
+
+/// How long a learner waits for a donor.
+struct StatePatience {
+  Connection::Clock::duration
+      head;  ///< from the request on: the donor's trainer may be in the middle of a step
+  Connection::Clock::duration frame;  ///< from then on, for every frame
+};
+
+/// Dials the donor as `self` and shows it the token. Throws Error(network) naming the donor when it cannot be
+/// reached, is somebody else or does not answer.
+[[nodiscard]] asio::awaitable<ConnectionPtr> dial_donor(asio::io_context& io, PeerInfo donor,
+                                                        protocol::ReplicaId self, Digest token,
+                                                        LinkOptions link, WireCounters& counters,
+                                                        Trace& trace);
+
+/// Asks for a fragment and waits until it is there. Throws Error(network) when the donor is lost, falls
+/// silent or breaks the protocol; the connection is then closed and another donor may be asked. The layout
+/// must outlive it.
+[[nodiscard]] asio::awaitable<FragmentSnapshot> fetch_fragment(ConnectionPtr donor,
+                                                               const FragmentLayout& layout,
+                                                               StateRequest request, StatePatience patience);
+
+}  // namespace isthmus::outer_sync::transport

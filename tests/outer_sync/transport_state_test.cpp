@@ -1,0 +1,498 @@
+// State streams: what a donor gives is what a learner gets, whatever anybody in between does or claims.
+
+#include <gmock/gmock.h>
+
+#include <asio/co_spawn.hpp>
+#include <asio/executor_work_guard.hpp>
+#include <asio/use_future.hpp>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <future>
+#include <mutex>
+#include <thread>
+
+#include "forwarder.h"
+#include "isthmus/base/random.h"
+#include "network_run.h"
+#include "raw_peer.h"
+#include "transport/listen.h"
+#include "transport/state_stream.h"
+
+namespace isthmus::outer_sync::transport {
+namespace {
+
+using namespace std::chrono_literals;
+using protocol::ReplicaId;
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr ReplicaId donor_id = 11;
+constexpr ReplicaId learner_id = 22;
+constexpr StateParts theta = set_of(StatePart::theta);
+constexpr StateParts all_parts = 15;
+constexpr std::uint64_t fast = 1'000'000'000;  ///< bytes per second
+
+Digest run_token() {
+  Digest token;
+  token.bytes.fill(7);
+  return token;
+}
+
+/// The second fragment does not fit one piece, nor a whole number of them.
+FragmentLayout two_fragments() { return FragmentLayout({{0, 1000}, {1008, 200'003}}, 4096); }
+
+float value(FragmentId fragment, std::size_t part, std::uint64_t element) {
+  return random_unit(fragment, part, element);
+}
+
+FragmentSnapshot snapshot_of(const FragmentLayout& layout, StateRequest request) {
+  FragmentSnapshot snapshot{.fragment = request.fragment, .at = {40 + request.fragment, {}}, .values = {}};
+  snapshot.at.chain.bytes.fill(static_cast<std::uint8_t>(request.fragment + 1));
+  for (std::size_t part = 0; part < state_parts; ++part) {
+    if ((request.parts >> part & 1) == 0) continue;
+    auto values = std::make_shared<AlignedVector<float>>(layout.fragment(request.fragment).size);
+    for (std::size_t i = 0; i < values->size(); ++i) (*values)[i] = value(request.fragment, part, i);
+    snapshot.values[part] = values;
+  }
+  return snapshot;
+}
+
+void expect_equal(const FragmentSnapshot& got, const FragmentSnapshot& given) {
+  EXPECT_EQ(got.fragment, given.fragment);
+  EXPECT_EQ(got.at, given.at);
+  EXPECT_EQ(got.parts(), given.parts());
+  for (std::size_t part = 0; part < state_parts; ++part) {
+    if (given.values[part] == nullptr || got.values[part] == nullptr) continue;
+    EXPECT_EQ(*got.values[part], *given.values[part]) << "part " << part;
+  }
+}
+
+// ---- the pace ----
+
+TEST(Pacer, LetsThroughItsDepthAndThenItsRate) {
+  const auto start = Pacer::Clock::time_point(1h);
+  Pacer pacer(1'000'000);
+  for (int i = 0; i < 5; ++i) EXPECT_LT(pacer.take(10'000, start), start) << "50 ms are in the bucket";
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(pacer.take(10'000, start), start + i * 10ms);
+}
+
+TEST(Pacer, APauseSavesNoMoreThanItsDepth) {
+  const auto start = Pacer::Clock::time_point(1h);
+  Pacer pacer(1'000'000);
+  EXPECT_LE(pacer.take(1'000'000, start), start);
+  const auto later = start + 1min;
+  EXPECT_EQ(pacer.take(50'000, later), later - Pacer::depth);
+  EXPECT_EQ(pacer.take(1, later), later);
+  EXPECT_GT(pacer.take(1, later), later);
+}
+
+TEST(Pacer, PiecesAreWholeValuesAndWorthTheirHeaders) {
+  for (const std::uint64_t rate :
+       {1ULL, 1'000ULL, 100'000ULL, 1'234'567ULL, 5'000'000ULL, 10'000'000'000ULL}) {
+    const auto piece = Pacer(rate).piece();
+    EXPECT_EQ(piece % sizeof(float), 0U);
+    EXPECT_LE(piece, largest_piece);
+    EXPECT_GE(piece, 100 * (sizeof(FrameHeader) + sizeof(StateDataHeader))) << "1 % of overhead or more";
+  }
+  EXPECT_EQ(Pacer(1'000'000).piece(), 50'000U) << "50 ms of it";
+}
+
+// ---- putting together, without a network ----
+
+class Receiver : public testing::Test {
+ protected:
+  static Connection::Received frame(FrameType type, Bytes body) {
+    return {type, {}, {}, std::make_shared<const Bytes>(std::move(body))};
+  }
+  static Connection::Received head(FragmentId fragment, std::uint64_t elements, StateParts parts) {
+    return frame(FrameType::state_head, to_bytes(StateHead{fragment, {5, {}}, elements, parts}));
+  }
+  static Connection::Received data(FragmentId fragment, unsigned part, std::uint64_t offset,
+                                   std::size_t bytes, std::uint8_t zero = 0) {
+    auto body = bytes_of(StateDataHeader{offset, fragment, static_cast<StatePart>(part), {0, zero, 0}});
+    body.resize(body.size() + bytes);
+    return frame(FrameType::state_data, std::move(body));
+  }
+  static Connection::Received done(FragmentId fragment) {
+    return frame(FrameType::state_done, to_bytes(StateDone{fragment}));
+  }
+  /// What is said to the last of these frames; all before must be accepted.
+  std::string refusal(StateRequest request, const std::vector<Connection::Received>& frames) {
+    StateReceiver receiver(layout, request);
+    for (std::size_t i = 0; i < frames.size(); ++i) {
+      try {
+        receiver.take(frames[i]);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::network);
+        EXPECT_EQ(i + 1, frames.size()) << "refused too early: " << error.what();
+        return error.what();
+      }
+    }
+    return receiver.complete() ? "complete" : "not yet complete";
+  }
+  std::string refusal(const std::vector<Connection::Received>& frames) { return refusal({0, theta}, frames); }
+
+  FragmentLayout layout = two_fragments();  ///< fragment 0 has 1,000 elements
+};
+
+TEST_F(Receiver, TakesPartsInTheirOrderAndPiecesInTheirs) {
+  EXPECT_EQ(refusal({head(0, 1000, 1), data(0, 0, 0, 4000), done(0)}), "complete");
+  EXPECT_EQ(refusal({head(0, 1000, 1), data(0, 0, 0, 1600), data(0, 0, 400, 2400), done(0)}), "complete");
+  EXPECT_EQ(refusal({0, 10}, {head(0, 1000, 10), data(0, 1, 0, 4000), data(0, 3, 0, 4000), done(0)}),
+            "complete");
+  EXPECT_EQ(refusal({head(0, 1000, 1), data(0, 0, 0, 4000)}), "not yet complete");
+}
+
+TEST_F(Receiver, RefusesHeadsOfAnythingElse) {
+  EXPECT_THAT(refusal({head(1, 1000, 1)}), HasSubstr("fragment 1; asked for were parts 1 of fragment 0"));
+  EXPECT_THAT(refusal({head(0, 1000, 3)}), HasSubstr("it sent parts 3"));
+  EXPECT_THAT(refusal({head(0, 999, 1)}), HasSubstr("1000 elements here and 999 there"));
+  EXPECT_THAT(refusal({head(0, UINT64_MAX, 1)}), HasSubstr("1000 elements here"));
+  EXPECT_THAT(refusal({head(0, 1000, 1), head(0, 1000, 1)}), HasSubstr("a second head"));
+  EXPECT_THAT(refusal({frame(FrameType::state_head, Bytes(3))}), HasSubstr("ends too early"));
+}
+
+TEST_F(Receiver, RefusesPiecesThatAreNotTheNext) {
+  const auto begun = head(0, 1000, 1);
+  EXPECT_THAT(refusal({data(0, 0, 0, 4000)}), HasSubstr("values without a head"));
+  EXPECT_THAT(refusal({begun, frame(FrameType::state_data, Bytes(15))}), HasSubstr("without its header"));
+  EXPECT_THAT(refusal({begun, data(1, 0, 0, 400)}), HasSubstr("a piece of fragment 1"));
+  EXPECT_THAT(refusal({begun, data(0, 1, 0, 400)}), HasSubstr("expected fragment 0, part 0, element 0"));
+  EXPECT_THAT(refusal({begun, data(0, 255, 0, 400)}), HasSubstr("part 255"));
+  EXPECT_THAT(refusal({begun, data(0, 0, 1, 400)}), HasSubstr("element 1; expected"));
+  EXPECT_THAT(refusal({begun, data(0, 0, 0, 400), data(0, 0, 101, 400)}), HasSubstr("element 100"))
+      << "a gap";
+  EXPECT_THAT(refusal({begun, data(0, 0, 0, 400), data(0, 0, 0, 400)}), HasSubstr("element 100")) << "again";
+  EXPECT_THAT(refusal({begun, data(0, 0, UINT64_MAX, 400)}), HasSubstr("expected"));
+}
+
+TEST_F(Receiver, RefusesPiecesOfNoLegalLength) {
+  const auto begun = head(0, 1000, 1);
+  EXPECT_THAT(refusal({begun, data(0, 0, 0, 0)}), HasSubstr("a piece of 0 bytes"));
+  EXPECT_THAT(refusal({begun, data(0, 0, 0, 4001)}), HasSubstr("a piece of 4001 bytes"));
+  EXPECT_THAT(refusal({begun, data(0, 0, 0, 4004)}), HasSubstr("a piece of 4004 bytes"));
+  EXPECT_THAT(refusal({begun, data(0, 0, 0, 400), data(0, 0, 100, 3604)}), HasSubstr("3604 bytes"));
+  EXPECT_THAT(refusal({begun, data(0, 0, 0, 400, 1)}), HasSubstr("a piece of 400 bytes"))
+      << "bits of no meaning";
+  EXPECT_THAT(refusal({1, theta}, {head(1, 200'003, 1), data(1, 0, 0, largest_piece + 4)}),
+              HasSubstr("262148 bytes"));
+}
+
+TEST_F(Receiver, RefusesAnEndBeforeTheEndAndAnythingAfterIt) {
+  const auto begun = head(0, 1000, 1);
+  EXPECT_THAT(refusal({done(0)}), HasSubstr("before all was there"));
+  EXPECT_THAT(refusal({begun, data(0, 0, 0, 400), done(0)}), HasSubstr("before all was there"));
+  EXPECT_THAT(refusal({0, 3}, {head(0, 1000, 3), data(0, 0, 0, 4000), done(0)}), HasSubstr("before all"));
+  EXPECT_THAT(refusal({begun, data(0, 0, 0, 4000), done(1)}), HasSubstr("it ended fragment 1"));
+  EXPECT_THAT(refusal({begun, data(0, 0, 0, 4000), data(0, 0, 1000, 4)}), HasSubstr("expected"));
+  EXPECT_THAT(refusal({begun, data(0, 0, 0, 4000), done(0), done(0)}), HasSubstr("more than was asked for"));
+  EXPECT_THAT(refusal({begun, frame(FrameType::control, Bytes(4))}), HasSubstr("no place in a state stream"));
+}
+
+// ---- over sockets ----
+
+/// A member that is nothing but a donor, on its own io thread.
+class Donor final : public PeerMesh::Handler {
+ public:
+  explicit Donor(std::uint64_t bytes_per_second = fast)
+      : work_(asio::make_work_guard(io_)),
+        pacer_(std::make_shared<Pacer>(bytes_per_second)),
+        mesh_(io_, bind(), 1, counters, {}, clock_, trace_, *this) {
+    mesh_.begin(donor_id, "donor", run_token(), largest_chunk_frame(4096), buffers_);
+    thread_ = std::thread([this] { io_.run(); });
+  }
+  ~Donor() override { stop(); }
+  void stop() {
+    io_.stop();
+    if (thread_.joinable()) thread_.join();
+  }
+  [[nodiscard]] PeerInfo info() const { return {donor_id, "donor", address_}; }
+  /// Frames that waited for one learner when the next fragment was begun.
+  [[nodiscard]] std::size_t most_queued() const { return most_queued_; }
+  /// What it has said so far.
+  [[nodiscard]] std::string said() {
+    const std::lock_guard lock(mutex_);
+    return said_;
+  }
+
+  WireCounters counters;
+
+ private:
+  asio::ip::tcp::acceptor bind() {
+    auto acceptor = listen_at(io_, "127.0.0.1:0", "listen");
+    address_ = bound_address(acceptor).to_string();
+    return acceptor;
+  }
+  asio::awaitable<void> on_learner(ReplicaId learner, ConnectionPtr connection) override {
+    EXPECT_EQ(learner, learner_id);
+    SnapshotSource source = [this, connection](StateRequest request) {
+      most_queued_ = std::max<std::size_t>(most_queued_, connection->queued());
+      return take_snapshot(request);
+    };
+    return serve_learner(std::move(connection), layout_, pacer_, std::move(source));
+  }
+  asio::awaitable<FragmentSnapshot> take_snapshot(StateRequest request) {
+    co_return snapshot_of(layout_, request);
+  }
+  std::optional<std::string> on_chunk(ReplicaId, Connection::Received) override { return std::nullopt; }
+  void on_ack(ReplicaId, protocol::ViewNumber, const protocol::ChunkKey&) override {}
+  void on_lane_up(ReplicaId, std::size_t) override {}
+  void on_peer_down(ReplicaId) override {}
+  void on_broken_peer(ReplicaId, const std::string&) override {}
+  void on_message(const std::string& text) override {
+    const std::lock_guard lock(mutex_);
+    said_ += text + "\n";
+  }
+
+  const FragmentLayout layout_ = two_fragments();
+  asio::io_context io_;
+  asio::executor_work_guard<asio::io_context::executor_type> work_;
+  std::string address_;
+  Trace trace_;
+  AwakeClock clock_{1h};
+  BufferPool buffers_{4096, 16};
+  std::shared_ptr<Pacer> pacer_;
+  PeerMesh mesh_;
+  std::atomic<std::size_t> most_queued_ = 0;
+  std::mutex mutex_;
+  std::string said_;
+  std::thread thread_;
+};
+
+/// Lives on the test's thread.
+class Learner {
+ public:
+  explicit Learner(LinkOptions link = {}) : link_(link) {}
+
+  void dial(const PeerInfo& donor, const Digest& token = run_token()) {
+    donor_ = finish(dial_donor(io_, donor, learner_id, token, link_, counters_, trace_));
+  }
+  FragmentSnapshot fetch(StateRequest request, StatePatience patience = {1h, 1h}) {
+    return finish(fetch_fragment(donor_, layout, request, patience));
+  }
+  /// What goes wrong; empty when nothing does.
+  template <class Act>
+  std::string problem(Act act) {
+    try {
+      act();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::network);
+      return error.what();
+    }
+    return "";
+  }
+  [[nodiscard]] const ConnectionPtr& connection() const { return donor_; }
+
+  const FragmentLayout layout = two_fragments();
+
+ private:
+  template <class T>
+  T finish(asio::awaitable<T> task) {
+    auto future = asio::co_spawn(io_, std::move(task), asio::use_future);
+    while (future.wait_for(0s) != std::future_status::ready) io_.run_one();
+    return future.get();
+  }
+
+  asio::io_context io_;
+  LinkOptions link_;
+  WireCounters counters_;
+  Trace trace_;
+  ConnectionPtr donor_;
+};
+
+Frame learner_hello(PeerRole role = PeerRole::learner) {
+  return {FrameType::peer_hello, to_bytes(PeerHello{run_token(), learner_id, donor_id, 0, role}), nullptr};
+}
+Frame request_frame(FragmentId fragment, StateParts parts) {
+  return {FrameType::state_request, to_bytes(StateRequest{fragment, parts}), nullptr};
+}
+
+TEST(StateStream, GivesEveryPartOfEveryFragmentToTheBit) {
+  Donor donor;
+  Learner learner;
+  learner.dial(donor.info());
+  for (const StateRequest request :
+       {StateRequest{0, theta}, StateRequest{1, all_parts}, StateRequest{1, 2}, StateRequest{0, 12}}) {
+    expect_equal(learner.fetch(request), snapshot_of(learner.layout, request));
+  }
+}
+
+TEST(StateStream, CountsItsBytesAndAddsLessThanOnePercent) {
+  Donor donor;
+  Learner learner;
+  learner.dial(donor.info());
+  static_cast<void>(learner.fetch({1, all_parts}));
+  learner.connection()->close();
+  donor.stop();
+  const std::uint64_t values = 4 * 200'003 * sizeof(float);
+  EXPECT_EQ(donor.counters.state, values);
+  EXPECT_EQ(donor.counters.payload, 0U) << "what codecs have made is counted apart";
+  EXPECT_LT(donor.counters.total, values + values / 100);
+}
+
+TEST(StateStream, SlowOnesAreInSmallPiecesAndStillWhole) {
+  Donor donor(2'000'000);
+  Learner learner;
+  learner.dial(donor.info());
+  expect_equal(learner.fetch({1, theta}), snapshot_of(learner.layout, {1, theta}));
+  donor.stop();
+  EXPECT_LT(donor.counters.total, donor.counters.state + donor.counters.state / 100);
+}
+
+TEST(StateStream, ALearnerThatDoesNotReadHoldsUpTheStreamAndFillsNoQueue) {
+  constexpr int fragments = 8;  // 25 MB, more than sockets hold
+  Donor donor;
+  RawPeer learner(donor.info().address);
+  learner.say(learner_hello());
+  for (int i = 0; i < fragments; ++i) learner.say(request_frame(1, all_parts));
+  std::this_thread::sleep_for(200ms);  // time to queue what must not be queued
+  int done = 0;
+  while (done < fragments) {
+    const auto frame = learner.hear();
+    ASSERT_TRUE(frame);
+    if (frame->type == FrameType::state_done) ++done;
+  }
+  EXPECT_LE(donor.most_queued(), 1U) << "no more than the end of the fragment before";
+}
+
+TEST(StateStream, SixteenLearnersAreServedAtATime) {
+  Donor donor;
+  std::deque<Learner> learners;
+  for (std::size_t i = 0; i < PeerMesh::most_learners; ++i) learners.emplace_back().dial(donor.info());
+  Learner late;
+  EXPECT_THAT(late.problem([&] { late.dial(donor.info()); }), HasSubstr("no state from donor at "));
+  EXPECT_THAT(donor.said(), HasSubstr("16 others are being given the state"));
+  for (auto& learner : learners) expect_equal(learner.fetch({0, 3}), snapshot_of(learner.layout, {0, 3}));
+  learners.pop_front();  // makes room
+  while (!late.problem([&] { late.dial(donor.info()); }).empty()) {
+  }
+  expect_equal(late.fetch({0, theta}), snapshot_of(late.layout, {0, theta}));
+}
+
+TEST(StateStream, LearnersThatBreakTheProtocolAreDroppedAndOthersServed) {
+  Donor donor;
+  const auto dropped = [&](const Frame& frame) {
+    RawPeer learner(donor.info().address);
+    learner.say(learner_hello());
+    EXPECT_TRUE(learner.hear()) << "a proper hello must be answered";
+    learner.say(frame);
+    return learner.is_dropped();
+  };
+  EXPECT_TRUE(dropped(request_frame(2, theta))) << "there are two fragments";
+  EXPECT_TRUE(dropped(request_frame(UINT32_MAX, theta)));
+  EXPECT_TRUE(dropped(request_frame(0, 0)));
+  EXPECT_TRUE(dropped(request_frame(0, 16)));
+  EXPECT_TRUE(dropped(Frame{FrameType::state_request, Bytes(3), nullptr}));
+  EXPECT_TRUE(dropped(Frame{FrameType::state_request, Bytes(6), nullptr}));
+  EXPECT_TRUE(dropped(Frame{FrameType::chunk, Bytes(sizeof(ChunkHeader)), nullptr})) << "it is no member";
+  EXPECT_TRUE(dropped(control_frame(protocol::Hold{})));
+  RawPeer unknown_role(donor.info().address);
+  unknown_role.say(learner_hello(static_cast<PeerRole>(2)));
+  EXPECT_TRUE(unknown_role.is_dropped());
+  {  // goes away in the middle
+    RawPeer hasty(donor.info().address);
+    hasty.say(learner_hello());
+    hasty.say(request_frame(1, all_parts));
+    EXPECT_TRUE(hasty.hear() && hasty.hear() && hasty.hear());
+  }
+  Learner learner;
+  learner.dial(donor.info());
+  expect_equal(learner.fetch({1, theta}), snapshot_of(learner.layout, {1, theta}));
+}
+
+TEST(StateStream, WithoutTheTokenThereIsNothing) {
+  Donor donor;
+  Learner learner;
+  EXPECT_THAT(learner.problem([&] { learner.dial(donor.info(), Digest()); }),
+              AllOf(HasSubstr("no state from donor at " + donor.info().address), HasSubstr("End of file")));
+  auto somebody_else = donor.info();
+  somebody_else.id = 99;
+  EXPECT_THAT(learner.problem([&] { learner.dial(somebody_else); }), HasSubstr("no state from donor"));
+}
+
+TEST(StateStream, ADonorThatIsNotThereIsNamed) {
+  Learner learner({.hello_limit = 200ms});
+  EXPECT_THAT(learner.problem([&] {
+    learner.dial({1, "eu-1", private_address(90)});
+  }),
+              HasSubstr("no state from eu-1 at " + private_address(90)));
+  RawListener silent;
+  EXPECT_THAT(learner.problem([&] {
+    learner.dial({1, "eu-1", silent.address()});
+  }),
+              HasSubstr("no state from eu-1"));
+}
+
+/// The lost connection is an error to whoever asked; another donor gives the same.
+TEST(StateStream, ADonorThatDiesInTheMiddleIsAnErrorAndAnotherOneIsAsked) {
+  Donor donor;
+  Forwarder forwarder(donor.info().address);
+  forwarder.cut_within(300'000);  // of 800 kB
+  auto unlucky = donor.info();
+  unlucky.address = forwarder.address();
+  Learner learner;
+  EXPECT_THAT(
+      learner.problem([&] {
+        learner.dial(unlucky);
+        static_cast<void>(learner.fetch({1, theta}));
+      }),
+      AllOf(HasSubstr("no fragment 1 from the donor at " + forwarder.address()), HasSubstr("it is lost")));
+  learner.dial(donor.info());
+  expect_equal(learner.fetch({1, theta}), snapshot_of(learner.layout, {1, theta}));
+}
+
+/// A donor that the test plays by hand: lets the learner in and says what it is told to.
+class FalseDonor : public testing::Test {
+ protected:
+  std::string outcome(const std::vector<Frame>& frames, StatePatience patience = {20s, 20s}) {
+    std::promise<std::string> ended;
+    std::thread learning([&] {
+      Learner learner;
+      ended.set_value(learner.problem([&] {
+        learner.dial({donor_id, "donor", listener.address()});
+        static_cast<void>(learner.fetch({0, theta}, patience));
+        ADD_FAILURE() << "got something";
+      }));
+    });
+    RawPeer peer(listener);
+    static_cast<void>(peer.hear());
+    const PeerHello hello{run_token(), donor_id, learner_id, 0, PeerRole::member};
+    peer.say(Frame{FrameType::peer_hello, to_bytes(hello), nullptr});
+    const auto request = peer.hear();
+    EXPECT_TRUE(request && request->type == FrameType::state_request);
+    for (const auto& frame : frames) peer.say(frame);
+    EXPECT_TRUE(peer.is_dropped());
+    learning.join();
+    return ended.get_future().get();
+  }
+  static Frame head() {
+    return {FrameType::state_head, to_bytes(StateHead{0, {5, {}}, 1000, theta}), nullptr};
+  }
+  static Frame data(std::uint64_t offset, std::size_t bytes) {
+    return {FrameType::state_data, bytes_of(StateDataHeader{offset, 0, StatePart::theta, {}}),
+            std::make_shared<const Bytes>(bytes, std::byte{1})};
+  }
+  RawListener listener;
+};
+
+TEST_F(FalseDonor, ThatBreaksTheProtocolIsLeft) {
+  EXPECT_THAT(outcome({head(), data(0, 4004)}), HasSubstr("a piece of 4004 bytes"));
+  EXPECT_THAT(outcome({head(), data(0, 400), data(100, 400), data(0, 400)}), HasSubstr("expected"));
+  EXPECT_THAT(outcome({head(), data(0, largest_piece + 4)}), HasSubstr("at most 262160 can be legal"));
+  EXPECT_THAT(outcome({Frame{FrameType::control, Bytes(9), nullptr}}), HasSubstr("no place"));
+}
+
+TEST_F(FalseDonor, ThatSendsWithoutEndIsLeft) {
+  std::vector<Frame> endless{head()};
+  for (std::uint64_t piece = 0; piece < 100; ++piece) endless.push_back(data(100 * piece, 400));
+  EXPECT_THAT(outcome(endless), HasSubstr("expected fragment 0, part 4"));
+}
+
+TEST_F(FalseDonor, ThatFallsSilentIsLeft) {
+  EXPECT_THAT(outcome({}, {200ms, 20s}), HasSubstr("it is lost"));
+  EXPECT_THAT(outcome({head(), data(0, 400)}, {20s, 200ms}), HasSubstr("it is lost"));
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync::transport
