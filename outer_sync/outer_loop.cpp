@@ -116,15 +116,37 @@ void OuterLoop::after_step(std::uint64_t tokens) {
     return;
   }
   for (auto& count : tokens_) count += tokens;
-  if (frozen_ && !apply_what_is_due()) return count_local_step();
+  // Whoever comes back after an absence goes on where the others are.
+  step_ = std::max(step_, exchange_.agreed_step());
+  if (frozen_ && !keep_up()) return count_local_step();
   ++step_;
-  for (const auto p : schedule_.sends_at(step_)) {
-    const auto round = schedule_.rounds_sent(p, step_);
-    // A replica that came from elsewhere may have the round already: what it did goes out with the next one.
-    if (round > fragments_[p].round) send(p, round);
-  }
-  frozen_ = !apply_what_is_due();
+  frozen_ = !keep_up();
   local_steps_ = 0;
+}
+
+/// Sends and applies what is due at this step, in fragment order; false where a result has not come. Somebody
+/// who was away may have several rounds of a fragment to go through.
+bool OuterLoop::keep_up() {
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) send_if_due(p);
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+    while (is_due(p)) {
+      if (!apply(p, step_rule_, Waiting::stall)) return false;
+      send_if_due(p);
+    }
+  }
+  return true;
+}
+
+/// A fragment's rounds follow one another: the next one leaves when the last one is applied.
+void OuterLoop::send_if_due(FragmentId p) {
+  if (std::ranges::find(in_flight_, p, &InFlight::fragment) != in_flight_.end()) return;
+  const auto next = fragments_[p].round + 1;
+  if (next <= schedule_.rounds_sent(p, step_)) send(p, next);
+}
+
+bool OuterLoop::is_due(FragmentId p) const {
+  const auto flight = std::ranges::find(in_flight_, p, &InFlight::fragment);
+  return flight != in_flight_.end() && flight->sent_step + schedule_.sync_delay() <= step_;
 }
 
 void OuterLoop::end_warmup() {
@@ -133,11 +155,6 @@ void OuterLoop::end_warmup() {
   gradient_residual_ = {};
   exchange_.buffers().trim();
   offer_state();
-}
-
-bool OuterLoop::apply_what_is_due() {
-  const auto due = schedule_.applies_at(step_);
-  return std::ranges::all_of(due, [&](FragmentId p) { return apply(p, step_rule_, Waiting::stall); });
 }
 
 void OuterLoop::count_local_step() {
@@ -153,10 +170,16 @@ void OuterLoop::count_local_step() {
 }
 
 void OuterLoop::finish() {
-  apply_all_in_flight(Waiting::finish);
+  do {
+    apply_all_in_flight(Waiting::finish);
+    for (FragmentId p = 0; !synchronous() && p < layout_.fragment_count(); ++p) send_if_due(p);
+  } while (!in_flight_.empty());
   frozen_ = false;
   if (step_ <= schedule_.warmup_steps() || !final_sync_) return;
-  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) send(p, fragments_[p].round + 1);
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+    const auto last = schedule_.rounds_sent(p, step_) + 1;
+    if (fragments_[p].round < last) send(p, last);  // whoever joined at the very end may have it
+  }
   // Nobody trains on from here: the local parameters become the global ones, whatever is in them.
   for (auto& flight : in_flight_) flight.own.clear();
   auto rule = step_rule_;
@@ -181,7 +204,9 @@ void OuterLoop::send(FragmentId p, protocol::Round round) {
     const auto global = state_->global(fragment);
     gradient_observer_(p, step_, global, state_->local().read(fragment));
   }
-  auto& flight = in_flight_.emplace_back(InFlight{p, round, step_, Trace::Clock::now()});
+  // The last sync has no send point.
+  const auto due_step = round <= schedule_.rounds_sent(p, step_) ? schedule_.send_step(p, round) : step_;
+  auto& flight = in_flight_.emplace_back(InFlight{p, round, due_step, Trace::Clock::now()});
   const auto weight = std::exchange(tokens_[p], 0);
   state_->encode(p,
                  {.codec = codecs_.of(round), .round = round, .carried = carried_, .noise_seed = noise_seed_},
@@ -201,9 +226,7 @@ void OuterLoop::contribute(InFlight& flight, std::uint64_t weight, EncodedChunk 
                     std::to_string(warmup ? step_ + 1 : step_));
   }
   flight.own.push_back(encoded.bytes);
-  // The last sync may come right after a send; what it carries counts all the same.
-  exchange_.contribute(encoded.chunk, flight.round, std::move(encoded.bytes),
-                       std::max<std::uint64_t>(weight, 1));
+  exchange_.contribute(encoded.chunk, flight.round, std::move(encoded.bytes), weight);
 }
 
 /// Whether the fragment's oldest round in flight, if there is one, is applied.
@@ -538,13 +561,12 @@ void OuterLoop::follow(FragmentId p, std::span<const protocol::SharedBytes> resu
 }
 
 void OuterLoop::begin_at(std::uint64_t step) {
-  std::deque<InFlight> in_flight;
   bool fits = step >= schedule_.warmup_steps();
   for (FragmentId p = 0; fits && p < layout_.fragment_count(); ++p) {
     const auto round = fragments_[p].round;
     const auto sent = schedule_.rounds_sent(p, step);
-    fits = round <= sent + 1 && sent <= round + 1;
-    if (sent == round + 1) in_flight.push_back({p, sent, schedule_.send_step(p, sent), Trace::Clock::now()});
+    // One round may be in flight, and one decided whose results are on their way here.
+    fits = round <= sent + 1 && sent <= round + 2;
   }
   if (!fits) {
     std::string rounds;
@@ -553,12 +575,14 @@ void OuterLoop::begin_at(std::uint64_t step) {
                                         std::to_string(step) +
                                         " of this run; a snapshot is too old, or not its");
   }
-  std::ranges::stable_sort(in_flight, {}, &InFlight::sent_step);
   state_->begin_from_global();
   gradient_residual_ = {};
   std::ranges::fill(tokens_, 0);
   step_ = step;
-  in_flight_ = std::move(in_flight);
+  in_flight_.clear();
+  // Rounds that are in flight wait for everybody in the view. What is sent to them is nothing yet, so it
+  // weighs nothing.
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) send_if_due(p);
   frozen_ = is_late();
   local_steps_ = 0;
   offer_state();

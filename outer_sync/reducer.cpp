@@ -52,7 +52,6 @@ protocol::SharedBytes Reducer::reduce(ChunkId chunk, protocol::Round round,
                                       std::span<const std::uint64_t> weights) {
   assert(!contributions.empty() && weights.size() == contributions.size());
   const auto largest = static_cast<float>(std::ranges::max(weights));
-  assert(largest > 0);
   const auto& codec = codecs_.of(round);
   const auto size = layout_.chunk(chunk).size;
   const auto refuse = [&](const std::string& what) {
@@ -63,7 +62,7 @@ protocol::SharedBytes Reducer::reduce(ChunkId chunk, protocol::Round round,
   std::ranges::fill(*sum, 0.0F);
   float divisor = 0;
   for (std::size_t m = 0; m < contributions.size(); ++m) {
-    const float weight = static_cast<float>(weights[m]) / largest;
+    const float weight = largest > 0 ? static_cast<float>(weights[m]) / largest : 1;
     divisor += weight;
     if (!quant::decode_accumulate(codec, *contributions[m], weight, *sum)) {
       refuse("member " + std::to_string(m) + " sent bytes that do not decode");

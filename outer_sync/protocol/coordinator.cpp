@@ -369,6 +369,7 @@ std::size_t Coordinator::unanswered() const {
 
 /// Of everybody that will not be in the view.
 bool Coordinator::leases_are_out() const {
+  if (!options_.leases) return true;
   const auto out = [&](Time end) { return now_ >= end; };
   return std::ranges::all_of(foreign_leases_, out) &&
          std::ranges::all_of(members_, [&](const auto& entry) {

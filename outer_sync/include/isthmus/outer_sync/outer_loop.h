@@ -82,8 +82,8 @@ class OuterLoop {
   /// not of its chunks and Error(divergence) for such that do not decode.
   void follow(FragmentId fragment, std::span<const protocol::SharedBytes> results);
   /// Begins to train where others are: local parameters become the global ones, residuals are forgotten, and
-  /// the clock stands at `step`. Rounds that were sent by then, and are not in the global parameters yet, are
-  /// in flight without a contribution from here. Throws Error(network) when step and rounds cannot be of one
+  /// the clock stands at `step`. To rounds that were sent by then, and are not in the global parameters yet,
+  /// this replica contributes nothing, with weight 0. Throws Error(network) when step and rounds cannot be of one
   /// run.
   void begin_at(std::uint64_t step);
 
@@ -115,7 +115,7 @@ class OuterLoop {
   struct InFlight {
     FragmentId fragment;
     protocol::Round round;
-    std::uint64_t sent_step;
+    std::uint64_t sent_step;  ///< by the schedule: its result is due `sync_delay` steps later
     Trace::Clock::time_point sent;
     /// What this replica has handed in, in chunk order, until it is known to be in the result; nothing where
     /// it had joined later.
@@ -126,7 +126,9 @@ class OuterLoop {
 
   void send(FragmentId p, protocol::Round round);
   [[nodiscard]] bool apply(FragmentId p, const quant::OuterStep& rule, Waiting why);
-  [[nodiscard]] bool apply_what_is_due();
+  [[nodiscard]] bool keep_up();
+  void send_if_due(FragmentId p);
+  [[nodiscard]] bool is_due(FragmentId p) const;
   void count_local_step();
   [[nodiscard]] bool fetch(InFlight& flight, Waiting why);
   void put_back(const InFlight& flight, float alpha);

@@ -30,7 +30,7 @@ class Reducer {
 
   /// The encoded weighted mean, sum w_i x_i / sum w_i with w_i = weight_i / the largest weight: equal weights
   /// are 1, and their mean the plain one, bit for bit. `weights` (tokens behind each contribution) are as
-  /// many as contributions, not all zero. Throws Error(divergence) naming the chunk and, by index, the member
+  /// many as contributions; if all are 0 they count as equal. Throws Error(divergence) naming the chunk and, by index, the member
   /// whose bytes do not decode.
   [[nodiscard]] protocol::SharedBytes reduce(ChunkId chunk, protocol::Round round,
                                              std::span<const protocol::SharedBytes> contributions,
@@ -85,7 +85,7 @@ class Displaced : public std::runtime_error {
 class RoundExchange {
  public:
   virtual ~RoundExchange() = default;
-  /// Hands in one encoded chunk; returns at once. `weight`: tokens behind it, at least 1.
+  /// Hands in one encoded chunk; returns at once. `weight`: tokens behind it; 0 for what is nothing yet.
   virtual void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes,
                           std::uint64_t weight) = 0;
   /// Blocks until the round's results are here. Nothing when rounds do not commit at present: train on, and
