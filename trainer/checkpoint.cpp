@@ -1,17 +1,14 @@
 #include "isthmus/trainer/checkpoint.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <system_error>
 #include <utility>
 
 #include "isthmus/base/error.h"
+#include "isthmus/base/file.h"
 
 namespace isthmus::trainer {
 namespace {
@@ -19,49 +16,6 @@ namespace {
 constexpr std::array magic = {'I', 'S', 'T', 'H', 'C', 'K', 'P', 'T'};
 constexpr std::uint32_t most_sections = 64;
 constexpr std::size_t longest_name = 255;
-
-/// An open file or folder that is closed whatever happens; every fault is an Error(data) that names the path.
-class Descriptor {
- public:
-  Descriptor(const std::filesystem::path& path, int flags)
-      : path_(path), number_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {
-    if (number_ < 0) fail("open");
-  }
-  ~Descriptor() { ::close(number_); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-
-  void write(std::span<const std::byte> bytes) const {
-    while (!bytes.empty()) {
-      const auto written = ::write(number_, bytes.data(), bytes.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail("write");
-      bytes = bytes.subspan(static_cast<std::size_t>(written));
-    }
-  }
-  /// False if the file ends before `bytes` is full.
-  [[nodiscard]] bool read(std::span<std::byte> bytes) const {
-    while (!bytes.empty()) {
-      const auto got = ::read(number_, bytes.data(), bytes.size());
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) fail("read");
-      if (got == 0) return false;
-      bytes = bytes.subspan(static_cast<std::size_t>(got));
-    }
-    return true;
-  }
-  void sync() const {
-    if (::fsync(number_) != 0) fail("sync");
-  }
-
- private:
-  [[noreturn]] void fail(const char* what) const {
-    throw Error(ErrorKind::data, "cannot " + std::string(what) + " " + path_.string() + ": " +
-                                     std::generic_category().message(errno));
-  }
-  std::filesystem::path path_;
-  int number_;
-};
 
 struct SectionEntry {
   std::string name;
@@ -94,16 +48,13 @@ Bytes to_bytes(const Header& header) {
 /// Reads a file from its start and never asks for more bytes than it has.
 class FileReader {
  public:
-  explicit FileReader(const std::filesystem::path& file) : file_(file), descriptor_(file, O_RDONLY) {
-    std::error_code error;
-    left_ = std::filesystem::file_size(file, error);
-    if (error) refuse("it has no size: " + error.message());
-  }
+  explicit FileReader(const std::filesystem::path& file)
+      : file_(file), open_(file, File::Mode::read), left_(open_.size()) {}
   [[noreturn]] void refuse(const std::string& reason) const {
     throw Error(ErrorKind::data, "checkpoint " + file_.string() + " cannot be used: " + reason);
   }
   void take(std::span<std::byte> out, const std::string& what) {
-    if (out.size() > left_ || !descriptor_.read(out)) refuse("it ends inside " + what);
+    if (out.size() > left_ || !open_.read(out)) refuse("it ends inside " + what);
     left_ -= out.size();
   }
   template <class T>
@@ -117,8 +68,8 @@ class FileReader {
 
  private:
   std::filesystem::path file_;
-  Descriptor descriptor_;
-  std::uint64_t left_ = 0;
+  File open_;
+  std::uint64_t left_;
 };
 
 SectionEntry read_entry(FileReader& in, Hasher& hasher) {
@@ -175,26 +126,14 @@ Header header_of(const Digest& model, std::uint64_t step, std::span<const Sectio
   return header;
 }
 
-/// The folder's entry for the new name is data of the folder, which has its own sync.
-void sync_folder(const std::filesystem::path& folder) { Descriptor(folder, O_RDONLY | O_DIRECTORY).sync(); }
-
 }  // namespace
 
 void write_checkpoint(const std::filesystem::path& file, const Digest& model, std::uint64_t step,
                       std::span<const SectionView> sections) {
-  const auto folder = file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
-  auto temporary = file;
-  temporary += ".partial";
-  {
-    const Descriptor out(temporary, O_WRONLY | O_CREAT | O_TRUNC);
+  replace_file(file, [&](const File& out) {
     out.write(to_bytes(header_of(model, step, sections)));
     for (const auto& section : sections) out.write(section.bytes);
-    out.sync();
-  }
-  std::error_code error;
-  std::filesystem::rename(temporary, file, error);
-  if (error) throw Error(ErrorKind::data, "cannot rename " + temporary.string() + ": " + error.message());
-  sync_folder(folder);
+  });
 }
 
 const Bytes& Checkpoint::section(const std::string& name) const {

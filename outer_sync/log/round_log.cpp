@@ -93,7 +93,7 @@ RoundLog::RoundLog(fs::path folder, const LogHeader& header, std::uint64_t budge
 
   std::uint64_t elements = 0;
   for (const auto& fragment : header_.fragments) elements += fragment.size;
-  auto files = fragment_files(folder_, header_);
+  const auto files = fragment_files(folder_, header_);
   for (FragmentId p = 0; p < fragments_.size(); ++p) {
     auto& fragment = fragments_[p];
     fragment.snapshot_size = record_size(header_, p, RecordKind::snapshot);
@@ -102,7 +102,7 @@ RoundLog::RoundLog(fs::path folder, const LogHeader& header, std::uint64_t budge
     const auto part = static_cast<double>(header_.fragments[p].size) / static_cast<double>(elements);
     fragment.share = 2 * fragment.snapshot_size + fragment.round_size +
                      static_cast<std::uint64_t>(part * static_cast<double>(budget - least));
-    take_over(p, std::move(files[p]), now[p]);
+    take_over(p, files[p], now[p]);
   }
   writer_ = std::make_unique<LogWriter>(seed_);
 }
@@ -111,7 +111,8 @@ RoundLog::~RoundLog() = default;
 
 /// Goes on with the newest file that holds the run's state; the others tell of rounds that are not this
 /// run's, or that a snapshot stands for.
-void RoundLog::take_over(FragmentId p, std::vector<fs::path> files, const protocol::FragmentState& now) {
+void RoundLog::take_over(FragmentId p, const std::vector<fs::path>& files,
+                         const protocol::FragmentState& now) {
   auto& fragment = fragments_[p];
   for (const auto& file : files) {
     const auto end = fragment.file.empty() ? find(file, header_, p, now) : std::nullopt;
@@ -135,8 +136,8 @@ bool RoundLog::wants_snapshot(FragmentId p) const {
          fragment.used + fragment.round_size + fragment.snapshot_size > fragment.share;
 }
 
-void RoundLog::snapshot(FragmentId p, const protocol::FragmentState& state, SharedValues theta,
-                        SharedValues velocity) {
+void RoundLog::snapshot(FragmentId p, const protocol::FragmentState& state, const SharedValues& theta,
+                        const SharedValues& velocity) {
   auto& fragment = fragments_.at(p);
   assert(theta->size() == header_.fragments[p].size && velocity->size() == header_.fragments[p].size);
   assert(state.round >= header_.warmup_rounds);

@@ -40,6 +40,30 @@ TEST(RoundLog, NeverExceedsItsBudgetAndKeepsEnough) {
   }
 }
 
+TEST(RoundLog, UsesItsBudgetToTheLastRound) {
+  auto header = header_of();
+  header.fragments.resize(1);
+  header.tensors.resize(1);
+  const auto round_size = 56 + 12 + header.result_size(0) + 32;
+  for (std::uint64_t more = 0; more < 4; ++more) {
+    const TemporaryFolder folder;
+    MockRun run(header);
+    const auto budget = RoundLog::least_budget(header) + more * round_size;
+    RoundLog log(folder.path(), header, budget, run.states);
+    for (int snapshots = 0; snapshots < 3; ++snapshots) {
+      ASSERT_TRUE(log.wants_snapshot(0));
+      run.snapshot(0, log);
+      for (std::uint64_t i = 0; i <= more; ++i) {
+        ASSERT_FALSE(log.wants_snapshot(0)) << "after " << i << " rounds there is room for " << more + 1;
+        run.advance(0);
+        log.append(0, run.states[0], run.rule, run.results);
+      }
+    }
+    log.flush();
+    run.expect_in(folder.path());
+  }
+}
+
 TEST(RoundLog, RefusesABudgetThatCannotHoldASnapshotBesideTheLast) {
   const auto header = header_of();
   const TemporaryFolder folder;

@@ -52,8 +52,8 @@ class RoundLog {
   /// round would leave no room for a snapshot.
   [[nodiscard]] bool wants_snapshot(FragmentId fragment) const;
   /// The fragment's global parameters and outer momentum after round `state.round`.
-  void snapshot(FragmentId fragment, const protocol::FragmentState& state, SharedValues theta,
-                SharedValues velocity);
+  void snapshot(FragmentId fragment, const protocol::FragmentState& state, const SharedValues& theta,
+                const SharedValues& velocity);
   /// The results of round `state.round`, in chunk order, as they were applied by `rule` (its alpha is of no
   /// account); `state.chain` is the chain hash after it. Rounds of a fragment come one after the other, the
   /// first one after the snapshot.
@@ -73,7 +73,7 @@ class RoundLog {
     std::uint64_t snapshot_size = 0, round_size = 0;
     protocol::Round round = 0;  ///< last one in the file
   };
-  void take_over(FragmentId fragment, std::vector<std::filesystem::path> files,
+  void take_over(FragmentId fragment, const std::vector<std::filesystem::path>& files,
                  const protocol::FragmentState& now);
 
   std::filesystem::path folder_;
