@@ -8,7 +8,9 @@
 #include <fstream>
 #include <optional>
 
+#include "isthmus/base/archive.h"
 #include "isthmus/base/error.h"
+#include "isthmus/base/file.h"
 #include "isthmus/base/metrics.h"
 #include "isthmus/base/progress.h"
 #include "isthmus/outer_sync/transport/coordinator_node.h"
@@ -35,12 +37,44 @@ struct Totals {
   Clock::time_point at = Clock::now();
 };
 
+std::filesystem::path state_file(const Experiment& experiment) {
+  return experiment.folder() / "coordinator.state";
+}
+
+/// What the coordinator before this one has announced last; nothing where there was none.
+std::optional<outer_sync::protocol::LastView> recall(const Experiment& experiment) {
+  const auto path = state_file(experiment);
+  if (!std::filesystem::exists(path)) return std::nullopt;
+  const File file(path, File::Mode::read);
+  Digest digest;
+  const auto size = file.size();
+  constexpr std::uint64_t most = 1 << 20;
+  if (size >= digest.bytes.size() && size <= most) {
+    Bytes bytes(size - digest.bytes.size());
+    if (file.read(std::as_writable_bytes(std::span(digest.bytes))) && file.read(bytes) &&
+        hash_of(bytes) == digest)
+      return from_bytes<outer_sync::protocol::LastView>(bytes);
+  }
+  throw Error(ErrorKind::data, path.string() +
+                                   " is damaged; start the coordinator with --recover, which forms the run from "
+                                   "its members");
+}
+
 class Display final : public outer_sync::CoordinatorObserver {
  public:
   explicit Display(const Experiment& experiment)
       : experiment_(experiment),
         progress_(stdout, isatty(STDOUT_FILENO) == 1),
         metrics_(experiment.folder() / "metrics.jsonl") {}
+
+  void store(const outer_sync::protocol::LastView& view) override {
+    const auto bytes = to_bytes(view);
+    const auto digest = hash_of(bytes);
+    replace_file(state_file(experiment_), [&](const File& file) {
+      file.write(std::as_bytes(std::span(digest.bytes)));
+      file.write(bytes);
+    });
+  }
 
   void message(const std::string& text) override { progress_.message(text); }
 
@@ -63,8 +97,17 @@ class Display final : public outer_sync::CoordinatorObserver {
       state.tokens_per_second += beat.tokens_per_second;
       now.bytes += static_cast<double>(beat.bytes_sent);
     }
+    if (const auto view = std::pair(coordinator.view(), coordinator.participating()); view != shown_) {
+      shown_ = view;
+      metrics_.write({{"view", view.first}, {"live", members.size()}, {"participating", view.second}});
+    }
     now.steps = static_cast<double>(slowest);
-    if (slowest == 0) return;
+    if (members.empty() || slowest == 0) return;
+    if (coordinator.participating() < members.size() ||
+        members.size() != static_cast<std::size_t>(experiment_.replicas)) {
+      state.note = fmt::format("{}/{} live, {} participate", members.size(), experiment_.replicas,
+                               coordinator.participating());
+    }
     state.step = slowest;
     state.steps = static_cast<std::uint64_t>(experiment_.run.steps);
     rate(now, state);
@@ -106,8 +149,16 @@ class Display final : public outer_sync::CoordinatorObserver {
   Metrics metrics_;
   std::map<std::uint64_t, double> evaluations_;
   std::optional<Totals> first_, recent_;
+  std::pair<std::uint64_t, std::size_t> shown_;  ///< view, members that participate
   double wire_ = 0;
 };
+
+/// Higher than any view number that was given before, whoever gave it: views are formed less often than a
+/// million times in a second.
+std::uint64_t first_view_number() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count()) << 20U;
+}
 
 void announce_port(int fd, std::uint16_t port) {
   if (fd < 0) return;
@@ -121,8 +172,9 @@ void announce_port(int fd, std::uint16_t port) {
 void write_summary(Experiment& experiment, const Coordinator& coordinator, const Display& display,
                    double wall_seconds) {
   RunReport report{.members = {}, .evaluations = display.evaluations(), .wall_seconds = wall_seconds};
-  for (const auto& [name, member] : coordinator.members())
-    report.members.push_back(member_report(member.result.summary));
+  for (const auto& [name, member] : coordinator.members()) {
+    if (member.done) report.members.push_back(member_report(member.result.summary));
+  }
   // A run that had gone further before it was resumed has recalled evaluations of steps that are yet to come.
   auto& evaluations = report.evaluations;
   evaluations.erase(evaluations.upper_bound(report.members.front().last_step), evaluations.end());
@@ -140,31 +192,42 @@ void write_summary(Experiment& experiment, const Coordinator& coordinator, const
 int run_coordinator(CoordinatorRequest request) {
   auto& experiment = request.experiment;
   std::filesystem::create_directories(experiment.folder());
-  if (!request.resume) {
+  // Of a run that is going on without its coordinator: this one takes it up.
+  const auto last = request.recover ? std::nullopt : recall(experiment);
+  const bool goes_on = last || request.recover;
+  if (!request.resume && !goes_on) {
     for (const auto* file : {"metrics.jsonl", "summary.json"}) make_room(experiment.folder() / file);
   }
   std::atomic<bool> interrupted = false;
   Display display(experiment);
-  if (request.resume) display.recall_evaluations();
-  outer_sync::CoordinatorNode node(experiment.network,
-                                   {.run = experiment.run.name,
-                                    .replicas = static_cast<std::size_t>(experiment.replicas),
-                                    .config = config::shared_items(experiment),
-                                    .token = {},
-                                    .join_timeout = {},
-                                    .detect_timeout = {}},
-                                   display);
-  const SignalThread signals([&](int count) {
+  if (request.resume || goes_on) display.recall_evaluations();
+  const auto rule = closing_rule(experiment);
+  outer_sync::protocol::CoordinatorOptions options;
+  options.run = experiment.run.name;
+  options.replicas = static_cast<std::size_t>(experiment.replicas);
+  options.config = config::shared_items(experiment);
+  options.least = std::max(rule.least, rule.quorum);
+  options.leases = rule.quorum > 0;
+  options.elastic = !experiment.outer.data_parallel();
+  options.warmup_rounds = static_cast<std::uint64_t>(experiment.outer.warmup_steps);
+  options.last = last;
+  if (request.recover) options.recover = first_view_number();
+  outer_sync::CoordinatorNode node(experiment.network, std::move(options), display);
+  const SignalThread signals([&](int, int count) {
     if (count > 1) _exit(130);
     interrupted = true;
     node.request_stop("asked to by a signal");
   });
   announce_port(request.announce_fd, node.port());
-  display.message(fmt::format("coordinator of '{}' listens at port {}, waiting for {} replicas",
-                              experiment.run.name, node.port(), experiment.replicas));
+  display.message(fmt::format("coordinator of '{}' listens at port {}, waiting for {}", experiment.run.name,
+                              node.port(),
+                              goes_on ? "the members of the run"
+                                      : fmt::format("{} replicas", experiment.replicas)));
   const auto begin = Clock::now();
   const auto ended = node.run();
   display.finish();
+  // The run is over: a later one of this name begins at its first view.
+  remove_file(state_file(experiment));
   if (ended.how == Ended::How::finished) {
     write_summary(experiment, node.coordinator(), display, seconds_since(begin));
     return interrupted ? 130 : 0;

@@ -65,6 +65,11 @@ void check_name(const std::string& what, const std::string& name) {
   }
 }
 
+outer_sync::protocol::ClosingRule closing_rule(const Experiment& experiment) {
+  const auto half = static_cast<std::size_t>((experiment.replicas + 1) / 2);
+  return {.least = half, .quorum = 0, .grace = {}};
+}
+
 Experiment load_experiment(const std::filesystem::path& file, const std::vector<std::string>& assignments) {
   auto source = config::Source::from_file(file);
   for (const auto& assignment : assignments) source.set(assignment);

@@ -8,6 +8,7 @@
 #include "isthmus/base/config.h"
 #include "isthmus/data/config.h"
 #include "isthmus/outer_sync/config.h"
+#include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/trainer/config.h"
 
 namespace isthmus::app {
@@ -47,6 +48,9 @@ struct Experiment {
 /// in what follows from other keys and refuses what cannot work. Throws Error(config).
 [[nodiscard]] Experiment load_experiment(const std::filesystem::path& file,
                                          const std::vector<std::string>& assignments);
+
+/// When an owner may close a chunk, and with how many members a view may be formed.
+[[nodiscard]] outer_sync::protocol::ClosingRule closing_rule(const Experiment& experiment);
 
 /// Throws Error(config) naming `what` unless the name can be a folder's: letters, digits, '.', '_' and '-'.
 void check_name(const std::string& what, const std::string& name);

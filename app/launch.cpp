@@ -74,7 +74,7 @@ class Launch {
   int run() {
     prepare_folder();
     std::atomic<int> interrupts = 0;
-    const SignalThread signals([&](int count) { interrupts = count; });
+    const SignalThread signals([&](int, int count) { interrupts = count; });
     start();
     const int status = watch(interrupts);
     if (request_.resume && metrics_size() == metrics_before_) restore_config();

@@ -22,7 +22,7 @@ using namespace isthmus::app;
 struct Flags {
   std::string config, coordinator, name, listen, advertise, log, out;
   std::vector<std::string> set;
-  bool resume = false, quiet = false;
+  bool resume = false, recover = false, quiet = false;
   int announce_fd = -1;
   std::optional<std::uint64_t> until;
 };
@@ -68,6 +68,8 @@ void add_coordinator(CLI::App& app, Flags& flags, std::function<int()>& act) {
   verb->add_option("--config", flags.config, "experiment in YAML")->required();
   verb->add_option("--listen", flags.coordinator, "ADDRESS:PORT, in place of network.coordinator");
   verb->add_flag("--resume", flags.resume, "the workers resume");
+  verb->add_flag("--recover", flags.recover,
+                 "take up a run that is going on, from its members alone: this disk's memory of it is lost");
   verb->add_option("--announce-fd", flags.announce_fd, "descriptor that gets the port, for launchers")
       ->group("");
   add_set(*verb, flags);
@@ -75,7 +77,8 @@ void add_coordinator(CLI::App& app, Flags& flags, std::function<int()>& act) {
   verb->callback([&] {
     act = [&flags] {
       return run_coordinator(
-          {.experiment = load(flags), .announce_fd = flags.announce_fd, .resume = flags.resume});
+          {.experiment = load(flags), .announce_fd = flags.announce_fd, .resume = flags.resume,
+           .recover = flags.recover});
     };
   });
 }

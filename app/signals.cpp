@@ -9,7 +9,7 @@ namespace {
 constexpr int wake_signal = SIGUSR1;  // ends the waiting thread
 }
 
-SignalThread::SignalThread(std::function<void(int)> on_signal) {
+SignalThread::SignalThread(std::function<void(int, int)> on_signal) {
   sigset_t wanted;
   sigemptyset(&wanted);
   for (const int signal : {SIGINT, SIGTERM, wake_signal}) sigaddset(&wanted, signal);
@@ -20,7 +20,7 @@ SignalThread::SignalThread(std::function<void(int)> on_signal) {
       int signal = 0;
       sigwait(&wanted, &signal);
       if (signal == wake_signal) return;
-      on_signal(++count);
+      on_signal(signal, ++count);
     }
   });
 }

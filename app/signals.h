@@ -10,8 +10,8 @@ namespace isthmus::app {
 /// end.
 class SignalThread {
  public:
-  /// `on_signal(count)` runs on the waiting thread for the first, second, ... SIGINT or SIGTERM.
-  explicit SignalThread(std::function<void(int count)> on_signal);
+  /// `on_signal(signal, count)` runs on the waiting thread for the first, second, ... SIGINT or SIGTERM.
+  explicit SignalThread(std::function<void(int signal, int count)> on_signal);
   ~SignalThread();
   SignalThread(const SignalThread&) = delete;
   SignalThread& operator=(const SignalThread&) = delete;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <chrono>
 #include <mutex>
 #include <optional>
@@ -61,19 +62,21 @@ struct Hardware {
   }
 };
 
-/// What a signal does to a worker. In the run it asks all to stop at a step that they share; before it there
-/// is nothing to agree on; and a worker that is ending must get to say why.
+/// What a signal does to a worker. In the run Ctrl-C asks all to stop at a step that they share, and SIGTERM
+/// takes this one out of the run; before it there is nothing to agree on; and a worker that is ending must get
+/// to say why.
 class Stopper {
  public:
   void in_run(outer_sync::MemberNode& node) { set(Phase::in_run, &node); }
   void ending() { set(Phase::ending, nullptr); }
-  [[nodiscard]] bool signalled() const { return signalled_; }
+  [[nodiscard]] bool interrupted() const { return interrupted_; }
+  [[nodiscard]] bool leaving() const { return leaving_; }
 
-  void on_signal(int count) {
+  void on_signal(int signal, int count) {
     const std::lock_guard lock(mutex_);
-    signalled_ = true;
-    if (count > 1 || phase_ == Phase::joining) _exit(130);
-    if (node_ != nullptr) node_->request_stop("asked to by a signal");
+    if (count > 1 || phase_ == Phase::joining) _exit(128 + signal);
+    (signal == SIGTERM ? leaving_ : interrupted_) = true;
+    if (node_ != nullptr && interrupted_) node_->request_stop("asked to by a signal");
   }
 
  private:
@@ -87,7 +90,7 @@ class Stopper {
   std::mutex mutex_;
   Phase phase_ = Phase::joining;
   outer_sync::MemberNode* node_ = nullptr;
-  std::atomic<bool> signalled_ = false;
+  std::atomic<bool> interrupted_ = false, leaving_ = false;
 };
 
 /// The replica's own folder. One that holds checkpoints is of another run, unless that is resumed.
@@ -126,8 +129,8 @@ class Worker {
         inference_(table_, hardware_.device, hardware_.precision, config_.data.seq_len),
         heldout_(corpus_, config_.data.seq_len, config_.run.eval_sequences, config_.inner.batch,
                  *hardware_.memory),
-        node_(config_.network, table_.layout(), outer_sync::codec_plan(config_.outer, seed()), trace_,
-              config_.outer.lossless_stage()),
+        node_(config_.network, table_.layout(), outer_sync::codec_plan(config_.outer, seed()),
+              closing_rule(config_), trace_, config_.outer.lossless_stage()),
         outer_(config_.outer, table_.layout(), replica_, node_, trace_, noise_seed(seed(), request_.name)) {
     for (const auto& note : corpus_.notes()) say(note);
     if (config_.run.record_outer_gradients > 0) {
@@ -143,7 +146,7 @@ class Worker {
     try {
       join();
       train();
-      return report();
+      return left_ ? leave() : report();
     } catch (const std::exception& error) {
       stopper_.ending();
       if (joined_) node_.leave(error.what());
@@ -157,16 +160,33 @@ class Worker {
   // ---- joining ----
 
   void join() {
+    using How = outer_sync::Admission::How;
     say(table_.description());
-    const auto resume_step = node_.join(hello());
+    const auto admission = node_.join(hello());
     joined_ = true;
-    if (resume_step > 0) restore(resume_step);
-    view_ = node_.activate(outer_.fragments(), outer_.global_hash());
+    if (admission.how == How::joins) {
+      take_state();
+    } else {
+      if (admission.how == How::resumes) restore(admission.step);
+      node_.activate(outer_.fragments(), outer_.global_hash());
+    }
     stopper_.in_run(node_);
     first_step_ = outer_.step();
-    say(fmt::format("member {} of {}, {}, {} threads", node_.self() + 1, view_.members.size(),
+    data_steps_ = std::max(data_steps_, first_step_);
+    const auto members = node_.view().members.size();
+    say(fmt::format("member {} of {}, {}, {} threads", node_.self() + 1, members,
                     to_string(hardware_.precision), config_.trainer.threads));
-    if (config_.outer.data_parallel() && view_.members.size() > 1) join_gloo();
+    if (config_.outer.data_parallel() && members > 1) join_gloo();
+  }
+
+  /// The state of the run from its members. The inner optimizer begins anew, under a rising learning rate.
+  void take_state() {
+    const auto begin = Clock::now();
+    node_.catch_up(outer_);
+    replica_.forget_moments();
+    joined_at_ = data_steps_;
+    say(fmt::format("takes part from step {}, {:.1f} s after it was let in", outer_.step(), seconds_since(begin)));
+    metrics_.write({{"event", "joined"}, {"step", outer_.step()}, {"seconds", seconds_since(begin)}});
   }
 
   outer_sync::protocol::Hello hello() {
@@ -193,19 +213,23 @@ class Worker {
                                        .store_port = store.port,
                                        .listen_host = own_host,
                                        .rank = node_.self(),
-                                       .world = static_cast<int>(view_.members.size())});
+                                       .world = static_cast<int>(node_.view().members.size())});
   }
 
   // ---- training ----
 
   void train() {
+    // A share of the data stays with its replica, whoever else comes and goes; more replicas than the run was
+    // planned for read it in another order.
+    const auto slot = node_.view().members.at(node_.self()).slot;
+    const auto shares = config_.replicas;
     data::Loader loader(corpus_,
                         {.seq_len = config_.data.seq_len,
                          .batch = config_.inner.batch,
-                         .replica = node_.self(),
-                         .replicas = static_cast<std::int64_t>(view_.members.size()),
-                         .seed = static_cast<std::uint64_t>(config_.run.seed),
-                         .first_step = first_step_,
+                         .replica = slot % shares,
+                         .replicas = shares,
+                         .seed = seed() + static_cast<std::uint64_t>(slot / shares),
+                         .first_step = data_steps_,
                          .prefetch = config_.data.prefetch},
                         *hardware_.memory, trace_);
     const auto steps = static_cast<std::uint64_t>(config_.run.steps);
@@ -214,33 +238,67 @@ class Worker {
                           : steps;
     if (config_.run.trace_steps == 0) trace_.close();
     if (first_step_ == 0) evaluate(0);
-    for (auto step = first_step_ + 1; step <= last && node_.may_begin(step); ++step) {
-      train_step(step, loader);
-      if (step < last && due(config_.run.eval_every, step)) evaluate(step);
-      if (step < last && due(config_.run.checkpoint_every, step)) save();
-      if (step - first_step_ == static_cast<std::uint64_t>(config_.run.trace_steps)) trace_.close();
+    for (bool done = false; !done;) {
+      try {
+        train_to(last, loader);
+        stopped_ = outer_.step() < steps;
+        if (!stopped_ && !left_ && outer_.step() > first_step_) finish();
+        done = true;
+      } catch (const outer_sync::Displaced& why) {
+        say(why.what());
+        take_state();
+      }
     }
     data_wait_seconds_ = loader.waited_seconds();
-    stopped_ = outer_.step() < steps;
-    const bool trained = outer_.step() > first_step_;
-    if (!stopped_ && trained) {  // a run that was resumed at its end has had its last rounds
-      const auto begin = Clock::now();
-      outer_.finish();
-      train_seconds_ += seconds_since(begin);
-    }
-    if (trained) save();
+    if (left_) return;
+    if (outer_.step() > first_step_) save();
     evaluate(outer_.step());
+  }
+
+  void train_to(std::uint64_t last, data::Loader& loader) {
+    while (outer_.step() < last && !may_leave() && node_.may_begin(outer_.step() + 1)) {
+      const auto before = outer_.step();
+      train_step(loader);
+      const auto step = outer_.step();
+      if (step - first_step_ == static_cast<std::uint64_t>(config_.run.trace_steps)) trace_.close();
+      if (step == before || step >= last) continue;
+      if (due(config_.run.eval_every, step)) evaluate(step);
+      if (due(config_.run.checkpoint_every, step)) save();
+    }
+  }
+
+  /// Rounds of an interrupted run are not the last ones; nor are those of one that was resumed at its end.
+  void finish() {
+    const auto begin = Clock::now();
+    outer_.finish();
+    train_seconds_ += seconds_since(begin);
+  }
+
+  /// Whoever is asked to leave does so when nothing of it is under way, and soon in any case.
+  bool may_leave() {
+    if (!stopper_.leaving()) return false;
+    if (!leave_by_) leave_by_ = outer_.step() + static_cast<std::uint64_t>(config_.outer.sync_every);
+    left_ = outer_.quiet() || outer_.step() >= *leave_by_ || outer_.frozen();
+    return left_;
+  }
+
+  int leave() {
+    node_.leave("asked to by a signal");
+    say(fmt::format("left the run at step {}", outer_.step()));
+    return 128 + SIGTERM;
   }
 
   static bool due(std::int64_t every, std::uint64_t step) {
     return every > 0 && step % static_cast<std::uint64_t>(every) == 0;
   }
 
-  void train_step(std::uint64_t step, data::Loader& loader) {
+  /// Rates and evaluations go by the agreed step, which stands still while rounds do not commit.
+  void train_step(data::Loader& loader) {
     const auto begin = Clock::now();
+    const auto step = outer_.step() + 1;
     const auto& batch = loader.next();
-    const auto lr =
-        trainer::learning_rate(config_.inner, step, static_cast<std::uint64_t>(config_.run.steps));
+    const auto lr = join_ramp() * trainer::learning_rate(config_.inner, step,
+                                                         static_cast<std::uint64_t>(config_.run.steps));
     double norm = 0;
     float loss = 0;
     {
@@ -258,10 +316,18 @@ class Worker {
       compute_seconds_ += seconds_since(compute);
     }
     outer_.after_step(tokens);
+    ++data_steps_;
     tokens_ += tokens;
     const auto took = seconds_since(begin);
     train_seconds_ += took;
     record(step, loss, lr, norm, took, tokens);
+  }
+
+  /// Moments that begin at zero are wild for a while.
+  double join_ramp() const {
+    constexpr std::uint64_t steps = 20;
+    if (!joined_at_ || data_steps_ - *joined_at_ >= steps) return 1;
+    return static_cast<double>(data_steps_ - *joined_at_ + 1) / steps;
   }
 
   void average_gradients(std::uint64_t tokens) {
@@ -279,8 +345,11 @@ class Worker {
   void record(std::uint64_t step, double loss, double lr, double norm, double took, std::uint64_t tokens) {
     const double utilization = compute_seconds_ / train_seconds_;
     const double rate = static_cast<double>(tokens) / took;
-    node_.report({step, loss, rate, utilization, gloo_ ? gloo_->sent_bytes() : 0});
-    metrics_.write({{"step", step},
+    node_.report({outer_.step(), loss, rate, utilization, gloo_ ? gloo_->sent_bytes() : 0});
+    const auto who = node_.participation();
+    metrics_.write({{"step", outer_.step()},
+                    {"data_step", data_steps_},
+                    {"committing", !outer_.frozen()},
                     {"loss", loss},
                     {"lr", lr},
                     {"grad_norm", norm},
@@ -289,19 +358,22 @@ class Worker {
                     {"utilization", utilization},
                     {"stall_seconds", outer_.stats().stall_seconds},
                     {"rounds", outer_.stats().rounds},
-                    {"live", view_.members.size()},
-                    {"participating", view_.members.size()},
+                    {"live", who.live},
+                    {"participating", who.participating},
+                    {"contributed", who.contributed},
+                    {"left_out", outer_.stats().left_out},
+                    {"uncommitted_steps", outer_.stats().uncommitted_steps},
                     {"bytes_sent", wire().total}});
     if (progress_) {
       ProgressState state;
-      state.step = step;
+      state.step = outer_.step();
       state.steps = static_cast<std::uint64_t>(config_.run.steps);
       state.loss = loss;
       state.tokens_per_second = rate;
       state.utilization = utilization;
       state.eta_seconds =
           train_seconds_ / static_cast<double>(step - first_step_) * static_cast<double>(state.steps - step);
-      state.note = request_.name;
+      state.note = outer_.frozen() ? "NOT COMMITTING" : request_.name;
       progress_->update(state);
     }
   }
@@ -314,7 +386,8 @@ class Worker {
     evaluated_ = step;
     const Trace::Scope scope(trace_, Trace::Row::train, "evaluate");
     inference_.load(outer_.global_parameters());
-    const auto sum = trainer::evaluate(inference_, heldout_.batches(), node_.self(), view_.members.size());
+    const auto sum =
+        trainer::evaluate(inference_, heldout_.batches(), node_.self(), node_.view().members.size());
     node_.report_evaluation(step, sum.nats, sum.tokens);
     metrics_.write({{"step", step}, {"eval_nats", sum.nats}, {"eval_tokens", sum.tokens}});
   }
@@ -348,7 +421,9 @@ class Worker {
     const auto outer = outer_.save();
     if (!outer) return say("no checkpoint: rounds do not commit at present");
     const auto yaml = config::to_yaml(config_);
+    const auto position = to_bytes(data_steps_);
     const std::vector<trainer::SectionView> sections = {{"outer", *outer},
+                                                        {"data_position", position},
                                                         {"config", std::as_bytes(std::span(yaml))}};
     trainer::save_replica(trainer::checkpoint_file(checkpoints(), outer_.step(), 0), replica_, sections);
   }
@@ -356,6 +431,7 @@ class Worker {
   void restore(std::uint64_t step) {
     const auto checkpoint = trainer::load_replica(trainer::checkpoint_file(checkpoints(), step, 0), replica_);
     outer_.restore(checkpoint.section("outer"));
+    data_steps_ = from_bytes<std::uint64_t>(checkpoint.section("data_position"));
     say(fmt::format("resumed from {}", checkpoint.file.string()));
   }
 
@@ -422,10 +498,13 @@ class Worker {
   outer_sync::MemberNode node_;
   outer_sync::OuterLoop outer_;
   std::optional<trainer::GlooAllReduce> gloo_;
-  outer_sync::protocol::View view_;
 
   std::uint64_t first_step_ = 0;
   std::uint64_t tokens_ = 0;
+  std::uint64_t data_steps_ = 0;           ///< batches of this replica's share of the data that were used
+  std::optional<std::uint64_t> joined_at_;  ///< data step
+  std::optional<std::uint64_t> leave_by_;   ///< agreed step
+  bool left_ = false;
   std::optional<std::uint64_t> evaluated_;  ///< newest step
   bool joined_ = false, stopped_ = false;
   double train_seconds_ = 0, compute_seconds_ = 0, data_wait_seconds_ = 0, gloo_seconds_ = 0;
@@ -437,9 +516,9 @@ int run_worker(WorkerRequest request) {
   check_name("--name", request.name);
   Stopper stopper;
   // Before any other thread, so that all of them leave the signals to this one.
-  const SignalThread signals([&](int count) { stopper.on_signal(count); });
+  const SignalThread signals([&](int signal, int count) { stopper.on_signal(signal, count); });
   const auto status = Worker(std::move(request), stopper).run();
-  return stopper.signalled() ? 130 : status;
+  return status == 0 && stopper.interrupted() ? 130 : status;
 }
 
 }  // namespace isthmus::app

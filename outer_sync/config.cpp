@@ -107,7 +107,7 @@ void EmulateConfig::serialize(config::Archive& ar) {
 
 void NetworkConfig::serialize(config::Archive& ar) {
   ar({"coordinator", &coordinator, Scope::per_site,
-      "HOST:PORT of the coordinator; port 0 lets `launch` choose"});
+      "HOST:PORT of the coordinator, or several with commas between; port 0 lets `launch` choose"});
   ar({"listen", &listen, Scope::per_site,
       "ADDRESS:PORT this worker accepts peers at; port 0 for any free one"});
   ar({"advertise", &advertise, Scope::per_site, "HOST:PORT that peers dial; empty for the listen address"});
@@ -117,6 +117,9 @@ void NetworkConfig::serialize(config::Archive& ar) {
       3600});
   ar({"join_timeout", &join_timeout, Scope::per_site, "how long to wait for all replicas at the start", 0.2,
       86400});
+  ar({"join_rate", &join_rate, Scope::per_site,
+      "bytes per second of state that a member gives to all who join, so that rounds keep their time", 4096,
+      1e12});
   ar.section("emulate", emulate);
 }
 

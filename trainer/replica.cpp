@@ -134,6 +134,14 @@ ReplicaState Replica::state() const {
           .second_moment = copy(s.buffers.second_moment)};
 }
 
+void Replica::forget_moments() {
+  auto& s = *impl_;
+  s.buffers.first_moment.zero_();
+  s.buffers.second_moment.zero_();
+  s.steps = 0;
+  s.bias = BiasCorrection(s.options.inner, 0);
+}
+
 void Replica::restore(const ReplicaState& state) {
   auto& s = *impl_;
   s.put(s.buffers.parameters, state.parameters);

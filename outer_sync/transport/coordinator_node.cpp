@@ -39,7 +39,7 @@ Digest random_token() {
 }
 
 CoordinatorOptions complete(CoordinatorOptions options, const NetworkConfig& network) {
-  options.token = random_token();
+  if (!options.last) options.token = random_token();
   options.join_timeout = to_time(network.join_timeout);
   options.detect_timeout = to_time(network.detect_timeout) + to_time(network.emulate.rtt);
   return options;
@@ -148,7 +148,9 @@ class CoordinatorNode::Impl {
       } else if (auto* close = std::get_if<CloseConnection>(&action)) {
         if (const auto at = connections_.find(close->connection); at != connections_.end())
           at->second->close_when_sent();
-      } else if (auto* say = std::get_if<Say>(&action)) {
+      } else if (auto* store = std::get_if<Store>(&action)) {
+      observer_.store(store->view);
+    } else if (auto* say = std::get_if<Say>(&action)) {
         observer_.message(say->text);
       } else if (auto* evaluated = std::get_if<Evaluated>(&action)) {
         observer_.evaluated(evaluated->step, evaluated->loss);

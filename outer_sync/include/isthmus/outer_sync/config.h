@@ -62,6 +62,7 @@ struct NetworkConfig {
   config::Duration heartbeat{1.0};
   config::Duration detect_timeout{5.0};
   config::Duration join_timeout{120.0};
+  std::int64_t join_rate = 25'000'000;
   EmulateConfig emulate;
   void serialize(config::Archive& ar);
   /// Throws Error(config) for a detect_timeout that is too short for the heartbeat.

@@ -67,6 +67,8 @@ class OuterLoop {
   void after_step(std::uint64_t tokens);
   /// The agreed step stands still: the last step was a local one.
   [[nodiscard]] bool frozen() const { return frozen_; }
+  /// Nothing of this replica's is under way.
+  [[nodiscard]] bool quiet() const { return in_flight_.empty(); }
   /// After the last step: applies what is in flight and, with `outer.final_sync`, one more round of every
   /// fragment. Waits for as long as it takes.
   void finish();

@@ -70,6 +70,8 @@ class Replica : public outer_sync::LocalParameters {
   [[nodiscard]] std::span<const float> parameters() { return read({0, table().buffer_size()}); }
   [[nodiscard]] ReplicaState state() const;
   void restore(const ReplicaState& state);
+  /// The inner optimizer begins anew: zero moments, zero steps.
+  void forget_moments();
 
   [[nodiscard]] const ParameterTable& table() const;
 

@@ -25,6 +25,10 @@ struct LastView {
   ViewNumber number = 0;
   std::vector<MemberInfo> members;
   Digest token;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(number, members, token);
+  }
 };
 
 struct CoordinatorOptions {

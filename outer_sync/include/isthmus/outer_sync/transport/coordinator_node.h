@@ -17,12 +17,15 @@ class CoordinatorObserver {
   virtual void message(const std::string& text) = 0;
   virtual void members_changed(const protocol::Coordinator& coordinator) = 0;
   virtual void evaluated(std::uint64_t step, double loss) = 0;
+  /// Returns when it is on disk: the next coordinator of this run begins with it. An Error that it throws
+  /// ends this one.
+  virtual void store(const protocol::LastView& view) = 0;
 };
 
 class CoordinatorNode {
  public:
-  /// Binds `network.coordinator`; Error(config) naming the address when it is in use. The options' token is
-  /// made here.
+  /// Binds `network.coordinator`; Error(config) naming the address when it is in use. A run's token is made
+  /// here, unless the options bring the last view.
   CoordinatorNode(const NetworkConfig& network, protocol::CoordinatorOptions options,
                   CoordinatorObserver& observer);
   ~CoordinatorNode();
