@@ -21,6 +21,7 @@
 #include "isthmus/trainer/checkpoint.h"
 #include "isthmus/trainer/evaluate.h"
 #include "isthmus/trainer/gloo.h"
+#include "isthmus/trainer/outer_state.h"
 #include "isthmus/trainer/replica.h"
 #include "isthmus/trainer/sample.h"
 #include "isthmus/trainer/schedule.h"
@@ -128,7 +129,9 @@ class Worker {
                  *hardware_.memory),
         node_(config_.network, table_.layout(), outer_sync::codec_plan(config_.outer, seed()), trace_,
               config_.outer.lossless_stage()),
-        outer_(config_.outer, table_.layout(), replica_, node_, trace_, noise_seed(seed(), request_.name)) {
+        outer_(config_.outer, table_.layout(),
+               trainer::make_outer_state(replica_, outer_sync::codec_plan(config_.outer)), node_, trace_,
+               noise_seed(seed(), request_.name)) {
     for (const auto& note : corpus_.notes()) say(note);
     if (config_.run.record_outer_gradients > 0) {
       outer_.observe_gradients(OuterGradientRecorder(
