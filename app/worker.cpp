@@ -133,6 +133,7 @@ class Worker {
                trainer::make_outer_state(replica_, outer_sync::codec_plan(config_.outer)), node_, trace_,
                noise_seed(seed(), request_.name)) {
     for (const auto& note : corpus_.notes()) say(note);
+    for (const auto& note : config_.outer.notes()) say(note);
     if (config_.run.record_outer_gradients > 0) {
       outer_.observe_gradients(OuterGradientRecorder(
           folder_ / "outer_gradients", static_cast<std::uint64_t>(config_.run.record_outer_gradients)));
