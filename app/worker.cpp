@@ -22,6 +22,7 @@
 #include "isthmus/trainer/checkpoint.h"
 #include "isthmus/trainer/evaluate.h"
 #include "isthmus/trainer/gloo.h"
+#include "isthmus/trainer/outer_state.h"
 #include "isthmus/trainer/replica.h"
 #include "isthmus/trainer/sample.h"
 #include "isthmus/trainer/schedule.h"
@@ -131,8 +132,11 @@ class Worker {
                  *hardware_.memory),
         node_(config_.network, table_.layout(), outer_sync::codec_plan(config_.outer, seed()),
               closing_rule(config_), trace_, config_.outer.lossless_stage()),
-        outer_(config_.outer, table_.layout(), replica_, node_, trace_, noise_seed(seed(), request_.name)) {
+        outer_(config_.outer, table_.layout(),
+               trainer::make_outer_state(replica_, outer_sync::codec_plan(config_.outer)), node_, trace_,
+               noise_seed(seed(), request_.name)) {
     for (const auto& note : corpus_.notes()) say(note);
+    for (const auto& note : config_.outer.notes()) say(note);
     if (config_.run.record_outer_gradients > 0) {
       outer_.observe_gradients(OuterGradientRecorder(
           folder_ / "outer_gradients", static_cast<std::uint64_t>(config_.run.record_outer_gradients)));
@@ -276,8 +280,9 @@ class Worker {
 
   /// Whoever is asked to leave does so when nothing of it is under way, and soon in any case.
   bool may_leave() {
+    constexpr std::uint64_t most_steps_to_leave = 100;
     if (!stopper_.leaving()) return false;
-    if (!leave_by_) leave_by_ = outer_.step() + static_cast<std::uint64_t>(config_.outer.sync_every);
+    if (!leave_by_) leave_by_ = outer_.step() + most_steps_to_leave;
     left_ = outer_.quiet() || outer_.step() >= *leave_by_ || outer_.frozen();
     return left_;
   }

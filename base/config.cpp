@@ -20,9 +20,11 @@ std::string type_words(const std::int64_t*) { return "integer"; }
 std::string type_words(const double*) { return "number"; }
 std::string type_words(const std::string*) { return "text"; }
 std::string type_words(const Duration*) { return "duration like 400ms, 5s, 2min or 1h"; }
+std::string type_words(const Size*) { return "size in bytes like 64MB or 20GB"; }
+std::string type_words(const Stepped*) { return "integer"; }
 std::string type_words(const std::vector<std::int64_t>*) { return "list of integers like [1, 2]"; }
 
-std::string expected_words(const Key& key) {
+std::string range_words(const Key& key) {
   auto words = std::visit([](const auto* value) { return type_words(value); }, key.value);
   if (!key.choices.empty()) {
     return "one of " + joined(key.choices, [](std::string_view choice) { return std::string(choice); });
@@ -30,15 +32,24 @@ std::string expected_words(const Key& key) {
   if (key.min == -unbounded && key.max == unbounded) return words;
   const bool is_list = std::holds_alternative<std::vector<std::int64_t>*>(key.value);
   const bool is_duration = std::holds_alternative<Duration*>(key.value);
+  const bool is_size = std::holds_alternative<Size*>(key.value);
   const auto bound = [&](double value) {
     if (is_duration) return text_of(Duration{value});
+    if (is_size) return text_of(Size{static_cast<std::int64_t>(value)});
     return std::abs(value) < 1e15 && value == std::floor(value) ? fmt::format("{:.0f}", value + 0.0)
                                                                 : shortest(value);
   };
-  words += is_list ? ", each" : is_duration ? "," : "";
+  words += is_list ? ", each" : is_duration || is_size ? "," : "";
   if (key.max == unbounded) return fmt::format("{} >= {}", words, bound(key.min));
   if (key.min == -unbounded) return fmt::format("{} <= {}", words, bound(key.max));
   return fmt::format("{} from {} to {}", words, bound(key.min), bound(key.max));
+}
+
+std::string expected_words(const Key& key) {
+  auto words = range_words(key);
+  if (std::holds_alternative<Stepped*>(key.value))
+    words += ", or several from a step on like {0: 5, 200: 20}";
+  return words;
 }
 
 // Why digits alone were refused, where the range does not say it.
@@ -46,13 +57,16 @@ std::string_view digits_hint(const Key& key, const Source::Entry& entry) {
   if (entry.values.empty()) return "";
   const auto& text = entry.values.front();
   const bool digits = text.size() > 1 && text.find_first_not_of("0123456789") == text.npos;
-  if (!digits || !std::holds_alternative<std::int64_t*>(key.value)) return "";
+  const bool is_integer =
+      std::holds_alternative<std::int64_t*>(key.value) || std::holds_alternative<Stepped*>(key.value);
+  if (!digits || !is_integer) return "";
   return text.front() == '0' ? " without leading zeros" : text.size() > 18 ? " that fits in 64 bits" : "";
 }
 
 std::string with_article(const std::string& words) {
   if (words.starts_with("integer")) return "an " + words;
-  if (words.starts_with("number") || words.starts_with("duration") || words.starts_with("list")) {
+  if (words.starts_with("number") || words.starts_with("duration") || words.starts_with("size") ||
+      words.starts_with("list")) {
     return "a " + words;
   }
   return words;
@@ -63,6 +77,7 @@ bool allowed(const Key&, bool) { return true; }
 bool allowed(const Key& key, std::int64_t value) { return in_range(key, static_cast<double>(value)); }
 bool allowed(const Key& key, double value) { return in_range(key, value); }
 bool allowed(const Key& key, Duration value) { return in_range(key, value.seconds); }
+bool allowed(const Key& key, Size value) { return in_range(key, static_cast<double>(value.bytes)); }
 bool allowed(const Key& key, const std::string& value) {
   return key.choices.empty() || std::find(key.choices.begin(), key.choices.end(), value) != key.choices.end();
 }
@@ -70,7 +85,8 @@ bool allowed(const Key& key, const std::string& value) {
 template <class T>
 bool fill(const Key& key, const Source::Entry& entry, T& out) {
   T value{};
-  if (entry.is_list || !parse(entry.values.at(0), value) || !allowed(key, value)) return false;
+  if (entry.is_list || entry.by_step || !parse(entry.values.at(0), value) || !allowed(key, value))
+    return false;
   out = value;
   return true;
 }
@@ -82,8 +98,34 @@ bool fill(const Key& key, const Source::Entry& entry, std::vector<std::int64_t>&
   if (entry.is_list) out = std::move(list);
   return entry.is_list;
 }
+bool fill(const Key& key, const Source::Entry& entry, Stepped& out) {
+  Stepped stepped;
+  if (!entry.by_step) {
+    if (!fill(key, entry, stepped.parts.front().value)) return false;
+    out = std::move(stepped);
+    return true;
+  }
+  stepped.parts.clear();
+  for (std::size_t i = 0; i + 1 < entry.values.size(); i += 2) {
+    Stepped::Part part;
+    if (!parse(entry.values[i], part.after) || !parse(entry.values[i + 1], part.value)) return false;
+    const bool ascends = stepped.parts.empty() ? part.after == 0 : part.after > stepped.parts.back().after;
+    if (!ascends || !allowed(key, part.value)) return false;
+    stepped.parts.push_back(part);
+  }
+  out = std::move(stepped);
+  return true;
+}
 
 std::string shown_entry(const Source::Entry& entry) {
+  if (entry.by_step) {
+    std::string text = "{";
+    for (std::size_t i = 0; i + 1 < entry.values.size(); i += 2) {
+      if (text.size() > 80) return text + ", ...}";
+      text += (text.size() > 1 ? ", " : "") + shown(entry.values[i]) + ": " + shown(entry.values[i + 1]);
+    }
+    return text + "}";
+  }
   if (!entry.is_list) return shown(entry.values.at(0));
   std::string text = "[";
   for (const auto& value : entry.values) {

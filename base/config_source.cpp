@@ -111,9 +111,16 @@ class Flattener {
   }
 
   void value(const YAML::Node& node, const std::string& key, const std::string& place, int depth = 0) {
-    if (node.IsMap() && node.size() > 0) return map(node, key + ".", depth + 1);
-    Source::Entry entry{key, {}, node.IsSequence(), place, {}};
-    if (node.IsSequence()) {
+    const bool by_step = is_by_step(node);
+    if (node.IsMap() && node.size() > 0 && !by_step) return map(node, key + ".", depth + 1);
+    Source::Entry entry{key, {}, node.IsSequence(), by_step, place, {}};
+    if (by_step) {
+      for (const auto& pair : node) {
+        count(2, 0, place);
+        entry.values.push_back(scalar(pair.first, key, place));
+        entry.values.push_back(scalar(pair.second, key, place));
+      }
+    } else if (node.IsSequence()) {
       for (const auto& item : node) {
         count(1, 0, place);
         entry.values.push_back(scalar(item, key, place));
@@ -128,6 +135,15 @@ class Flattener {
   std::vector<Source::Entry> entries;
 
  private:
+  // No section has a number for a key.
+  static bool is_by_step(const YAML::Node& node) {
+    if (!node.IsMap() || node.size() == 0) return false;
+    return std::all_of(node.begin(), node.end(), [](const auto& pair) {
+      return pair.first.IsScalar() && !pair.first.Scalar().empty() &&
+             pair.first.Scalar().find_first_not_of("0123456789") == std::string::npos;
+    });
+  }
+
   std::string scalar(const YAML::Node& node, const std::string& key, const std::string& place) {
     if (node.IsMap() && node.size() == 0) {
       fail(fmt::format("{}: {} is an empty map; leave it out or give it keys", place, shown(key)));

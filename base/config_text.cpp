@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <system_error>
 
@@ -52,6 +53,13 @@ struct Unit {
   double seconds;
 };
 constexpr std::array<Unit, 4> units = {{{"h", 3600}, {"min", 60}, {"s", 1}, {"ms", 0.001}}};
+
+struct SizeUnit {
+  std::string_view name;
+  std::int64_t bytes;
+};
+constexpr std::array<SizeUnit, 4> size_units = {
+    {{"TB", 1'000'000'000'000}, {"GB", 1'000'000'000}, {"MB", 1'000'000}, {"kB", 1'000}}};
 
 // Milliseconds are divided, not multiplied by 0.001: 400ms is then the double nearest to 0.4.
 double in_seconds(double number, const Unit& unit) {
@@ -109,6 +117,20 @@ std::string text_of(Duration value) {
   return shortest(value.seconds) + "s";
 }
 
+std::string text_of(Size value) {
+  for (const auto& unit : size_units) {
+    if (value.bytes != 0 && value.bytes % unit.bytes == 0)
+      return std::to_string(value.bytes / unit.bytes).append(unit.name);
+  }
+  return std::to_string(value.bytes);
+}
+std::string text_of(const Stepped& value) {
+  if (value.parts.size() == 1) return std::to_string(value.parts.front().value);
+  return fmt::format("{{{}}}", joined(value.parts, [](const Stepped::Part& part) {
+                       return fmt::format("{}: {}", part.after, part.value);
+                     }));
+}
+
 bool parse(std::string_view text, bool& value) {
   value = text == "true";
   return value || text == "false";
@@ -141,6 +163,18 @@ bool parse(std::string_view text, Duration& value) {
   if (unit == units.end() || !parse(text.substr(0, split + 1), number) || number < 0) return false;
   value.seconds = in_seconds(number, *unit);
   return std::isfinite(value.seconds);
+}
+
+bool parse(std::string_view text, Size& value) {
+  const auto digits = text.substr(0, text.find_first_not_of("0123456789"));
+  const auto name = text.substr(digits.size());
+  const auto* unit =
+      std::find_if(size_units.begin(), size_units.end(), [&](const SizeUnit& u) { return u.name == name; });
+  if (!parse(digits, value.bytes) || (unit == size_units.end() && !name.empty())) return false;
+  const auto scale = name.empty() ? 1 : unit->bytes;
+  if (value.bytes > std::numeric_limits<std::int64_t>::max() / scale) return false;
+  value.bytes *= scale;
+  return true;
 }
 
 }  // namespace isthmus::config

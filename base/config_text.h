@@ -38,6 +38,8 @@ std::string joined(const Items& items, const ToText& to_text) {
 [[nodiscard]] std::string text_of(const std::string& value);
 [[nodiscard]] std::string text_of(const std::vector<std::int64_t>& value);
 [[nodiscard]] std::string text_of(Duration value);
+[[nodiscard]] std::string text_of(Size value);
+[[nodiscard]] std::string text_of(const Stepped& value);
 
 /// False, with `value` unspecified, for anything but the whole text of one value.
 [[nodiscard]] bool parse(std::string_view text, bool& value);
@@ -45,5 +47,6 @@ std::string joined(const Items& items, const ToText& to_text) {
 [[nodiscard]] bool parse(std::string_view text, double& value);
 [[nodiscard]] bool parse(std::string_view text, std::string& value);
 [[nodiscard]] bool parse(std::string_view text, Duration& value);
+[[nodiscard]] bool parse(std::string_view text, Size& value);
 
 }  // namespace isthmus::config

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "isthmus/base/error.h"
+#include "isthmus/outer_sync/methods/sparse.h"
 
 namespace isthmus::outer_sync {
 
@@ -14,7 +15,11 @@ const std::vector<std::string_view> scales(std::begin(quant::scale_names), std::
 const std::vector<std::string_view> roundings = {"nearest", "stochastic"};
 const std::vector<std::string_view> lossless_stages(std::begin(quant::lossless_names),
                                                     std::end(quant::lossless_names));
-const std::vector<std::string_view> methods = {"streaming_diloco", "diloco", "local_sgd", "data_parallel"};
+const std::vector<std::string_view> method_names = {"streaming_diloco", "diloco", "local_sgd", "sparse",
+                                                    "data_parallel"};
+const std::vector<std::string_view> topologies = {"auto", "mesh", "weighted", "hub"};
+const std::vector<std::string_view> paces = {"steps", "time"};
+const std::vector<std::string_view> rejections = {"off", "norm"};
 }  // namespace
 
 void OuterOptimizerConfig::serialize(config::Archive& ar) {
@@ -25,7 +30,7 @@ void OuterOptimizerConfig::serialize(config::Archive& ar) {
 
 void OuterConfig::serialize(config::Archive& ar) {
   ar({"method", &method, Scope::agreed, "how replicas are kept together", -config::unbounded,
-      config::unbounded, methods});
+      config::unbounded, method_names});
   ar({"num_fragments", &num_fragments, Scope::agreed, "fragments P that are synchronised in turn", 1, 1e9});
   ar({"sync_every", &sync_every, Scope::live, "inner steps H between two syncs of one fragment", 1, 1e9});
   ar({"sync_delay", &sync_delay, Scope::agreed,
@@ -58,6 +63,22 @@ void OuterConfig::serialize(config::Archive& ar) {
   ar({"final_sync", &final_sync, Scope::agreed, "one more round of every fragment after the last step"});
   ar({"max_local_rounds", &max_local_rounds, Scope::live,
       "times H steps that a replica trains on alone while rounds do not commit", 0, 1e9});
+  ar({"min_replicas", &min_replicas, Scope::agreed,
+      "replicas without which no round commits; 0 half of the configured ones", 0, 1024});
+  ar({"quorum", &quorum, Scope::agreed,
+      "contributions after which a round closes, and late ones wait for the next; 0 all of them", 0, 1024});
+  ar({"grace", &grace, Scope::agreed, "how long a round waits for late ones once the quorum is there", 0,
+      3600});
+  ar({"topology", &topology, Scope::agreed, "who reduces: all alike, by their uplinks, or one for all",
+      -config::unbounded, config::unbounded, topologies});
+  ar({"pace", &pace, Scope::agreed,
+      "a round is so many steps for everyone, or as many as each makes in its time", -config::unbounded,
+      config::unbounded, paces});
+  ar({"reject", &reject, Scope::agreed, "contributions that are left out for what is in them",
+      -config::unbounded, config::unbounded, rejections});
+  ar({"log", &log, Scope::per_site,
+      "folder that all results are written to, to be replayed; empty for none"});
+  ar({"log_budget", &log_budget, Scope::per_site, "most that the log may take", 1e6, 1e18});
   ar.section("optimizer", optimizer);
 }
 
@@ -69,6 +90,7 @@ void OuterConfig::resolve() {
   }
   if (method == "diloco") num_fragments = 1;
   if (method == "local_sgd") optimizer = {.lr = 1, .momentum = 0, .nesterov = false};
+  if (method == "sparse") methods::make_sparse(*this);
   if (const auto problem = quant::problem_of(codec_spec()); !problem.empty())
     refuse("outer.codec_block is " + std::to_string(codec_block) + ": " + problem);
   for (const auto& spec : {codec_spec(), warmup_codec_spec()}) {
@@ -77,12 +99,54 @@ void OuterConfig::resolve() {
     refuse("outer.chunk_elements is " + std::to_string(chunk_elements) + "; expected a multiple of " +
            std::to_string(unit) + ", so that no block of " + std::string(to_string(spec.kind)) + " is cut");
   }
-  if (!data_parallel() && sync_delay >= sync_every) {
+  for (const auto& part : sync_every.parts) {
+    if (data_parallel() || sync_delay < part.value) continue;
     refuse("outer.sync_delay is " + std::to_string(sync_delay) + " and outer.sync_every is " +
-           std::to_string(sync_every) +
+           std::to_string(part.value) +
            "; expected sync_delay < sync_every: a fragment's result must be applied before the fragment is "
            "sent again");
   }
+}
+
+void OuterConfig::check_replicas(std::int64_t replicas) const {
+  const auto refuse = [&](const char* key, std::int64_t value, const std::string& expected) {
+    throw Error(ErrorKind::config, std::string("outer.") + key + " is " + std::to_string(value) +
+                                       " and replicas is " + std::to_string(replicas) + "; expected " +
+                                       expected);
+  };
+  if (min_replicas > replicas) refuse("min_replicas", min_replicas, "min_replicas <= replicas");
+  if (quorum > replicas) refuse("quorum", quorum, "quorum <= replicas");
+  if (quorum > 0 && quorum < min_replicas) {
+    refuse("quorum", quorum, "quorum >= outer.min_replicas, which is " + std::to_string(min_replicas));
+  }
+}
+
+std::vector<SyncPhase> OuterConfig::sync_phases() const {
+  std::vector<SyncPhase> phases;
+  for (const auto& part : sync_every.parts)
+    phases.push_back({static_cast<std::uint64_t>(part.after), static_cast<std::uint64_t>(part.value)});
+  return phases;
+}
+
+std::vector<std::string> OuterConfig::notes() const {
+  std::vector<std::string> out;
+  if (data_parallel()) return out;
+  for (const auto& part : sync_every.parts) {
+    const auto every = std::to_string(part.value);
+    if (part.value < num_fragments) {
+      out.push_back("outer.sync_every is " + every + " and there are " + std::to_string(num_fragments) +
+                    " fragments: several are sent in one step");
+    } else if (part.value % num_fragments != 0) {
+      out.push_back("outer.sync_every is " + every + ", no multiple of the " + std::to_string(num_fragments) +
+                    " fragments: they are sent at uneven distances");
+    }
+  }
+  if (merge_alpha == 1) out.push_back("outer.merge_alpha is 1: local parameters never hear of the others");
+  const auto bits = quant::bits_per_element(codec_spec());
+  if (bits < 3 && !error_feedback) {
+    out.push_back("outer.codec is " + codec + " without outer.error_feedback: what it loses is lost");
+  }
+  return out;
 }
 
 quant::CodecSpec OuterConfig::codec_spec() const {

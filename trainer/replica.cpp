@@ -112,6 +112,7 @@ double Replica::inner_step(double lr) {
 
 std::uint64_t Replica::steps() const { return impl_->steps; }
 const ParameterTable& Replica::table() const { return impl_->table; }
+Device Replica::device() const { return impl_->options.device; }
 
 std::span<const float> Replica::read(Range range) { return impl_->on_host(impl_->buffers.parameters, range); }
 std::span<float> Replica::modify(Range range) { return impl_->on_host(impl_->buffers.parameters, range); }
@@ -120,6 +121,11 @@ void Replica::modified(Range range) {
   if (!s.device.is_cpu()) flat::part(s.buffers.parameters, range).copy_(flat::part(s.staging, range));
   s.refresh(range);
 }
+std::span<float> Replica::device_values() {
+  const auto& parameters = impl_->buffers.parameters;
+  return {parameters.data_ptr<float>(), static_cast<std::size_t>(parameters.numel())};
+}
+void Replica::modified_on_device(Range range) { impl_->refresh(range); }
 
 ReplicaState Replica::state() const {
   const auto& s = *impl_;

@@ -451,7 +451,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     say(why + "; " + (ids_.empty() ? "dialling again" : "training goes on while rounds commit"));
   }
 
-  void on_message(ControlMessage message) override {
+  void on_control(ControlMessage message) override {
     if (auto* seal = std::get_if<Seal>(&message)) {
       on_seal(*seal);
     } else if (auto* view = std::get_if<NewView>(&message)) {

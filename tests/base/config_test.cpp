@@ -94,6 +94,66 @@ std::string value_of(Sample sample, std::string_view key) {
   return "there is no such key";
 }
 
+struct Amounts {
+  Stepped every = 30;
+  Size budget{20'000'000'000};
+  friend bool operator==(const Amounts&, const Amounts&) = default;
+  void serialize(Archive& ar) {
+    ar({"every", &every, Scope::agreed, "steps between two", 1, 1000});
+    ar({"budget", &budget, Scope::per_site, "most that it takes", 1e6, 1e18});
+  }
+};
+Amounts read_amounts(std::string_view yaml) { return read<Amounts>(Source::from_text(yaml, "a.yaml")); }
+
+TEST(Config, NumbersMayChangeWithTheStep) {
+  EXPECT_EQ(read_amounts("every: 7").every, Stepped(7));
+  const auto amounts = read_amounts("every: {0: 5, 200: 20}");
+  EXPECT_EQ(amounts.every.parts, (std::vector<Stepped::Part>{{0, 5}, {200, 20}}));
+  EXPECT_EQ(read_amounts("every:\n  0: 5\n  200: 20\n"), amounts);
+  auto source = Source::from_text("every: {0: 5, 200: 20}", "a.yaml");
+  source.set("every={0: 6, 100: 9}");
+  EXPECT_EQ(read<Amounts>(source).every.parts, (std::vector<Stepped::Part>{{0, 6}, {100, 9}}))
+      << "it is replaced as a whole";
+  source.set("every=8");
+  EXPECT_EQ(read<Amounts>(source).every, Stepped(8));
+  for (auto config : {amounts, read_amounts("every: 7")}) EXPECT_EQ(read_amounts(to_yaml(config)), config);
+  auto config = amounts;
+  EXPECT_EQ(list(config)[0].value, "{0: 5, 200: 20}");
+  EXPECT_EQ(list(config)[0].expected,
+            "integer from 1 to 1000, or several from a step on like {0: 5, 200: 20}");
+}
+
+TEST(Config, NumbersThatChangeInAnImpossibleWayAreRefused) {
+  const auto why = [](std::string_view yaml) { return complaint([&] { (void)read_amounts(yaml); }); };
+  EXPECT_EQ(why("every: {0: 5, 200: 0}"),
+            "every is {0: 5, 200: 0} (a.yaml:1); expected an integer from 1 to 1000, or several from a step "
+            "on like "
+            "{0: 5, 200: 20}");
+  for (const auto* yaml :
+       {"every: {1: 5}", "every: {0: 5, 200: 2, 100: 3}", "every: {0: 5, 0: 6}", "every: {00: 5}",
+        "every: {0: x}", "every: [1, 2]", "every: {0: 5, 99999999999999999999: 6}"}) {
+    EXPECT_THAT(why(yaml), testing::HasSubstr("expected an integer from 1")) << yaml;
+  }
+  EXPECT_THAT(why("every: {0: 5, x: 6}"), testing::HasSubstr("every is a section"));
+  EXPECT_THAT(why("budget: {0: 5MB}"), testing::HasSubstr("expected a size in bytes"));
+}
+
+TEST(Config, SizesHaveUnits) {
+  EXPECT_EQ(read_amounts("budget: 20GB").budget.bytes, 20'000'000'000);
+  EXPECT_EQ(read_amounts("budget: 1500kB").budget.bytes, 1'500'000);
+  EXPECT_EQ(read_amounts("budget: 1234567").budget.bytes, 1'234'567);
+  EXPECT_EQ(read_amounts("budget: 3TB").budget.bytes, 3'000'000'000'000);
+  for (const auto* text : {"64MB", "20GB", "1500kB", "1234567"}) {
+    auto amounts = read_amounts(std::string("budget: ") + text);
+    EXPECT_EQ(list(amounts)[1].value, text);
+  }
+  for (const auto* text : {"20gb", "20 GB", "1.5GB", "GB", "-5MB", "99999999999TB", "1kB", "020MB", "[1]"}) {
+    EXPECT_THAT(complaint([&] { (void)read_amounts(std::string("budget: ") + text); }),
+                testing::HasSubstr("expected a size in bytes like 64MB or 20GB, from 1MB to 1000000TB"))
+        << text;
+  }
+}
+
 TEST(Config, TheCanonicalTextIsTheShortest) {
   Sample sample;
   const auto duration = [&](double seconds) {

@@ -20,7 +20,7 @@ using testing::HasSubstr;
 using Values = std::vector<float>;
 
 Algorithm2 reference(const OuterConfig& config, const FragmentLayout& layout, std::size_t members) {
-  Algorithm2 out{.every = config.sync_every,
+  Algorithm2 out{.every = config.sync_every.parts.front().value,
                  .fragments = layout.fragment_count(),
                  .delay = config.sync_delay,
                  .alpha = static_cast<float>(config.merge_alpha),

@@ -106,22 +106,33 @@ class ScriptedExchange final : public RoundExchange {
 /// One replica against a ScriptedExchange.
 class LoneReplica {
  public:
-  LoneReplica(OuterConfig its_config, FragmentLayout its_layout)
+  /// Where its outer state lies; nothing for the host.
+  using MakeState = std::function<std::unique_ptr<OuterState>(LoneReplica&)>;
+
+  LoneReplica(OuterConfig its_config, FragmentLayout its_layout, const MakeState& make_state = nullptr)
       : config(std::move(its_config)),
         layout(std::move(its_layout)),
         exchange(layout, codec_plan(config)),
         local(initial_parameters(layout)),
-        loop(std::make_unique<OuterLoop>(config, layout, local, exchange, trace_)) {}
+        loop(make_state ? std::make_unique<OuterLoop>(config, layout, make_state(*this), exchange, trace_)
+                        : std::make_unique<OuterLoop>(config, layout, local, exchange, trace_)) {}
 
   /// One inner step that moves every element by `move` (in the warm-up: whose gradient it is).
   void step(float move, std::uint64_t tokens = 1) {
+    step([move](std::uint64_t) { return move; }, tokens);
+  }
+  /// By the move of each element.
+  void step(const std::function<float(std::uint64_t)>& move, std::uint64_t tokens = 1) {
     std::vector<float> change(layout.buffer_size(), 0.0F);
-    for (const auto& fragment : layout.fragments())
-      std::fill_n(change.begin() + static_cast<std::ptrdiff_t>(fragment.begin), fragment.size, move);
+    for (const auto& fragment : layout.fragments()) {
+      for (auto i = fragment.begin; i < fragment.end(); ++i) change[i] = move(i);
+    }
     if (loop->synchronous()) loop->average_gradients(change, tokens);
     for (std::size_t i = 0; i < change.size(); ++i) local.values[i] += change[i];
     loop->after_step(tokens);
   }
+
+  virtual ~LoneReplica() = default;
 
   const OuterConfig config;
   const FragmentLayout layout;

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "isthmus/base/random.h"
 #include "isthmus/data/device.h"
 #include "isthmus/trainer/evaluate.h"
+#include "isthmus/trainer/outer_state.h"
 #include "small_model.h"
 
 namespace isthmus::trainer {
@@ -117,6 +119,48 @@ TEST_F(Cuda, WhatTheOuterLoopWritesReachesTheModel) {
     EXPECT_EQ(changed.read({64, 10})[3], target[67]);
     OwnedBatch batch(3, 4, 12);
     EXPECT_EQ(changed.forward_backward(on_gpu(batch)), trained.forward_backward(on_gpu(batch)));
+  }
+}
+
+TEST_F(Cuda, TheOuterStateGivesTheCpusBits) {
+  for (const auto precision : {Precision::fp32, Precision::bf16}) {
+    const outer_sync::protocol::CodecPlan codecs{
+        .codec = quant::default_spec(quant::CodecKind::lloyd4),
+        .warmup_codec = quant::default_spec(quant::CodecKind::lloyd4),
+        .error_feedback = true};
+    Replica gpu(small_table(), options(Device::cuda, precision)),
+        cpu(small_table(), options(Device::cpu, precision));
+    const auto on_gpu = make_outer_state(gpu, codecs), on_cpu = make_outer_state(cpu, codecs);
+    const auto& layout = gpu.table().layout();
+    const outer_sync::Range all{0, layout.buffer_size()};
+    const outer_sync::BufferPool buffers(outer_sync::largest_encoded_chunk(layout, codecs), 100);
+    const auto encoded = [&](outer_sync::OuterState& state, std::uint64_t round, outer_sync::FragmentId p) {
+      std::vector<outer_sync::protocol::SharedBytes> chunks;
+      state.encode(p, {.codec = codecs.codec, .round = round, .carried = 0.5F}, buffers, [&](auto chunk) {
+        EXPECT_FALSE(chunk.bad_element);
+        chunks.push_back(chunk.bytes);
+      });
+      return chunks;
+    };
+    for (std::uint64_t round = 1; round <= 3; ++round) {
+      for (auto* replica : {&gpu, &cpu}) {
+        const auto values = replica->modify(all);
+        for (std::size_t i = 0; i < values.size(); ++i) values[i] += random_unit(round, 0, i) - 0.5F;
+        replica->modified(all);
+      }
+      for (outer_sync::FragmentId p = 0; p < layout.fragment_count(); ++p) {
+        const auto bytes = encoded(*on_gpu, round, p), expected = encoded(*on_cpu, round, p);
+        ASSERT_EQ(bytes.size(), expected.size());
+        for (std::size_t k = 0; k < bytes.size(); ++k) ASSERT_EQ(*bytes[k], *expected[k]) << "chunk " << k;
+        for (auto* state : {on_gpu.get(), on_cpu.get()}) {
+          ASSERT_FALSE(state->apply(p, codecs.codec, expected, {.alpha = 0.5F}));
+          state->put_back(layout.chunks_of(p).first, codecs.codec, *expected.front(), 0.5F);
+        }
+      }
+      const auto global = on_gpu->global(all), expected = on_cpu->global(all);
+      EXPECT_TRUE(std::ranges::equal(global, expected)) << "round " << round;
+      EXPECT_EQ(gpu.state().parameters, cpu.state().parameters) << "round " << round;
+    }
   }
 }
 

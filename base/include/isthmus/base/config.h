@@ -42,8 +42,27 @@ struct Duration {
   friend bool operator==(const Duration&, const Duration&) = default;
 };
 
-using ValueRef =
-    std::variant<bool*, std::int64_t*, double*, std::string*, Duration*, std::vector<std::int64_t>*>;
+/// An amount of data. Written "512kB", "64MB", "20GB", "1TB" (powers of 1000) or as a number of bytes.
+struct Size {
+  std::int64_t bytes = 0;
+  friend bool operator==(const Size&, const Size&) = default;
+};
+
+/// A whole number that changes with the step. Written "30", or "{0: 5, 200: 20}": 5, and 20 after step 200.
+struct Stepped {
+  struct Part {
+    std::int64_t after = 0;  ///< this many steps
+    std::int64_t value = 0;
+    friend bool operator==(const Part&, const Part&) = default;
+  };
+  std::vector<Part> parts;  ///< ascending, the first one from 0
+
+  Stepped(std::int64_t value = 0) : parts{{0, value}} {}  // NOLINT: a number is one that never changes
+  friend bool operator==(const Stepped&, const Stepped&) = default;
+};
+
+using ValueRef = std::variant<bool*, std::int64_t*, double*, std::string*, Duration*, Size*, Stepped*,
+                              std::vector<std::int64_t>*>;
 
 inline constexpr double unbounded = std::numeric_limits<double>::infinity();
 
@@ -52,7 +71,7 @@ struct Key {
   ValueRef value;
   Scope scope;
   std::string_view doc;  ///< one line, with the unit
-  /// Inclusive range for numbers (durations in seconds; each element of a list).
+  /// Inclusive range for numbers (durations in seconds; sizes in bytes; each element of a list).
   double min = -unbounded;
   double max = unbounded;
   /// For strings: the values allowed, in the order shown to users; empty allows any.
@@ -96,6 +115,7 @@ class Source {
     std::string key;
     std::vector<std::string> values;  ///< one element unless `is_list`
     bool is_list = false;
+    bool by_step = false;        ///< a map whose keys are numbers: key, value, key, value, ...
     std::string place;           ///< "configs/a.yaml:12" or "--set"
     std::filesystem::path base;  ///< folder that relative paths in this value start from; empty for --set
   };

@@ -1,9 +1,12 @@
 #pragma once
 // Keys `outer.*` and `network.*`.
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "isthmus/base/config.h"
+#include "isthmus/outer_sync/methods/schedule.h"
 #include "isthmus/quant/codec.h"
 #include "isthmus/quant/lossless.h"
 
@@ -19,7 +22,7 @@ struct OuterOptimizerConfig {
 struct OuterConfig {
   std::string method = "streaming_diloco";
   std::int64_t num_fragments = 3;
-  std::int64_t sync_every = 30;
+  config::Stepped sync_every = 30;
   std::int64_t sync_delay = 1;
   double merge_alpha = 0.5;
   std::string codec = "lloyd4";
@@ -36,13 +39,30 @@ struct OuterConfig {
   std::string warmup_codec = "lloyd4";
   bool final_sync = true;
   std::int64_t max_local_rounds = 2;
+  std::int64_t min_replicas = 0;
+  std::int64_t quorum = 0;
+  config::Duration grace{10.0};
+  std::string topology = "auto";
+  std::string pace = "steps";
+  std::string reject = "off";
+  std::string log;
+  config::Size log_budget{20'000'000'000};
   OuterOptimizerConfig optimizer;
   void serialize(config::Archive& ar);
 
   /// The method's own rules, applied after reading: diloco is one fragment without delay, local_sgd plain
-  /// averaging; and the codec's defaults. Throws Error(config) for settings that cannot work together (tau >=
-  /// H, a block that does not divide the chunk).
+  /// averaging, sparse what methods/sparse.h says; and the codec's defaults. Throws Error(config) for
+  /// settings that cannot work together (tau >= H, a block that does not divide the chunk).
   void resolve();
+  /// Throws Error(config) for members that a run of so many replicas cannot have.
+  void check_replicas(std::int64_t replicas) const;
+  /// What is allowed and unusual, a line each, for people to read.
+  [[nodiscard]] std::vector<std::string> notes() const;
+  /// Training replicas that a view needs: min_replicas, or half of the configured ones, rounded up.
+  [[nodiscard]] std::int64_t least_replicas(std::int64_t replicas) const {
+    return min_replicas > 0 ? min_replicas : (replicas + 1) / 2;
+  }
+  [[nodiscard]] std::vector<SyncPhase> sync_phases() const;
   [[nodiscard]] quant::CodecSpec codec_spec() const;
   [[nodiscard]] quant::CodecSpec warmup_codec_spec() const;
   [[nodiscard]] quant::Lossless lossless_stage() const { return quant::lossless(lossless); }

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "isthmus/data/loader.h"
-#include "isthmus/outer_sync/local_parameters.h"
+#include "isthmus/outer_sync/device_outer_state.h"
 #include "isthmus/trainer/config.h"
 #include "isthmus/trainer/device.h"
 #include "isthmus/trainer/parameter_table.h"
@@ -35,7 +35,7 @@ struct ReplicaState {
   std::vector<float> parameters, first_moment, second_moment;
 };
 
-class Replica : public outer_sync::LocalParameters {
+class Replica : public outer_sync::DeviceParameters {
  public:
   /// Starts at step 0 with initial_parameters(table, seed) and zero moments. Buffers are allocated here,
   /// once.
@@ -65,6 +65,9 @@ class Replica : public outer_sync::LocalParameters {
   [[nodiscard]] std::span<const float> read(outer_sync::Range range) override;
   [[nodiscard]] std::span<float> modify(outer_sync::Range range) override;
   void modified(outer_sync::Range range) override;
+  // DeviceParameters; on a CPU the storage itself.
+  [[nodiscard]] std::span<float> device_values() override;
+  void modified_on_device(outer_sync::Range range) override;
 
   /// All parameters, in host memory; valid until the next call of anything here.
   [[nodiscard]] std::span<const float> parameters() { return read({0, table().buffer_size()}); }
@@ -74,6 +77,7 @@ class Replica : public outer_sync::LocalParameters {
   void forget_moments();
 
   [[nodiscard]] const ParameterTable& table() const;
+  [[nodiscard]] Device device() const;
 
  private:
   struct Impl;

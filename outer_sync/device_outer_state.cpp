@@ -1,0 +1,207 @@
+#include "isthmus/outer_sync/device_outer_state.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+#include <deque>
+
+namespace isthmus::outer_sync {
+namespace {
+
+/// Chunks that are on their way between device and host at a time; each has two marks at most.
+constexpr std::size_t slot_count = 16;
+static_assert(2 * slot_count < DevicePasses::marks);
+
+std::size_t slot_size(const FragmentLayout& layout, const protocol::CodecPlan& codecs) {
+  constexpr std::size_t alignment = 256;
+  return (largest_encoded_chunk(layout, codecs) + alignment - 1) / alignment * alignment;
+}
+
+}  // namespace
+
+DeviceOuterState::DeviceOuterState(const FragmentLayout& layout, const protocol::CodecPlan& codecs,
+                                   DeviceParameters& local, std::unique_ptr<DevicePasses> passes)
+    : layout_(layout),
+      local_(local),
+      error_feedback_(codecs.error_feedback),
+      passes_(std::move(passes)),
+      global_(flat()),
+      velocity_(flat()),
+      residual_(error_feedback_ ? flat() : Flat{}) {
+  const auto size = slot_size(layout, codecs);
+  device_slots_ = passes_->device_memory(slot_count * size);
+  host_slots_ = passes_->host_memory(slot_count * size);
+  for (std::size_t i = 0; i < slot_count; ++i)
+    slots_.push_back({{device_slots_.get() + i * size, size}, {host_slots_.get() + i * size, size}, nullptr});
+  passes_->clear(velocity_.values);
+  if (error_feedback_) passes_->clear(residual_.values);
+  take_local();
+}
+
+DeviceOuterState::~DeviceOuterState() = default;
+
+DeviceOuterState::Flat DeviceOuterState::flat() {
+  const auto size = layout_.buffer_size();
+  auto memory = passes_->device_memory(size * sizeof(float));
+  auto* values = reinterpret_cast<float*>(memory.get());
+  return {std::move(memory), {values, size}};
+}
+
+// ---- chunks ----
+
+/// The one that was used longest ago.
+DeviceOuterState::Slot& DeviceOuterState::free_slot() {
+  auto& slot = slots_[next_slot_];
+  next_slot_ = (next_slot_ + 1) % slots_.size();
+  if (slot.busy) slot.busy->wait();
+  slot.busy = nullptr;
+  return slot;
+}
+
+void DeviceOuterState::encode(FragmentId p, const OuterEncoding& how, const BufferPool& buffers,
+                              const Leave& leave) {
+  passes_->after_model();
+  const auto chunks = layout_.chunks_of(p);
+  std::deque<Leaving> leaving;
+  for (auto k = chunks.first; k < chunks.last; ++k) {
+    if (leaving.size() == slots_.size()) {
+      hand_over(std::move(leaving.front()), buffers, leave);
+      leaving.pop_front();
+    }
+    const auto& chunk = layout_.chunk(k);
+    const auto bytes = quant::encoded_size(how.codec, chunk.size);
+    const auto index = next_slot_;
+    auto& slot = free_slot();
+    quant::Feedback feedback;
+    if (error_feedback_) feedback = {residual_.part(chunk), how.carried};
+    auto encoded = passes_->encode_difference(
+        how.codec, global_.part(chunk), local_.device_values().subspan(chunk.begin, chunk.size), feedback,
+        noise_of(layout_, k, how.noise_seed, how.round), slot.device.first(bytes));
+    passes_->copy(slot.device.data(), slot.host.data(), bytes);
+    slot.busy = passes_->mark();
+    leaving.push_back({k, bytes, index, std::move(encoded)});
+  }
+  // The next inner step changes the local parameters.
+  passes_->before_model();
+  for (; !leaving.empty(); leaving.pop_front()) hand_over(std::move(leaving.front()), buffers, leave);
+}
+
+void DeviceOuterState::hand_over(Leaving leaving, const BufferPool& buffers, const Leave& leave) {
+  auto& slot = slots_[leaving.slot];
+  slot.busy->wait();
+  slot.busy = nullptr;
+  const auto bad = leaving.encoded->wait();
+  auto bytes = buffers.take(leaving.bytes);
+  std::memcpy(bytes->data(), slot.host.data(), leaving.bytes);
+  leave({leaving.chunk, bad, std::move(bytes)});
+}
+
+std::span<const std::byte> DeviceOuterState::upload(const Bytes& bytes, Slot& slot) {
+  assert(bytes.size() <= slot.host.size());
+  std::memcpy(slot.host.data(), bytes.data(), bytes.size());
+  passes_->copy(slot.host.data(), slot.device.data(), bytes.size());
+  return slot.device.first(bytes.size());
+}
+
+std::optional<ChunkId> DeviceOuterState::apply(FragmentId p, const quant::CodecSpec& codec,
+                                               std::span<const protocol::SharedBytes> results,
+                                               const quant::OuterStep& rule) {
+  const auto chunks = layout_.chunks_of(p);
+  assert(results.size() == chunks.size());
+  passes_->after_model();
+  std::optional<ChunkId> bad;
+  for (auto k = chunks.first; k < chunks.last && !bad; ++k) {
+    const auto& chunk = layout_.chunk(k);
+    const auto& bytes = *results[k - chunks.first];
+    if (!quant::valid(codec, bytes, chunk.size)) {
+      bad = k;
+      continue;
+    }
+    auto& slot = free_slot();
+    passes_->decode_apply(codec, upload(bytes, slot), rule, global_.part(chunk), velocity_.part(chunk),
+                          local_.device_values().subspan(chunk.begin, chunk.size));
+    slot.busy = passes_->mark();
+  }
+  passes_->before_model();
+  local_.modified_on_device(layout_.fragment(p));
+  return bad;
+}
+
+void DeviceOuterState::put_back(ChunkId k, const quant::CodecSpec& codec, const Bytes& bytes, float weight) {
+  const auto& chunk = layout_.chunk(k);
+  assert(quant::valid(codec, bytes, chunk.size));
+  passes_->after_model();
+  auto& slot = free_slot();
+  passes_->decode_accumulate(codec, upload(bytes, slot), -weight,
+                             local_.device_values().subspan(chunk.begin, chunk.size));
+  slot.busy = passes_->mark();
+  passes_->before_model();
+  local_.modified_on_device(chunk);
+}
+
+// ---- all of it ----
+
+void DeviceOuterState::take_local() {
+  passes_->after_model();
+  passes_->copy(local_.device_values().data(), global_.values.data(), global_.values.size_bytes());
+  passes_->before_model();
+}
+
+void DeviceOuterState::begin_from_global() {
+  passes_->after_model();
+  passes_->copy(global_.values.data(), local_.device_values().data(), global_.values.size_bytes());
+  if (error_feedback_) passes_->clear(residual_.values);
+  passes_->before_model();
+  local_.modified_on_device({0, layout_.buffer_size()});
+}
+
+void DeviceOuterState::finish_copies() { passes_->mark()->wait(); }
+
+std::span<const float> DeviceOuterState::download(std::span<const float> values, AlignedVector<float>& to) {
+  to.resize(values.size());
+  passes_->copy(values.data(), to.data(), values.size_bytes());
+  finish_copies();
+  return to;
+}
+
+void DeviceOuterState::fill(std::span<float> to, std::span<const float> values) {
+  assert(to.size() == values.size());
+  passes_->copy(values.data(), to.data(), values.size_bytes());
+  finish_copies();
+}
+
+std::span<const float> DeviceOuterState::global(Range range) {
+  return download(global_.part(range), host_global_);
+}
+std::span<const float> DeviceOuterState::velocity(Range range) {
+  return download(velocity_.part(range), host_velocity_);
+}
+
+void DeviceOuterState::install(FragmentId p, std::span<const float> theta, std::span<const float> velocity) {
+  const auto& fragment = layout_.fragment(p);
+  fill(global_.part(fragment), theta);
+  fill(velocity_.part(fragment), velocity);
+}
+
+OuterState::Vectors DeviceOuterState::save() {
+  Vectors vectors;
+  static_cast<void>(download(global_.values, vectors.global));
+  static_cast<void>(download(velocity_.values, vectors.velocity));
+  vectors.residuals.resize(layout_.chunk_count());
+  for (ChunkId k = 0; error_feedback_ && k < layout_.chunk_count(); ++k)
+    static_cast<void>(download(residual_.part(layout_.chunk(k)), vectors.residuals[k]));
+  return vectors;
+}
+
+void DeviceOuterState::restore(Vectors vectors) {
+  assert(fits(vectors, layout_));
+  fill(global_.values, vectors.global);
+  fill(velocity_.values, vectors.velocity);
+  if (!error_feedback_) return;
+  passes_->clear(residual_.values);
+  for (ChunkId k = 0; k < layout_.chunk_count(); ++k) {
+    if (!vectors.residuals[k].empty()) fill(residual_.part(layout_.chunk(k)), vectors.residuals[k]);
+  }
+}
+
+}  // namespace isthmus::outer_sync

@@ -1,0 +1,131 @@
+#pragma once
+// The outer state in the memory of a device (a GPU), whose passes run there beside what the model computes:
+// parameters never come to the host but for a checkpoint, an evaluation or a newcomer; encoded bytes do.
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "isthmus/outer_sync/outer_state.h"
+#include "isthmus/quant/passes.h"
+
+namespace isthmus::outer_sync {
+
+/// A device's memory, and the passes of quant/passes.h over it. Everything is queued, in the order of the
+/// calls, and runs beside the queue in which the model computes; one thread calls. Throws Error(data) when
+/// the device reports a fault.
+class DevicePasses {
+ public:
+  virtual ~DevicePasses() = default;
+
+  /// Memory for `bytes`, aligned for every pass, of no particular value; freed with the last handle, when
+  /// nothing that was queued uses it any more.
+  [[nodiscard]] virtual std::shared_ptr<std::byte> device_memory(std::size_t bytes) = 0;
+  /// The host's, from and to which copies run by themselves.
+  [[nodiscard]] virtual std::shared_ptr<std::byte> host_memory(std::size_t bytes) = 0;
+
+  /// A point in the queue. It must not outlive the passes.
+  class Mark {
+   public:
+    virtual ~Mark() = default;
+    /// Waits for everything before it. Of an encoder: the first element that cannot be encoded, as in
+    /// quant/passes.h.
+    virtual std::optional<std::size_t> wait() = 0;
+  };
+  static constexpr std::size_t marks = 64;  ///< that there may be at a time
+
+  /// Between any two memories; both must stay until it is done.
+  virtual void copy(const void* from, void* to, std::size_t bytes) = 0;
+  virtual void clear(std::span<float> values) = 0;
+  [[nodiscard]] virtual std::unique_ptr<Mark> encode_difference(
+      const quant::CodecSpec& spec, std::span<const float> minuend, std::span<const float> subtrahend,
+      quant::Feedback feedback, const quant::Noise& noise, std::span<std::byte> out) = 0;
+  // Bytes that are decoded must have been found valid on the host.
+  virtual void decode_accumulate(const quant::CodecSpec& spec, std::span<const std::byte> in, float weight,
+                                 std::span<float> sum) = 0;
+  virtual void decode_apply(const quant::CodecSpec& spec, std::span<const std::byte> in,
+                            const quant::OuterStep& step, std::span<float> theta, std::span<float> velocity,
+                            std::span<float> local) = 0;
+  [[nodiscard]] virtual std::unique_ptr<Mark> mark() = 0;
+
+  /// What is queued from now on runs after all that the model computes so far.
+  virtual void after_model() = 0;
+  /// What the model computes from now on runs after all that is queued so far.
+  virtual void before_model() = 0;
+};
+
+/// Local parameters that lie on the device.
+class DeviceParameters : public LocalParameters {
+ public:
+  /// All of them, flat; the address never changes.
+  [[nodiscard]] virtual std::span<float> device_values() = 0;
+  /// They were changed there, before what the model computes from now on: makes it visible to the model (bf16
+  /// twin).
+  virtual void modified_on_device(Range range) = 0;
+};
+
+/// The same bits as HostOuterState.
+class DeviceOuterState : public OuterState {
+ public:
+  /// As HostOuterState; `codecs` are the run's. All memory is taken here.
+  DeviceOuterState(const FragmentLayout& layout, const protocol::CodecPlan& codecs, DeviceParameters& local,
+                   std::unique_ptr<DevicePasses> passes);
+  ~DeviceOuterState() override;
+
+  void encode(FragmentId fragment, const OuterEncoding& how, const BufferPool& buffers,
+              const Leave& leave) override;
+  [[nodiscard]] std::optional<ChunkId> apply(FragmentId fragment, const quant::CodecSpec& codec,
+                                             std::span<const protocol::SharedBytes> results,
+                                             const quant::OuterStep& rule) override;
+  void put_back(ChunkId chunk, const quant::CodecSpec& codec, const Bytes& bytes, float weight) override;
+  void take_local() override;
+  void begin_from_global() override;
+  [[nodiscard]] std::span<const float> global(Range range) override;
+  [[nodiscard]] std::span<const float> velocity(Range range) override;
+  void install(FragmentId fragment, std::span<const float> theta, std::span<const float> velocity) override;
+  [[nodiscard]] LocalParameters& local() override { return local_; }
+  [[nodiscard]] Vectors save() override;
+  void restore(Vectors vectors) override;
+
+ private:
+  using Mark = std::unique_ptr<DevicePasses::Mark>;
+  /// As many floats on the device as the flat buffer has.
+  struct Flat {
+    std::shared_ptr<std::byte> memory;
+    std::span<float> values;
+    [[nodiscard]] std::span<float> part(Range range) const { return values.subspan(range.begin, range.size); }
+  };
+  /// Room for one encoded chunk, on the device and on the host.
+  struct Slot {
+    std::span<std::byte> device, host;
+    Mark busy;  ///< until then the last chunk in it is in use
+  };
+  /// A chunk on its way to the host.
+  struct Leaving {
+    ChunkId chunk;
+    std::size_t bytes, slot;
+    Mark encoded;
+  };
+
+  [[nodiscard]] Flat flat();
+  [[nodiscard]] Slot& free_slot();
+  [[nodiscard]] std::span<const std::byte> upload(const Bytes& bytes, Slot& slot);
+  void hand_over(Leaving leaving, const BufferPool& buffers, const Leave& leave);
+  [[nodiscard]] std::span<const float> download(std::span<const float> values, AlignedVector<float>& to);
+  void fill(std::span<float> to, std::span<const float> values);
+  void finish_copies();
+
+  const FragmentLayout& layout_;
+  DeviceParameters& local_;
+  const bool error_feedback_;
+  std::unique_ptr<DevicePasses> passes_;
+  Flat global_, velocity_, residual_;  ///< the last one only with error feedback
+  std::shared_ptr<std::byte> device_slots_, host_slots_;
+  std::vector<Slot> slots_;
+  std::size_t next_slot_ = 0;
+  AlignedVector<float> host_global_, host_velocity_;  ///< what was given out last
+};
+
+}  // namespace isthmus::outer_sync

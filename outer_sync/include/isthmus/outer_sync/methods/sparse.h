@@ -1,0 +1,19 @@
+#pragma once
+// SparseLoCo (arXiv 2508.15706): of every outer gradient only the largest elements are sent, in two bits, and
+// what was not sent is kept and decays. With x_t the outer gradient of the whole model:
+//   y_t = x_t + beta e_t;   sent_t = Q(topk(y_t));   e_t+1 = y_t - sent_t;   theta <- theta - mean(sent_t)
+// The decaying residual takes the place of outer momentum. Here a chunk's owner encodes the mean once more in
+// the same format, with a residual of its own under the same rule; the paper's replicas get each other's
+// sparse values.
+
+namespace isthmus::outer_sync {
+struct OuterConfig;
+}
+
+namespace isthmus::outer_sync::methods {
+
+/// The paper's setting: one fragment, no delay, topk (outer.codec_top_k of every 4096, 64 by default), beta =
+/// .95, an outer learning rate of 1 and no momentum.
+void make_sparse(OuterConfig& config);
+
+}  // namespace isthmus::outer_sync::methods

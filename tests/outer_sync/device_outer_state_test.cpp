@@ -1,0 +1,186 @@
+// The outer state in a device's memory against the host's, bit for bit.
+
+#include "isthmus/outer_sync/device_outer_state.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "emulated_device.h"
+#include "isthmus/base/error.h"
+#include "isthmus/base/random.h"
+#include "scripted_exchange.h"
+
+namespace isthmus::outer_sync {
+namespace {
+
+using protocol::Round;
+using testing::HasSubstr;
+
+/// Two fragments of 3 and 40 chunks, more than fit on their way at once; the last ones are short.
+const FragmentLayout chunks_of_64({{0, 160}, {192, 2500}}, 64);
+
+OuterConfig config_in(const std::string& codec, bool error_feedback) {
+  auto config = config_of(2, 4, 1, 0.5);
+  config.codec = codec;
+  config.codec_block = 0;
+  config.chunk_elements = 64;
+  config.error_feedback = error_feedback;
+  config.warmup_steps = 2;
+  return config;
+}
+
+/// Owns the parameters that the state sees.
+struct OwnParameters {
+  explicit OwnParameters(PlainParameters& plain) : parameters(plain) {}
+  EmulatedParameters parameters;
+};
+class EmulatedState final : private OwnParameters, public DeviceOuterState {
+ public:
+  EmulatedState(LoneReplica& replica, quant::EmulatedPasses& kernels)
+      : OwnParameters(replica.local),
+        DeviceOuterState(replica.layout, codec_plan(replica.config), parameters,
+                         std::make_unique<EmulatedDevice>(kernels)) {}
+};
+
+/// A replica whose outer state lies on the emulated device.
+class OnDevice final : public LoneReplica {
+ public:
+  OnDevice(const OuterConfig& its_config, quant::EmulatedPasses& kernels)
+      : LoneReplica(its_config, chunks_of_64,
+                    [&](LoneReplica& replica) { return std::make_unique<EmulatedState>(replica, kernels); }) {
+  }
+};
+
+class DeviceState : public testing::Test {
+ protected:
+  quant::EmulatedPasses kernels{false};
+};
+
+std::function<float(std::uint64_t)> moves(int step) {
+  return
+      [step](std::uint64_t i) { return 0.1F * (random_unit(5, static_cast<std::uint64_t>(step), i) - 0.5F); };
+}
+
+void expect_same(LoneReplica& device, LoneReplica& host) {
+  ASSERT_EQ(device.exchange.contributions.size(), host.exchange.contributions.size());
+  for (std::size_t i = 0; i < host.exchange.contributions.size(); ++i) {
+    ASSERT_EQ(*device.exchange.contributions[i].bytes, *host.exchange.contributions[i].bytes)
+        << "contribution " << i;
+  }
+  ASSERT_EQ(device.loop->global_hash().hex(), host.loop->global_hash().hex());
+  ASSERT_EQ(device.loop->fragments(), host.loop->fragments());
+  ASSERT_EQ(device.local.values, host.local.values);
+}
+
+TEST_F(DeviceState, GivesTheHostsBits) {
+  for (const auto* codec : {"fp32", "lloyd4", "int8", "lloyd2"}) {
+    for (const bool error_feedback : {false, true}) {
+      SCOPED_TRACE(std::string(codec) + (error_feedback ? " with error feedback" : ""));
+      const auto config = config_in(codec, error_feedback);
+      OnDevice device(config, kernels);
+      LoneReplica host(config, chunks_of_64);
+      for (LoneReplica* replica : {static_cast<LoneReplica*>(&device), &host}) {
+        // Now and then a chunk is left out, so that all that the state can do is done.
+        replica->exchange.includes = [](ChunkId k, Round round) { return (k + round) % 5 != 0; };
+      }
+      for (int step = 1; step <= 15; ++step) {
+        SCOPED_TRACE(testing::Message() << "step " << step);
+        device.step(moves(step));
+        host.step(moves(step));
+        ASSERT_NO_FATAL_FAILURE(expect_same(device, host));
+      }
+      device.loop->finish();
+      host.loop->finish();
+      expect_same(device, host);
+      EXPECT_GT(host.loop->stats().left_out, 0U);
+    }
+  }
+}
+
+TEST_F(DeviceState, CheckpointsAreTheHosts) {
+  for (const bool error_feedback : {false, true}) {
+    const auto config = config_in("lloyd4", error_feedback);
+    OnDevice device(config, kernels);
+    LoneReplica host(config, chunks_of_64);
+    for (int step = 1; step <= 9; ++step) {
+      device.step(moves(step));
+      host.step(moves(step));
+    }
+    const auto saved = device.loop->save();
+    ASSERT_TRUE(saved);
+    EXPECT_EQ(*saved, *host.loop->save());
+    // And each goes on from the other's.
+    OnDevice next(config, kernels);
+    next.local.values = host.local.values;
+    next.loop->restore(*saved);
+    for (int step = 10; step <= 20; ++step) {
+      next.step(moves(step));
+      host.step(moves(step));
+    }
+    EXPECT_EQ(next.loop->global_hash().hex(), host.loop->global_hash().hex());
+    EXPECT_EQ(next.local.values, host.local.values);
+  }
+}
+
+TEST_F(DeviceState, ANewcomerBeginsAsOnTheHost) {
+  const auto config = config_in("lloyd4", true);
+  OnDevice donor(config, kernels), joiner(config, kernels);
+  for (int step = 1; step <= 12; ++step) donor.step(moves(step));
+  for (int step = 1; step <= 3; ++step) joiner.step(moves(100 + step));
+  joiner.exchange.chains = {};
+  for (FragmentId p = 0; p < 2; ++p) joiner.loop->install(donor.exchange.source(p));
+  joiner.loop->begin_at(12);
+  EXPECT_EQ(joiner.loop->global_hash().hex(), donor.loop->global_hash().hex());
+  const auto global = joiner.loop->global_parameters();
+  EXPECT_EQ(joiner.local.values, std::vector<float>(global.begin(), global.end()));
+}
+
+TEST_F(DeviceState, WhatItChangesReachesTheModel) {
+  PlainParameters plain(initial_parameters(chunks_of_64));
+  EmulatedParameters parameters(plain);
+  const auto codec = config_in("fp32", false).codec_spec();
+  DeviceOuterState state(chunks_of_64, codec_plan(config_in("fp32", false)), parameters,
+                         std::make_unique<EmulatedDevice>(kernels));
+  std::vector<protocol::SharedBytes> zeros;
+  for (const std::size_t size : {64, 64, 32})
+    zeros.push_back(std::make_shared<const Bytes>(size * sizeof(float), std::byte{0}));
+  EXPECT_FALSE(state.apply(0, codec, zeros, {}));
+  EXPECT_THAT(parameters.refreshed, testing::ElementsAre(chunks_of_64.fragment(0)));
+  state.put_back(2, codec, *zeros[2], 0.5F);
+  EXPECT_THAT(parameters.refreshed, testing::ElementsAre(chunks_of_64.fragment(0), chunks_of_64.chunk(2)));
+  state.begin_from_global();
+  EXPECT_EQ(parameters.refreshed.back(), (Range{0, chunks_of_64.buffer_size()}));
+}
+
+TEST_F(DeviceState, ValuesThatAreNotFiniteAreNamed) {
+  auto config = config_in("lloyd4", false);
+  config.warmup_steps = 0;
+  OnDevice device(config, kernels);
+  device.step(0.5F);
+  try {
+    device.step([](std::uint64_t i) { return i == 192 + 70 ? INFINITY : 0.5F; });
+    FAIL() << "an infinite outer gradient must end the run";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("at element 70 of fragment 1 at step 2"));
+  }
+}
+
+TEST_F(DeviceState, BytesThatDoNotDecodeNeverReachTheDevice) {
+  OnDevice device(config_in("lloyd4", false), kernels);
+  for (int step = 1; step <= 4; ++step) device.step(moves(step));
+  auto& chunks = device.exchange.results[{1, 3}];
+  const auto count = chunks_of_64.chunks_of(1).size();
+  chunks.assign(
+      count, std::make_shared<const Bytes>(quant::encoded_size(config_in("lloyd4", false).codec_spec(), 64),
+                                           std::byte{0xff}));
+  try {
+    device.step(moves(5));
+    FAIL() << "scales of all ones are no scales";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("the result of chunk 3 in round 3 does not decode"));
+  }
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync

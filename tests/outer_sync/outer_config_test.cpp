@@ -1,0 +1,91 @@
+// Keys `outer.*`: what the methods make of them, what is refused before the first step, and what is said
+// aloud.
+
+#include <gmock/gmock.h>
+
+#include "isthmus/base/error.h"
+#include "isthmus/outer_sync/config.h"
+
+namespace isthmus::outer_sync {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+OuterConfig read(std::string_view yaml) {
+  auto config = config::read<OuterConfig>(config::Source::from_text(yaml, "a.yaml"));
+  config.resolve();
+  return config;
+}
+
+std::string complaint(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::config);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(OuterConfig, SyncEveryMayChangeWithTheStep) {
+  EXPECT_THAT(read("sync_every: {0: 5, 200: 20}").sync_phases(),
+              ElementsAre(SyncPhase{0, 5}, SyncPhase{200, 20}));
+  EXPECT_THAT(read("sync_every: 12").sync_phases(), ElementsAre(SyncPhase{0, 12}));
+  EXPECT_THAT(complaint([] { (void)read("{sync_every: {0: 20, 200: 3}, sync_delay: 3}"); }),
+              HasSubstr("outer.sync_delay is 3 and outer.sync_every is 3"));
+}
+
+TEST(OuterConfig, SparseIsThePapersSetting) {
+  const auto config = read("{method: sparse, num_fragments: 4, codec_top_k: 32}");
+  EXPECT_EQ(config.num_fragments, 1);
+  EXPECT_EQ(config.sync_delay, 0);
+  EXPECT_EQ(config.merge_alpha, 0);
+  EXPECT_EQ(config.codec_spec().kind, quant::CodecKind::topk);
+  EXPECT_EQ(config.codec_spec().top_k, 32U);
+  EXPECT_TRUE(config.error_feedback);
+  EXPECT_EQ(config.feedback_decay, 0.95);
+  EXPECT_EQ(config.optimizer.lr, 1);
+  EXPECT_EQ(config.optimizer.momentum, 0);
+  EXPECT_THAT(complaint([] { (void)read("{method: sparse, chunk_elements: 1024}"); }),
+              HasSubstr("outer.chunk_elements is 1024; expected a multiple of 4096"));
+}
+
+TEST(OuterConfig, MembersThatARunCannotHaveAreRefused) {
+  const auto why = [](std::string_view yaml, std::int64_t replicas) {
+    return complaint([&] { read(yaml).check_replicas(replicas); });
+  };
+  EXPECT_EQ(why("{min_replicas: 2, quorum: 3}", 4), "accepted");
+  EXPECT_EQ(why("{}", 1), "accepted");
+  EXPECT_EQ(why("min_replicas: 5", 4),
+            "outer.min_replicas is 5 and replicas is 4; expected min_replicas <= replicas");
+  EXPECT_EQ(why("quorum: 5", 4), "outer.quorum is 5 and replicas is 4; expected quorum <= replicas");
+  EXPECT_EQ(why("{min_replicas: 3, quorum: 2}", 4),
+            "outer.quorum is 2 and replicas is 4; expected quorum >= outer.min_replicas, which is 3");
+  EXPECT_THAT(complaint([] { (void)read("topology: ring"); }), HasSubstr("one of auto, mesh, weighted, hub"));
+}
+
+TEST(OuterConfig, HalfOfTheReplicasAreNeededUnlessItSaysOtherwise) {
+  EXPECT_EQ(read("{}").least_replicas(1), 1);
+  EXPECT_EQ(read("{}").least_replicas(4), 2);
+  EXPECT_EQ(read("{}").least_replicas(5), 3);
+  EXPECT_EQ(read("min_replicas: 4").least_replicas(5), 4);
+}
+
+TEST(OuterConfig, UnusualSettingsAreSaidAloud) {
+  EXPECT_THAT(read("{num_fragments: 3, sync_every: 30}").notes(), IsEmpty());
+  EXPECT_THAT(
+      read("{num_fragments: 3, sync_every: 10}").notes(),
+      ElementsAre(
+          "outer.sync_every is 10, no multiple of the 3 fragments: they are sent at uneven distances"));
+  EXPECT_THAT(read("{num_fragments: 3, sync_every: {0: 2, 100: 30}}").notes(),
+              ElementsAre("outer.sync_every is 2 and there are 3 fragments: several are sent in one step"));
+  EXPECT_THAT(read("merge_alpha: 1").notes(), ElementsAre(HasSubstr("never hear of the others")));
+  EXPECT_THAT(read("codec: lloyd2").notes(), ElementsAre(HasSubstr("what it loses is lost")));
+  EXPECT_THAT(read("{codec: lloyd2, error_feedback: true}").notes(), IsEmpty());
+  EXPECT_THAT(read("{method: data_parallel, num_fragments: 7}").notes(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync

@@ -1,0 +1,14 @@
+#pragma once
+// The outer loop's passes on a GPU. no_cuda.cpp stands in where the build has no CUDA.
+
+#include <memory>
+
+#include "isthmus/outer_sync/device_outer_state.h"
+
+namespace isthmus::trainer::cuda {
+
+/// `model_stream` (a cudaStream_t) is the one in which the model computes; null is the default one. Throws
+/// Error(config) if there is no such GPU or the build has no CUDA.
+[[nodiscard]] std::unique_ptr<outer_sync::DevicePasses> make_device_passes(int ordinal, void* model_stream);
+
+}  // namespace isthmus::trainer::cuda
