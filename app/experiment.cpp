@@ -24,6 +24,8 @@ void RunConfig::serialize(config::Archive& ar) {
   ar({"record_outer_gradients", &record_outer_gradients, Scope::per_site,
       "write every Nth outer gradient of each fragment to the replica's folder, for comparing codecs; 0 none",
       0, 1e9});
+  ar({"restarts", &restarts, Scope::per_site,
+      "times that `launch` starts a worker again that was killed while the others went on", 0, 1e6});
   ar({"stop_grace", &stop_grace, Scope::per_site, "time from Ctrl-C until `launch` kills what still runs",
       0.5, 86400});
 }

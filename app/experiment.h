@@ -25,6 +25,7 @@ struct RunConfig {
   std::int64_t sample_tokens = 240;
   std::int64_t trace_steps = 400;
   std::int64_t record_outer_gradients = 0;
+  std::int64_t restarts = 0;
   config::Duration stop_grace{5};
   void serialize(config::Archive& ar);
 };

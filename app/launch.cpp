@@ -10,6 +10,7 @@
 #include <csignal>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <set>
 #include <thread>
@@ -112,12 +113,16 @@ class Launch {
   /// Settings with which a run could not be resumed must not stand in the way of the next try.
   void restore_config() const { write_text(config_file(), config_before_); }
 
-  /// Grows as soon as a replica is in the run.
+  /// Grows as soon as replicas are in the run.
   std::uintmax_t metrics_size() const {
-    std::error_code no_file;
-    const auto size =
-        std::filesystem::file_size(experiment_.folder() / replica_name(0) / "metrics.jsonl", no_file);
-    return no_file ? 0 : size;
+    std::uintmax_t sum = 0;
+    for (std::int64_t m = 0; m < experiment_.replicas; ++m) {
+      std::error_code no_file;
+      const auto size =
+          std::filesystem::file_size(experiment_.folder() / replica_name(m) / "metrics.jsonl", no_file);
+      sum += no_file ? 0 : size;
+    }
+    return sum;
   }
 
   /// Said at once, and not after all replicas have loaded their data.
@@ -138,30 +143,43 @@ class Launch {
   }
 
   void start() {
-    const auto config = config_file().string();
-    Pipe pipe;
-    processes_.emplace_back(
-        Process::Options{.name = "coordinator",
-                         .command = with_resume({request_.program.string(), "coordinator", "--config", config,
-                                                 "--announce-fd", std::to_string(pipe.ends[1])}),
-                         .log = {},
-                         .keep_fd = pipe.ends[1]});
-    pipe.close_writer();
-    const auto port = pipe.read_all();
-    if (port.empty()) return;  // it has said why on standard error; `watch` sees it end
-    const auto host = outer_sync_host(experiment_.network.coordinator);
-    const auto address = host + ":" + port.substr(0, port.find('\n'));
+    restarts_left_ = experiment_.run.restarts;
+    start_coordinator(experiment_.network.coordinator);
+    if (address_.empty()) return;  // it has said why on standard error; `watch` sees it end
     for (std::int64_t m = 0; m < experiment_.replicas; ++m) {
       const auto name = replica_name(m);
-      const auto folder = experiment_.folder() / name;
-      std::filesystem::create_directories(folder);
-      processes_.emplace_back(
-          Process::Options{.name = name,
-                           .command = with_resume({request_.program.string(), "worker", "--quiet", "--config",
-                                                   config, "--coordinator", address, "--name", name}),
-                           .log = folder / "worker.log",
-                           .keep_fd = -1});
+      std::filesystem::create_directories(experiment_.folder() / name);
+      processes_.push_back(start_worker(name));
     }
+  }
+
+  void start_coordinator(const std::string& listen) {
+    Pipe pipe;
+    Process::Options options{
+        .name = "coordinator",
+        .command = with_resume({request_.program.string(), "coordinator", "--config", config_file().string(),
+                                "--listen", listen, "--announce-fd", std::to_string(pipe.ends[1])}),
+        .log = {},
+        .keep_fd = pipe.ends[1]};
+    if (processes_.empty()) processes_.emplace_back();
+    processes_.front() = std::make_unique<Process>(std::move(options));
+    pipe.close_writer();
+    const auto port = pipe.read_all();
+    if (port.empty()) return;
+    const auto& wanted = experiment_.network.coordinator;
+    address_ = wanted.substr(0, wanted.rfind(':')) + ":" + port.substr(0, port.find('\n'));
+  }
+
+  std::unique_ptr<Process> start_worker(const std::string& name) const {
+    return std::make_unique<Process>(Process::Options{.name = name,
+                                                      .command = with_resume(worker_command(name)),
+                                                      .log = experiment_.folder() / name / "worker.log",
+                                                      .keep_fd = -1});
+  }
+
+  std::vector<std::string> worker_command(const std::string& name) const {
+    return {request_.program.string(), "worker",        "--quiet", "--config", config_file().string(),
+            "--coordinator",           address_, "--name",  name};
   }
 
   std::vector<std::string> with_resume(std::vector<std::string> command) const {
@@ -169,26 +187,23 @@ class Launch {
     return command;
   }
 
-  static std::string outer_sync_host(const std::string& address) {
-    return address.substr(0, address.rfind(':'));
-  }
-
   int watch(const std::atomic<int>& interrupts) {
     const auto grace = std::chrono::duration<double>(experiment_.run.stop_grace.seconds);
     int seen = 0;
     bool ending = false;
     std::optional<Clock::time_point> kill_at;
-    while (std::ranges::any_of(processes_, &Process::running)) {
+    while (std::ranges::any_of(processes_, [](const auto& process) { return process->running(); })) {
+      if (seen == 0 && !ending) keep_going();
       if (interrupts > seen) {
         seen = interrupts;
-        processes_.front().signal(SIGINT);
+        processes_.front()->signal(SIGINT);
         const auto limit = Clock::now() + std::chrono::duration_cast<Clock::duration>(grace - 500ms);
         kill_at = seen > 1 ? Clock::now() : limit;
       }
-      const bool alone = seen > 0 && !processes_.front().running();  // workers that wait for no coordinator
+      const bool alone = seen > 0 && !processes_.front()->running();  // workers that wait for no coordinator
       if (!ending && (alone || (seen == 0 && somebody_failed()))) {
         ending = true;
-        for (const auto& process : processes_) process.signal(SIGTERM);
+        for (const auto& process : processes_) process->signal(SIGTERM);
         if (!kill_at) kill_at = Clock::now() + aftermath;
       }
       if (kill_at && Clock::now() >= *kill_at) kill_rest();
@@ -197,16 +212,51 @@ class Launch {
     return verdict(seen > 0);
   }
 
+  /// A run that has begun goes on without a worker that is lost, and without its coordinator too, for a while.
+  void keep_going() {
+    if (!elastic()) return;
+    auto& coordinator = *processes_.front();
+    if (coordinator.poll().value_or(0) > 128 && coordinator_restarts_left_ > 0) {
+      --coordinator_restarts_left_;
+      fmt::print(stderr, "the coordinator was killed by signal {}; starting it again\n", *coordinator.poll() - 128);
+      start_coordinator(address_);
+    }
+    for (std::size_t i = 1; i < processes_.size(); ++i) {
+      auto& worker = processes_[i];
+      const int status = worker->poll().value_or(0);
+      if (status == 0 || told_.contains(worker->name())) continue;
+      if (status > 128 && restarts_left_ > 0) {
+        --restarts_left_;
+        fmt::print(stderr, "{} was killed by signal {}; starting it again\n", worker->name(), status - 128);
+        worker = start_worker(worker->name());
+        continue;
+      }
+      told_.insert(worker->name());
+      describe(*worker, status);
+      std::string command;
+      for (const auto& word : worker_command(worker->name())) command += word + " ";
+      fmt::print(stderr, "the others go on; to bring it back: {}\n", command);
+    }
+  }
+
+  /// Whether a loss does not end the run: it has begun, and its method knows members that come and go.
+  bool elastic() const { return !experiment_.outer.data_parallel() && metrics_size() > metrics_before_; }
+
   bool somebody_failed() {
-    return std::ranges::any_of(processes_, [](Process& process) { return process.poll().value_or(0) != 0; });
+    const auto ended_badly = [](const auto& process) { return process->poll().value_or(0) != 0; };
+    if (!elastic()) return std::ranges::any_of(processes_, ended_badly);
+    // The coordinator, or all that train.
+    return ended_badly(processes_.front()) ||
+           std::ranges::none_of(processes_.begin() + 1, processes_.end(),
+                                [](const auto& process) { return process->running() || process->poll() == 0; });
   }
 
   void kill_rest() {
     for (auto& process : processes_) {
-      if (!process.running() || killed_.contains(process.name())) continue;
-      fmt::print(stderr, "killing {}, which did not end by itself\n", process.name());
-      process.signal(SIGKILL);
-      killed_.insert(process.name());
+      if (!process->running() || killed_.contains(process->name())) continue;
+      fmt::print(stderr, "killing {}, which did not end by itself\n", process->name());
+      process->signal(SIGKILL);
+      killed_.insert(process->name());
     }
   }
 
@@ -224,23 +274,25 @@ class Launch {
 
   int verdict(bool interrupted) {
     std::fflush(stdout);
+    // What became of the others was said when it happened.
+    if (elastic() && !interrupted && processes_.front()->poll() == 0) return 0;
     auto worst = Failure::none;
-    for (auto& process : processes_) worst = std::max(worst, failure_of(process));
+    for (auto& process : processes_) worst = std::max(worst, failure_of(*process));
     if (interrupted && worst <= Failure::lost_a_peer) return killed_.empty() ? 130 : 1;
     if (worst == Failure::none) return exit_status_of_the_sound();
     int status = 0;
     for (auto& process : processes_) {
-      if (failure_of(process) != worst) continue;
-      const int own = *process.poll();
+      if (failure_of(*process) != worst) continue;
+      const int own = *process->poll();
       if (status == 0) status = own > 128 ? lost_status : own;
-      describe(process, own);
+      if (!told_.contains(process->name())) describe(*process, own);
     }
     return status;
   }
 
   /// 130 if somebody stopped the run past this process.
   int exit_status_of_the_sound() {
-    return std::ranges::all_of(processes_, [](Process& process) { return process.poll() == 0; }) ? 0 : 130;
+    return std::ranges::all_of(processes_, [](const auto& process) { return process->poll() == 0; }) ? 0 : 130;
   }
 
   static void describe(const Process& process, int status) {
@@ -256,8 +308,12 @@ class Launch {
 
   const LaunchRequest& request_;
   Experiment experiment_;
-  std::vector<Process> processes_;  ///< the coordinator first
-  std::set<std::string> killed_;    ///< by us
+  std::vector<std::unique_ptr<Process>> processes_;  ///< the coordinator first
+  std::set<std::string> killed_;                     ///< by us
+  std::set<std::string> told_;                       ///< whose end was spoken of
+  std::string address_;                              ///< of the coordinator
+  std::int64_t restarts_left_ = 0;                   ///< of workers
+  int coordinator_restarts_left_ = 3;
   std::optional<FolderLock> lock_;
   std::string config_before_;
   std::uintmax_t metrics_before_ = 0;
