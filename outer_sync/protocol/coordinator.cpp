@@ -129,7 +129,8 @@ std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
 void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
   const auto& name = hello.member.name;
   if (phase_ == Phase::joining && hello.activated > 0) {
-    say(name + " is in view " + std::to_string(hello.activated) + " of this run, which this coordinator does "
+    say(name + " is in view " + std::to_string(hello.activated) +
+        " of this run, which this coordinator does "
         "not remember; if its disk is lost, start it with --recover");
     close(from);  // it asks again, and trains on meanwhile
     return;
@@ -370,8 +371,7 @@ std::size_t Coordinator::unanswered() const {
 /// Of everybody that will not be in the view.
 bool Coordinator::leases_are_out() const {
   const auto out = [&](Time end) { return now_ >= end; };
-  return std::ranges::all_of(foreign_leases_, out) &&
-         std::ranges::all_of(members_, [&](const auto& entry) {
+  return std::ranges::all_of(foreign_leases_, out) && std::ranges::all_of(members_, [&](const auto& entry) {
            return entry.second.answered || out(entry.second.lease_end);
          });
 }
@@ -432,8 +432,8 @@ void Coordinator::announce(NewView message) {
   settle_evaluations();
 }
 
-/// It comes again as a newcomer, under another incarnation: what it has contributed so far is of a replica that
-/// is gone.
+/// It comes again as a newcomer, under another incarnation: what it has contributed so far is of a replica
+/// that is gone.
 void Coordinator::displace(const std::string& name, const std::string& reason) {
   const auto place = members_.find(name);
   say(name + " must take the state from others: " + reason);
@@ -512,12 +512,12 @@ void Coordinator::check_links(const MemberStatus& member) {
     for (const auto& [name, other] : members_) {
       if (other.role != Role::member || id_of(other.hello.member) != id) continue;
       const auto& own_name = member.hello.member.name;
-      const auto loses_more = std::pair(member.heartbeat.lost.size(), own_name) >
-                              std::pair(other.heartbeat.lost.size(), name);
+      const auto loses_more =
+          std::pair(member.heartbeat.lost.size(), own_name) > std::pair(other.heartbeat.lost.size(), name);
       const auto out = loses_more ? own_name : name;
       bar(out);
-      return lose(out, "is left out: " + own_name + " has no connection to " + name +
-                           " at " + other.hello.member.address + "; is the address reachable from there?");
+      return lose(out, "is left out: " + own_name + " has no connection to " + name + " at " +
+                           other.hello.member.address + "; is the address reachable from there?");
     }
   }
 }
@@ -529,8 +529,8 @@ void Coordinator::bar(const std::string& name) {
   bar.until = now_ + bar.length;
 }
 
-/// With a quorum the others need not wait for one that has fallen behind; and they do not keep for ever what it
-/// would need.
+/// With a quorum the others need not wait for one that has fallen behind; and they do not keep for ever what
+/// it would need.
 void Coordinator::check_lag() {
   for (FragmentId p = 0; p < layout_->fragment_count(); ++p) {
     Round newest = 0;
@@ -670,27 +670,26 @@ void Coordinator::receive(ConnectionId from, Time now, const ControlMessage& mes
 
 void Coordinator::on_message(const std::string& name, const ControlMessage& message) {
   auto& member = members_.at(name);
-  std::visit(
-      Overloaded{
-          [&](const Sealed& sealed) { on_sealed(member, sealed); },
-          [&](const Heartbeat& heartbeat) { on_heartbeat(member, heartbeat); },
-          [&](const Ready&) { on_ready(member); },
-          [&](const Displaced& displaced) {
-            displace(name, displaced.reason);
-            change_view(name + " is not of the run's history");
-          },
-          [&](const EvalReport& report) { on_eval(member, report); },
-          [&](const Announce& announce) { broadcast(announce); },
-          [&](const StopRequest& request) { request_stop(request.reason + " (" + name + ")"); },
-          [&](const Held& held) { on_held(member, held); },
-          [&](const Done& done) { on_done(member, done); },
-          [&](const Leave& leave) { lose(name, "left: " + leave.reason); },
-          [&](const auto&) {
-            say(name + " sent a message that is not a member's to send; dropped");
-            close(member.connection);
-          },
-      },
-      message);
+  std::visit(Overloaded{
+                 [&](const Sealed& sealed) { on_sealed(member, sealed); },
+                 [&](const Heartbeat& heartbeat) { on_heartbeat(member, heartbeat); },
+                 [&](const Ready&) { on_ready(member); },
+                 [&](const Displaced& displaced) {
+                   displace(name, displaced.reason);
+                   change_view(name + " is not of the run's history");
+                 },
+                 [&](const EvalReport& report) { on_eval(member, report); },
+                 [&](const Announce& announce) { broadcast(announce); },
+                 [&](const StopRequest& request) { request_stop(request.reason + " (" + name + ")"); },
+                 [&](const Held& held) { on_held(member, held); },
+                 [&](const Done& done) { on_done(member, done); },
+                 [&](const Leave& leave) { lose(name, "left: " + leave.reason); },
+                 [&](const auto&) {
+                   say(name + " sent a message that is not a member's to send; dropped");
+                   close(member.connection);
+                 },
+             },
+             message);
 }
 
 void Coordinator::closed(ConnectionId connection) {

@@ -37,7 +37,7 @@ struct CoordinatorOptions {
   std::size_t least = 1;  ///< no view is formed with fewer members
   /// Members may be lost and join in mid-run. Otherwise (the data-parallel baseline) a loss ends the run.
   bool elastic = true;
-  Round warmup_rounds = 0;  ///< nobody joins before all fragments are past these
+  Round warmup_rounds = 0;       ///< nobody joins before all fragments are past these
   std::optional<LastView> last;  ///< of a coordinator that came before
   /// Form a view from whoever is here, although this coordinator knows of none and none of the last one may
   /// be here. View numbers begin above this one, which must be higher than any that was given before.
@@ -79,16 +79,16 @@ class Coordinator {
  public:
   /// What a replica is to the coordinator.
   enum class Role {
-    joining,   ///< at the start of a run; or takes the state from members
-    ready,     ///< has the state, or had it when it was cut off: the next view may have it
-    member     ///< of the view in force
+    joining,  ///< at the start of a run; or takes the state from members
+    ready,    ///< has the state, or had it when it was cut off: the next view may have it
+    member    ///< of the view in force
   };
   struct MemberStatus {
     ConnectionId connection = 0;
     Hello hello;
     Role role = Role::joining;
     Time heard{};
-    Time lease_end{};  ///< until then it may close chunks without others
+    Time lease_end{};       ///< until then it may close chunks without others
     bool admitted = false;  ///< was told whom to take the state from
     bool answered = false, held = false, done = false;
     Sealed state;
