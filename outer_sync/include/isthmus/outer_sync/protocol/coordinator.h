@@ -92,6 +92,8 @@ class Coordinator {
     bool admitted = false;  ///< was told whom to take the state from
     bool answered = false, held = false, done = false;
     Sealed state;
+    std::vector<Round> to_reach;  ///< by fragment, where it was seen to lag: what the others had by then
+    Time lags_since{};
     std::uint64_t held_step = 0;
     Heartbeat heartbeat;
     Done result;
@@ -154,12 +156,13 @@ class Coordinator {
   void announce(NewView message);
   [[nodiscard]] std::size_t unanswered() const;
   [[nodiscard]] bool leases_are_out() const;
+  [[nodiscard]] std::vector<Round> rounds_of(const MemberStatus& member) const;
   [[nodiscard]] bool has_heir() const;
   [[nodiscard]] bool nobody_has_begun() const;
 
   void check_chains(const MemberStatus& member);
   void check_links(const MemberStatus& member);
-  void check_lag();
+  void check_lag(const std::string& name, const std::vector<Round>& newest);
   void bar(const std::string& name);
   void displace(const std::string& name, const std::string& reason);
   void settle_evaluations();
@@ -189,7 +192,7 @@ class Coordinator {
   std::map<std::string, MemberStatus> members_;
   std::map<std::string, std::uint16_t> slots_;  ///< of all names that were ever members
   Time change_began_{};
-  std::vector<Time> foreign_leases_;  ///< of those that are gone, or were given by a coordinator before us
+  Time foreign_leases_end_{};  ///< of those that are gone, or were given by a coordinator before us
   std::optional<Time> nobody_since_;
   /// Who has no connection to another member is left out for a while, longer each time: views with both would
   /// stall again and again.
