@@ -63,6 +63,7 @@ std::uint64_t newest_common_checkpoint(const std::map<std::string, Coordinator::
 
 Coordinator::Coordinator(CoordinatorOptions options, Time started)
     : options_(std::move(options)), started_(started), now_(started) {
+  token_is_known_ = options_.last || !options_.recover;
   if (!options_.last && !options_.recover) return;
   phase_ = Phase::suspended;
   if (options_.last) {
@@ -87,6 +88,8 @@ std::string Coordinator::reason_to_refuse(const Hello& hello) const {
   }
   if (hello.run != options_.run) return "this is run '" + options_.run + "', not '" + hello.run + "'";
   if (name.empty() || name.size() > 64) return "a replica's name has 1 to 64 characters";
+  if (std::max(hello.sealed, hello.activated) > highest_view)
+    return name + " claims to have sealed view " + std::to_string(std::max(hello.sealed, hello.activated));
   if (auto difference = config::first_difference(options_.config, "the coordinator", hello.config, name);
       !difference.empty()) {
     return difference + "; all replicas must share it";
@@ -112,6 +115,10 @@ std::string Coordinator::reason_to_refuse(const Hello& hello) const {
 
 std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
   const auto& name = hello.member.name;
+  if (!members_.contains(name) && members_.size() >= most_members)
+    return "there are " + std::to_string(most_members) + " replicas already";
+  if (hello.activated > 0 && token_is_known_ && hello.token != options_.token)
+    return name + " has been in another run that is called '" + options_.run + "'; start it again";
   if (phase_ == Phase::joining) {
     if (members_.empty()) return {};
     const auto& first = members_.begin()->second.hello;
@@ -190,10 +197,10 @@ void Coordinator::come_back(MemberStatus& member) {
   const auto& hello = member.hello;
   member.role = Role::ready;
   number_ = std::max({number_, hello.sealed, hello.activated});
-  if (!options_.last) {
-    options_.token = hello.token;
-    slots_[hello.member.name] = hello.member.slot;
-  }
+  if (!options_.last) slots_[hello.member.name] = hello.member.slot;
+  if (!token_is_known_) options_.token = hello.token;  // the first to come says which run is recovered
+  token_is_known_ = true;
+  if (!able(member)) return;  // barred for a while: the others go on without it until then
   change_view(hello.member.name + " is back");
   admit_waiting();
 }
@@ -350,6 +357,7 @@ void Coordinator::on_sealed(MemberStatus& member, const Sealed& sealed) {
   const bool first = phase_ == Phase::joining;
   if (!first && phase_ != Phase::changing) return;
   if (!first) {
+    if (!able(member)) return;  // it was not asked
     if (!layout_) layout_ = layout_of(sealed);
     if (!layout_ || !same_layout(*layout_, sealed) || !answer_fits(*layout_, sealed)) {
       return lose(member.hello.member.name, "reported rounds that are not of this run's layout");

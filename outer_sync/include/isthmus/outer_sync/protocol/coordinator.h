@@ -188,6 +188,7 @@ class Coordinator {
   Phase phase_ = Phase::joining;
   ViewNumber number_ = 0;  ///< highest announced
   std::optional<FragmentLayout> layout_;
+  bool token_is_known_ = true;              ///< not while it recovers a run that it does not remember
   bool stopping_ = false, ending_ = false;  ///< asked to stop; somebody has reached the last step
   std::map<std::string, MemberStatus> members_;
   std::map<std::string, std::uint16_t> slots_;  ///< of all names that were ever members

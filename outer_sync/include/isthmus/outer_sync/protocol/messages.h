@@ -56,6 +56,8 @@ struct View {
 
 /// A view has no more members than this.
 inline constexpr std::size_t most_members = 1024;
+/// No view has a higher number; who claims one would leave none for those to come.
+inline constexpr ViewNumber highest_view = ViewNumber{1} << 62;
 
 /// Gives each chunk of a fragment to the member with the fewest elements of that fragment so far, then of
 /// all.
