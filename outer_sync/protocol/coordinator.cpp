@@ -95,9 +95,10 @@ std::string Coordinator::reason_to_refuse(const Hello& hello) const {
     return difference + "; all replicas must share it";
   }
   const auto same = members_.find(name);
-  const bool newer =
-      same != members_.end() && hello.member.incarnation >= same->second.hello.member.incarnation;
-  if (same != members_.end() && (phase_ == Phase::joining || !newer))
+  const auto here = same == members_.end() ? 0 : same->second.hello.member.incarnation;
+  const bool other =
+      phase_ == Phase::joining ? hello.member.incarnation != here : hello.member.incarnation < here;
+  if (same != members_.end() && other)
     return "a replica named '" + name + "' is already here; give each its own --name";
   for (const auto& [other_name, member] : members_) {
     if (other_name == name) continue;
@@ -119,6 +120,7 @@ std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
     return "there are " + std::to_string(most_members) + " replicas already";
   if (hello.activated > 0 && token_is_known_ && hello.token != options_.token)
     return name + " has been in another run that is called '" + options_.run + "'; start it again";
+  if (hello.activated > 0) return {};
   if (phase_ == Phase::joining) {
     if (members_.empty()) return {};
     const auto& first = members_.begin()->second.hello;
@@ -127,7 +129,6 @@ std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
                          : name + " does not want to resume, unlike the others") +
            "; all or none must";
   }
-  if (hello.activated > 0) return {};
   if (!options_.elastic) return "the run has begun; members cannot join a data-parallel run";
   if (ending_ || stopping_) return "the run is ending; there is nothing left to join";
   return {};
@@ -135,7 +136,7 @@ std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
 
 void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
   const auto& name = hello.member.name;
-  if (phase_ == Phase::joining && hello.activated > 0) {
+  if (phase_ == Phase::joining && hello.activated > 0 && !options_.last) {
     say(name + " is in view " + std::to_string(hello.activated) +
         " of this run, which this coordinator does "
         "not remember; if its disk is lost, start it with --recover");
@@ -153,8 +154,12 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
   member.connection = from;
   member.hello = hello;
   member.heard = now_;
-  member.done = hello.done;
-  if (hello.activated > 0) return come_back(member);
+  ending_ = ending_ || (hello.activated > 0 && hello.done);
+  if (hello.activated > 0) {
+    if (phase_ == Phase::joining)
+      phase_ = Phase::suspended;  // the first view had begun somewhere, unheard of
+    return come_back(member);
+  }
   if (phase_ != Phase::joining) {
     say(name + " joined from " + hello.member.address);
     if (nobody_has_begun()) {
@@ -212,11 +217,21 @@ std::vector<MemberInfo> Coordinator::donors() const {
     if (able(member)) highest = std::max(highest, begun(member));
   }
   std::vector<MemberInfo> out;
+  if (!has_heir()) return out;
   for (const auto& [name, member] : members_) {
     const bool current = member.role == Role::member || (able(member) && begun(member) == highest);
-    if (current && highest > 0 && has_heir()) out.push_back(member.hello.member);
+    if (current && highest > 0 && is_past_warmup(member)) out.push_back(member.hello.member);
   }
   return out;
+}
+
+/// In the warm-up there is more to take over than global parameters.
+bool Coordinator::is_past_warmup(const MemberStatus& member) const {
+  const auto& fragments = member.heartbeat.fragments;
+  return options_.warmup_rounds == 0 ||
+         (!fragments.empty() && std::ranges::all_of(fragments, [&](const auto& fragment) {
+           return fragment.first >= options_.warmup_rounds;
+         }));
 }
 
 /// A newcomer takes the state from those who are the run's, while they train on.
@@ -254,6 +269,7 @@ void Coordinator::seal_first_view() {
   }
   if (step > 0) say("resuming from the checkpoint of step " + std::to_string(step));
   ++number_;
+  for (auto& [name, member] : members_) member.answered = false;
   broadcast(Seal{number_, step});
 }
 
@@ -378,6 +394,7 @@ std::size_t Coordinator::unanswered() const {
 
 /// Of everybody that will not be in the view.
 bool Coordinator::leases_are_out() const {
+  if (!options_.leases) return true;
   const auto out = [&](Time end) { return now_ >= end; };
   return out(foreign_leases_end_) && std::ranges::all_of(members_, [&](const auto& entry) {
            return entry.second.answered || out(entry.second.lease_end);
@@ -438,6 +455,7 @@ void Coordinator::announce(NewView message) {
   admit_waiting();
   actions_.push_back(MembersChanged{});
   if (stopping_) broadcast(Hold{});
+  if (stop_step_) broadcast(StopAt{*stop_step_});  // whoever has come back has not heard it
   settle_evaluations();
 }
 
@@ -488,6 +506,7 @@ void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat)
   }
   const auto newest = reply.newest;
   send(member, std::move(reply));
+  if (options_.warmup_rounds > 0) admit_waiting();
   if (phase_ != Phase::running || member.role != Role::member) return;
   check_chains(member);
   if (phase_ != Phase::running) return;
@@ -518,18 +537,18 @@ void Coordinator::check_chains(const MemberStatus& member) {
 /// Two members that reach the coordinator and not each other cannot be in one view. Who of them lacks more
 /// peers is left out, else who comes later by name; it may come back.
 void Coordinator::check_links(const MemberStatus& member) {
-  if (member.heartbeat.view != number_) return;
-  for (const auto& id : member.heartbeat.lost) {
-    for (const auto& [name, other] : members_) {
-      if (other.role != Role::member || id_of(other.hello.member) != id) continue;
-      const auto& own_name = member.hello.member.name;
-      const auto loses_more =
-          std::pair(member.heartbeat.lost.size(), own_name) > std::pair(other.heartbeat.lost.size(), name);
-      const auto out = loses_more ? own_name : name;
-      bar(out);
-      return lose(out, "is left out: " + own_name + " has no connection to " + name + " at " +
-                           other.hello.member.address + "; is the address reachable from there?");
-    }
+  const auto& lost = member.heartbeat.lost;
+  if (lost.empty() || member.heartbeat.view != number_ || lost.size() >= members_.size()) return;
+  for (const auto& [name, other] : members_) {
+    if (other.role != Role::member || std::ranges::find(lost, id_of(other.hello.member)) == lost.end())
+      continue;
+    const auto own_name = member.hello.member.name;
+    const auto loses_more =
+        std::pair(member.heartbeat.lost.size(), own_name) > std::pair(other.heartbeat.lost.size(), name);
+    const auto out = loses_more ? own_name : name;
+    bar(out);
+    return lose(out, "is left out: " + own_name + " has no connection to " + name + " at " +
+                         other.hello.member.address + "; is the address reachable from there?");
   }
 }
 
@@ -572,7 +591,7 @@ void Coordinator::check_lag(const std::string& name, const std::vector<Round>& n
 }
 
 void Coordinator::on_ready(MemberStatus& member) {
-  if (member.role != Role::joining) return;
+  if (member.role != Role::joining || !member.admitted) return;
   member.role = Role::ready;
   change_view(member.hello.member.name + " is ready to take part");
 }
@@ -580,6 +599,7 @@ void Coordinator::on_ready(MemberStatus& member) {
 void Coordinator::on_eval(const MemberStatus& member, const EvalReport& report) {
   constexpr std::size_t most_open = 16;  // of steps that some have not reached
   auto& evaluation = evaluations_[report.step];
+  if (std::ranges::find(evaluation.by, member.hello.member.name) != evaluation.by.end()) return;
   evaluation.sum_nats += report.sum_nats;
   evaluation.tokens += report.tokens;
   evaluation.by.push_back(member.hello.member.name);
@@ -624,16 +644,19 @@ void Coordinator::on_held(MemberStatus& member, const Held& held) {
 
 void Coordinator::settle_stop() {
   if (!stopping_) return;
-  std::uint64_t last = 0;
+  auto last = stop_step_;
   for (const auto& [name, other] : members_) {
     if (other.role != Role::member && other.role != Role::ready) continue;
     if (!other.held) return;  // one that is done answers too: its last step is the one that all must reach
-    last = std::max(last, other.held_step);
+    last = std::max(last.value_or(0), other.held_step);
   }
-  broadcast(StopAt{last});
+  if (last == stop_step_) return;  // a lost member changes nothing: others may have stopped there
+  stop_step_ = last;
+  broadcast(StopAt{*last});
 }
 
 void Coordinator::on_done(MemberStatus& member, const Done& done) {
+  if (member.role == Role::joining) return;  // it has trained nothing
   member.done = true;
   member.result = done;
   ending_ = true;
@@ -726,7 +749,10 @@ void Coordinator::lose(const std::string& name, const std::string& how) {
   const bool mattered = member.role == Role::member || member.role == Role::ready;
   foreign_leases_end_ = std::max(foreign_leases_end_, member.lease_end);
   members_.erase(name);
-  if (phase_ == Phase::joining) return say(name + " " + how + "; its place is free again");
+  if (phase_ == Phase::joining) {
+    if (members_.size() + 1 == options_.replicas) started_ = now_;  // they wait again
+    return say(name + " " + how + "; its place is free again");
+  }
   say(name + " " + how);
   actions_.push_back(MembersChanged{});
   if (members_.empty() && how.starts_with("left")) return end(Ended::How::failed, name + " " + how);
@@ -737,7 +763,9 @@ void Coordinator::lose(const std::string& name, const std::string& how) {
 void Coordinator::tick(Time now) {
   if (phase_ == Phase::ended) return;
   now_ = std::max(now_, now);
-  if (phase_ == Phase::joining && now_ - started_ > options_.join_timeout) {
+  // Once all are here they may load for as long as they give signs of life.
+  if (phase_ == Phase::joining && members_.size() < options_.replicas &&
+      now_ - started_ > options_.join_timeout) {
     return end(Ended::How::failed, "only " + std::to_string(members_.size()) + " of " +
                                        std::to_string(options_.replicas) +
                                        " replicas joined within network.join_timeout");

@@ -53,6 +53,7 @@ World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
               .recover = {}};
   closing_ = {.least = options_.least, .quorum = 0, .grace = Time(chance(300'000))};
   if (chance(2) == 0) closing_.quorum = std::max<std::size_t>(options_.least, 1 + chance(members_));
+  options_.leases = closing_.quorum > 0;
   options_.least = closing_.least = std::max(closing_.least, closing_.quorum);
   processes_.resize(members_);
   for (NodeId m = 0; m < members_; ++m) processes_[m].id = m;

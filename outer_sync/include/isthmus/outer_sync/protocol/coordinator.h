@@ -35,6 +35,9 @@ struct CoordinatorOptions {
   Time join_timeout{};
   Time detect_timeout{};  ///< also how long a lease lasts
   std::size_t least = 1;  ///< no view is formed with fewer members
+  /// Owners may close chunks without all members of the view (quorum), as long as they have a lease. Where
+  /// they may not, nobody who is left out can do harm, and no view waits for a lease to end.
+  bool leases = false;
   /// Members may be lost and join in mid-run. Otherwise (the data-parallel baseline) a loss ends the run.
   bool elastic = true;
   Round warmup_rounds = 0;       ///< nobody joins before all fragments are past these
@@ -140,6 +143,7 @@ class Coordinator {
   [[nodiscard]] bool take_over_from(const Hello& hello);
   void come_back(MemberStatus& member);
   void admit(MemberStatus& member);
+  [[nodiscard]] bool is_past_warmup(const MemberStatus& member) const;
   void admit_waiting();
   [[nodiscard]] std::vector<MemberInfo> donors() const;
   [[nodiscard]] bool able(const MemberStatus& member) const;
@@ -190,6 +194,7 @@ class Coordinator {
   std::optional<FragmentLayout> layout_;
   bool token_is_known_ = true;              ///< not while it recovers a run that it does not remember
   bool stopping_ = false, ending_ = false;  ///< asked to stop; somebody has reached the last step
+  std::optional<std::uint64_t> stop_step_;  ///< agreed, once all have said where they are
   std::map<std::string, MemberStatus> members_;
   std::map<std::string, std::uint16_t> slots_;  ///< of all names that were ever members
   Time change_began_{};

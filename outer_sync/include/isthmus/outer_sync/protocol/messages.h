@@ -143,7 +143,7 @@ struct Hello {
   ViewNumber sealed = 0;                   ///< highest view that this member has sealed
   ViewNumber activated = 0;                ///< highest view that has begun for it; 0: it is fresh
   Digest token;                            ///< of the run, where it has been in one
-  bool done = false;                       ///< it has said Done already
+  bool done = false;  ///< it has reached the last step; its Done follows, also where it was said before
   template <class Archive>
   void serialize(Archive& ar) {
     ar(protocol, numerics, run, member, build, config, model, tokenizer, resume, checkpoints, sealed,
