@@ -63,6 +63,7 @@ std::uint64_t newest_common_checkpoint(const std::map<std::string, Coordinator::
 
 Coordinator::Coordinator(CoordinatorOptions options, Time started)
     : options_(std::move(options)), started_(started), now_(started) {
+  token_is_known_ = options_.last || !options_.recover;
   if (!options_.last && !options_.recover) return;
   phase_ = Phase::suspended;
   if (options_.last) {
@@ -72,7 +73,7 @@ Coordinator::Coordinator(CoordinatorOptions options, Time started)
   }
   if (options_.recover) number_ = std::max(number_, *options_.recover);
   // Whoever was here before may have answered a heartbeat just now.
-  foreign_leases_.push_back(started + options_.detect_timeout);
+  foreign_leases_end_ = started + options_.detect_timeout;
 }
 
 // ---- who comes in ----
@@ -87,14 +88,17 @@ std::string Coordinator::reason_to_refuse(const Hello& hello) const {
   }
   if (hello.run != options_.run) return "this is run '" + options_.run + "', not '" + hello.run + "'";
   if (name.empty() || name.size() > 64) return "a replica's name has 1 to 64 characters";
+  if (std::max(hello.sealed, hello.activated) > highest_view)
+    return name + " claims to have sealed view " + std::to_string(std::max(hello.sealed, hello.activated));
   if (auto difference = config::first_difference(options_.config, "the coordinator", hello.config, name);
       !difference.empty()) {
     return difference + "; all replicas must share it";
   }
   const auto same = members_.find(name);
-  const bool newer =
-      same != members_.end() && hello.member.incarnation >= same->second.hello.member.incarnation;
-  if (same != members_.end() && (phase_ == Phase::joining || !newer))
+  const auto here = same == members_.end() ? 0 : same->second.hello.member.incarnation;
+  const bool other =
+      phase_ == Phase::joining ? hello.member.incarnation != here : hello.member.incarnation < here;
+  if (same != members_.end() && other)
     return "a replica named '" + name + "' is already here; give each its own --name";
   for (const auto& [other_name, member] : members_) {
     if (other_name == name) continue;
@@ -112,6 +116,11 @@ std::string Coordinator::reason_to_refuse(const Hello& hello) const {
 
 std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
   const auto& name = hello.member.name;
+  if (!members_.contains(name) && members_.size() >= most_members)
+    return "there are " + std::to_string(most_members) + " replicas already";
+  if (hello.activated > 0 && token_is_known_ && hello.token != options_.token)
+    return name + " has been in another run that is called '" + options_.run + "'; start it again";
+  if (hello.activated > 0) return {};
   if (phase_ == Phase::joining) {
     if (members_.empty()) return {};
     const auto& first = members_.begin()->second.hello;
@@ -120,7 +129,6 @@ std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
                          : name + " does not want to resume, unlike the others") +
            "; all or none must";
   }
-  if (hello.activated > 0) return {};
   if (!options_.elastic) return "the run has begun; members cannot join a data-parallel run";
   if (ending_ || stopping_) return "the run is ending; there is nothing left to join";
   return {};
@@ -128,8 +136,9 @@ std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
 
 void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
   const auto& name = hello.member.name;
-  if (phase_ == Phase::joining && hello.activated > 0) {
-    say(name + " is in view " + std::to_string(hello.activated) + " of this run, which this coordinator does "
+  if (phase_ == Phase::joining && hello.activated > 0 && !options_.last) {
+    say(name + " is in view " + std::to_string(hello.activated) +
+        " of this run, which this coordinator does "
         "not remember; if its disk is lost, start it with --recover");
     close(from);  // it asks again, and trains on meanwhile
     return;
@@ -145,8 +154,12 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
   member.connection = from;
   member.hello = hello;
   member.heard = now_;
-  member.done = hello.done;
-  if (hello.activated > 0) return come_back(member);
+  ending_ = ending_ || (hello.activated > 0 && hello.done);
+  if (hello.activated > 0) {
+    if (phase_ == Phase::joining)
+      phase_ = Phase::suspended;  // the first view had begun somewhere, unheard of
+    return come_back(member);
+  }
   if (phase_ != Phase::joining) {
     say(name + " joined from " + hello.member.address);
     if (nobody_has_begun()) {
@@ -179,7 +192,7 @@ bool Coordinator::take_over_from(const Hello& hello) {
   const auto place = members_.find(hello.member.name);
   if (place == members_.end()) return false;
   close(place->second.connection);
-  foreign_leases_.push_back(place->second.lease_end);
+  foreign_leases_end_ = std::max(foreign_leases_end_, place->second.lease_end);
   const bool was_able = able(place->second);
   members_.erase(place);
   return was_able;
@@ -189,10 +202,10 @@ void Coordinator::come_back(MemberStatus& member) {
   const auto& hello = member.hello;
   member.role = Role::ready;
   number_ = std::max({number_, hello.sealed, hello.activated});
-  if (!options_.last) {
-    options_.token = hello.token;
-    slots_[hello.member.name] = hello.member.slot;
-  }
+  if (!options_.last) slots_[hello.member.name] = hello.member.slot;
+  if (!token_is_known_) options_.token = hello.token;  // the first to come says which run is recovered
+  token_is_known_ = true;
+  if (!able(member)) return;  // barred for a while: the others go on without it until then
   change_view(hello.member.name + " is back");
   admit_waiting();
 }
@@ -204,11 +217,21 @@ std::vector<MemberInfo> Coordinator::donors() const {
     if (able(member)) highest = std::max(highest, begun(member));
   }
   std::vector<MemberInfo> out;
+  if (!has_heir()) return out;
   for (const auto& [name, member] : members_) {
     const bool current = member.role == Role::member || (able(member) && begun(member) == highest);
-    if (current && highest > 0 && has_heir()) out.push_back(member.hello.member);
+    if (current && highest > 0 && is_past_warmup(member)) out.push_back(member.hello.member);
   }
   return out;
+}
+
+/// In the warm-up there is more to take over than global parameters.
+bool Coordinator::is_past_warmup(const MemberStatus& member) const {
+  const auto& fragments = member.heartbeat.fragments;
+  return options_.warmup_rounds == 0 ||
+         (!fragments.empty() && std::ranges::all_of(fragments, [&](const auto& fragment) {
+           return fragment.first >= options_.warmup_rounds;
+         }));
 }
 
 /// A newcomer takes the state from those who are the run's, while they train on.
@@ -246,6 +269,7 @@ void Coordinator::seal_first_view() {
   }
   if (step > 0) say("resuming from the checkpoint of step " + std::to_string(step));
   ++number_;
+  for (auto& [name, member] : members_) member.answered = false;
   broadcast(Seal{number_, step});
 }
 
@@ -349,6 +373,7 @@ void Coordinator::on_sealed(MemberStatus& member, const Sealed& sealed) {
   const bool first = phase_ == Phase::joining;
   if (!first && phase_ != Phase::changing) return;
   if (!first) {
+    if (!able(member)) return;  // it was not asked
     if (!layout_) layout_ = layout_of(sealed);
     if (!layout_ || !same_layout(*layout_, sealed) || !answer_fits(*layout_, sealed)) {
       return lose(member.hello.member.name, "reported rounds that are not of this run's layout");
@@ -371,8 +396,7 @@ std::size_t Coordinator::unanswered() const {
 bool Coordinator::leases_are_out() const {
   if (!options_.leases) return true;
   const auto out = [&](Time end) { return now_ >= end; };
-  return std::ranges::all_of(foreign_leases_, out) &&
-         std::ranges::all_of(members_, [&](const auto& entry) {
+  return out(foreign_leases_end_) && std::ranges::all_of(members_, [&](const auto& entry) {
            return entry.second.answered || out(entry.second.lease_end);
          });
 }
@@ -410,6 +434,7 @@ void Coordinator::announce(NewView message) {
     if (!member.answered || !(first || able(member))) continue;
     member.role = Role::member;
     member.heard = now_;
+    member.to_reach.clear();  // rounds of older views may have been undone
   }
   for (std::size_t m = 0; m < message.view.members.size(); ++m) {
     auto& info = message.view.members[m];
@@ -426,19 +451,20 @@ void Coordinator::announce(NewView message) {
   for (const auto& [name, member] : members_) {
     if (member.role == Role::member) send(member, message);
   }
-  std::erase_if(foreign_leases_, [&](Time end) { return now_ >= end; });
+
   admit_waiting();
   actions_.push_back(MembersChanged{});
   if (stopping_) broadcast(Hold{});
+  if (stop_step_) broadcast(StopAt{*stop_step_});  // whoever has come back has not heard it
   settle_evaluations();
 }
 
-/// It comes again as a newcomer, under another incarnation: what it has contributed so far is of a replica that
-/// is gone.
+/// It comes again as a newcomer, under another incarnation: what it has contributed so far is of a replica
+/// that is gone.
 void Coordinator::displace(const std::string& name, const std::string& reason) {
   const auto place = members_.find(name);
   say(name + " must take the state from others: " + reason);
-  foreign_leases_.push_back(place->second.lease_end);
+  foreign_leases_end_ = std::max(foreign_leases_end_, place->second.lease_end);
   send(place->second, Displaced{reason});
   close(place->second.connection);
   members_.erase(place);
@@ -467,24 +493,27 @@ void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat)
       reply.view = number_;
       member.lease_end = now_ + options_.detect_timeout;
     }
+    reply.lowest.assign(layout_->fragment_count(), ~Round{0});
+    reply.newest.assign(layout_->fragment_count(), 0);
     for (const auto& [name, other] : members_) {
-      const auto& rounds = other.heartbeat.fragments;
-      if (other.role != Role::member || rounds.size() != layout_->fragment_count()) continue;
-      reply.lowest.resize(rounds.size(), ~Round{0});
-      reply.newest.resize(rounds.size(), 0);
-      for (std::size_t p = 0; p < rounds.size(); ++p) {
-        reply.lowest[p] = std::min(reply.lowest[p], rounds[p].first);
-        reply.newest[p] = std::max(reply.newest[p], rounds[p].first);
+      if (other.role != Role::member) continue;
+      const auto rounds = rounds_of(other);
+      for (FragmentId p = 0; p < layout_->fragment_count(); ++p) {
+        reply.lowest[p] = std::min(reply.lowest[p], rounds[p]);
+        reply.newest[p] = std::max(reply.newest[p], rounds[p]);
       }
     }
   }
+  const auto newest = reply.newest;
   send(member, std::move(reply));
+  if (options_.warmup_rounds > 0) admit_waiting();
   if (phase_ != Phase::running || member.role != Role::member) return;
   check_chains(member);
   if (phase_ != Phase::running) return;
   actions_.push_back(MembersChanged{});
+  const auto name = member.hello.member.name;
   check_links(member);
-  if (phase_ == Phase::running) check_lag();
+  if (phase_ == Phase::running) check_lag(name, newest);
 }
 
 void Coordinator::check_chains(const MemberStatus& member) {
@@ -508,18 +537,18 @@ void Coordinator::check_chains(const MemberStatus& member) {
 /// Two members that reach the coordinator and not each other cannot be in one view. Who of them lacks more
 /// peers is left out, else who comes later by name; it may come back.
 void Coordinator::check_links(const MemberStatus& member) {
-  if (member.heartbeat.view != number_) return;
-  for (const auto& id : member.heartbeat.lost) {
-    for (const auto& [name, other] : members_) {
-      if (other.role != Role::member || id_of(other.hello.member) != id) continue;
-      const auto& own_name = member.hello.member.name;
-      const auto loses_more = std::pair(member.heartbeat.lost.size(), own_name) >
-                              std::pair(other.heartbeat.lost.size(), name);
-      const auto out = loses_more ? own_name : name;
-      bar(out);
-      return lose(out, "is left out: " + own_name + " has no connection to " + name +
-                           " at " + other.hello.member.address + "; is the address reachable from there?");
-    }
+  const auto& lost = member.heartbeat.lost;
+  if (lost.empty() || member.heartbeat.view != number_ || lost.size() >= members_.size()) return;
+  for (const auto& [name, other] : members_) {
+    if (other.role != Role::member || std::ranges::find(lost, id_of(other.hello.member)) == lost.end())
+      continue;
+    const auto own_name = member.hello.member.name;
+    const auto loses_more =
+        std::pair(member.heartbeat.lost.size(), own_name) > std::pair(other.heartbeat.lost.size(), name);
+    const auto out = loses_more ? own_name : name;
+    bar(out);
+    return lose(out, "is left out: " + own_name + " has no connection to " + name + " at " +
+                         other.hello.member.address + "; is the address reachable from there?");
   }
 }
 
@@ -530,29 +559,39 @@ void Coordinator::bar(const std::string& name) {
   bar.until = now_ + bar.length;
 }
 
-/// With a quorum the others need not wait for one that has fallen behind; and they do not keep for ever what it
-/// would need.
-void Coordinator::check_lag() {
-  for (FragmentId p = 0; p < layout_->fragment_count(); ++p) {
-    Round newest = 0;
-    for (const auto& [name, member] : members_) {
-      if (member.role == Role::member && p < member.heartbeat.fragments.size())
-        newest = std::max(newest, member.heartbeat.fragments[p].first);
-    }
-    for (auto& [name, member] : members_) {
-      if (member.role != Role::member || p >= member.heartbeat.fragments.size()) continue;
-      const auto round = member.heartbeat.fragments[p].first;
-      if (round + Member::max_lag >= newest || member.heartbeat.view != number_) continue;
-      const auto behind = name;
-      displace(behind, "it is at round " + std::to_string(round) + " of fragment " + std::to_string(p) +
-                           ", the others are at " + std::to_string(newest));
-      return change_view(behind + " lags");
-    }
+/// Where a member of the view stands: what it has reported last, but at least what it had sealed with.
+std::vector<Round> Coordinator::rounds_of(const MemberStatus& member) const {
+  std::vector<Round> rounds;
+  for (const auto& fragment : member.state.fragments) rounds.push_back(fragment.round);
+  const auto& reported = member.heartbeat.fragments;
+  for (std::size_t p = 0; p < rounds.size() && reported.size() == rounds.size(); ++p)
+    rounds[p] = std::max(rounds[p], reported[p].first);
+  return rounds;
+}
+
+/// With a quorum the others need not wait for one that has fallen behind; and they do not keep for ever what
+/// it would need. The others' reports may be newer by many rounds than this one, so it is held against it
+/// only if, for as long as a report can be on its way, it does not reach what they had at the beginning of
+/// that time.
+void Coordinator::check_lag(const std::string& name, const std::vector<Round>& newest) {
+  const auto place = members_.find(name);
+  if (place == members_.end() || place->second.heartbeat.view != number_) return;
+  auto& member = place->second;
+  const auto rounds = rounds_of(member);
+  for (FragmentId p = 0; p < member.to_reach.size(); ++p) {
+    const auto goal = member.to_reach[p];
+    if (goal <= Member::max_lag || rounds[p] >= goal - Member::max_lag) continue;
+    if (now_ - member.lags_since <= options_.detect_timeout) return;
+    displace(name, "it is at round " + std::to_string(rounds[p]) + " of fragment " + std::to_string(p) +
+                       ", the others are at " + std::to_string(newest[p]));
+    return change_view(name + " lags");
   }
+  member.to_reach = newest;
+  member.lags_since = now_;
 }
 
 void Coordinator::on_ready(MemberStatus& member) {
-  if (member.role != Role::joining) return;
+  if (member.role != Role::joining || !member.admitted) return;
   member.role = Role::ready;
   change_view(member.hello.member.name + " is ready to take part");
 }
@@ -560,6 +599,7 @@ void Coordinator::on_ready(MemberStatus& member) {
 void Coordinator::on_eval(const MemberStatus& member, const EvalReport& report) {
   constexpr std::size_t most_open = 16;  // of steps that some have not reached
   auto& evaluation = evaluations_[report.step];
+  if (std::ranges::find(evaluation.by, member.hello.member.name) != evaluation.by.end()) return;
   evaluation.sum_nats += report.sum_nats;
   evaluation.tokens += report.tokens;
   evaluation.by.push_back(member.hello.member.name);
@@ -604,16 +644,19 @@ void Coordinator::on_held(MemberStatus& member, const Held& held) {
 
 void Coordinator::settle_stop() {
   if (!stopping_) return;
-  std::uint64_t last = 0;
+  auto last = stop_step_;
   for (const auto& [name, other] : members_) {
     if (other.role != Role::member && other.role != Role::ready) continue;
     if (!other.held) return;  // one that is done answers too: its last step is the one that all must reach
-    last = std::max(last, other.held_step);
+    last = std::max(last.value_or(0), other.held_step);
   }
-  broadcast(StopAt{last});
+  if (last == stop_step_) return;  // a lost member changes nothing: others may have stopped there
+  stop_step_ = last;
+  broadcast(StopAt{*last});
 }
 
 void Coordinator::on_done(MemberStatus& member, const Done& done) {
+  if (member.role == Role::joining) return;  // it has trained nothing
   member.done = true;
   member.result = done;
   ending_ = true;
@@ -671,27 +714,26 @@ void Coordinator::receive(ConnectionId from, Time now, const ControlMessage& mes
 
 void Coordinator::on_message(const std::string& name, const ControlMessage& message) {
   auto& member = members_.at(name);
-  std::visit(
-      Overloaded{
-          [&](const Sealed& sealed) { on_sealed(member, sealed); },
-          [&](const Heartbeat& heartbeat) { on_heartbeat(member, heartbeat); },
-          [&](const Ready&) { on_ready(member); },
-          [&](const Displaced& displaced) {
-            displace(name, displaced.reason);
-            change_view(name + " is not of the run's history");
-          },
-          [&](const EvalReport& report) { on_eval(member, report); },
-          [&](const Announce& announce) { broadcast(announce); },
-          [&](const StopRequest& request) { request_stop(request.reason + " (" + name + ")"); },
-          [&](const Held& held) { on_held(member, held); },
-          [&](const Done& done) { on_done(member, done); },
-          [&](const Leave& leave) { lose(name, "left: " + leave.reason); },
-          [&](const auto&) {
-            say(name + " sent a message that is not a member's to send; dropped");
-            close(member.connection);
-          },
-      },
-      message);
+  std::visit(Overloaded{
+                 [&](const Sealed& sealed) { on_sealed(member, sealed); },
+                 [&](const Heartbeat& heartbeat) { on_heartbeat(member, heartbeat); },
+                 [&](const Ready&) { on_ready(member); },
+                 [&](const Displaced& displaced) {
+                   displace(name, displaced.reason);
+                   change_view(name + " is not of the run's history");
+                 },
+                 [&](const EvalReport& report) { on_eval(member, report); },
+                 [&](const Announce& announce) { broadcast(announce); },
+                 [&](const StopRequest& request) { request_stop(request.reason + " (" + name + ")"); },
+                 [&](const Held& held) { on_held(member, held); },
+                 [&](const Done& done) { on_done(member, done); },
+                 [&](const Leave& leave) { lose(name, "left: " + leave.reason); },
+                 [&](const auto&) {
+                   say(name + " sent a message that is not a member's to send; dropped");
+                   close(member.connection);
+                 },
+             },
+             message);
 }
 
 void Coordinator::closed(ConnectionId connection) {
@@ -705,9 +747,12 @@ void Coordinator::lose(const std::string& name, const std::string& how) {
   const auto member = members_.at(name);
   close(member.connection);
   const bool mattered = member.role == Role::member || member.role == Role::ready;
-  foreign_leases_.push_back(member.lease_end);
+  foreign_leases_end_ = std::max(foreign_leases_end_, member.lease_end);
   members_.erase(name);
-  if (phase_ == Phase::joining) return say(name + " " + how + "; its place is free again");
+  if (phase_ == Phase::joining) {
+    if (members_.size() + 1 == options_.replicas) started_ = now_;  // they wait again
+    return say(name + " " + how + "; its place is free again");
+  }
   say(name + " " + how);
   actions_.push_back(MembersChanged{});
   if (members_.empty() && how.starts_with("left")) return end(Ended::How::failed, name + " " + how);
@@ -718,7 +763,9 @@ void Coordinator::lose(const std::string& name, const std::string& how) {
 void Coordinator::tick(Time now) {
   if (phase_ == Phase::ended) return;
   now_ = std::max(now_, now);
-  if (phase_ == Phase::joining && now_ - started_ > options_.join_timeout) {
+  // Once all are here they may load for as long as they give signs of life.
+  if (phase_ == Phase::joining && members_.size() < options_.replicas &&
+      now_ - started_ > options_.join_timeout) {
     return end(Ended::How::failed, "only " + std::to_string(members_.size()) + " of " +
                                        std::to_string(options_.replicas) +
                                        " replicas joined within network.join_timeout");

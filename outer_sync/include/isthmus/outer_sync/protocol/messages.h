@@ -56,6 +56,8 @@ struct View {
 
 /// A view has no more members than this.
 inline constexpr std::size_t most_members = 1024;
+/// No view has a higher number; who claims one would leave none for those to come.
+inline constexpr ViewNumber highest_view = ViewNumber{1} << 62;
 
 /// Gives each chunk of a fragment to the member with the fewest elements of that fragment so far, then of
 /// all.
@@ -141,7 +143,7 @@ struct Hello {
   ViewNumber sealed = 0;                   ///< highest view that this member has sealed
   ViewNumber activated = 0;                ///< highest view that has begun for it; 0: it is fresh
   Digest token;                            ///< of the run, where it has been in one
-  bool done = false;                       ///< it has said Done already
+  bool done = false;  ///< it has reached the last step; its Done follows, also where it was said before
   template <class Archive>
   void serialize(Archive& ar) {
     ar(protocol, numerics, run, member, build, config, model, tokenizer, resume, checkpoints, sealed,
@@ -218,16 +220,16 @@ struct NewView {
 /// member -> coordinator, every `network.heartbeat` from its hello on, so that silence is noticed while
 /// members join and load too.
 struct Heartbeat {
-  std::uint64_t number = 0;  ///< comes back in the reply
-  ViewNumber view = 0;       ///< highest that has begun here
-  std::uint64_t step = 0;    ///< agreed step
-  bool frozen = false;       ///< rounds do not commit: trains on locally
+  std::uint64_t number = 0;       ///< comes back in the reply
+  ViewNumber view = 0;            ///< highest that has begun here
+  std::uint64_t step = 0;         ///< agreed step
+  bool frozen = false;            ///< rounds do not commit: trains on locally
   std::uint16_t contributed = 0;  ///< members that are in the round applied last
   std::vector<ReplicaId> lost;    ///< members of the view to whom there is no connection
-  double loss = 0;               ///< nats per token, last step
-  double tokens_per_second = 0;  ///< since the last heartbeat
-  double utilization = 0;        ///< 0..1 since the start
-  std::uint64_t bytes_sent = 0;  ///< since the start, headers and control included
+  double loss = 0;                ///< nats per token, last step
+  double tokens_per_second = 0;   ///< since the last heartbeat
+  double utilization = 0;         ///< 0..1 since the start
+  std::uint64_t bytes_sent = 0;   ///< since the start, headers and control included
   /// Last applied round, first 8 bytes of its chain hash; empty before Sealed.
   std::vector<std::pair<Round, std::uint64_t>> fragments;
   template <class Archive>
@@ -377,10 +379,9 @@ struct Suspended {
 };
 
 /// The order is the wire's tag: append only.
-using ControlMessage =
-    std::variant<Hello, Refused, Seal, Sealed, NewView, Heartbeat, HeartbeatReply, EvalReport, Announce,
-                 StopRequest, Hold, Held, StopAt, Done, Finished, Leave, Abort, Admitted, Ready, Displaced,
-                 Suspended>;
+using ControlMessage = std::variant<Hello, Refused, Seal, Sealed, NewView, Heartbeat, HeartbeatReply,
+                                    EvalReport, Announce, StopRequest, Hold, Held, StopAt, Done, Finished,
+                                    Leave, Abort, Admitted, Ready, Displaced, Suspended>;
 
 [[nodiscard]] Bytes encode(const ControlMessage& message);
 /// Throws Error(network) for an unknown tag or a malformed body.
