@@ -24,7 +24,9 @@ enum class FrameType : std::uint16_t {
   state_request = 5,  ///< learner -> donor; this and what follows are in state_stream.h
   state_head = 6,
   state_data = 7,
-  state_done = 8
+  state_done = 8,
+  round_request = 9,
+  state_gone = 10
 };
 
 struct FrameHeader {
