@@ -92,7 +92,6 @@ class MemberNode::Impl final : public PeerMesh::Handler,
         clock_(2 * to_duration(network.heartbeat)),
         mesh_(io_, bind(), static_cast<std::size_t>(network.lanes), counters_, link_, clock_, trace, *this),
         control_(io_, control_options(network), link_, counters_, clock_, trace, *this),
-        learner_(io_, layout, codecs, link_, counters_, trace, reducer_.buffers(), *this),
         pacer_(std::make_shared<Pacer>(static_cast<std::uint64_t>(network.join_rate))),
         chains_(layout.fragment_count()),
         work_(asio::make_work_guard(io_)),
@@ -438,10 +437,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   }
 
   void on_down(const std::string& why) override {
-    if (!member_ && learning_) {  // whom to learn from may have changed by then
-      learner_.stop();
-      learning_ = false;
-    }
+    if (!member_) learner_.reset();  // whom to learn from may have changed by then
     down_since_ = clock_.now();
     const bool over = [&] {
       const std::lock_guard lock(meet_.mutex);
@@ -546,8 +542,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 
   void on_view_begun(const NewView& message, bool of_reference) {
     const bool first = ids_.empty();
-    learner_.stop();
-    learning_ = false;
+    learner_.reset();
     suspended_.clear();
     sealed_at_.reset();
     hello_.member = message.view.members[member_->self()];
@@ -593,9 +588,9 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   }
 
   void on_reply(const HeartbeatReply& reply) {
-    if (!reply.newest.empty() && reply.newest.size() == layout_.fragment_count() && learning_) {
+    if (!reply.newest.empty() && reply.newest.size() == layout_.fragment_count() && learner_) {
       newest_ = reply.newest;
-      learner_.newest(newest_);
+      learner_->newest(newest_);
       say_ready_if_so();
     }
     const auto sent = beats_.find(reply.number);
@@ -619,8 +614,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     suspended_.clear();
     sealed_at_.reset();
     mesh_.set_peers({});
-    learner_.stop();
-    learning_ = false;
+    learner_.reset();
     ++hello_.member.incarnation;
     hello_.sealed = hello_.activated = 0;
     token_ = {};
@@ -643,13 +637,15 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     learned_.assign(layout_.fragment_count(), false);
     newest_.clear();
     ready_ = false;
-    learning_ = true;
     meet_.update([&] {
       meet_.admitted = true;
       meet_.lessons.clear();
     });
-    learner_.start(std::move(donors), own_id(), admitted.token,
-                   static_cast<StateParts>(set_of(StatePart::theta) | set_of(StatePart::velocity)));
+    learner_.emplace(io_, layout_, codecs_, link_, counters_, trace_, reducer_.buffers(), *this);
+    learner_->start(donors, own_id(), admitted.token,
+                    static_cast<StateParts>(set_of(StatePart::theta) | set_of(StatePart::velocity)));
+    // Until the coordinator says more; where rounds do not commit it never does.
+    learner_->newest(std::vector<Round>(layout_.fragment_count(), 0));
   }
 
   void on_fragment(transport::FragmentSnapshot snapshot) override {
@@ -664,20 +660,19 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   }
   void on_failed(const std::string& why) override {
     say("takes no state: " + why + "; asks the coordinator again");
-    learning_ = false;
     control_.redial();
   }
 
   /// The trainer has it in the global parameters.
   void learned(FragmentId fragment, const FragmentState& state) {
     chains_[fragment] = state;
-    if (!learning_) return;
+    if (!learner_) return;
     learned_[fragment] = true;
     say_ready_if_so();
   }
 
   void say_ready_if_so() {
-    if (ready_ || member_ || !learner_.caught_up()) return;
+    if (ready_ || member_ || !learner_ || !learner_->caught_up()) return;
     for (FragmentId p = 0; p < chains_.size(); ++p) {
       if (!learned_[p] || (!newest_.empty() && chains_[p].round + 1 < newest_[p])) return;
     }
@@ -806,7 +801,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   AwakeClock clock_;
   PeerMesh mesh_;
   ControlLink control_;
-  Learner learner_;
+  std::optional<Learner> learner_;  ///< while the state is taken from others
   std::shared_ptr<Pacer> pacer_;
 
   Hello hello_;
@@ -821,7 +816,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   std::map<std::uint64_t, Time> beats_;  ///< when each was sent, of those not answered
   std::optional<Clock::duration> down_since_, sealed_at_;  ///< by clock_
   std::string suspended_;                                  ///< by the coordinator, and why
-  bool learning_ = false, ready_ = false;
+  bool ready_ = false;  ///< was said
   std::vector<bool> learned_;   ///< by fragment: in the global parameters here
   std::vector<Round> newest_;   ///< by fragment, of the run's members
   Participation participation_;  ///< under the rendezvous' mutex, like the state source

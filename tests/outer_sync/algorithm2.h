@@ -3,6 +3,7 @@
 // outer loop is measured against. It shares no code with it; its arithmetic is fp32, one rounding per
 // operation.
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -17,6 +18,8 @@ struct Algorithm2 {
   std::vector<std::vector<float>> local;  // by replica
   std::vector<std::vector<float>> sent;   // by replica
   std::vector<std::int64_t> in_flight;    // fragments, in the order they were sent
+  std::int64_t change = 0;                // after this step, if it is one,
+  std::int64_t every_then = 0;            // H is this, and fragments are staggered anew
 
   void start(const std::vector<float>& initial, std::size_t replicas) {
     global = initial;
@@ -26,8 +29,19 @@ struct Algorithm2 {
   }
 
   [[nodiscard]] bool due(std::int64_t p, std::int64_t t) const {
+    if (change > 0 && t > change) return due_then(p, t);
     const auto offset = p * every / fragments;
     return t >= 1 && ((t - offset) % every + every) % every == 0;
+  }
+
+  /// As due, from the change on; what would overtake the last result is left out.
+  [[nodiscard]] bool due_then(std::int64_t p, std::int64_t t) const {
+    auto last = change;
+    while (last > 0 && !due(p, last)) --last;
+    const auto offset = p * every_then / fragments;
+    const auto since = t - change;
+    return since >= std::max<std::int64_t>(offset, 1) && (since - offset) % every_then == 0 &&
+           (last == 0 || t > last + delay);
   }
 
   void send(std::int64_t p) {

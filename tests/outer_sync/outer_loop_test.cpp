@@ -33,6 +33,10 @@ Algorithm2 reference(const OuterConfig& config, const FragmentLayout& layout, st
                  .local = {},
                  .sent = {},
                  .in_flight = {}};
+  if (config.sync_every.parts.size() > 1) {
+    out.change = config.sync_every.parts[1].after;
+    out.every_then = config.sync_every.parts[1].value;
+  }
   for (FragmentId p = 0; p < layout.fragment_count(); ++p) {
     for (auto i = layout.fragment(p).begin; i < layout.fragment(p).end(); ++i) out.fragment_of[i] = p;
   }
@@ -102,6 +106,17 @@ INSTANTIATE_TEST_SUITE_P(OuterLoop, Golden,
                                          Setting{2, 2, 4, 1, 1, 11},     // alpha 1 never listens
                                          Setting{3, 2, 5, 3, 0.3, 17}, Setting{5, 2, 4, 3, 0.9, 9},
                                          Setting{2, 2, 8, 7, 0.5, 3}));  // ends before anything was applied
+
+TEST(OuterLoop, HMayChangeWithTheStep) {
+  for (const auto& [first, then] : {std::pair<std::int64_t, std::int64_t>{2, 7}, {7, 3}, {5, 6}, {6, 4}}) {
+    for (const std::int64_t change : {5, 8, 12}) {
+      SCOPED_TRACE(testing::Message() << "H " << first << " to step " << change << ", then " << then);
+      auto config = config_of(3, std::min(first, then), 1, 0.5);
+      config.sync_every.parts = {{0, first}, {change, then}};
+      ASSERT_NO_FATAL_FAILURE(compare_with_algorithm2(config, 2, 30));
+    }
+  }
+}
 
 // One element, worked out on paper: H = 2, tau = 1, alpha = lr = mu = 1/2. Replica 0 moves by 1 in each step,
 // replica 1 by 3. Every number is exact.
