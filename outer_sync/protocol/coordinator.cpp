@@ -382,7 +382,8 @@ void Coordinator::on_sealed(MemberStatus& member, const Sealed& sealed) {
   member.state = sealed;
   member.answered = true;
   if (first) {
-    if (count([](const auto& m) { return m.answered; }) == members_.size()) begin_first_view();
+    // Somebody may have been lost since all were asked: the first view has all of them or none.
+    if (count([](const auto& m) { return m.answered; }) == options_.replicas) begin_first_view();
     return;
   }
   if (unanswered() == 0 && leases_are_out()) begin_view();
