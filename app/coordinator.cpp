@@ -105,8 +105,7 @@ class Display final : public outer_sync::CoordinatorObserver {
     if (members.empty() || slowest == 0) return;
     if (coordinator.participating() < members.size() ||
         members.size() != static_cast<std::size_t>(experiment_.replicas)) {
-      state.note = fmt::format("{}/{} live, {} participate", members.size(), experiment_.replicas,
-                               coordinator.participating());
+      state.note = fmt::format("{}/{} in", coordinator.participating(), experiment_.replicas);
     }
     state.step = slowest;
     state.steps = static_cast<std::uint64_t>(experiment_.run.steps);
@@ -133,7 +132,8 @@ class Display final : public outer_sync::CoordinatorObserver {
   void rate(const Totals& now, ProgressState& state) {
     if (!first_) first_ = now;
     if (!recent_ || now.at - recent_->at > std::chrono::seconds(2)) {
-      if (recent_)
+      // What a member that is gone had sent is not in the sum any more.
+      if (recent_ && now.bytes >= recent_->bytes)
         wire_ =
             8e-6 * (now.bytes - recent_->bytes) / std::chrono::duration<double>(now.at - recent_->at).count();
       recent_ = now;

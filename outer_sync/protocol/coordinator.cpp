@@ -74,6 +74,7 @@ Coordinator::Coordinator(CoordinatorOptions options, Time started)
   if (options_.recover) number_ = std::max(number_, *options_.recover);
   // Whoever was here before may have answered a heartbeat just now.
   foreign_leases_end_ = started + options_.detect_timeout;
+  gathering_until_ = started + options_.detect_timeout;
 }
 
 // ---- who comes in ----
@@ -319,6 +320,7 @@ void Coordinator::change_view(const std::string& why) {
   if (ending_) finish_if_all_done();
   if (phase_ == Phase::ended) return;
   if (!options_.elastic) return end(Ended::How::failed, why);
+  if (expects_more()) return;
   const auto is_able = [this](const MemberStatus& member) { return able(member); };
   if (const auto here = count(is_able); here < std::max<std::size_t>(options_.least, 1)) {
     return suspend(why + "; " + std::to_string(here) + " of at least " + std::to_string(options_.least) +
@@ -346,6 +348,17 @@ void Coordinator::change_view(const std::string& why) {
   for (const auto& [name, member] : members_) {
     if (able(member)) send(member, Seal{number_, 0});
   }
+}
+
+/// A coordinator that has come back hears its members out before it forms a view: they commit on in theirs,
+/// and whoever is left out for a moment's lateness has to take the state from others.
+bool Coordinator::expects_more() const {
+  if (!gathering_until_ || now_ >= *gathering_until_) return false;
+  if (!options_.last || options_.recover) return true;
+  return !std::ranges::all_of(options_.last->members, [&](const MemberInfo& info) {
+    const auto place = members_.find(info.name);
+    return place != members_.end() && able(place->second);
+  });
 }
 
 /// Somebody of the view that was announced last is here: rounds that only they have seen are not lost.
@@ -445,6 +458,7 @@ void Coordinator::announce(NewView message) {
   }
   options_.last = LastView{number_, message.view.members, options_.token};
   options_.recover.reset();
+  gathering_until_.reset();
   chains_.clear();  // what was reported in older views may have been undone
   actions_.push_back(Store{*options_.last});
   say("view " + std::to_string(number_) + " begins with " + std::to_string(message.view.members.size()) +
@@ -779,6 +793,10 @@ void Coordinator::tick(Time now) {
     const auto waiting = unanswered();
     if (waiting == 0 && leases_are_out()) return begin_view();
     if (waiting > 0 && now_ - change_began_ > options_.detect_timeout) return drop_silent_answers();
+  }
+  if (gathering_until_ && now_ >= *gathering_until_) {
+    gathering_until_.reset();
+    if (!members_.empty()) return change_view("not all members of the last view are here");
   }
   for (auto& [name, bar] : barred_) {
     if (bar.until == Time{} || now_ < bar.until) continue;

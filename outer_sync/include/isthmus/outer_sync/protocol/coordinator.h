@@ -165,6 +165,7 @@ class Coordinator {
   [[nodiscard]] std::size_t unanswered() const;
   [[nodiscard]] bool leases_are_out() const;
   [[nodiscard]] std::vector<Round> rounds_of(const MemberStatus& member) const;
+  [[nodiscard]] bool expects_more() const;
   [[nodiscard]] bool has_heir() const;
   [[nodiscard]] bool nobody_has_begun() const;
 
@@ -204,6 +205,7 @@ class Coordinator {
   Time change_began_{};
   Time foreign_leases_end_{};  ///< of those that are gone, or were given by a coordinator before us
   std::optional<Time> nobody_since_;
+  std::optional<Time> gathering_until_;  ///< of one that has come back: waits for its members
   /// Who has no connection to another member is left out for a while, longer each time: views with both would
   /// stall again and again.
   struct Bar {
