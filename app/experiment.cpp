@@ -81,6 +81,7 @@ Experiment load_experiment(const std::filesystem::path& file, const std::vector<
   for (const auto& assignment : assignments) source.set(assignment);
   auto experiment = config::read<Experiment>(source);
   anchor(experiment.data.path, source, "data.path");
+  anchor(experiment.outer.log, source, "outer.log");
   const auto& tokenizer = experiment.data.tokenizer;
   if (tokenizer != "bytes" && !tokenizer.starts_with("vocab:"))
     anchor(experiment.data.tokenizer, source, "data.tokenizer");

@@ -17,9 +17,6 @@ const std::vector<std::string_view> lossless_stages(std::begin(quant::lossless_n
                                                     std::end(quant::lossless_names));
 const std::vector<std::string_view> method_names = {"streaming_diloco", "diloco", "local_sgd", "sparse",
                                                     "data_parallel"};
-const std::vector<std::string_view> topologies = {"auto", "mesh", "weighted", "hub"};
-const std::vector<std::string_view> paces = {"steps", "time"};
-const std::vector<std::string_view> rejections = {"off", "norm"};
 }  // namespace
 
 void OuterOptimizerConfig::serialize(config::Archive& ar) {
@@ -69,13 +66,6 @@ void OuterConfig::serialize(config::Archive& ar) {
       "contributions after which a round closes, and late ones wait for the next; 0 all of them", 0, 1024});
   ar({"grace", &grace, Scope::agreed, "how long a round waits for late ones once the quorum is there", 0,
       3600});
-  ar({"topology", &topology, Scope::agreed, "who reduces: all alike, by their uplinks, or one for all",
-      -config::unbounded, config::unbounded, topologies});
-  ar({"pace", &pace, Scope::agreed,
-      "a round is so many steps for everyone, or as many as each makes in its time", -config::unbounded,
-      config::unbounded, paces});
-  ar({"reject", &reject, Scope::agreed, "contributions that are left out for what is in them",
-      -config::unbounded, config::unbounded, rejections});
   ar({"log", &log, Scope::per_site,
       "folder that all results are written to, to be replayed; empty for none"});
   ar({"log_budget", &log_budget, Scope::per_site, "most that the log may take", 1e6, 1e18});

@@ -8,12 +8,19 @@
 
 #include "isthmus/base/archive.h"
 #include "isthmus/base/error.h"
+#include "isthmus/outer_sync/log/chain.h"
 
 namespace isthmus::outer_sync {
 namespace {
 
 double seconds_since(Trace::Clock::time_point begin) {
   return std::chrono::duration<double>(Trace::Clock::now() - begin).count();
+}
+
+std::vector<std::span<const std::byte>> spans_of(std::span<const protocol::SharedBytes> chunks) {
+  std::vector<std::span<const std::byte>> spans;
+  for (const auto& bytes : chunks) spans.emplace_back(*bytes);
+  return spans;
 }
 
 std::string round_args(FragmentId p, protocol::Round round) {
@@ -110,6 +117,7 @@ void OuterLoop::average_gradients(std::span<float> gradients, std::uint64_t toke
 
 void OuterLoop::after_step(std::uint64_t tokens) {
   exchange_.serve();
+  begin_log();
   if (synchronous()) {
     if (++step_ == schedule_.warmup_steps()) end_warmup();
     return;
@@ -169,12 +177,17 @@ void OuterLoop::count_local_step() {
 }
 
 void OuterLoop::finish() {
+  begin_log();
   do {
     apply_all_in_flight(Waiting::finish);
     for (FragmentId p = 0; !synchronous() && p < layout_.fragment_count(); ++p) send_if_due(p);
   } while (!in_flight_.empty());
   frozen_ = false;
-  if (step_ <= schedule_.warmup_steps() || !final_sync_) return;
+  if (step_ > schedule_.warmup_steps() && final_sync_) sync_once_more();
+  if (log_) log_->flush();
+}
+
+void OuterLoop::sync_once_more() {
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
     const auto last = schedule_.rounds_sent(p, step_) + 1;
     if (fragments_[p].round < last) send(p, last);  // whoever joined at the very end may have it
@@ -192,6 +205,21 @@ void OuterLoop::apply_all_in_flight(Waiting why) {
   while (!in_flight_.empty()) {
     [[maybe_unused]] const bool here = apply(in_flight_.front().fragment, step_rule_, why);
   }
+}
+
+// ---- the round log ----
+
+/// Not before the first step of this process: until then the state may be another one (a checkpoint, others').
+void OuterLoop::begin_log() {
+  if (log_ || !log_plan_ || synchronous()) return;
+  log_ = std::make_unique<log::RoundLog>(log_plan_->folder, log_plan_->header, log_plan_->budget, fragments_);
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) snapshot_to_log(p);
+}
+
+void OuterLoop::snapshot_to_log(FragmentId p) {
+  if (!log_ || !log_->wants_snapshot(p)) return;
+  const auto now = snapshot(p);
+  log_->snapshot(p, now.state, now.theta, now.velocity);
 }
 
 // ---- one fragment ----
@@ -310,15 +338,15 @@ void OuterLoop::record(const InFlight& flight) {
   extend_chain(flight.fragment, flight.result->chunks);
 }
 
-/// The fragment's next round is in: h_r = hash(h_{r-1}, p, r, result bytes in chunk order).
+/// The fragment's next round is in.
 void OuterLoop::extend_chain(FragmentId p, std::span<const protocol::SharedBytes> results) {
   auto& state = fragments_[p];
   const auto round = state.round + 1;
-  Hasher hasher;
-  hasher.update(std::as_bytes(std::span(state.chain.bytes))).update(p).update(round);
-  for (const auto& bytes : results) hasher.update(std::span(*bytes));
-  state = {round, hasher.finish()};
+  const std::vector<std::span<const std::byte>> bytes = spans_of(results);
+  state = {round, log::next_chain(state.chain, p, round, bytes)};
   ++stats_.rounds;
+  if (log_) log_->append(p, state, step_rule_, results);
+  snapshot_to_log(p);
   exchange_.applied(p, round, state.chain);
 }
 
@@ -523,6 +551,7 @@ FragmentSnapshot OuterLoop::snapshot(FragmentId p) {
 }
 
 void OuterLoop::install(const FragmentSnapshot& snapshot) {
+  log_.reset();  // it begins anew with what comes now
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorKind::network,
                 "the snapshot of fragment " + std::to_string(snapshot.fragment) + " " + what);

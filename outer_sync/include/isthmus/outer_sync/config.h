@@ -42,9 +42,6 @@ struct OuterConfig {
   std::int64_t min_replicas = 0;
   std::int64_t quorum = 0;
   config::Duration grace{10.0};
-  std::string topology = "auto";
-  std::string pace = "steps";
-  std::string reject = "off";
   std::string log;
   config::Size log_budget{20'000'000'000};
   OuterOptimizerConfig optimizer;

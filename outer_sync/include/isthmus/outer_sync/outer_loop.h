@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -25,6 +26,7 @@
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/config.h"
 #include "isthmus/outer_sync/local_parameters.h"
+#include "isthmus/outer_sync/log/round_log.h"
 #include "isthmus/outer_sync/methods/schedule.h"
 #include "isthmus/outer_sync/outer_state.h"
 #include "isthmus/outer_sync/round_exchange.h"
@@ -59,6 +61,14 @@ class OuterLoop {
   using GradientObserver = std::function<void(FragmentId, std::uint64_t step, std::span<const float> global,
                                               std::span<const float> local)>;
   void observe_gradients(GradientObserver observer) { gradient_observer_ = std::move(observer); }
+
+  /// Keeps the rounds that are applied from now on (log/round_log.h).
+  struct LogPlan {
+    std::filesystem::path folder;
+    log::LogHeader header;
+    std::uint64_t budget = 0;  ///< bytes
+  };
+  void keep_log(LogPlan plan) { log_plan_ = std::move(plan); }
 
   /// After each inner step, of `tokens` tokens: a contribution's weight is what its fragment was trained on
   /// since it was last sent. Returns at once unless a result is due that has not come. When rounds do not
@@ -138,6 +148,8 @@ class OuterLoop {
   void contribute(InFlight& flight, std::uint64_t weight, EncodedChunk encoded);
   void end_warmup();
   void offer_state();
+  void begin_log();
+  void snapshot_to_log(FragmentId p);
   [[noreturn]] static void refuse_result(protocol::Round round, ChunkId chunk);
   [[nodiscard]] bool rounds_fit(const std::vector<protocol::FragmentState>& fragments,
                                 const std::deque<InFlight>& in_flight, std::uint64_t step) const;
@@ -145,6 +157,7 @@ class OuterLoop {
   void record(const InFlight& flight);
   void extend_chain(FragmentId p, std::span<const protocol::SharedBytes> results);
   void apply_all_in_flight(Waiting why);
+  void sync_once_more();
   [[nodiscard]] double& waited(Waiting why);
 
   const FragmentLayout& layout_;
@@ -167,6 +180,8 @@ class OuterLoop {
   AlignedVector<float> gradient_residual_;  ///< of warm-up gradients; empty after the warm-up
   std::deque<InFlight> in_flight_;          ///< in the order they were sent
   GradientObserver gradient_observer_;
+  std::optional<LogPlan> log_plan_;
+  std::unique_ptr<log::RoundLog> log_;
   Stats stats_;
 };
 
