@@ -170,7 +170,8 @@ class Coordinator {
   [[nodiscard]] bool nobody_has_begun() const;
 
   void check_chains(const MemberStatus& member);
-  void check_links(const MemberStatus& member);
+  [[nodiscard]] std::vector<std::pair<std::string, std::string>> missing_links() const;
+  void check_links();
   void check_lag(const std::string& name, const std::vector<Round>& newest);
   void bar(const std::string& name);
   void displace(const std::string& name, const std::string& reason);
@@ -212,6 +213,8 @@ class Coordinator {
     Time until{}, length{};
   };
   std::map<std::string, Bar> barred_;
+  std::optional<Time> links_lost_since_;
+  std::string suspended_because_;
   struct Evaluation {
     double sum_nats = 0;
     std::uint64_t tokens = 0;
