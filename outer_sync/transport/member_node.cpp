@@ -11,6 +11,7 @@
 #include <asio/use_awaitable.hpp>
 #include <condition_variable>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -40,6 +41,7 @@ constexpr auto tick_every = 50ms;
 /// Who asks for results that do not come, and has no step to make meanwhile, asks again that often.
 constexpr auto ask_again_after = 20ms;
 constexpr std::size_t most_beats_unanswered = 64;
+constexpr std::size_t most_reports_kept = 4;
 
 Clock::duration to_duration(const config::Duration& duration) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(duration.seconds));
@@ -255,6 +257,14 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     asio::post(io_, [this, message = std::move(message)] { control_.send(message); });
   }
 
+  void report_evaluation(const EvalReport& report) {
+    asio::post(io_, [this, report] {
+      control_.send(report);
+      reports_.push_back(report);
+      if (reports_.size() > most_reports_kept) reports_.pop_front();
+    });
+  }
+
   void request_stop(const std::string& reason) {
     asio::post(io_, [this, reason] {
       if (control_.up()) return control_.send(StopRequest{reason});
@@ -433,6 +443,8 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     }
     beats_.clear();
     control_.send(hello_);
+    // A coordinator that has come back has not heard these.
+    for (const auto& report : reports_) control_.send(report);
     if (done_) control_.send(*done_);
   }
 
@@ -807,6 +819,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   Hello hello_;
   Digest token_;
   std::optional<Done> done_;
+  std::deque<EvalReport> reports_;  ///< the newest evaluations
   std::optional<Member> member_;
   std::vector<ReplicaId> ids_;  ///< of the members of the view in force here; empty outside of one
   std::vector<FragmentState> chains_;
@@ -866,7 +879,7 @@ void MemberNode::report(const StepReport& report) {
   impl_->meet_.report = report;
 }
 void MemberNode::report_evaluation(std::uint64_t step, double sum_nats, std::uint64_t tokens) {
-  impl_->post_control(EvalReport{step, sum_nats, tokens});
+  impl_->report_evaluation({step, sum_nats, tokens});
 }
 void MemberNode::request_stop(const std::string& reason) { impl_->request_stop(reason); }
 bool MemberNode::stopped_early() const {
