@@ -460,6 +460,7 @@ void World::try_view(Process& process) {
         tell("member " + std::to_string(process.id) + " begins view " + std::to_string(message.view.number) +
              " with " + std::to_string(members.size()) + " members");
         if (process.member->view().number <= before) fail("a view number fell (I8)");
+        newest_begun_ = std::max(newest_begun_, process.member->view().number);
         if (before != message.reference) count(process.in_run ? "came back" : "joined");
         const bool joins = !process.in_run;
         process.in_run = true;
@@ -709,7 +710,10 @@ void World::reduce(NodeId m, const Reduce& job) {
   }
   if (!produced_.insert({job.view, job.round, job.chunk}).second)
     fail("two results of one chunk in one view (I8)");
-  if (result.contributors.size() < result.of) count("closed by quorum");
+  if (result.contributors.size() < result.of) {
+    count("closed by quorum");
+    if (job.view < newest_begun_) fail("a chunk is closed by quorum after another view has begun (I9)");
+  }
   const auto digest = hasher.finish();
   auto bytes =
       std::make_shared<Bytes>(quant::encoded_size(codecs_.of(job.round), layout_.chunk(job.chunk).size));

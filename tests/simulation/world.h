@@ -195,6 +195,7 @@ class World {
     std::map<NodeId, std::vector<Round>> applied;
   };
   std::optional<CutSide> without_coordinator_;
+  ViewNumber newest_begun_ = 0;  ///< of all views that have begun anywhere
   std::vector<Round> calm_rounds_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::string problem_;
