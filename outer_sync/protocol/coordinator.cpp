@@ -72,7 +72,7 @@ Coordinator::Coordinator(CoordinatorOptions options, Time started)
   }
   if (options_.recover) number_ = std::max(number_, *options_.recover);
   // Whoever was here before may have answered a heartbeat just now.
-  foreign_leases_.push_back(started + options_.detect_timeout);
+  foreign_leases_end_ = started + options_.detect_timeout;
 }
 
 // ---- who comes in ----
@@ -129,7 +129,8 @@ std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
 void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
   const auto& name = hello.member.name;
   if (phase_ == Phase::joining && hello.activated > 0) {
-    say(name + " is in view " + std::to_string(hello.activated) + " of this run, which this coordinator does "
+    say(name + " is in view " + std::to_string(hello.activated) +
+        " of this run, which this coordinator does "
         "not remember; if its disk is lost, start it with --recover");
     close(from);  // it asks again, and trains on meanwhile
     return;
@@ -179,7 +180,7 @@ bool Coordinator::take_over_from(const Hello& hello) {
   const auto place = members_.find(hello.member.name);
   if (place == members_.end()) return false;
   close(place->second.connection);
-  foreign_leases_.push_back(place->second.lease_end);
+  foreign_leases_end_ = std::max(foreign_leases_end_, place->second.lease_end);
   const bool was_able = able(place->second);
   members_.erase(place);
   return was_able;
@@ -371,8 +372,7 @@ std::size_t Coordinator::unanswered() const {
 bool Coordinator::leases_are_out() const {
   if (!options_.leases) return true;
   const auto out = [&](Time end) { return now_ >= end; };
-  return std::ranges::all_of(foreign_leases_, out) &&
-         std::ranges::all_of(members_, [&](const auto& entry) {
+  return out(foreign_leases_end_) && std::ranges::all_of(members_, [&](const auto& entry) {
            return entry.second.answered || out(entry.second.lease_end);
          });
 }
@@ -410,6 +410,7 @@ void Coordinator::announce(NewView message) {
     if (!member.answered || !(first || able(member))) continue;
     member.role = Role::member;
     member.heard = now_;
+    member.to_reach.clear();  // rounds of older views may have been undone
   }
   for (std::size_t m = 0; m < message.view.members.size(); ++m) {
     auto& info = message.view.members[m];
@@ -426,19 +427,19 @@ void Coordinator::announce(NewView message) {
   for (const auto& [name, member] : members_) {
     if (member.role == Role::member) send(member, message);
   }
-  std::erase_if(foreign_leases_, [&](Time end) { return now_ >= end; });
+
   admit_waiting();
   actions_.push_back(MembersChanged{});
   if (stopping_) broadcast(Hold{});
   settle_evaluations();
 }
 
-/// It comes again as a newcomer, under another incarnation: what it has contributed so far is of a replica that
-/// is gone.
+/// It comes again as a newcomer, under another incarnation: what it has contributed so far is of a replica
+/// that is gone.
 void Coordinator::displace(const std::string& name, const std::string& reason) {
   const auto place = members_.find(name);
   say(name + " must take the state from others: " + reason);
-  foreign_leases_.push_back(place->second.lease_end);
+  foreign_leases_end_ = std::max(foreign_leases_end_, place->second.lease_end);
   send(place->second, Displaced{reason});
   close(place->second.connection);
   members_.erase(place);
@@ -467,24 +468,26 @@ void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat)
       reply.view = number_;
       member.lease_end = now_ + options_.detect_timeout;
     }
+    reply.lowest.assign(layout_->fragment_count(), ~Round{0});
+    reply.newest.assign(layout_->fragment_count(), 0);
     for (const auto& [name, other] : members_) {
-      const auto& rounds = other.heartbeat.fragments;
-      if (other.role != Role::member || rounds.size() != layout_->fragment_count()) continue;
-      reply.lowest.resize(rounds.size(), ~Round{0});
-      reply.newest.resize(rounds.size(), 0);
-      for (std::size_t p = 0; p < rounds.size(); ++p) {
-        reply.lowest[p] = std::min(reply.lowest[p], rounds[p].first);
-        reply.newest[p] = std::max(reply.newest[p], rounds[p].first);
+      if (other.role != Role::member) continue;
+      const auto rounds = rounds_of(other);
+      for (FragmentId p = 0; p < layout_->fragment_count(); ++p) {
+        reply.lowest[p] = std::min(reply.lowest[p], rounds[p]);
+        reply.newest[p] = std::max(reply.newest[p], rounds[p]);
       }
     }
   }
+  const auto newest = reply.newest;
   send(member, std::move(reply));
   if (phase_ != Phase::running || member.role != Role::member) return;
   check_chains(member);
   if (phase_ != Phase::running) return;
   actions_.push_back(MembersChanged{});
+  const auto name = member.hello.member.name;
   check_links(member);
-  if (phase_ == Phase::running) check_lag();
+  if (phase_ == Phase::running) check_lag(name, newest);
 }
 
 void Coordinator::check_chains(const MemberStatus& member) {
@@ -513,12 +516,12 @@ void Coordinator::check_links(const MemberStatus& member) {
     for (const auto& [name, other] : members_) {
       if (other.role != Role::member || id_of(other.hello.member) != id) continue;
       const auto& own_name = member.hello.member.name;
-      const auto loses_more = std::pair(member.heartbeat.lost.size(), own_name) >
-                              std::pair(other.heartbeat.lost.size(), name);
+      const auto loses_more =
+          std::pair(member.heartbeat.lost.size(), own_name) > std::pair(other.heartbeat.lost.size(), name);
       const auto out = loses_more ? own_name : name;
       bar(out);
-      return lose(out, "is left out: " + own_name + " has no connection to " + name +
-                           " at " + other.hello.member.address + "; is the address reachable from there?");
+      return lose(out, "is left out: " + own_name + " has no connection to " + name + " at " +
+                           other.hello.member.address + "; is the address reachable from there?");
     }
   }
 }
@@ -530,25 +533,35 @@ void Coordinator::bar(const std::string& name) {
   bar.until = now_ + bar.length;
 }
 
-/// With a quorum the others need not wait for one that has fallen behind; and they do not keep for ever what it
-/// would need.
-void Coordinator::check_lag() {
-  for (FragmentId p = 0; p < layout_->fragment_count(); ++p) {
-    Round newest = 0;
-    for (const auto& [name, member] : members_) {
-      if (member.role == Role::member && p < member.heartbeat.fragments.size())
-        newest = std::max(newest, member.heartbeat.fragments[p].first);
-    }
-    for (auto& [name, member] : members_) {
-      if (member.role != Role::member || p >= member.heartbeat.fragments.size()) continue;
-      const auto round = member.heartbeat.fragments[p].first;
-      if (round + Member::max_lag >= newest || member.heartbeat.view != number_) continue;
-      const auto behind = name;
-      displace(behind, "it is at round " + std::to_string(round) + " of fragment " + std::to_string(p) +
-                           ", the others are at " + std::to_string(newest));
-      return change_view(behind + " lags");
-    }
+/// Where a member of the view stands: what it has reported last, but at least what it had sealed with.
+std::vector<Round> Coordinator::rounds_of(const MemberStatus& member) const {
+  std::vector<Round> rounds;
+  for (const auto& fragment : member.state.fragments) rounds.push_back(fragment.round);
+  const auto& reported = member.heartbeat.fragments;
+  for (std::size_t p = 0; p < rounds.size() && reported.size() == rounds.size(); ++p)
+    rounds[p] = std::max(rounds[p], reported[p].first);
+  return rounds;
+}
+
+/// With a quorum the others need not wait for one that has fallen behind; and they do not keep for ever what
+/// it would need. The others' reports may be newer by many rounds than this one, so it is held against it
+/// only if, for as long as a report can be on its way, it does not reach what they had at the beginning of
+/// that time.
+void Coordinator::check_lag(const std::string& name, const std::vector<Round>& newest) {
+  const auto place = members_.find(name);
+  if (place == members_.end() || place->second.heartbeat.view != number_) return;
+  auto& member = place->second;
+  const auto rounds = rounds_of(member);
+  for (FragmentId p = 0; p < member.to_reach.size(); ++p) {
+    const auto goal = member.to_reach[p];
+    if (goal <= Member::max_lag || rounds[p] >= goal - Member::max_lag) continue;
+    if (now_ - member.lags_since <= options_.detect_timeout) return;
+    displace(name, "it is at round " + std::to_string(rounds[p]) + " of fragment " + std::to_string(p) +
+                       ", the others are at " + std::to_string(newest[p]));
+    return change_view(name + " lags");
   }
+  member.to_reach = newest;
+  member.lags_since = now_;
 }
 
 void Coordinator::on_ready(MemberStatus& member) {
@@ -671,27 +684,26 @@ void Coordinator::receive(ConnectionId from, Time now, const ControlMessage& mes
 
 void Coordinator::on_message(const std::string& name, const ControlMessage& message) {
   auto& member = members_.at(name);
-  std::visit(
-      Overloaded{
-          [&](const Sealed& sealed) { on_sealed(member, sealed); },
-          [&](const Heartbeat& heartbeat) { on_heartbeat(member, heartbeat); },
-          [&](const Ready&) { on_ready(member); },
-          [&](const Displaced& displaced) {
-            displace(name, displaced.reason);
-            change_view(name + " is not of the run's history");
-          },
-          [&](const EvalReport& report) { on_eval(member, report); },
-          [&](const Announce& announce) { broadcast(announce); },
-          [&](const StopRequest& request) { request_stop(request.reason + " (" + name + ")"); },
-          [&](const Held& held) { on_held(member, held); },
-          [&](const Done& done) { on_done(member, done); },
-          [&](const Leave& leave) { lose(name, "left: " + leave.reason); },
-          [&](const auto&) {
-            say(name + " sent a message that is not a member's to send; dropped");
-            close(member.connection);
-          },
-      },
-      message);
+  std::visit(Overloaded{
+                 [&](const Sealed& sealed) { on_sealed(member, sealed); },
+                 [&](const Heartbeat& heartbeat) { on_heartbeat(member, heartbeat); },
+                 [&](const Ready&) { on_ready(member); },
+                 [&](const Displaced& displaced) {
+                   displace(name, displaced.reason);
+                   change_view(name + " is not of the run's history");
+                 },
+                 [&](const EvalReport& report) { on_eval(member, report); },
+                 [&](const Announce& announce) { broadcast(announce); },
+                 [&](const StopRequest& request) { request_stop(request.reason + " (" + name + ")"); },
+                 [&](const Held& held) { on_held(member, held); },
+                 [&](const Done& done) { on_done(member, done); },
+                 [&](const Leave& leave) { lose(name, "left: " + leave.reason); },
+                 [&](const auto&) {
+                   say(name + " sent a message that is not a member's to send; dropped");
+                   close(member.connection);
+                 },
+             },
+             message);
 }
 
 void Coordinator::closed(ConnectionId connection) {
@@ -705,7 +717,7 @@ void Coordinator::lose(const std::string& name, const std::string& how) {
   const auto member = members_.at(name);
   close(member.connection);
   const bool mattered = member.role == Role::member || member.role == Role::ready;
-  foreign_leases_.push_back(member.lease_end);
+  foreign_leases_end_ = std::max(foreign_leases_end_, member.lease_end);
   members_.erase(name);
   if (phase_ == Phase::joining) return say(name + " " + how + "; its place is free again");
   say(name + " " + how);

@@ -49,13 +49,12 @@ bool Member::fits(const NewView& message, MemberIndex self) const {
              return holder.first < members && holder.second.fits(layout_.chunks_of(fixed.fragment).size());
            });
   };
-  return self < members && message.view.owners.size() == layout_.chunk_count() &&
+  return self < members && members <= most_members && message.view.owners.size() == layout_.chunk_count() &&
          std::ranges::all_of(message.view.owners, [&](MemberIndex owner) { return owner < members; }) &&
          message.chains.size() == fragments &&
          std::ranges::none_of(message.chains, [](const auto& chain) { return chain.empty(); }) &&
          std::ranges::all_of(message.fixed, is_fixed_round) && message.applied.size() == members &&
-         std::ranges::all_of(message.applied,
-                             [&](const auto& rounds) { return rounds.size() == fragments; });
+         std::ranges::all_of(message.applied, [&](const auto& rounds) { return rounds.size() == fragments; });
 }
 
 /// Only those that were in the view of reference are the run's history; anybody else's rounds must be the
@@ -82,6 +81,10 @@ Member::Entry Member::activate(const NewView& message, MemberIndex self) {
   ids_.clear();
   for (const auto& member : view_.members) ids_.push_back(id_of(member));
   lease_end_.reset();
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+    const auto round_of = [p](const auto& rounds) { return rounds[p]; };
+    lowest_[p] = round_of(*std::ranges::min_element(message.applied, {}, round_of));
+  }
   unacknowledged_.assign(view_.members.size(), {});
   dropped_early_.assign(view_.members.size(), false);
   push_fixed(message);
@@ -157,7 +160,7 @@ void Member::contribute(ChunkId chunk, Round round, const SharedBytes& bytes, st
 
 /// Nobody waits for a contribution to what is decided: its values go back into the sender's residual.
 void Member::send_contribution(ChunkId chunk, Round round, const Contribution& own) {
-  if (fixed_.contains({round, chunk}) || held({round, chunk, 0, ChunkKind::result}) != nullptr) return;
+  if (is_decided(chunk, round)) return;
   const auto owner = view_.owners.at(chunk);
   if (owner == self_) {
     gather(self_, chunk, round, own);
@@ -256,11 +259,24 @@ std::optional<std::string> Member::check(MemberIndex from, const ChunkMessage& m
   if (const auto* mine = held(message.key); mine != nullptr && **mine != *message.bytes) {
     return "two different chunks for one place in one round";
   }
-  const auto listed = message.contributors.size();
-  if (kind == ChunkKind::result && !decided && listed > 0 && listed < closing_.least)
-    return "a result of " + std::to_string(listed) + " contributions; at least " +
-           std::to_string(closing_.least) + " are needed";
+  if (kind == ChunkKind::result && !decided) return check_contributors(message.contributors);
   return std::nullopt;
+}
+
+/// Of a result made in this view: members of it in their order, and so many that its owner might close with
+/// them. (One of an older view may have been made of the contributions of others who are gone.)
+std::optional<std::string> Member::check_contributors(const std::vector<ReplicaId>& listed) const {
+  if (listed.empty()) return std::nullopt;
+  auto rest = ids_.begin();
+  for (const auto id : listed) {
+    rest = std::find(rest, ids_.end(), id);
+    if (rest == ids_.end()) return "a result of contributors that are not members of the view, in its order";
+    ++rest;
+  }
+  const auto needed = closing_.quorum == 0 ? ids_.size() : std::max(closing_.quorum, closing_.least);
+  if (listed.size() >= needed) return std::nullopt;
+  return "a result of " + std::to_string(listed.size()) + " contributions; at least " +
+         std::to_string(needed) + " are needed";
 }
 
 std::optional<std::string> Member::receive(MemberIndex from, const ChunkMessage& message) {
@@ -275,10 +291,10 @@ std::optional<std::string> Member::receive(MemberIndex from, const ChunkMessage&
   actions_.push_back(SendAck{from, message.view, message.key});
   if (round <= last || held(message.key) != nullptr) return std::nullopt;  // a repeat
   if (kind == ChunkKind::contribution) {
+    if (is_decided(chunk, round)) return std::nullopt;  // too late: what is decided is not made again
     gather(from, chunk, round, {message.bytes, message.weight});
   } else {
-    keep_result(chunk, round,
-                {message.bytes, message.contributors.empty() ? everybody() : message.contributors});
+    keep_result(chunk, round, {message.bytes, message.contributors.empty() ? ids_ : message.contributors});
   }
   return std::nullopt;
 }
@@ -322,21 +338,20 @@ void Member::gather(MemberIndex from, ChunkId chunk, Round round, Contribution c
   auto& place = gathering.by_member.at(from);
   if (gathering.closed || place.bytes) return;
   place = std::move(contribution);
-  ++gathering.present;
-  close_if_due(chunk, round, gathering);
+  // With all contributions at once: nobody else could make another result of this view.
+  if (++gathering.present == view_.members.size()) close(chunk, round, gathering);
 }
 
-/// With all contributions at once: nobody else could make another result of this view. With a quorum only as
-/// long as the coordinator vouches that no other view has begun.
-void Member::close_if_due(ChunkId chunk, Round round, Gathering& gathering) {
-  if (gathering.closed || gathering.present < closing_.least) return;
-  if (gathering.present < view_.members.size()) {
-    if (closing_.quorum == 0 || gathering.present < closing_.quorum) return;
-    if (!gathering.quorum_since) gathering.quorum_since = now_;
-    const bool waited = now_ - *gathering.quorum_since >= closing_.grace;
-    const bool leased = lease_end_ && now_ < *lease_end_;
-    if (!waited || !leased) return;
-  }
+/// Only as long as the coordinator vouches that no other view has begun.
+void Member::close_by_quorum(ChunkId chunk, Round round, Gathering& gathering, Time now) {
+  if (gathering.closed || gathering.present < std::max(closing_.quorum, closing_.least)) return;
+  if (!gathering.quorum_since) gathering.quorum_since = now;
+  const bool waited = now - *gathering.quorum_since >= closing_.grace;
+  const bool leased = lease_end_ && now < *lease_end_;
+  if (waited && leased) close(chunk, round, gathering);
+}
+
+void Member::close(ChunkId chunk, Round round, Gathering& gathering) {
   gathering.closed = true;
   Reduce job{view_.number, chunk, round, {}, {}};
   for (const auto& contribution : gathering.by_member) {
@@ -348,9 +363,8 @@ void Member::close_if_due(ChunkId chunk, Round round, Gathering& gathering) {
 }
 
 void Member::tick(Time now) {
-  now_ = now;
   if (!in_view() || closing_.quorum == 0) return;
-  for (auto& [place, gathering] : gathering_) close_if_due(place.second, place.first, gathering);
+  for (auto& [place, gathering] : gathering_) close_by_quorum(place.second, place.first, gathering, now);
 }
 
 // ---- results ----
@@ -392,7 +406,10 @@ std::vector<SharedBytes> Member::held(FragmentId fragment, Round round) const {
   return out;
 }
 
-std::vector<ReplicaId> Member::everybody() const { return ids_; }
+/// Its result is here, or was decided before this view began.
+bool Member::is_decided(ChunkId chunk, Round round) const {
+  return fixed_.contains({round, chunk}) || held({round, chunk, 0, ChunkKind::result}) != nullptr;
+}
 
 const SharedBytes* Member::held(const ChunkKey& key) const {
   if (key.kind == ChunkKind::contribution) {

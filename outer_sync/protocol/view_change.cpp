@@ -134,7 +134,8 @@ ViewPlan plan_view(const FragmentLayout& layout, std::span<const SealedMember> m
     }
     const bool settled = rest.size() == able.size();
     able = std::move(rest);
-    if (able.empty() || std::ranges::none_of(able, [&](const auto& member) { return reference.contains(member); }))
+    if (able.empty() ||
+        std::ranges::none_of(able, [&](const auto& member) { return reference.contains(member); }))
       return plan;
     if (!settled) continue;
     fill_in(plan.message, layout, reference, able);
@@ -143,8 +144,7 @@ ViewPlan plan_view(const FragmentLayout& layout, std::span<const SealedMember> m
 }
 
 bool answer_fits(const FragmentLayout& layout, const Sealed& sealed) {
-  if (sealed.fragments.size() != layout.fragment_count() ||
-      sealed.history.size() != layout.fragment_count())
+  if (sealed.fragments.size() != layout.fragment_count() || sealed.history.size() != layout.fragment_count())
     return false;
   for (FragmentId p = 0; p < layout.fragment_count(); ++p) {
     const auto chain = chain_of(sealed, p);

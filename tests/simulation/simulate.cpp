@@ -1,5 +1,5 @@
-// simulate [--seeds N] [--from SEED] [--seed SEED]: runs the protocol in simulated worlds. Of a seed that fails it
-// prints the command that tells its story; `--seed` tells it.
+// simulate [--seeds N] [--from SEED] [--seed SEED]: runs the protocol in simulated worlds. Of a seed that
+// fails it prints the command that tells its story; `--seed` tells it.
 
 #include <cstdio>
 #include <cstdlib>

@@ -239,8 +239,7 @@ void World::dial_peer(NodeId a, NodeId b, std::size_t lane_index) {
       process.down_since.erase(other);
       const auto peer = index_of(process, other);
       if (!peer) continue;
-      process.member->repeat_to(*peer,
-                                [&](const ChunkKey& key) { return key.chunk % lanes_ == lane_index; });
+      process.member->repeat_to(*peer, [&](const ChunkKey& key) { return key.chunk % lanes_ == lane_index; });
       act(own);
     }
   }
@@ -431,8 +430,8 @@ void World::try_view(Process& process) {
     const auto message = process.waiting_views.front();
     process.waiting_views.pop_front();
     const auto& members = message.view.members;
-    const auto me = std::ranges::find_if(
-        members, [&](const MemberInfo& info) { return id_of(info) == process.replica; });
+    const auto me =
+        std::ranges::find_if(members, [&](const MemberInfo& info) { return id_of(info) == process.replica; });
     if (me == members.end()) return fail("a view came to one that is not in it");
     const auto self = static_cast<MemberIndex>(me - members.begin());
     if (!process.member->fits(message, self)) return fail("a view does not fit");
@@ -696,10 +695,12 @@ void World::reduce(NodeId m, const Reduce& job) {
     hasher.update(std::span(*job.contributions[i])).update(job.weights[i]);
     result.contributors.push_back(maker_.at(job.contributions[i].get()));
   }
-  if (!produced_.insert({job.view, job.round, job.chunk}).second) fail("two results of one chunk in one view (I8)");
+  if (!produced_.insert({job.view, job.round, job.chunk}).second)
+    fail("two results of one chunk in one view (I8)");
   if (result.contributors.size() < result.of) count("closed by quorum");
   const auto digest = hasher.finish();
-  auto bytes = std::make_shared<Bytes>(quant::encoded_size(codecs_.of(job.round), layout_.chunk(job.chunk).size));
+  auto bytes =
+      std::make_shared<Bytes>(quant::encoded_size(codecs_.of(job.round), layout_.chunk(job.chunk).size));
   for (std::size_t i = 0; i < bytes->size(); ++i)
     (*bytes)[i] = static_cast<std::byte>(digest.bytes.at(i % digest.bytes.size()));
   results_[bytes.get()] = result;
@@ -864,7 +865,8 @@ void World::disturb() {
         if (chance(2) == 0) side.insert(n);
       }
       count("partition");
-      tell("the network falls in two: " + std::to_string(side.size()) + " members are without the coordinator");
+      tell("the network falls in two: " + std::to_string(side.size()) +
+           " members are without the coordinator");
       CutSide without{now_, {}};
       for (const auto a : side) {
         for (NodeId b = 0; b <= members_; ++b) {
@@ -976,8 +978,8 @@ void World::check_result(const Process& process, const Deliver& round) {
 /// I6.
 void World::check(const Process& process) {
   const auto chunks = layout_.chunk_count();
-  const auto most = chunks + chunks * members_ * (Member::window + 1) +
-                    chunks * (Member::most_kept + Member::window + 1);
+  const auto most =
+      chunks + chunks * members_ * (Member::window + 1) + chunks * (Member::most_kept + Member::window + 1);
   if (process.member->chunks_held() > most)
     fail("member " + std::to_string(process.id) + " holds " + std::to_string(process.member->chunks_held()) +
          " chunks; " + std::to_string(most) + " can be needed (I6)");
@@ -985,8 +987,8 @@ void World::check(const Process& process) {
   if (process.member->unacknowledged() > most_sent) fail("too many messages are kept (I6)");
 }
 
-/// I5: once all faults have ended, all take part and every fragment gets on. A view change may be under way at
-/// any moment, so it is enough that there is one without.
+/// I5: once all faults have ended, all take part and every fragment gets on. A view change may be under way
+/// at any moment, so it is enough that there is one without.
 void World::check_end() {
   auto missing = missing_at_the_end();
   over_ = missing.empty();

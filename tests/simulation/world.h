@@ -73,14 +73,16 @@ class World {
     std::vector<LinkPtr> sources;  ///< by fragment
     std::vector<Round> newest;
     std::vector<std::tuple<NodeId, FragmentId, LinkPtr>> followers;  ///< who learn from this one
-    Time heard{};            ///< the coordinator
+    Time heard{};                                                    ///< the coordinator
     std::uint64_t life = 0;  ///< changes whenever what was scheduled for it is void
     std::map<NodeId, Time> down_since;
   };
 
   // chance and time
   std::uint64_t chance(std::uint64_t n) { return random_bits(seed_, 0, counter_++) % n; }
-  Time some(Time most) { return Time(static_cast<std::int64_t>(chance(static_cast<std::uint64_t>(most.count())))); }
+  Time some(Time most) {
+    return Time(static_cast<std::int64_t>(chance(static_cast<std::uint64_t>(most.count()))));
+  }
   void at(Time delay, std::function<void()> event);
   void in(Process& process, Time delay, std::function<void()> event);
   void fail(const std::string& what);

@@ -44,7 +44,7 @@ struct CoordinatorOptions {
   bool leases = false;
   /// Members may be lost and join in mid-run. Otherwise (the data-parallel baseline) a loss ends the run.
   bool elastic = true;
-  Round warmup_rounds = 0;  ///< nobody joins before all fragments are past these
+  Round warmup_rounds = 0;       ///< nobody joins before all fragments are past these
   std::optional<LastView> last;  ///< of a coordinator that came before
   /// Form a view from whoever is here, although this coordinator knows of none and none of the last one may
   /// be here. View numbers begin above this one, which must be higher than any that was given before.
@@ -86,19 +86,21 @@ class Coordinator {
  public:
   /// What a replica is to the coordinator.
   enum class Role {
-    joining,   ///< at the start of a run; or takes the state from members
-    ready,     ///< has the state, or had it when it was cut off: the next view may have it
-    member     ///< of the view in force
+    joining,  ///< at the start of a run; or takes the state from members
+    ready,    ///< has the state, or had it when it was cut off: the next view may have it
+    member    ///< of the view in force
   };
   struct MemberStatus {
     ConnectionId connection = 0;
     Hello hello;
     Role role = Role::joining;
     Time heard{};
-    Time lease_end{};  ///< until then it may close chunks without others
+    Time lease_end{};       ///< until then it may close chunks without others
     bool admitted = false;  ///< was told whom to take the state from
     bool answered = false, held = false, done = false;
     Sealed state;
+    std::vector<Round> to_reach;  ///< by fragment, where it was seen to lag: what the others had by then
+    Time lags_since{};
     std::uint64_t held_step = 0;
     Heartbeat heartbeat;
     Done result;
@@ -161,12 +163,13 @@ class Coordinator {
   void announce(NewView message);
   [[nodiscard]] std::size_t unanswered() const;
   [[nodiscard]] bool leases_are_out() const;
+  [[nodiscard]] std::vector<Round> rounds_of(const MemberStatus& member) const;
   [[nodiscard]] bool has_heir() const;
   [[nodiscard]] bool nobody_has_begun() const;
 
   void check_chains(const MemberStatus& member);
   void check_links(const MemberStatus& member);
-  void check_lag();
+  void check_lag(const std::string& name, const std::vector<Round>& newest);
   void bar(const std::string& name);
   void displace(const std::string& name, const std::string& reason);
   void settle_evaluations();
@@ -196,7 +199,7 @@ class Coordinator {
   std::map<std::string, MemberStatus> members_;
   std::map<std::string, std::uint16_t> slots_;  ///< of all names that were ever members
   Time change_began_{};
-  std::vector<Time> foreign_leases_;  ///< of those that are gone, or were given by a coordinator before us
+  Time foreign_leases_end_{};  ///< of those that are gone, or were given by a coordinator before us
   std::optional<Time> nobody_since_;
   /// Who has no connection to another member is left out for a while, longer each time: views with both would
   /// stall again and again.

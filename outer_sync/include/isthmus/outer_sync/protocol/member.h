@@ -80,8 +80,7 @@ struct Retract {
   FragmentId fragment;
   Round round;
 };
-using MemberAction =
-    std::variant<SendChunk, SendAck, SendBegun, Reduce, ForgetResidual, Deliver, Retract>;
+using MemberAction = std::variant<SendChunk, SendAck, SendBegun, Reduce, ForgetResidual, Deliver, Retract>;
 
 class Member {
  public:
@@ -138,7 +137,8 @@ class Member {
 
   // ---- time, and what the coordinator says of the others ----
 
-  /// Closes chunks that have a quorum and whose grace is over, if there is a lease.
+  /// Closes chunks that have a quorum and whose grace is over, if there is a lease. Nothing else closes by
+  /// quorum: only here it is known what time it is.
   void tick(Time now);
   void lease_until(Time end) { lease_end_ = end; }
   /// By fragment: rounds that all members of the view have applied.
@@ -181,6 +181,7 @@ class Member {
   using Place = std::pair<Round, ChunkId>;
 
   [[nodiscard]] std::optional<std::string> check(MemberIndex from, const ChunkMessage& message) const;
+  [[nodiscard]] std::optional<std::string> check_contributors(const std::vector<ReplicaId>& listed) const;
   [[nodiscard]] bool is_of_the_run(const NewView& message) const;
   void discard_unapplied();
   void forget_residuals(const View& next, MemberIndex next_self);
@@ -190,12 +191,13 @@ class Member {
             std::vector<ReplicaId> contributors);
   void send_contribution(ChunkId chunk, Round round, const Contribution& own);
   void gather(MemberIndex from, ChunkId chunk, Round round, Contribution contribution);
-  void close_if_due(ChunkId chunk, Round round, Gathering& gathering);
+  void close_by_quorum(ChunkId chunk, Round round, Gathering& gathering, Time now);
+  void close(ChunkId chunk, Round round, Gathering& gathering);
   void keep_result(ChunkId chunk, Round round, Result result);
   void deliver(FragmentId fragment, Round round, const Results& results);
   void forget(FragmentId fragment);
-  [[nodiscard]] std::vector<ReplicaId> everybody() const;
   [[nodiscard]] const SharedBytes* held(const ChunkKey& key) const;
+  [[nodiscard]] bool is_decided(ChunkId chunk, Round round) const;
   [[nodiscard]] Results& results_of(FragmentId fragment, Round round);
 
   const FragmentLayout& layout_;
@@ -207,13 +209,13 @@ class Member {
   View view_;
   std::vector<ReplicaId> ids_;  ///< of the view's members
   MemberIndex self_ = 0;
-  Time now_{};
   std::optional<Time> lease_end_;
-  std::vector<Round> lowest_;                                    ///< by fragment, of all members of the view
-  std::set<Place> fixed_;                                        ///< decided before this view began
-  std::map<Place, Contribution> own_;                            ///< of rounds not yet applied here
-  std::map<Place, Gathering> gathering_;                         ///< of chunks owned here
-  std::map<std::pair<Round, FragmentId>, Results> results_;      ///< of rounds not applied, and the last ones that are
+  std::vector<Round> lowest_;             ///< by fragment, of all members of the view
+  std::set<Place> fixed_;                 ///< decided before this view began
+  std::map<Place, Contribution> own_;     ///< of rounds not yet applied here
+  std::map<Place, Gathering> gathering_;  ///< of chunks owned here
+  std::map<std::pair<Round, FragmentId>, Results>
+      results_;  ///< of rounds not applied, and the last ones that are
   std::vector<std::map<ChunkKey, ChunkMessage>> unacknowledged_;  ///< by peer
   std::vector<bool> dropped_early_;  ///< by peer: sent chunks of rounds too far ahead, to be sent again
   std::vector<MemberAction> actions_;

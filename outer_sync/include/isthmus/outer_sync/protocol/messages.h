@@ -218,16 +218,16 @@ struct NewView {
 /// member -> coordinator, every `network.heartbeat` from its hello on, so that silence is noticed while
 /// members join and load too.
 struct Heartbeat {
-  std::uint64_t number = 0;  ///< comes back in the reply
-  ViewNumber view = 0;       ///< highest that has begun here
-  std::uint64_t step = 0;    ///< agreed step
-  bool frozen = false;       ///< rounds do not commit: trains on locally
+  std::uint64_t number = 0;       ///< comes back in the reply
+  ViewNumber view = 0;            ///< highest that has begun here
+  std::uint64_t step = 0;         ///< agreed step
+  bool frozen = false;            ///< rounds do not commit: trains on locally
   std::uint16_t contributed = 0;  ///< members that are in the round applied last
   std::vector<ReplicaId> lost;    ///< members of the view to whom there is no connection
-  double loss = 0;               ///< nats per token, last step
-  double tokens_per_second = 0;  ///< since the last heartbeat
-  double utilization = 0;        ///< 0..1 since the start
-  std::uint64_t bytes_sent = 0;  ///< since the start, headers and control included
+  double loss = 0;                ///< nats per token, last step
+  double tokens_per_second = 0;   ///< since the last heartbeat
+  double utilization = 0;         ///< 0..1 since the start
+  std::uint64_t bytes_sent = 0;   ///< since the start, headers and control included
   /// Last applied round, first 8 bytes of its chain hash; empty before Sealed.
   std::vector<std::pair<Round, std::uint64_t>> fragments;
   template <class Archive>
@@ -377,10 +377,9 @@ struct Suspended {
 };
 
 /// The order is the wire's tag: append only.
-using ControlMessage =
-    std::variant<Hello, Refused, Seal, Sealed, NewView, Heartbeat, HeartbeatReply, EvalReport, Announce,
-                 StopRequest, Hold, Held, StopAt, Done, Finished, Leave, Abort, Admitted, Ready, Displaced,
-                 Suspended>;
+using ControlMessage = std::variant<Hello, Refused, Seal, Sealed, NewView, Heartbeat, HeartbeatReply,
+                                    EvalReport, Announce, StopRequest, Hold, Held, StopAt, Done, Finished,
+                                    Leave, Abort, Admitted, Ready, Displaced, Suspended>;
 
 [[nodiscard]] Bytes encode(const ControlMessage& message);
 /// Throws Error(network) for an unknown tag or a malformed body.

@@ -25,8 +25,8 @@ struct ViewPlan {
   std::vector<Displaced> displaced;  ///< not members of the view
 };
 
-/// Members must be sorted by name, at least one, and their answers of `layout` (`answer_fits`). A view without
-/// members comes out when none of the run's own can go on.
+/// Members must be sorted by name, at least one, and their answers of `layout` (`answer_fits`). A view
+/// without members comes out when none of the run's own can go on.
 [[nodiscard]] ViewPlan plan_view(const FragmentLayout& layout, std::span<const SealedMember> members);
 
 /// Whether an answer from the network is one of this layout: shapes, no round twice, rounds in order.
