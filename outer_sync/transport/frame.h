@@ -25,7 +25,8 @@ enum class FrameType : std::uint16_t {
   state_head = 6,
   state_data = 7,
   state_done = 8,
-  // 9 and 10 are a learner's too
+  round_request = 9,
+  state_gone = 10,
   begun = 11  ///< a view has begun at the sender: u64, its number
 };
 

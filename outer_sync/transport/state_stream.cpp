@@ -34,16 +34,30 @@ Frame archived(FrameType type, const Message& message) {
   return {type, to_bytes(message), nullptr};
 }
 
-StateRequest request_of(const Connection::Received& frame, const FragmentLayout& layout) {
-  if (frame.type != FrameType::state_request) refuse("a frame that has no place in a learner's mouth");
-  const auto request = from_bytes<StateRequest>(*frame.body);
-  if (request.fragment >= layout.fragment_count()) {
-    refuse("it asked for fragment " + std::to_string(request.fragment) + " of " +
+void check_fragment(FragmentId fragment, const FragmentLayout& layout) {
+  if (fragment >= layout.fragment_count()) {
+    refuse("it asked for fragment " + std::to_string(fragment) + " of " +
            std::to_string(layout.fragment_count()));
   }
+}
+
+StateRequest state_request_of(const Connection::Received& frame, const FragmentLayout& layout) {
+  const auto request = from_bytes<StateRequest>(*frame.body);
+  check_fragment(request.fragment, layout);
   if (request.parts == 0 || (request.parts & ~all_parts) != 0)
     refuse("it asked for parts " + std::to_string(request.parts) + ", a set that there is not");
   return request;
+}
+
+RoundRequest round_request_of(const Connection::Received& frame, const FragmentLayout& layout) {
+  const auto request = from_bytes<RoundRequest>(*frame.body);
+  check_fragment(request.fragment, layout);
+  if (request.round == 0) refuse("it asked for round 0, which has no results");
+  return request;
+}
+
+bool all_there(const std::vector<protocol::SharedBytes>& results) {
+  return !results.empty() && std::find(results.begin(), results.end(), nullptr) == results.end();
 }
 
 }  // namespace
@@ -90,6 +104,23 @@ asio::awaitable<void> StateSender::send(FragmentSnapshot snapshot) {
   connection_->send(archived(FrameType::state_done, StateDone{snapshot.fragment}));
 }
 
+asio::awaitable<void> StateSender::send(RoundRequest round, const FragmentLayout& layout,
+                                        std::vector<protocol::SharedBytes> results) {
+  const auto chunks = layout.chunks_of(round.fragment);
+  assert(results.size() == chunks.size());
+  for (ChunkId k = chunks.first; k < chunks.last; ++k) {
+    const protocol::ChunkKey key{round.round, k, 0, protocol::ChunkKind::result};
+    const protocol::ChunkMessage message{.view = 0, .key = key, .bytes = results[k - chunks.first]};
+    auto frame = chunk_frame(message);
+    co_await send_piece(std::move(frame));
+  }
+  connection_->send(archived(FrameType::state_done, StateDone{round.fragment}));
+}
+
+void StateSender::send_gone(FragmentId fragment) {
+  connection_->send(archived(FrameType::state_gone, StateGone{fragment}));
+}
+
 asio::awaitable<void> StateSender::send_part(const FragmentSnapshot& snapshot, StatePart part) {
   const auto values = std::span(*snapshot.values[static_cast<std::size_t>(part)]);
   const auto most = pacer_->piece() / sizeof(float);
@@ -111,18 +142,43 @@ asio::awaitable<void> StateSender::send_piece(Frame piece) {
   if (!connection_->open()) refuse("it went away, or did not read, in the middle of a fragment");
 }
 
+namespace {
+
+asio::awaitable<void> give_fragment(StateSender& sender, StateRequest request,
+                                    const SnapshotSource& snapshots) {
+  auto snapshot = co_await snapshots(request);
+  assert(snapshot.fragment == request.fragment && snapshot.parts() == request.parts);
+  if (snapshot.at.round < request.from) co_return sender.send_gone(request.fragment);
+  co_await sender.send(std::move(snapshot));
+}
+
+asio::awaitable<void> give_round(StateSender& sender, RoundRequest request, const FragmentLayout& layout,
+                                 const RoundSource& rounds) {
+  auto results = rounds(request.fragment, request.round);
+  if (!all_there(results)) co_return sender.send_gone(request.fragment);
+  co_await sender.send(request, layout, std::move(results));
+}
+
+asio::awaitable<Connection::Received> next_request(ConnectionPtr connection) {
+  const Watchdog watchdog(connection, request_time_limit);
+  co_return co_await connection->receive(unauthenticated_limit);
+}
+
+}  // namespace
+
 asio::awaitable<void> serve_learner(ConnectionPtr connection, const FragmentLayout& layout,
-                                    std::shared_ptr<Pacer> pacer, SnapshotSource source) {
+                                    std::shared_ptr<Pacer> pacer, SnapshotSource snapshots,
+                                    RoundSource rounds) {
   StateSender sender(connection, std::move(pacer));
   for (;;) {
-    StateRequest request;
-    {
-      const Watchdog watchdog(connection, request_time_limit);
-      request = request_of(co_await connection->receive(unauthenticated_limit), layout);
+    const auto frame = co_await next_request(connection);
+    if (frame.type == FrameType::state_request) {
+      co_await give_fragment(sender, state_request_of(frame, layout), snapshots);
+    } else if (frame.type == FrameType::round_request) {
+      co_await give_round(sender, round_request_of(frame, layout), layout, rounds);
+    } else {
+      refuse("a frame that has no place in a learner's mouth");
     }
-    auto snapshot = co_await source(request);
-    assert(snapshot.fragment == request.fragment && snapshot.parts() == request.parts);
-    co_await sender.send(std::move(snapshot));
   }
 }
 
@@ -140,6 +196,8 @@ void StateReceiver::take(const Connection::Received& frame) {
       return add(*frame.body);
     case FrameType::state_done:
       return end(from_bytes<StateDone>(*frame.body));
+    case FrameType::state_gone:
+      return end(from_bytes<StateGone>(*frame.body));
     default:
       refuse("a frame that has no place in a state stream");
   }
@@ -155,6 +213,10 @@ void StateReceiver::begin(const StateHead& head) {
   if (head.elements != elements_) {
     refuse("fragment " + std::to_string(head.fragment) + " has " + std::to_string(elements_) +
            " elements here and " + std::to_string(head.elements) + " there");
+  }
+  if (head.at.round < request_.from) {
+    refuse("it sent round " + std::to_string(head.at.round) + " of fragment " +
+           std::to_string(head.fragment) + "; of use is " + std::to_string(request_.from) + " and later");
   }
   at_ = head.at;
   begun_ = true;
@@ -204,11 +266,75 @@ void StateReceiver::end(const StateDone& done) {
   complete_ = true;
 }
 
-FragmentSnapshot StateReceiver::result() {
+void StateReceiver::end(const StateGone& gone) {
+  if (begun_ || gone.fragment != request_.fragment)
+    refuse("it said that it has not got fragment " + std::to_string(gone.fragment) +
+           ", for which it was not asked, or which it has begun");
+  complete_ = gone_ = true;
+}
+
+std::optional<FragmentSnapshot> StateReceiver::result() {
   assert(complete_);
+  if (gone_) return std::nullopt;
   FragmentSnapshot snapshot{.fragment = request_.fragment, .at = at_, .values = {}};
   std::move(values_.begin(), values_.end(), snapshot.values.begin());
   return snapshot;
+}
+
+RoundReceiver::RoundReceiver(const FragmentLayout& layout, const protocol::CodecPlan& codecs,
+                             RoundRequest request)
+    : layout_(layout),
+      codec_(codecs.of(request.round)),
+      request_(request),
+      chunks_(layout.chunks_of(request.fragment)) {}
+
+void RoundReceiver::take(Connection::Received frame) {
+  if (complete_) refuse("it sent more than was asked for");
+  switch (frame.type) {
+    case FrameType::chunk:
+      if (!frame.contributors.empty()) refuse("a chunk of a state stream with contributors");
+      return add(frame.head, std::move(frame.body));
+    case FrameType::state_done:
+      return end(from_bytes<StateDone>(*frame.body).fragment, false);
+    case FrameType::state_gone:
+      return end(from_bytes<StateGone>(*frame.body).fragment, true);
+    default:
+      refuse("a frame that has no place among a round's results");
+  }
+}
+
+void RoundReceiver::add(const ChunkHeader& header, protocol::SharedBytes bytes) {
+  if (results_.size() == chunks_.size()) refuse("a chunk after the last one of the fragment");
+  const auto chunk = chunks_.first + static_cast<ChunkId>(results_.size());
+  const auto expected =
+      header_of(0, {.round = request_.round, .chunk = chunk, .kind = protocol::ChunkKind::result});
+  if (bytes_of(header) != bytes_of(expected)) {
+    refuse("chunk " + std::to_string(header.chunk) + " of round " + std::to_string(header.round) +
+           "; expected was the result of chunk " + std::to_string(chunk) + ", round " +
+           std::to_string(request_.round) + ", unpacked and of no view");
+  }
+  if (const auto size = quant::encoded_size(codec_, layout_.chunk(chunk).size); bytes->size() != size) {
+    refuse("chunk " + std::to_string(chunk) + " with " + std::to_string(bytes->size()) +
+           " bytes; expected were " + std::to_string(size));
+  }
+  results_.push_back(std::move(bytes));
+}
+
+void RoundReceiver::end(FragmentId fragment, bool gone) {
+  const std::size_t expected = gone ? 0 : chunks_.size();
+  if (fragment != request_.fragment || results_.size() != expected) {
+    refuse("it ended fragment " + std::to_string(fragment) + " after " + std::to_string(results_.size()) +
+           " chunks of fragment " + std::to_string(request_.fragment) + "; expected were " +
+           std::to_string(expected));
+  }
+  complete_ = true;
+  gone_ = gone;
+}
+
+std::optional<std::vector<protocol::SharedBytes>> RoundReceiver::result() {
+  assert(complete_);
+  if (gone_) return std::nullopt;
+  return std::move(results_);
 }
 
 asio::awaitable<ConnectionPtr> dial_donor(asio::io_context& io, PeerInfo donor, protocol::ReplicaId self,
@@ -218,10 +344,11 @@ asio::awaitable<ConnectionPtr> dial_donor(asio::io_context& io, PeerInfo donor, 
   const auto address = parse_address(donor.address, "the address of " + donor.name);
   asio::ip::tcp::socket socket(io);
   const auto error = co_await dial(socket, address, dial_time_limit);
-  if (error) refuse(who + error.message());
+  if (error) throw DonorLost(who + error.message());
   auto connection = start_connection(std::move(socket), counters, link, trace);
   const PeerHello hello{.token = token, .from = self, .to = donor.id, .lane = 0, .role = PeerRole::learner};
   std::string problem;
+  bool lost = false;
   try {
     const Watchdog watchdog(connection, link.hello_limit + 2 * link.hold);
     connection->send(archived(FrameType::peer_hello, hello));
@@ -235,32 +362,68 @@ asio::awaitable<ConnectionPtr> dial_donor(asio::io_context& io, PeerInfo donor, 
     problem = broken.what();
   } catch (const asio::system_error& ended) {
     problem = ended.code().message();
+    lost = true;
   }
   connection->close();
+  if (lost) throw DonorLost(who + problem);
   refuse(who + problem);
 }
 
-asio::awaitable<FragmentSnapshot> fetch_fragment(ConnectionPtr donor, const FragmentLayout& layout,
-                                                 StateRequest request, StatePatience patience) {
+namespace {
+
+/// Says `question` and gives the frames that come, of at most `limit` bytes each, to the receiver until that
+/// has all. `what` it is names the errors.
+template <class Receiver>
+asio::awaitable<void> ask(ConnectionPtr donor, Frame question, Receiver& receiver, std::string what,
+                          StatePatience patience, std::size_t limit, const BufferPool* buffers) {
   std::string problem;
+  bool lost = false;
   try {
-    StateReceiver receiver(layout, request);
-    donor->send(archived(FrameType::state_request, request));
-    auto limit = patience.head;
+    donor->send(std::move(question));
+    auto wait = patience.head;
     while (!receiver.complete()) {
-      const Watchdog watchdog(donor, limit);
-      receiver.take(co_await donor->receive(state_frame_limit));
-      limit = patience.frame;
+      const Watchdog watchdog(donor, wait);
+      receiver.take(co_await donor->receive(limit, buffers));
+      wait = patience.frame;
     }
-    co_return receiver.result();
+    co_return;
   } catch (const Error& broken) {
     problem = broken.what();
   } catch (const asio::system_error& ended) {
     problem = "it is lost: " + ended.code().message();
+    lost = true;
   }
   donor->close();
-  refuse("no fragment " + std::to_string(request.fragment) + " from the donor at " + donor->remote() + ": " +
-         problem);
+  problem = "no " + what + " from the donor at " + donor->remote() + ": " + problem;
+  if (lost) throw DonorLost(problem);
+  refuse(problem);
+}
+
+}  // namespace
+
+asio::awaitable<std::optional<FragmentSnapshot>> fetch_fragment(ConnectionPtr donor,
+                                                                const FragmentLayout& layout,
+                                                                StateRequest request,
+                                                                StatePatience patience) {
+  StateReceiver receiver(layout, request);
+  const auto what = "fragment " + std::to_string(request.fragment);
+  auto question = archived(FrameType::state_request, request);
+  co_await ask(std::move(donor), std::move(question), receiver, what, patience, state_frame_limit, nullptr);
+  co_return receiver.result();
+}
+
+asio::awaitable<std::optional<std::vector<protocol::SharedBytes>>> fetch_round(
+    ConnectionPtr donor, const FragmentLayout& layout, protocol::CodecPlan codecs, RoundRequest request,
+    StatePatience patience, BufferPool buffers) {
+  RoundReceiver receiver(layout, codecs, request);
+  const auto what =
+      "round " + std::to_string(request.round) + " of fragment " + std::to_string(request.fragment);
+  const auto longest =
+      layout.chunk(layout.chunks_of(request.fragment).first).size;  // only the last is shorter
+  const auto limit = sizeof(ChunkHeader) + quant::encoded_size(codecs.of(request.round), longest);
+  auto question = archived(FrameType::round_request, request);
+  co_await ask(std::move(donor), std::move(question), receiver, what, patience, limit, &buffers);
+  co_return receiver.result();
 }
 
 }  // namespace isthmus::outer_sync::transport

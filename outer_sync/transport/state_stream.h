@@ -1,6 +1,7 @@
 #pragma once
-// State transfer: a learner (a joiner, an observer) dials a donor and asks for fragments; the donor streams
-// what it has of them, no faster than it was told. Everything here runs on the io thread.
+// State transfer: a learner (a joiner, an observer) dials a donor and asks for fragments, and then for the
+// rounds that were committed meanwhile; the donor streams what it has of them, no faster than it was told.
+// Everything here runs on the io thread.
 
 #include <array>
 #include <asio/awaitable.hpp>
@@ -9,10 +10,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "isthmus/base/aligned.h"
+#include "isthmus/base/error.h"
+#include "isthmus/outer_sync/buffer_pool.h"
 #include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/outer_sync/protocol/messages.h"
 #include "transport/connection.h"
 #include "transport/peer_mesh.h"
@@ -50,9 +55,21 @@ struct FragmentSnapshot {
 struct StateRequest {
   FragmentId fragment = 0;
   StateParts parts = 0;
+  protocol::Round from = 0;  ///< a state before this round is of no use
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(fragment, parts);
+    ar(fragment, parts, from);
+  }
+};
+
+/// learner -> donor: the results of this round, please. They come as chunk frames, of kind result and with
+/// view and sender 0, in chunk order; then StateDone.
+struct RoundRequest {
+  FragmentId fragment = 0;
+  protocol::Round round = 0;  ///< from 1
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(fragment, round);
   }
 };
 
@@ -79,6 +96,15 @@ struct StateDataHeader {
 static_assert(sizeof(StateDataHeader) == 16);
 
 struct StateDone {
+  FragmentId fragment = 0;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(fragment);
+  }
+};
+
+/// donor -> learner, in place of an answer: that round is not here, not yet or not any more.
+struct StateGone {
   FragmentId fragment = 0;
   template <class Archive>
   void serialize(Archive& ar) {
@@ -113,12 +139,17 @@ class Pacer {
   Clock::time_point next_{};
 };
 
-/// Streams fragments over a connection, of which never more than one piece waits to be written.
+/// Streams fragments and rounds over a connection, of which never more than one piece or chunk waits to be
+/// written.
 class StateSender {
  public:
   StateSender(ConnectionPtr connection, std::shared_ptr<Pacer> pacer);
   /// Throws Error(network) when the connection has ended, or takes longer over one piece than a learner may.
   [[nodiscard]] asio::awaitable<void> send(FragmentSnapshot snapshot);
+  /// The results of a round in chunk order. Throws as above.
+  [[nodiscard]] asio::awaitable<void> send(RoundRequest round, const FragmentLayout& layout,
+                                           std::vector<protocol::SharedBytes> results);
+  void send_gone(FragmentId fragment);
 
  private:
   [[nodiscard]] asio::awaitable<void> send_part(const FragmentSnapshot& snapshot, StatePart part);
@@ -131,10 +162,15 @@ class StateSender {
 /// Takes a snapshot with all parts that the request names; an Error that it throws ends the connection.
 using SnapshotSource = std::function<asio::awaitable<FragmentSnapshot>(StateRequest)>;
 
+/// The codec bytes of a round's results in chunk order. Empty, or with nulls, where they are not all here
+/// (any more).
+using RoundSource = std::function<std::vector<protocol::SharedBytes>(FragmentId, protocol::Round)>;
+
 /// Answers a learner's requests one after the other until its connection ends (asio::system_error) or it
 /// breaks the protocol or asks for nothing during a minute (Error(network)). The layout must outlive it.
 [[nodiscard]] asio::awaitable<void> serve_learner(ConnectionPtr connection, const FragmentLayout& layout,
-                                                  std::shared_ptr<Pacer> pacer, SnapshotSource source);
+                                                  std::shared_ptr<Pacer> pacer, SnapshotSource snapshots,
+                                                  RoundSource rounds);
 
 // ---- learner ----
 
@@ -146,13 +182,14 @@ class StateReceiver {
   /// Throws Error(network) saying what is wrong with the frame.
   void take(const Connection::Received& frame);
   [[nodiscard]] bool complete() const { return complete_; }
-  /// Requires `complete()`. To be called once.
-  [[nodiscard]] FragmentSnapshot result();
+  /// Requires `complete()`. To be called once. Nothing where the donor has no state that is new enough.
+  [[nodiscard]] std::optional<FragmentSnapshot> result();
 
  private:
   void begin(const StateHead& head);
   void add(std::span<const std::byte> piece);
   void end(const StateDone& done);
+  void end(const StateGone& gone);
   void skip_absent_parts();
 
   StateRequest request_;
@@ -161,7 +198,37 @@ class StateReceiver {
   std::array<std::shared_ptr<AlignedVector<float>>, state_parts> values_;
   std::size_t part_ = 0;      ///< that comes next
   std::uint64_t offset_ = 0;  ///< in it, in elements
-  bool begun_ = false, complete_ = false;
+  bool begun_ = false, complete_ = false, gone_ = false;
+};
+
+/// Puts together one round's results in the same way.
+class RoundReceiver {
+ public:
+  /// The layout must outlive it.
+  RoundReceiver(const FragmentLayout& layout, const protocol::CodecPlan& codecs, RoundRequest request);
+  /// Throws Error(network) saying what is wrong with the frame.
+  void take(Connection::Received frame);
+  [[nodiscard]] bool complete() const { return complete_; }
+  /// Requires `complete()`. To be called once. Nothing where the donor has not got the round.
+  [[nodiscard]] std::optional<std::vector<protocol::SharedBytes>> result();
+
+ private:
+  void add(const ChunkHeader& header, protocol::SharedBytes bytes);
+  void end(FragmentId fragment, bool gone);
+
+  const FragmentLayout& layout_;
+  quant::CodecSpec codec_;
+  RoundRequest request_;
+  FragmentLayout::ChunkSpan chunks_;
+  std::vector<protocol::SharedBytes> results_;  ///< so far
+  bool complete_ = false, gone_ = false;
+};
+
+/// The donor cannot be reached, is gone or silent: it may be asked again. All other errors say that what it
+/// sent does not fit.
+class DonorLost : public Error {
+ public:
+  explicit DonorLost(const std::string& message) : Error(ErrorKind::network, message) {}
 };
 
 /// How long a learner waits for a donor.
@@ -171,18 +238,25 @@ struct StatePatience {
   Connection::Clock::duration frame;  ///< from then on, for every frame
 };
 
-/// Dials the donor as `self` and shows it the token. Throws Error(network) naming the donor when it cannot be
-/// reached, is somebody else or does not answer.
+/// Dials the donor as `self` and shows it the token. Throws DonorLost or Error(network) naming the donor when
+/// it cannot be reached or does not answer, or is somebody else.
 [[nodiscard]] asio::awaitable<ConnectionPtr> dial_donor(asio::io_context& io, PeerInfo donor,
                                                         protocol::ReplicaId self, Digest token,
                                                         LinkOptions link, WireCounters& counters,
                                                         Trace& trace);
 
-/// Asks for a fragment and waits until it is there. Throws Error(network) when the donor is lost, falls
-/// silent or breaks the protocol; the connection is then closed and another donor may be asked. The layout
-/// must outlive it.
-[[nodiscard]] asio::awaitable<FragmentSnapshot> fetch_fragment(ConnectionPtr donor,
-                                                               const FragmentLayout& layout,
-                                                               StateRequest request, StatePatience patience);
+/// Asks for a fragment and waits until it is there; nothing where the donor has it only as it was before
+/// `request.from`. Throws DonorLost when the donor is lost or falls silent and Error(network) when it breaks
+/// the protocol; the connection is then closed and another donor may be asked. The layout must outlive it.
+[[nodiscard]] asio::awaitable<std::optional<FragmentSnapshot>> fetch_fragment(ConnectionPtr donor,
+                                                                              const FragmentLayout& layout,
+                                                                              StateRequest request,
+                                                                              StatePatience patience);
+
+/// Asks for the results of a round and waits until they are there, in memory of `buffers`; nothing where the
+/// donor has not got them. Throws as above.
+[[nodiscard]] asio::awaitable<std::optional<std::vector<protocol::SharedBytes>>> fetch_round(
+    ConnectionPtr donor, const FragmentLayout& layout, protocol::CodecPlan codecs, RoundRequest request,
+    StatePatience patience, BufferPool buffers);
 
 }  // namespace isthmus::outer_sync::transport

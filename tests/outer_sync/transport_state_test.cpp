@@ -42,6 +42,31 @@ Digest run_token() {
 /// The second fragment does not fit one piece, nor a whole number of them.
 FragmentLayout two_fragments() { return FragmentLayout({{0, 1000}, {1008, 200'003}}, 4096); }
 
+/// Rounds to 2 carry fp32.
+protocol::CodecPlan codecs() {
+  return {.codec = quant::default_spec(quant::CodecKind::int8),
+          .warmup_codec = quant::default_spec(quant::CodecKind::fp32),
+          .warmup_rounds = 2};
+}
+
+/// Bytes of the length that results have, and of no meaning.
+std::vector<protocol::SharedBytes> results_of(const FragmentLayout& layout, RoundRequest request) {
+  std::vector<protocol::SharedBytes> results;
+  const auto chunks = layout.chunks_of(request.fragment);
+  for (ChunkId k = chunks.first; k < chunks.last; ++k) {
+    Bytes bytes(quant::encoded_size(codecs().of(request.round), layout.chunk(k).size));
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::byte(random_bits(request.round, k, i));
+    results.push_back(std::make_shared<const Bytes>(std::move(bytes)));
+  }
+  return results;
+}
+
+void expect_equal(const std::vector<protocol::SharedBytes>& got,
+                  const std::vector<protocol::SharedBytes>& given) {
+  ASSERT_EQ(got.size(), given.size());
+  for (std::size_t k = 0; k < given.size(); ++k) EXPECT_EQ(*got[k], *given[k]) << "chunk " << k;
+}
+
 float value(FragmentId fragment, std::size_t part, std::uint64_t element) {
   return random_unit(fragment, part, element);
 }
@@ -179,6 +204,18 @@ TEST_F(Receiver, RefusesPiecesOfNoLegalLength) {
               HasSubstr("262148 bytes"));
 }
 
+TEST_F(Receiver, TakesThatTheDonorHasNoneAndNothingOlderThanWasAskedFor) {
+  const auto gone = [](FragmentId fragment) {
+    return frame(FrameType::state_gone, to_bytes(StateGone{fragment}));
+  };
+  EXPECT_EQ(refusal({0, theta, 6}, {gone(0)}), "complete");
+  EXPECT_EQ(refusal({0, theta, 5}, {head(0, 1000, 1), data(0, 0, 0, 4000), done(0)}), "complete");
+  EXPECT_THAT(refusal({0, theta, 6}, {head(0, 1000, 1)}), HasSubstr("it sent round 5"));
+  EXPECT_THAT(refusal({gone(1)}), HasSubstr("has not got fragment 1"));
+  EXPECT_THAT(refusal({head(0, 1000, 1), gone(0)}), HasSubstr("which it has begun"));
+  EXPECT_THAT(refusal({gone(0), gone(0)}), HasSubstr("more than was asked for"));
+}
+
 TEST_F(Receiver, RefusesAnEndBeforeTheEndAndAnythingAfterIt) {
   const auto begun = head(0, 1000, 1);
   EXPECT_THAT(refusal({done(0)}), HasSubstr("before all was there"));
@@ -188,6 +225,74 @@ TEST_F(Receiver, RefusesAnEndBeforeTheEndAndAnythingAfterIt) {
   EXPECT_THAT(refusal({begun, data(0, 0, 0, 4000), data(0, 0, 1000, 4)}), HasSubstr("expected"));
   EXPECT_THAT(refusal({begun, data(0, 0, 0, 4000), done(0), done(0)}), HasSubstr("more than was asked for"));
   EXPECT_THAT(refusal({begun, frame(FrameType::control, Bytes(4))}), HasSubstr("no place in a state stream"));
+}
+
+/// Of round 3 of fragment 1, or of fragment 0, which is one chunk.
+class RoundTaker : public testing::Test {
+ protected:
+  static Connection::Received chunk(const ChunkHeader& header, std::size_t bytes) {
+    return {FrameType::chunk, header, {}, std::make_shared<const Bytes>(bytes)};
+  }
+  static ChunkHeader header(ChunkId k, protocol::Round round = 3) {
+    return header_of(0, {.round = round, .chunk = k, .kind = protocol::ChunkKind::result});
+  }
+  static Connection::Received end(FrameType type, FragmentId fragment) {
+    return {type, {}, {}, std::make_shared<const Bytes>(to_bytes(StateDone{fragment}))};
+  }
+  std::size_t size(ChunkId k) { return quant::encoded_size(codecs().of(3), layout.chunk(k).size); }
+  /// What is said to the last of these frames; all before must be accepted.
+  std::string refusal(FragmentId fragment, const std::vector<Connection::Received>& frames) {
+    RoundReceiver receiver(layout, codecs(), {fragment, 3});
+    for (std::size_t i = 0; i < frames.size(); ++i) {
+      try {
+        receiver.take(frames[i]);
+      } catch (const Error& error) {
+        EXPECT_EQ(i + 1, frames.size()) << "refused too early: " << error.what();
+        return error.what();
+      }
+    }
+    if (!receiver.complete()) return "not yet complete";
+    return receiver.result() ? "complete" : "gone";
+  }
+  FragmentLayout layout = two_fragments();
+};
+
+TEST_F(RoundTaker, TakesAllChunksInTheirOrderOrThatThereAreNone) {
+  const auto good = chunk(header(0), size(0));
+  EXPECT_EQ(refusal(0, {good}), "not yet complete");
+  EXPECT_EQ(refusal(0, {good, end(FrameType::state_done, 0)}), "complete");
+  EXPECT_EQ(refusal(0, {end(FrameType::state_gone, 0)}), "gone");
+  EXPECT_EQ(refusal(1, {chunk(header(1), size(1)), chunk(header(2), size(2))}), "not yet complete");
+}
+
+TEST_F(RoundTaker, RefusesChunksThatAreNotTheNext) {
+  EXPECT_THAT(refusal(0, {chunk(header(1), size(1))}), HasSubstr("expected was the result of chunk 0"));
+  EXPECT_THAT(refusal(1, {chunk(header(2), size(2))}), HasSubstr("expected was the result of chunk 1"));
+  EXPECT_THAT(refusal(1, {chunk(header(1), size(1)), chunk(header(1), size(1))}), HasSubstr("chunk 2"));
+  EXPECT_THAT(refusal(0, {chunk(header(0, 4), size(0))}), HasSubstr("round 4; expected"));
+  EXPECT_THAT(refusal(0, {chunk(header(0), size(0)), chunk(header(1), size(1))}),
+              HasSubstr("after the last"));
+  for (auto change : {+[](ChunkHeader& h) { h.view = 1; }, +[](ChunkHeader& h) { h.sender = 1; },
+                      +[](ChunkHeader& h) { h.packing = 1; }, +[](ChunkHeader& h) { h.kind = 1; }}) {
+    auto changed = header(0);
+    change(changed);
+    EXPECT_THAT(refusal(0, {chunk(changed, size(0))}), HasSubstr("unpacked and of no view"));
+  }
+  auto contributed = chunk(header(0), size(0));
+  contributed.contributors = {1};
+  EXPECT_THAT(refusal(0, {contributed}), HasSubstr("with contributors"));
+}
+
+TEST_F(RoundTaker, RefusesEveryOtherLengthAndWrongEnds) {
+  for (const std::size_t wrong : {std::size_t{0}, size(0) - 1, size(0) + 1, std::size_t{4000}})
+    EXPECT_THAT(refusal(0, {chunk(header(0), wrong)}), HasSubstr("expected were " + std::to_string(size(0))));
+  const auto good = chunk(header(0), size(0));
+  EXPECT_THAT(refusal(0, {end(FrameType::state_done, 0)}), HasSubstr("after 0 chunks"));
+  EXPECT_THAT(refusal(0, {good, end(FrameType::state_done, 1)}), HasSubstr("it ended fragment 1"));
+  EXPECT_THAT(refusal(0, {good, end(FrameType::state_gone, 0)}), HasSubstr("after 1 chunks"));
+  EXPECT_THAT(refusal(0, {end(FrameType::state_gone, 1)}), HasSubstr("it ended fragment 1"));
+  EXPECT_THAT(refusal(0, {good, end(FrameType::state_done, 0), good}), HasSubstr("more than was asked for"));
+  EXPECT_THAT(refusal(0, {end(FrameType::state_head, 0)}), HasSubstr("no place among"));
 }
 
 // ---- over sockets ----
@@ -210,6 +315,7 @@ class Donor final : public PeerMesh::Handler {
   [[nodiscard]] PeerInfo info() const { return {donor_id, "donor", address_}; }
   /// Frames that waited for one learner when the next fragment was begun.
   [[nodiscard]] std::size_t most_queued() const { return most_queued_; }
+  [[nodiscard]] Pacer& pacer() { return *pacer_; }  ///< once it has stopped
   /// What it has said so far.
   [[nodiscard]] std::string said() {
     const std::lock_guard lock(mutex_);
@@ -226,11 +332,21 @@ class Donor final : public PeerMesh::Handler {
   }
   asio::awaitable<void> on_learner(ReplicaId learner, ConnectionPtr connection) override {
     EXPECT_EQ(learner, learner_id);
-    SnapshotSource source = [this, connection](StateRequest request) {
+    SnapshotSource snapshots = [this, connection](StateRequest request) {
       most_queued_ = std::max<std::size_t>(most_queued_, connection->queued());
       return take_snapshot(request);
     };
-    return serve_learner(std::move(connection), layout_, pacer_, std::move(source));
+    RoundSource rounds = [this](FragmentId fragment, protocol::Round round) {
+      return take_round({fragment, round});
+    };
+    return serve_learner(std::move(connection), layout_, pacer_, std::move(snapshots), std::move(rounds));
+  }
+  /// Rounds 2 to 4 are here, and a part of the fifth.
+  std::vector<protocol::SharedBytes> take_round(RoundRequest request) {
+    if (request.round < 2 || request.round > 5) return {};
+    auto results = results_of(layout_, request);
+    if (request.round == 5) results.back() = nullptr;
+    return results;
   }
   asio::awaitable<FragmentSnapshot> take_snapshot(StateRequest request) {
     co_return snapshot_of(layout_, request);
@@ -269,7 +385,13 @@ class Learner {
     donor_ = finish(dial_donor(io_, donor, learner_id, token, link_, counters_, trace_));
   }
   FragmentSnapshot fetch(StateRequest request, StatePatience patience = {1h, 1h}) {
+    return try_to_fetch(request, patience).value();
+  }
+  std::optional<FragmentSnapshot> try_to_fetch(StateRequest request, StatePatience patience = {1h, 1h}) {
     return finish(fetch_fragment(donor_, layout, request, patience));
+  }
+  std::optional<std::vector<protocol::SharedBytes>> fetch_results(RoundRequest request) {
+    return finish(fetch_round(donor_, layout, codecs(), request, {1h, 1h}, buffers_));
   }
   /// What goes wrong; empty when nothing does.
   template <class Act>
@@ -298,6 +420,7 @@ class Learner {
   LinkOptions link_;
   WireCounters counters_;
   Trace trace_;
+  BufferPool buffers_{4 * 4096, 16};
   ConnectionPtr donor_;
 };
 
@@ -306,6 +429,9 @@ Frame learner_hello(PeerRole role = PeerRole::learner) {
 }
 Frame request_frame(FragmentId fragment, StateParts parts) {
   return {FrameType::state_request, to_bytes(StateRequest{fragment, parts}), nullptr};
+}
+Frame round_frame(FragmentId fragment, protocol::Round round) {
+  return {FrameType::round_request, to_bytes(RoundRequest{fragment, round}), nullptr};
 }
 
 TEST(StateStream, GivesEveryPartOfEveryFragmentToTheBit) {
@@ -316,6 +442,34 @@ TEST(StateStream, GivesEveryPartOfEveryFragmentToTheBit) {
        {StateRequest{0, theta}, StateRequest{1, all_parts}, StateRequest{1, 2}, StateRequest{0, 12}}) {
     expect_equal(learner.fetch(request), snapshot_of(learner.layout, request));
   }
+}
+
+TEST(StateStream, GivesRoundsToTheByteAndSaysWhichAreGone) {
+  Donor donor;
+  Learner learner;
+  learner.dial(donor.info());
+  for (const RoundRequest request : {RoundRequest{0, 2}, RoundRequest{1, 2}, RoundRequest{1, 3}}) {
+    const auto results = learner.fetch_results(request);
+    ASSERT_TRUE(results);
+    expect_equal(*results, results_of(learner.layout, request));
+  }
+  for (const protocol::Round absent : {protocol::Round{1}, protocol::Round{5}, UINT64_MAX})
+    EXPECT_FALSE(learner.fetch_results(RoundRequest{1, absent})) << "round " << absent;
+  EXPECT_TRUE(learner.try_to_fetch({1, theta, 41}));
+  EXPECT_FALSE(learner.try_to_fetch({1, theta, 42})) << "it is at round 41";
+  expect_equal(learner.fetch({1, theta}), snapshot_of(learner.layout, {1, theta}));
+}
+
+TEST(StateStream, RoundsAreTakenOutOfTheSameBucket) {
+  const auto start = Pacer::Clock::now();
+  Donor donor(1'000'000);
+  Learner learner;
+  learner.dial(donor.info());
+  const auto results = learner.fetch_results(RoundRequest{1, 3});
+  ASSERT_TRUE(results);
+  expect_equal(*results, results_of(learner.layout, {1, 3}));
+  donor.stop();
+  EXPECT_GE(donor.pacer().take(0, start), start - Pacer::depth + 200'003us) << "a byte and more per element";
 }
 
 TEST(StateStream, CountsItsBytesAndAddsLessThanOnePercent) {
@@ -384,7 +538,11 @@ TEST(StateStream, LearnersThatBreakTheProtocolAreDroppedAndOthersServed) {
   EXPECT_TRUE(dropped(request_frame(0, 0)));
   EXPECT_TRUE(dropped(request_frame(0, 16)));
   EXPECT_TRUE(dropped(Frame{FrameType::state_request, Bytes(3), nullptr}));
-  EXPECT_TRUE(dropped(Frame{FrameType::state_request, Bytes(6), nullptr}));
+  EXPECT_TRUE(dropped(Frame{FrameType::state_request, Bytes(14), nullptr}));
+  EXPECT_TRUE(dropped(round_frame(2, 3))) << "there are two fragments";
+  EXPECT_TRUE(dropped(round_frame(0, 0))) << "no round";
+  EXPECT_TRUE(dropped(Frame{FrameType::round_request, Bytes(11), nullptr}));
+  EXPECT_TRUE(dropped(Frame{FrameType::round_request, Bytes(13), nullptr}));
   EXPECT_TRUE(dropped(Frame{FrameType::chunk, Bytes(sizeof(ChunkHeader)), nullptr})) << "it is no member";
   EXPECT_TRUE(dropped(control_frame(protocol::Hold{})));
   RawPeer unknown_role(donor.info().address);
