@@ -63,6 +63,7 @@ std::uint64_t newest_common_checkpoint(const std::map<std::string, Coordinator::
 
 Coordinator::Coordinator(CoordinatorOptions options, Time started)
     : options_(std::move(options)), started_(started), now_(started) {
+  token_is_known_ = options_.last || !options_.recover;
   if (!options_.last && !options_.recover) return;
   phase_ = Phase::suspended;
   if (options_.last) {
@@ -87,14 +88,17 @@ std::string Coordinator::reason_to_refuse(const Hello& hello) const {
   }
   if (hello.run != options_.run) return "this is run '" + options_.run + "', not '" + hello.run + "'";
   if (name.empty() || name.size() > 64) return "a replica's name has 1 to 64 characters";
+  if (std::max(hello.sealed, hello.activated) > highest_view)
+    return name + " claims to have sealed view " + std::to_string(std::max(hello.sealed, hello.activated));
   if (auto difference = config::first_difference(options_.config, "the coordinator", hello.config, name);
       !difference.empty()) {
     return difference + "; all replicas must share it";
   }
   const auto same = members_.find(name);
-  const bool newer =
-      same != members_.end() && hello.member.incarnation >= same->second.hello.member.incarnation;
-  if (same != members_.end() && (phase_ == Phase::joining || !newer))
+  const auto here = same == members_.end() ? 0 : same->second.hello.member.incarnation;
+  const bool other =
+      phase_ == Phase::joining ? hello.member.incarnation != here : hello.member.incarnation < here;
+  if (same != members_.end() && other)
     return "a replica named '" + name + "' is already here; give each its own --name";
   for (const auto& [other_name, member] : members_) {
     if (other_name == name) continue;
@@ -112,6 +116,11 @@ std::string Coordinator::reason_to_refuse(const Hello& hello) const {
 
 std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
   const auto& name = hello.member.name;
+  if (!members_.contains(name) && members_.size() >= most_members)
+    return "there are " + std::to_string(most_members) + " replicas already";
+  if (hello.activated > 0 && token_is_known_ && hello.token != options_.token)
+    return name + " has been in another run that is called '" + options_.run + "'; start it again";
+  if (hello.activated > 0) return {};
   if (phase_ == Phase::joining) {
     if (members_.empty()) return {};
     const auto& first = members_.begin()->second.hello;
@@ -120,7 +129,6 @@ std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
                          : name + " does not want to resume, unlike the others") +
            "; all or none must";
   }
-  if (hello.activated > 0) return {};
   if (!options_.elastic) return "the run has begun; members cannot join a data-parallel run";
   if (ending_ || stopping_) return "the run is ending; there is nothing left to join";
   return {};
@@ -128,7 +136,7 @@ std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
 
 void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
   const auto& name = hello.member.name;
-  if (phase_ == Phase::joining && hello.activated > 0) {
+  if (phase_ == Phase::joining && hello.activated > 0 && !options_.last) {
     say(name + " is in view " + std::to_string(hello.activated) +
         " of this run, which this coordinator does "
         "not remember; if its disk is lost, start it with --recover");
@@ -146,8 +154,12 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
   member.connection = from;
   member.hello = hello;
   member.heard = now_;
-  member.done = hello.done;
-  if (hello.activated > 0) return come_back(member);
+  ending_ = ending_ || (hello.activated > 0 && hello.done);
+  if (hello.activated > 0) {
+    if (phase_ == Phase::joining)
+      phase_ = Phase::suspended;  // the first view had begun somewhere, unheard of
+    return come_back(member);
+  }
   if (phase_ != Phase::joining) {
     say(name + " joined from " + hello.member.address);
     if (nobody_has_begun()) {
@@ -190,10 +202,10 @@ void Coordinator::come_back(MemberStatus& member) {
   const auto& hello = member.hello;
   member.role = Role::ready;
   number_ = std::max({number_, hello.sealed, hello.activated});
-  if (!options_.last) {
-    options_.token = hello.token;
-    slots_[hello.member.name] = hello.member.slot;
-  }
+  if (!options_.last) slots_[hello.member.name] = hello.member.slot;
+  if (!token_is_known_) options_.token = hello.token;  // the first to come says which run is recovered
+  token_is_known_ = true;
+  if (!able(member)) return;  // barred for a while: the others go on without it until then
   change_view(hello.member.name + " is back");
   admit_waiting();
 }
@@ -205,11 +217,22 @@ std::vector<MemberInfo> Coordinator::donors() const {
     if (able(member)) highest = std::max(highest, begun(member));
   }
   std::vector<MemberInfo> out;
+  if (!has_heir()) return out;
   for (const auto& [name, member] : members_) {
-    const bool current = member.role == Role::member || (able(member) && begun(member) == highest);
-    if (current && highest > 0 && has_heir()) out.push_back(member.hello.member);
+    const bool current =
+        member.role == Role::member || (highest > 0 && able(member) && begun(member) == highest);
+    if (current && is_past_warmup(member)) out.push_back(member.hello.member);
   }
   return out;
+}
+
+/// In the warm-up there is more to take over than global parameters.
+bool Coordinator::is_past_warmup(const MemberStatus& member) const {
+  const auto& fragments = member.heartbeat.fragments;
+  return options_.warmup_rounds == 0 ||
+         (!fragments.empty() && std::ranges::all_of(fragments, [&](const auto& fragment) {
+           return fragment.first >= options_.warmup_rounds;
+         }));
 }
 
 /// A newcomer takes the state from those who are the run's, while they train on.
@@ -247,6 +270,7 @@ void Coordinator::seal_first_view() {
   }
   if (step > 0) say("resuming from the checkpoint of step " + std::to_string(step));
   ++number_;
+  for (auto& [name, member] : members_) member.answered = false;
   broadcast(Seal{number_, step});
 }
 
@@ -336,7 +360,8 @@ bool Coordinator::has_heir() const {
 }
 
 void Coordinator::suspend(const std::string& why) {
-  if (phase_ != Phase::suspended) say("rounds do not commit: " + why);
+  if (phase_ != Phase::suspended || why != suspended_because_) say("rounds do not commit: " + why);
+  suspended_because_ = why;
   phase_ = Phase::suspended;
   for (auto& [name, member] : members_) {
     if (member.role == Role::member) member.role = Role::ready;
@@ -350,6 +375,7 @@ void Coordinator::on_sealed(MemberStatus& member, const Sealed& sealed) {
   const bool first = phase_ == Phase::joining;
   if (!first && phase_ != Phase::changing) return;
   if (!first) {
+    if (!able(member)) return;  // it was not asked
     if (!layout_) layout_ = layout_of(sealed);
     if (!layout_ || !same_layout(*layout_, sealed) || !answer_fits(*layout_, sealed)) {
       return lose(member.hello.member.name, "reported rounds that are not of this run's layout");
@@ -358,7 +384,8 @@ void Coordinator::on_sealed(MemberStatus& member, const Sealed& sealed) {
   member.state = sealed;
   member.answered = true;
   if (first) {
-    if (count([](const auto& m) { return m.answered; }) == members_.size()) begin_first_view();
+    // Somebody may have been lost since all were asked: the first view has all of them or none.
+    if (count([](const auto& m) { return m.answered; }) == options_.replicas) begin_first_view();
     return;
   }
   if (unanswered() == 0 && leases_are_out()) begin_view();
@@ -431,6 +458,8 @@ void Coordinator::announce(NewView message) {
   admit_waiting();
   actions_.push_back(MembersChanged{});
   if (stopping_) broadcast(Hold{});
+  if (stop_step_) broadcast(StopAt{*stop_step_});  // whoever has come back has not heard it
+  links_lost_since_.reset();
   settle_evaluations();
 }
 
@@ -481,12 +510,13 @@ void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat)
   }
   const auto newest = reply.newest;
   send(member, std::move(reply));
+  if (options_.warmup_rounds > 0) admit_waiting();
   if (phase_ != Phase::running || member.role != Role::member) return;
   check_chains(member);
   if (phase_ != Phase::running) return;
   actions_.push_back(MembersChanged{});
   const auto name = member.hello.member.name;
-  check_links(member);
+  check_links();
   if (phase_ == Phase::running) check_lag(name, newest);
 }
 
@@ -508,22 +538,47 @@ void Coordinator::check_chains(const MemberStatus& member) {
   }
 }
 
-/// Two members that reach the coordinator and not each other cannot be in one view. Who of them lacks more
-/// peers is left out, else who comes later by name; it may come back.
-void Coordinator::check_links(const MemberStatus& member) {
-  if (member.heartbeat.view != number_) return;
-  for (const auto& id : member.heartbeat.lost) {
-    for (const auto& [name, other] : members_) {
-      if (other.role != Role::member || id_of(other.hello.member) != id) continue;
-      const auto& own_name = member.hello.member.name;
-      const auto loses_more =
-          std::pair(member.heartbeat.lost.size(), own_name) > std::pair(other.heartbeat.lost.size(), name);
-      const auto out = loses_more ? own_name : name;
-      bar(out);
-      return lose(out, "is left out: " + own_name + " has no connection to " + name + " at " +
-                           other.hello.member.address + "; is the address reachable from there?");
+/// Pairs of members of the view of whom one has no connection to the other, by their names.
+std::vector<std::pair<std::string, std::string>> Coordinator::missing_links() const {
+  std::vector<std::pair<std::string, std::string>> out;
+  if (count([](const MemberStatus& member) { return !member.heartbeat.lost.empty(); }) == 0) return out;
+  std::map<ReplicaId, std::string> ids;
+  for (const auto& [name, member] : members_) {
+    if (member.role == Role::member) ids[id_of(member.hello.member)] = name;
+  }
+  for (const auto& [name, member] : members_) {
+    const auto& lost = member.heartbeat.lost;
+    if (member.role != Role::member || member.heartbeat.view != number_) continue;
+    if (lost.size() >= members_.size()) continue;  // not of this view
+    for (const auto id : lost) {
+      if (const auto other = ids.find(id); other != ids.end() && other->second != name)
+        out.emplace_back(name, other->second);
     }
   }
+  return out;
+}
+
+/// Two members that reach the coordinator and not each other cannot be in one view. Whoever lacks most peers
+/// is left out, else who comes later by name; it may come back. That is seen when all have had time to
+/// report.
+void Coordinator::check_links() {
+  const auto pairs = missing_links();
+  if (pairs.empty()) return links_lost_since_.reset();
+  if (!links_lost_since_) links_lost_since_ = now_;
+  if (now_ - *links_lost_since_ < options_.detect_timeout / 2) return;
+  std::map<std::string, std::set<std::string>> lacks;
+  for (const auto& [name, other] : pairs) {
+    lacks[name].insert(other);
+    lacks[other].insert(name);
+  }
+  const auto worst = std::ranges::max_element(
+      lacks, {}, [](const auto& entry) { return std::pair(entry.second.size(), entry.first); });
+  const auto& [name, others] = *worst;
+  const auto& other = members_.at(*others.begin()).hello.member;
+  bar(name);
+  lose(name, "is left out: there is no connection between " + members_.at(name).hello.member.address +
+                 " and " + other.name + " at " + other.address +
+                 "; are both addresses reachable from the other side?");
 }
 
 void Coordinator::bar(const std::string& name) {
@@ -565,7 +620,7 @@ void Coordinator::check_lag(const std::string& name, const std::vector<Round>& n
 }
 
 void Coordinator::on_ready(MemberStatus& member) {
-  if (member.role != Role::joining) return;
+  if (member.role != Role::joining || !member.admitted) return;
   member.role = Role::ready;
   change_view(member.hello.member.name + " is ready to take part");
 }
@@ -573,6 +628,7 @@ void Coordinator::on_ready(MemberStatus& member) {
 void Coordinator::on_eval(const MemberStatus& member, const EvalReport& report) {
   constexpr std::size_t most_open = 16;  // of steps that some have not reached
   auto& evaluation = evaluations_[report.step];
+  if (std::ranges::find(evaluation.by, member.hello.member.name) != evaluation.by.end()) return;
   evaluation.sum_nats += report.sum_nats;
   evaluation.tokens += report.tokens;
   evaluation.by.push_back(member.hello.member.name);
@@ -617,16 +673,19 @@ void Coordinator::on_held(MemberStatus& member, const Held& held) {
 
 void Coordinator::settle_stop() {
   if (!stopping_) return;
-  std::uint64_t last = 0;
+  auto last = stop_step_;
   for (const auto& [name, other] : members_) {
     if (other.role != Role::member && other.role != Role::ready) continue;
     if (!other.held) return;  // one that is done answers too: its last step is the one that all must reach
-    last = std::max(last, other.held_step);
+    last = std::max(last.value_or(0), other.held_step);
   }
-  broadcast(StopAt{last});
+  if (last == stop_step_) return;  // a lost member changes nothing: others may have stopped there
+  stop_step_ = last;
+  broadcast(StopAt{*last});
 }
 
 void Coordinator::on_done(MemberStatus& member, const Done& done) {
+  if (member.role == Role::joining) return;  // it has trained nothing
   member.done = true;
   member.result = done;
   ending_ = true;
@@ -719,7 +778,10 @@ void Coordinator::lose(const std::string& name, const std::string& how) {
   const bool mattered = member.role == Role::member || member.role == Role::ready;
   foreign_leases_end_ = std::max(foreign_leases_end_, member.lease_end);
   members_.erase(name);
-  if (phase_ == Phase::joining) return say(name + " " + how + "; its place is free again");
+  if (phase_ == Phase::joining) {
+    if (members_.size() + 1 == options_.replicas) started_ = now_;  // they wait again
+    return say(name + " " + how + "; its place is free again");
+  }
   say(name + " " + how);
   actions_.push_back(MembersChanged{});
   if (members_.empty() && how.starts_with("left")) return end(Ended::How::failed, name + " " + how);
@@ -730,7 +792,9 @@ void Coordinator::lose(const std::string& name, const std::string& how) {
 void Coordinator::tick(Time now) {
   if (phase_ == Phase::ended) return;
   now_ = std::max(now_, now);
-  if (phase_ == Phase::joining && now_ - started_ > options_.join_timeout) {
+  // Once all are here they may load for as long as they give signs of life.
+  if (phase_ == Phase::joining && members_.size() < options_.replicas &&
+      now_ - started_ > options_.join_timeout) {
     return end(Ended::How::failed, "only " + std::to_string(members_.size()) + " of " +
                                        std::to_string(options_.replicas) +
                                        " replicas joined within network.join_timeout");

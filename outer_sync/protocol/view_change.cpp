@@ -4,6 +4,8 @@
 #include <map>
 #include <set>
 
+#include "isthmus/outer_sync/protocol/member.h"
+
 namespace isthmus::outer_sync::protocol {
 namespace {
 
@@ -143,18 +145,24 @@ ViewPlan plan_view(const FragmentLayout& layout, std::span<const SealedMember> m
   }
 }
 
+constexpr Round most_rounds = Round{1} << 62;  // so that a few more are still a number
+
 bool answer_fits(const FragmentLayout& layout, const Sealed& sealed) {
-  if (sealed.fragments.size() != layout.fragment_count() || sealed.history.size() != layout.fragment_count())
+  if (sealed.fragments.size() != layout.fragment_count() ||
+      sealed.history.size() != layout.fragment_count() || sealed.activated >= sealed.view)
     return false;
   for (FragmentId p = 0; p < layout.fragment_count(); ++p) {
     const auto chain = chain_of(sealed, p);
+    if (chain.size() > Member::history_length || chain.back().round > most_rounds) return false;
     for (std::size_t i = 1; i < chain.size(); ++i) {
       if (chain[i].round != chain[i - 1].round + 1) return false;
     }
   }
   std::set<std::pair<FragmentId, Round>> seen;
   return std::ranges::all_of(sealed.held, [&](const HeldResults& held) {
-    return held.fragment < layout.fragment_count() &&
+    if (held.fragment >= layout.fragment_count()) return false;
+    const auto last = sealed.fragments[held.fragment].round;
+    return held.round <= last + Member::window && held.round + Member::most_held > last &&
            held.chunks.fits(layout.chunks_of(held.fragment).size()) &&
            seen.insert({held.fragment, held.round}).second;
   });

@@ -32,7 +32,15 @@ class CoordinatorHarness {
             .config = {{"outer.sync_every", "30"}, {"outer.codec", "int4"}},
             .token = digest_of(99),
             .join_timeout = 60s,
-            .detect_timeout = 5s};
+            .detect_timeout = 5s,
+            .last = {},
+            .recover = {}};
+  }
+  /// Of a run that a loss ends.
+  static CoordinatorOptions rigid(std::size_t replicas) {
+    auto options = default_options(replicas);
+    options.elastic = false;
+    return options;
   }
   static Hello hello(const std::string& name) {
     Hello hello;
@@ -49,6 +57,8 @@ class CoordinatorHarness {
             .layout = {{0, 100}, {100, 50}},
             .chunk_elements = 32,
             .fragments = {{}, {}},
+            .history = {{}, {}},
+            .held = {},
             .parameters = digest_of(3)};
   }
 
@@ -109,6 +119,7 @@ class CoordinatorHarness {
   std::vector<std::string> said;
   std::vector<Evaluated> evaluated;
   std::size_t members_changed = 0;
+  std::optional<LastView> stored;  ///< what is on the coordinator's disk
   std::optional<Ended> ended;
 
  private:
@@ -119,6 +130,7 @@ class CoordinatorHarness {
       if (auto* say = std::get_if<Say>(&action)) said.push_back(say->text);
       if (auto* evaluation = std::get_if<Evaluated>(&action)) evaluated.push_back(*evaluation);
       if (std::holds_alternative<MembersChanged>(action)) ++members_changed;
+      if (auto* store = std::get_if<Store>(&action)) stored = store->view;
       if (auto* end = std::get_if<Ended>(&action)) {
         EXPECT_FALSE(ended) << "a run ends once";
         ended = *end;

@@ -21,7 +21,15 @@ Digest digest(std::uint8_t first) {
   return out;
 }
 
-MemberInfo member(const std::string& name) { return {name, 7, name + ".example:7000"}; }
+MemberInfo member(const std::string& name) { return {name, 7, name + ".example:7000", 3}; }
+
+/// Of nine chunks: the first and the last.
+ChunkSet some_chunks() {
+  ChunkSet chunks(9);
+  chunks.add(0);
+  chunks.add(8);
+  return chunks;
+}
 
 /// One of each, with every field set to something that is not its default.
 std::vector<ControlMessage> one_of_each() {
@@ -35,13 +43,41 @@ std::vector<ControlMessage> one_of_each() {
             .model = digest(1),
             .tokenizer = digest(2),
             .resume = true,
-            .checkpoints = {100, 200}},
+            .checkpoints = {100, 200},
+            .sealed = 9,
+            .activated = 8,
+            .token = digest(9),
+            .done = true},
       Refused{"no"},
       Seal{3, 400},
-      Sealed{3, {{0, 640}, {640, 100}}, 128, {{2, digest(3)}, {1, digest(4)}}, digest(5)},
-      NewView{{4, {member("eu-1"), member("us-1")}, {0, 1, 1}}, digest(6)},
-      Heartbeat{12, 3.5, 1e5, 0.75, 1ULL << 40, {{9, 0x1122334455667788ULL}, {8, 1}}},
-      HeartbeatReply{5},
+      Sealed{.view = 3,
+             .activated = 2,
+             .layout = {{0, 640}, {640, 100}},
+             .chunk_elements = 128,
+             .fragments = {{2, digest(3)}, {1, digest(4)}},
+             .history = {{{1, digest(8)}}, {}},
+             .held = {{1, 2, some_chunks()}},
+             .step = 77,
+             .parameters = digest(5)},
+      NewView{.view = {4, {member("eu-1"), member("us-1")}, {0, 1, 1}},
+              .token = digest(6),
+              .reference = 3,
+              .step = 78,
+              .chains = {{{1, digest(8)}, {2, digest(3)}}, {{1, digest(4)}}},
+              .fixed = {{1, 2, {{1, some_chunks()}}}},
+              .applied = {{2, 1}, {1, 1}}},
+      Heartbeat{.number = 11,
+                .view = 4,
+                .step = 12,
+                .frozen = true,
+                .contributed = 2,
+                .lost = {5, 6},
+                .loss = 3.5,
+                .tokens_per_second = 1e5,
+                .utilization = 0.75,
+                .bytes_sent = 1ULL << 40,
+                .fragments = {{9, 0x1122334455667788ULL}, {8, 1}}},
+      HeartbeatReply{4, 11, {7, 6}, {9, 8}},
       EvalReport{100, 1234.5, 4096},
       Announce{"10.0.0.1:29500"},
       StopRequest{"interrupted"},
@@ -52,6 +88,10 @@ std::vector<ControlMessage> one_of_each() {
       Finished{"hashes differ"},
       Leave{"out of memory"},
       Abort{"us-1 is lost"},
+      Admitted{digest(6), {member("eu-1"), member("us-1")}, 79},
+      Ready{},
+      Displaced{"too far behind"},
+      Suspended{"1 of at least 2 replicas are here"},
   };
 }
 
@@ -107,24 +147,50 @@ TEST(Messages, FieldsLandWhereTheyCameFrom) {
   EXPECT_EQ(hello.tokenizer, digest(2));
   EXPECT_TRUE(hello.resume);
   EXPECT_THAT(hello.checkpoints, testing::ElementsAre(100, 200));
+  EXPECT_EQ(hello.member.slot, 3U);
+  EXPECT_EQ(hello.sealed, 9U);
+  EXPECT_EQ(hello.activated, 8U);
+  EXPECT_EQ(hello.token, digest(9));
+  EXPECT_TRUE(hello.done);
 
   const auto sealed = std::get<Sealed>(decode_control(encode(all[3])));
   EXPECT_THAT(sealed.layout, testing::ElementsAre(Range{0, 640}, Range{640, 100}));
   EXPECT_EQ(sealed.chunk_elements, 128U);
   EXPECT_EQ(sealed.fragments[0], (FragmentState{2, digest(3)}));
   EXPECT_EQ(sealed.parameters, digest(5));
+  EXPECT_EQ(sealed.activated, 2U);
+  EXPECT_EQ(sealed.history[0][0], (FragmentState{1, digest(8)}));
+  EXPECT_EQ(sealed.held[0].round, 2U);
+  EXPECT_TRUE(sealed.held[0].chunks.has(0) && sealed.held[0].chunks.has(8));
+  EXPECT_FALSE(sealed.held[0].chunks.has(1) || sealed.held[0].chunks.has(9) ||
+               sealed.held[0].chunks.has(1000));
 
   const auto view = std::get<NewView>(decode_control(encode(all[4])));
   EXPECT_EQ(view.view.number, 4U);
   EXPECT_EQ(view.view.members[1].name, "us-1");
   EXPECT_THAT(view.view.owners, testing::ElementsAre(0, 1, 1));
   EXPECT_EQ(view.token, digest(6));
+  EXPECT_EQ(view.reference, 3U);
+  EXPECT_EQ(view.step, 78U);
+  EXPECT_EQ(view.chains[0][1], (FragmentState{2, digest(3)}));
+  EXPECT_EQ(view.fixed[0].holders[0].first, 1U);
+  EXPECT_TRUE(view.fixed[0].holders[0].second.has(8));
+  EXPECT_THAT(view.applied[0], testing::ElementsAre(2, 1));
 
   const auto beat = std::get<Heartbeat>(decode_control(encode(all[5])));
   EXPECT_EQ(beat.step, 12U);
   EXPECT_EQ(beat.loss, 3.5);
   EXPECT_EQ(beat.bytes_sent, 1ULL << 40);
   EXPECT_EQ(beat.fragments[0].second, 0x1122334455667788ULL);
+  EXPECT_EQ(beat.view, 4U);
+  EXPECT_TRUE(beat.frozen);
+  EXPECT_THAT(beat.lost, testing::ElementsAre(5, 6));
+
+  const auto reply = std::get<HeartbeatReply>(decode_control(encode(all[6])));
+  EXPECT_EQ(reply.view, 4U);
+  EXPECT_EQ(reply.number, 11U);
+  EXPECT_THAT(reply.lowest, testing::ElementsAre(7, 6));
+  EXPECT_THAT(reply.newest, testing::ElementsAre(9, 8));
 }
 
 TEST(Messages, CutShortAnywhereIsRefused) {
@@ -194,10 +260,11 @@ TEST(Messages, DamagedMessagesGiveErrorsAndNothingElse) {
 
 TEST(ReplicaIds, AreOfNameAndIncarnation) {
   // SHA-256 of "us-1", a zero byte and 7 as eight bytes begins with these bytes.
-  EXPECT_EQ(id_of({"us-1", 7, "us-1.example:7000"}), 0x5c74bd361477f0e6U);
-  EXPECT_EQ(id_of({"us-1", 7, "elsewhere:7000"}), id_of({"us-1", 7, ""})) << "an address may change";
-  EXPECT_NE(id_of({"us-1", 7, ""}), id_of({"us-1", 8, ""})) << "started again it is another replica";
-  EXPECT_NE(id_of({"us-1", 7, ""}), id_of({"us-2", 7, ""}));
+  EXPECT_EQ(id_of({"us-1", 7, "us-1.example:7000", 0}), 0x5c74bd361477f0e6U);
+  EXPECT_EQ(id_of({"us-1", 7, "elsewhere:7000", 0}), id_of({"us-1", 7, "", 1}))
+      << "an address may change, and a slot";
+  EXPECT_NE(id_of({"us-1", 7, "", 0}), id_of({"us-1", 8, "", 0})) << "started again it is another replica";
+  EXPECT_NE(id_of({"us-1", 7, "", 0}), id_of({"us-2", 7, "", 0}));
 }
 
 // ---- chunks on the wire ----

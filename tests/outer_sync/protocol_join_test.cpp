@@ -71,7 +71,10 @@ TEST(Joining, RefusalsNameWhatDiffers) {
   EXPECT_THAT(refusal_of([](Hello& hello) { hello.numerics = 78; }), HasSubstr("78"));
   EXPECT_THAT(refusal_of([](Hello& hello) { hello.run = "run-2"; }),
               AllOf(HasSubstr("run-1"), HasSubstr("run-2")));
-  EXPECT_THAT(refusal_of([](Hello& hello) { hello.member.name = "us-1"; }),
+  EXPECT_THAT(refusal_of([](Hello& hello) {
+                hello.member.name = "us-1";
+                hello.member.incarnation = 2;
+              }),
               AllOf(HasSubstr("'us-1' is already here"), HasSubstr("--name")));
   EXPECT_THAT(refusal_of([](Hello& hello) { hello.member.name = ""; }), HasSubstr("1 to 64"));
   EXPECT_THAT(refusal_of([](Hello& hello) { hello.member.name = std::string(65, 'x'); }),
@@ -95,8 +98,8 @@ TEST(Joining, OneThatDoesNotResumeAmongThoseThatDoIsRefused) {
               AllOf(HasSubstr("eu-1"), HasSubstr("resume"), HasSubstr("all or none must")));
 }
 
-TEST(Joining, LateComersAreRefused) {
-  CoordinatorHarness harness(1);
+TEST(Joining, LateComersAreRefusedWhereNobodyCanJoinInMidRun) {
+  CoordinatorHarness harness(CoordinatorHarness::rigid(1));
   harness.run_all({"us-1"});
   harness.receive(2, CoordinatorHarness::hello("eu-1"));
   EXPECT_THAT(harness.refusal(2), HasSubstr("the run has begun"));
@@ -241,6 +244,8 @@ std::string layout_judged(std::vector<Range> layout, std::uint64_t chunk_element
   CoordinatorHarness harness(1);
   harness.receive(1, CoordinatorHarness::hello("us-1"));
   auto sealed = CoordinatorHarness::sealed();
+  sealed.fragments.resize(layout.size());
+  sealed.history.resize(layout.size());
   sealed.layout = std::move(layout);
   sealed.chunk_elements = chunk_elements;
   harness.receive(1, sealed);
@@ -290,15 +295,57 @@ TEST(Sealing, SlowLoadersAreWaitedForWhileTheirHeartbeatsCome) {
   EXPECT_FALSE(harness.ended);
 }
 
-TEST(Sealing, OneThatVanishesWhileLoadingEndsTheRun) {
+TEST(Sealing, OneThatVanishesWhileLoadingMakesRoomForItself) {
   CoordinatorHarness harness(2);
   harness.receive(1, CoordinatorHarness::hello("eu-1"));
   harness.receive(2, CoordinatorHarness::hello("us-1"));
   harness.now = 4s;
   harness.receive(1, Heartbeat{});
   harness.tick(6s);
-  ASSERT_TRUE(harness.ended) << "us-1 has been silent for 6 s";
-  EXPECT_THAT(harness.ended->reason, AllOf(HasSubstr("us-1"), HasSubstr("network.detect_timeout")));
+  ASSERT_FALSE(harness.ended);
+  EXPECT_THAT(harness.said.back(),
+              AllOf(HasSubstr("us-1"), HasSubstr("network.detect_timeout"), HasSubstr("free again")));
+  auto sealed = CoordinatorHarness::sealed();
+  harness.receive(1, sealed);
+  EXPECT_FALSE(harness.last<NewView>(1)) << "us-1 is not here";
+  harness.receive(3, CoordinatorHarness::hello("us-1"));
+  sealed.view = harness.last<Seal>(3)->view;
+  harness.receive(3, sealed);
+  EXPECT_FALSE(harness.last<NewView>(1)) << "eu-1 has not sealed this view";
+  harness.receive(1, sealed);
+  EXPECT_TRUE(harness.last<NewView>(1) && harness.last<NewView>(3));
+}
+
+TEST(Sealing, OneThatReconnectsWhileLoadingKeepsItsPlace) {
+  CoordinatorHarness harness(2);
+  harness.receive(1, CoordinatorHarness::hello("eu-1"));
+  harness.receive(2, CoordinatorHarness::hello("us-1"));
+  harness.receive(3, CoordinatorHarness::hello("us-1"));
+  EXPECT_EQ(harness.refusal(3), "") << "its old connection was only not seen to end";
+  EXPECT_TRUE(harness.closed.contains(2));
+  auto sealed = CoordinatorHarness::sealed();
+  sealed.view = harness.last<Seal>(3)->view;
+  for (const ConnectionId member : {1, 3}) harness.receive(member, sealed);
+  EXPECT_TRUE(harness.last<NewView>(3));
+}
+
+TEST(Sealing, WhoIsLostWhileLoadingHasTheWholeJoinTimeoutToComeBack) {
+  CoordinatorHarness harness(2);
+  for (ConnectionId i : {1, 2}) harness.receive(i, CoordinatorHarness::hello("r" + std::to_string(i)));
+  for (Time t = 4s; t <= 100s; t += 4s) {
+    harness.now = t;
+    for (const ConnectionId i : {1, 2}) harness.receive(i, Heartbeat{});
+    harness.tick(t);
+  }
+  harness.close(2);
+  for (Time t = 104s; t <= 160s; t += 4s) {
+    harness.now = t;
+    harness.receive(1, Heartbeat{});
+    harness.tick(t);
+  }
+  EXPECT_FALSE(harness.ended);
+  harness.tick(160s + 1us);
+  EXPECT_TRUE(harness.ended);
 }
 
 }  // namespace

@@ -24,22 +24,40 @@ SharedBytes bytes_of(std::size_t size, int value) {
 
 class ProtocolMember : public testing::Test {
  protected:
-  ProtocolMember() {
-    View view{.number = view_number, .members = {}, .owners = {0, 1, 1}};
-    for (const auto* name : {"a", "b", "c"}) view.members.push_back({name, 1, ""});
-    member.activate(view, self);
+  ProtocolMember() { begin(member); }
+
+  /// The run's first view, of three members, whose fragments are where those of `which` are.
+  void begin(Member& which) const {
+    ASSERT_TRUE(which.seal(view_number));
+    NewView message{.view = {.number = view_number, .members = {}, .owners = {0, 1, 1}},
+                    .token = {},
+                    .reference = 0,
+                    .step = 0,
+                    .chains = {{which.fragments()[0]}, {which.fragments()[1]}},
+                    .fixed = {},
+                    .applied = {}};
+    for (const auto* name : {"a", "b", "c"}) {
+      message.view.members.push_back({name, 1, "", 0});
+      message.applied.push_back({which.fragments()[0].round, which.fragments()[1].round});
+    }
+    ASSERT_TRUE(which.fits(message, self));
+    ASSERT_EQ(which.activate(message, self), Member::Entry::begun);
+    const auto begun = which.take_actions();
+    ASSERT_EQ(begun.size(), 2U) << "both peers are told that the view has begun here";
+    for (const auto& action : begun) EXPECT_EQ(std::get<SendBegun>(action).view, view_number);
   }
+  static ReplicaId id(const char* name) { return id_of({name, 1, "", 0}); }
 
   /// fp32 chunks of the size that fits.
   SharedBytes bytes(ChunkId chunk, int value) const { return bytes_of(4 * layout.chunk(chunk).size, value); }
   ChunkMessage contribution(MemberIndex from, ChunkId chunk, Round round, int value) const {
-    return {view_number, {round, chunk, from, ChunkKind::contribution}, bytes(chunk, value)};
+    return {view_number, {round, chunk, from, ChunkKind::contribution}, bytes(chunk, value), 100};
   }
   ChunkMessage result(MemberIndex from, ChunkId chunk, Round round, int value) const {
     return {view_number, {round, chunk, from, ChunkKind::result}, bytes(chunk, value)};
   }
   void contribute_all(Round round) {
-    for (ChunkId k = 0; k < 2; ++k) member.contribute(k, round, bytes(k, static_cast<int>(round)));
+    for (ChunkId k = 0; k < 2; ++k) member.contribute(k, round, bytes(k, static_cast<int>(round)), 100);
   }
 
   struct Actions {
@@ -47,8 +65,9 @@ class ProtocolMember : public testing::Test {
     std::vector<SendAck> acks;
     std::vector<Reduce> jobs;
     std::vector<Deliver> rounds;
+    std::vector<SendBegun> begun;
     [[nodiscard]] std::size_t size() const {
-      return chunks.size() + acks.size() + jobs.size() + rounds.size();
+      return chunks.size() + acks.size() + jobs.size() + rounds.size() + begun.size();
     }
   };
   Actions take() {
@@ -58,6 +77,7 @@ class ProtocolMember : public testing::Test {
       if (auto* ack = std::get_if<SendAck>(&action)) out.acks.push_back(*ack);
       if (auto* job = std::get_if<Reduce>(&action)) out.jobs.push_back(*job);
       if (auto* round = std::get_if<Deliver>(&action)) out.rounds.push_back(*round);
+      if (auto* begun = std::get_if<SendBegun>(&action)) out.begun.push_back(*begun);
     }
     return out;
   }
@@ -78,14 +98,15 @@ class ProtocolMember : public testing::Test {
   /// Plays the rest of round `round` of fragment 0 by the rules.
   void finish_round(Round round) {
     for (const MemberIndex peer : {0, 2}) feed(peer, contribution(peer, 1, round, 50 + peer));
-    member.reduced(1, round, bytes(1, 99));
+    member.reduced(view_number, 1, round, bytes(1, 99));
     feed(0, result(0, 0, round, 98));
   }
 
   FragmentLayout layout{fragments, 16};
   CodecPlan codecs{
       .codec = {quant::CodecKind::fp32}, .warmup_codec = {quant::CodecKind::bf16}, .warmup_rounds = 0};
-  Member member{layout, codecs, {0, 0}};
+  Digest digest;  ///< of no meaning to the protocol: whoever applies a round makes it
+  Member member{layout, codecs, {}, {{}, {}}};
 };
 
 TEST_F(ProtocolMember, ARoundAsItShouldGo) {
@@ -110,7 +131,7 @@ TEST_F(ProtocolMember, ARoundAsItShouldGo) {
   EXPECT_THAT(in_order, ElementsAre(*bytes(1, 10), *bytes(1, 1), *bytes(1, 12)))
       << "member order, not arrival";
 
-  member.reduced(1, 1, bytes(1, 99));
+  member.reduced(view_number, 1, 1, bytes(1, 99));
   actions = take();
   ASSERT_EQ(actions.chunks.size(), 2U) << "the result goes to both peers";
   EXPECT_EQ(actions.chunks[0].message.key, (ChunkKey{1, 1, self, ChunkKind::result}));
@@ -134,7 +155,7 @@ TEST_F(ProtocolMember, RepeatsAreAcknowledgedAgainAndUsedOnce) {
   EXPECT_EQ(take().rounds.size(), 1U);
   feed(0, result(0, 0, 1, 98));
   feed(2, contribution(2, 1, 1, 52));
-  member.applied(0, 1);
+  member.applied(0, 1, digest);
   feed(0, result(0, 0, 1, 98));
   feed(2, contribution(2, 1, 1, 52));
   actions = take();
@@ -147,7 +168,7 @@ TEST_F(ProtocolMember, PeersMayBeOneRoundAhead) {
   finish_round(1);
   feed(2, contribution(2, 1, 2, 22));  // has applied round 1 already
   take();
-  member.applied(0, 1);
+  member.applied(0, 1, digest);
   contribute_all(2);
   feed(0, contribution(0, 1, 2, 20));
   const auto actions = take();
@@ -187,20 +208,129 @@ TEST_F(ProtocolMember, WhatARoundProvesNeedsNoAcknowledgement) {
   contribute_all(1);
   finish_round(1);
   EXPECT_EQ(member.unacknowledged(), 3U);
-  member.applied(0, 1);
-  EXPECT_EQ(member.unacknowledged(), 2U) << "member 0 made a result of our contribution: it has it";
-  feed(2, contribution(2, 1, 2, 22));
-  EXPECT_EQ(member.unacknowledged(), 1U) << "member 2 contributes to round 2: it has the result of round 1";
+  member.applied(0, 1, digest);
+  EXPECT_EQ(member.unacknowledged(), 2U)
+      << "there is a result of what we sent to member 0: it needs it no more";
+}
+
+TEST_F(ProtocolMember, ResultsAreKeptForThoseWhoLag) {
+  for (Round round = 1; round <= 6; ++round) {
+    contribute_all(round);
+    finish_round(round);
+    member.applied(0, round, digest);
+  }
+  EXPECT_EQ(member.unacknowledged(), 2 * Member::most_kept) << "somebody who needs older ones is displaced";
+  member.lowest_applied({6, 0});
+  EXPECT_EQ(member.unacknowledged(), 2 * Member::always_kept) << "all of the view have applied the others";
+  EXPECT_EQ(member.chunks_held(), 2 * Member::always_kept);
+  member.lowest_applied({7});
+  member.lowest_applied({0, 0, 0});
+  EXPECT_EQ(member.chunks_held(), 2 * Member::always_kept)
+      << "not of this layout, and older than what is known";
+}
+
+// ---- contributions that are missing ----
+
+struct Quorum : ProtocolMember {
+  Quorum() : hasty(layout, codecs, {.least = 2, .quorum = 2, .grace = Time(100)}, {{}, {}}) {
+    begin(hasty);
+    hasty.contribute(1, 1, bytes(1, 1), 100);
+    EXPECT_EQ(hasty.receive(2, contribution(2, 1, 1, 12)), std::nullopt);
+    static_cast<void>(hasty.take_actions());
+  }
+  std::size_t closed() {
+    std::size_t jobs = 0;
+    for (const auto& action : hasty.take_actions()) jobs += std::holds_alternative<Reduce>(action) ? 1 : 0;
+    return jobs;
+  }
+  Member hasty;
+};
+
+TEST_F(Quorum, IsEnoughAfterTheGraceAndUnderALease) {
+  hasty.lease_until(Time(1000));
+  hasty.tick(Time(500));
+  hasty.tick(Time(599));
+  EXPECT_EQ(closed(), 0U) << "the third may still come";
+  hasty.tick(Time(600));
+  EXPECT_EQ(closed(), 1U);
+  hasty.tick(Time(700));
+  EXPECT_EQ(closed(), 0U) << "once";
+}
+
+TEST_F(Quorum, IsNothingWithoutALease) {
+  hasty.tick(Time(0));
+  hasty.tick(Time(500));
+  EXPECT_EQ(closed(), 0U) << "another view may have begun elsewhere";
+  hasty.lease_until(Time(1000));
+  hasty.tick(Time(1000));
+  EXPECT_EQ(closed(), 0U) << "it has ended at that very moment";
+  // What comes in late must not close it on the time of an older tick.
+  hasty.lease_until(Time(1001));
+  EXPECT_EQ(hasty.receive(2, contribution(2, 1, 1, 12)), std::nullopt);
+  EXPECT_EQ(closed(), 0U);
+  EXPECT_EQ(hasty.receive(0, contribution(0, 1, 1, 10)), std::nullopt);
+  EXPECT_EQ(closed(), 1U) << "all contributions need neither";
+}
+
+TEST_F(Quorum, WhoComesTooLateIsLeftOut) {
+  hasty.lease_until(Time(1000));
+  hasty.tick(Time(0));
+  hasty.tick(Time(100));
+  EXPECT_EQ(closed(), 1U);
+  EXPECT_EQ(hasty.receive(0, contribution(0, 1, 1, 10)), std::nullopt);
+  hasty.reduced(view_number, 1, 1, bytes(1, 99));
+  std::size_t results = 0;
+  for (const auto& action : hasty.take_actions()) {
+    if (const auto* sent = std::get_if<SendChunk>(&action)) {
+      ++results;
+      EXPECT_THAT(sent->message.contributors, ElementsAre(id("b"), id("c")));
+    }
+  }
+  EXPECT_EQ(results, 2U);
+}
+
+TEST_F(Quorum, ResultsWithoutOneAreRefused) {
+  auto of_two = result(0, 0, 1, 98);
+  of_two.contributors = {id("a"), id("c")};
+  EXPECT_EQ(hasty.receive(0, of_two), std::nullopt);
+  auto of_one = result(0, 0, 2, 98);
+  of_one.contributors = {id("a")};
+  EXPECT_THAT(hasty.receive(0, of_one).value_or("accepted"),
+              HasSubstr("a result of 1 contributions; at least 2"));
+  for (const auto& wrong : {std::vector{id("a"), id("a")}, {id("c"), id("a")}, {id("a"), id("d")}}) {
+    of_one.contributors = wrong;
+    EXPECT_THAT(hasty.receive(0, of_one).value_or("accepted"),
+                HasSubstr("not members of the view, in its order"));
+  }
+  EXPECT_THAT(refused(0, of_two), HasSubstr("at least 3")) << "without a quorum all are needed";
+}
+
+TEST_F(Quorum, TheResultSaysWhoIsInIt) {
+  auto without_us = result(0, 0, 1, 98);
+  without_us.contributors = {id("a"), id("c")};
+  EXPECT_EQ(hasty.receive(0, without_us), std::nullopt);
+  EXPECT_EQ(hasty.receive(0, contribution(0, 1, 1, 10)), std::nullopt);
+  hasty.reduced(view_number, 1, 1, bytes(1, 99));
+  for (const auto& action : hasty.take_actions()) {
+    if (const auto* round = std::get_if<Deliver>(&action)) {
+      EXPECT_THAT(round->included, ElementsAre(false, true)) << "chunk 0 was closed without us";
+      EXPECT_EQ(round->contributed, 2U);
+      return;
+    }
+  }
+  FAIL() << "the round must be delivered";
 }
 
 // ---- messages that break the rules ----
 
-TEST_F(ProtocolMember, ChunksOfAnotherViewAreRefused) {
+TEST_F(ProtocolMember, ChunksOfAnotherViewAreDroppedWithoutAWord) {
   auto message = contribution(0, 1, 1, 10);
-  message.view = view_number - 1;
-  EXPECT_THAT(refused(0, message), HasSubstr("a chunk of view 2 in view 3"));
-  message.view = view_number + 1;
-  EXPECT_THAT(refused(0, message), HasSubstr("a chunk of view 4 in view 3"));
+  for (const ViewNumber other : {view_number - 1, view_number + 1}) {
+    message.view = other;
+    feed(0, message);
+    EXPECT_EQ(take().size(), 0U)
+        << "not even acknowledged: a sender whose view begins here later sends it again";
+  }
 }
 
 TEST_F(ProtocolMember, NobodySpeaksForSomebodyElse) {
@@ -231,11 +361,21 @@ TEST_F(ProtocolMember, KindsThatDoNotExistAreRefused) {
   }
 }
 
-TEST_F(ProtocolMember, RoundsThatCannotExistYetAreRefused) {
-  EXPECT_THAT(refused(0, contribution(0, 1, 0, 10)), HasSubstr("round 0 of a fragment at round 0"));
-  EXPECT_THAT(refused(0, contribution(0, 1, 3, 10)), HasSubstr("round 3 of a fragment at round 0"));
-  EXPECT_THAT(refused(0, result(0, 0, UINT64_MAX, 10)), HasSubstr("of a fragment at round 0"));
-  feed(0, contribution(0, 1, 2, 10));  // the furthest that can be
+TEST_F(ProtocolMember, RoundsThatAreTooFarAheadAreAskedForAgain) {
+  EXPECT_THAT(refused(0, contribution(0, 1, 0, 10)), HasSubstr("a chunk of round 0"));
+  for (const Round round : {Member::window + 1, UINT64_MAX}) {
+    feed(0, contribution(0, 1, round, 10));
+    EXPECT_EQ(take().size(), 0U) << "we lag, and have no room for it";
+  }
+  feed(0, contribution(0, 1, Member::window, 10));  // the furthest that is kept
+  EXPECT_EQ(take().acks.size(), 1U);
+  contribute_all(1);
+  finish_round(1);
+  take();
+  member.applied(0, 1, digest);
+  const auto actions = take();
+  ASSERT_EQ(actions.begun.size(), 1U) << "member 0 must send again what we dropped";
+  EXPECT_EQ(actions.begun[0].peer, 0);
 }
 
 TEST_F(ProtocolMember, SizesThatDoNotFitAreRefused) {
@@ -244,15 +384,16 @@ TEST_F(ProtocolMember, SizesThatDoNotFitAreRefused) {
     message.bytes = bytes_of(size, 1);
     EXPECT_THAT(refused(0, message), HasSubstr("a chunk of " + std::to_string(size) + " bytes; expected 64"));
   }
-  EXPECT_THAT(refused(0, {view_number, {1, 2, 0, ChunkKind::contribution}, bytes_of(64, 1)}),
+  EXPECT_THAT(refused(0, {view_number, {1, 2, 0, ChunkKind::contribution}, bytes_of(64, 1), 1}),
               HasSubstr("expected 40"))
       << "a fragment's last chunk is shorter";
 }
 
 TEST_F(ProtocolMember, SizesFollowTheRoundsCodec) {
-  Member warm(layout, {.codec = codecs.codec, .warmup_codec = codecs.warmup_codec, .warmup_rounds = 1},
-              {0, 0});
-  warm.activate(member.view(), self);
+  auto with_warmup = codecs;
+  with_warmup.warmup_rounds = 1;
+  Member warm(layout, with_warmup, {}, {{}, {}});
+  begin(warm);
   auto message = contribution(0, 1, 1, 10);
   EXPECT_THAT(warm.receive(0, message).value_or("accepted"), HasSubstr("expected 32"))
       << "bf16 in the warm-up";
@@ -267,7 +408,7 @@ TEST_F(ProtocolMember, TwoDifferentChunksForOnePlaceAreRefusedAndTheFirstStands)
   EXPECT_THAT(refused(0, result(0, 0, 1, 97)), HasSubstr("two different chunks for one place"));
   contribute_all(1);
   feed(2, contribution(2, 1, 1, 12));
-  member.reduced(1, 1, bytes(1, 99));
+  member.reduced(view_number, 1, 1, bytes(1, 99));
   const auto actions = take();
   ASSERT_EQ(actions.jobs.size(), 1U);
   EXPECT_EQ(*actions.jobs[0].contributions[0], *bytes(1, 10));
@@ -277,7 +418,7 @@ TEST_F(ProtocolMember, TwoDifferentChunksForOnePlaceAreRefusedAndTheFirstStands)
 
 TEST_F(ProtocolMember, RefusedChunksLeaveTheRoundAsItWas) {
   contribute_all(1);
-  for (const auto& wrong : {contribution(2, 0, 1, 1), result(2, 1, 1, 1), contribution(2, 1, 9, 1)})
+  for (const auto& wrong : {contribution(2, 0, 1, 1), result(2, 1, 1, 1), contribution(2, 1, 0, 1)})
     refused(2, wrong);
   finish_round(1);
   const auto actions = take();
@@ -288,26 +429,71 @@ TEST_F(ProtocolMember, RefusedChunksLeaveTheRoundAsItWas) {
 // ---- starting from a checkpoint, one member alone ----
 
 TEST_F(ProtocolMember, RoundsCountFromTheCheckpoint) {
-  Member resumed(layout, codecs, {7, 6});
-  resumed.activate(member.view(), self);
-  EXPECT_EQ(resumed.receive(0, contribution(0, 1, 8, 1)), std::nullopt);
-  EXPECT_EQ(resumed.receive(0, contribution(0, 1, 9, 1)), std::nullopt);
-  EXPECT_THAT(resumed.receive(0, contribution(0, 1, 10, 1)).value_or("accepted"), HasSubstr("at round 7"));
-  EXPECT_THAT(resumed.receive(0, contribution(0, 2, 9, 1)).value_or("accepted"), HasSubstr("at round 6"));
+  Member resumed(layout, codecs, {}, {{7, digest}, {6, digest}});
+  begin(resumed);
+  const auto acknowledged = [&](ChunkId chunk, Round round) {
+    EXPECT_EQ(resumed.receive(0, contribution(0, chunk, round, 1)), std::nullopt);
+    return !resumed.take_actions().empty();
+  };
+  EXPECT_TRUE(acknowledged(1, 7 + Member::window));
+  EXPECT_FALSE(acknowledged(1, 8 + Member::window));
+  EXPECT_TRUE(acknowledged(2, 6 + Member::window));
+  EXPECT_FALSE(acknowledged(2, 7 + Member::window));
 }
 
 TEST_F(ProtocolMember, AloneItReducesItsOwn) {
-  Member alone(layout, codecs, {0, 0});
-  alone.activate({.number = 1, .members = {{"a", 1, ""}}, .owners = {0, 0, 0}}, 0);
-  alone.contribute(2, 1, bytes(2, 5));
+  Member alone(layout, codecs, {}, {{}, {}});
+  ASSERT_TRUE(alone.seal(1));
+  ASSERT_EQ(alone.activate({.view = {1, {{"a", 1, "", 0}}, {0, 0, 0}},
+                            .token = {},
+                            .reference = 0,
+                            .step = 0,
+                            .chains = {{{}}, {{}}},
+                            .fixed = {},
+                            .applied = {{0, 0}}},
+                           0),
+            Member::Entry::begun);
+  alone.contribute(2, 1, bytes(2, 5), 100);
   auto actions = alone.take_actions();
   ASSERT_EQ(actions.size(), 1U);
   EXPECT_EQ(std::get<Reduce>(actions[0]).contributions.size(), 1U);
-  alone.reduced(2, 1, bytes(2, 6));
+  alone.reduced(1, 2, 1, bytes(2, 6));
   actions = alone.take_actions();
   ASSERT_EQ(actions.size(), 1U);
   EXPECT_EQ(std::get<Deliver>(actions[0]).fragment, 1U);
   EXPECT_EQ(alone.unacknowledged(), 0U);
+}
+
+// ---- views that do not fit ----
+
+TEST_F(ProtocolMember, ViewsThatDoNotFitAreTold) {
+  NewView good{.view = {4, {{"a", 1, "", 0}, {"b", 1, "", 0}}, {0, 1, 1}},
+               .token = {},
+               .reference = view_number,
+               .step = 0,
+               .chains = {{{}}, {{}}},
+               .fixed = {{0, 1, {{0, ChunkSet(2)}}}},
+               .applied = {{0, 0}, {0, 0}}};
+  EXPECT_TRUE(member.fits(good, 1));
+  EXPECT_FALSE(member.fits(good, 2)) << "there are two members";
+  const auto fits_with = [&](auto change) {
+    auto message = good;
+    change(message);
+    return member.fits(message, 1);
+  };
+  EXPECT_FALSE(fits_with([](NewView& view) { view.view.owners.pop_back(); }));
+  EXPECT_FALSE(fits_with([](NewView& view) { view.view.owners[0] = 2; })) << "an owner that is nobody";
+  EXPECT_FALSE(fits_with([](NewView& view) { view.chains.pop_back(); }));
+  EXPECT_FALSE(fits_with([](NewView& view) { view.chains[1].clear(); })) << "a chain of no rounds";
+  EXPECT_FALSE(fits_with([](NewView& view) { view.fixed[0].fragment = 2; }));
+  EXPECT_FALSE(fits_with([](NewView& view) { view.fixed[0].holders[0].first = 2; }));
+  EXPECT_FALSE(fits_with([](NewView& view) { view.fixed[0].holders[0].second = ChunkSet(9); }));
+  EXPECT_FALSE(fits_with([](NewView& view) { view.applied.pop_back(); }));
+  EXPECT_FALSE(fits_with([](NewView& view) { view.applied[0].pop_back(); }));
+  EXPECT_FALSE(fits_with([](NewView& view) {
+    view.view.members.resize(most_members + 1);
+    view.applied.resize(most_members + 1, {0, 0});
+  }));
 }
 
 }  // namespace

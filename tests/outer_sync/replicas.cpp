@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "isthmus/base/error.h"
+#include "isthmus/outer_sync/protocol/view_change.h"
 
 namespace isthmus::outer_sync {
 
@@ -22,10 +23,10 @@ class MemoryNetwork::Port final : public RoundExchange {
   Port(MemoryNetwork& network, std::size_t index)
       : network_(network), index_(index), reducer_(network.layout_, network.codecs_) {}
 
-  void contribute(ChunkId chunk, Round round, SharedBytes bytes, std::uint64_t) override {
+  void contribute(ChunkId chunk, Round round, SharedBytes bytes, std::uint64_t weight) override {
     const std::lock_guard lock(network_.mutex_);
     if (network_.on_contribution) network_.on_contribution(index_, chunk, round, *bytes);
-    member_->contribute(chunk, round, bytes);
+    member_->contribute(chunk, round, bytes, weight);
     network_.route();
   }
   std::optional<RoundResult> wait(FragmentId fragment, Round round) override {
@@ -33,13 +34,11 @@ class MemoryNetwork::Port final : public RoundExchange {
     const std::pair key{fragment, round};
     network_.changed_.wait(lock, [&] { return network_.failed_ || results_.contains(key); });
     if (!results_.contains(key)) throw Error(ErrorKind::network, "another replica has failed");
-    auto chunks = std::move(results_.extract(key).mapped());
-    std::vector<bool> included(chunks.size(), true);
-    return RoundResult{std::move(chunks), std::move(included)};
+    return std::move(results_.extract(key).mapped());
   }
-  void applied(FragmentId fragment, Round round, const Digest&) override {
+  void applied(FragmentId fragment, Round round, const Digest& chain) override {
     const std::lock_guard lock(network_.mutex_);
-    member_->applied(fragment, round);
+    member_->applied(fragment, round, chain);
   }
   void serve_state_from(StateSource) override {}
   void serve() override {}
@@ -55,11 +54,12 @@ class MemoryNetwork::Port final : public RoundExchange {
       } else if (auto* ack = std::get_if<protocol::SendAck>(&action)) {
         peer(ack->peer).acknowledged(static_cast<MemberIndex>(index_), ack->view, ack->key);
       } else if (auto* job = std::get_if<protocol::Reduce>(&action)) {
-        const std::vector<std::uint64_t> equal(job->contributions.size(), 1);
-        member_->reduced(job->chunk, job->round,
-                         reducer_.reduce(job->chunk, job->round, job->contributions, equal));
+        member_->reduced(job->view, job->chunk, job->round,
+                         reducer_.reduce(job->chunk, job->round, job->contributions, job->weights));
       } else if (auto* round = std::get_if<protocol::Deliver>(&action)) {
-        results_[{round->fragment, round->round}] = std::move(round->results);
+        results_[{round->fragment, round->round}] = {std::move(round->results), std::move(round->included)};
+      } else if (auto* begun = std::get_if<protocol::SendBegun>(&action)) {
+        peer(begun->peer).peer_begun(static_cast<MemberIndex>(index_), begun->view);
       }
     }
     return !actions.empty();
@@ -73,7 +73,7 @@ class MemoryNetwork::Port final : public RoundExchange {
   MemoryNetwork& network_;
   std::size_t index_;
   Reducer reducer_;
-  std::map<std::pair<FragmentId, Round>, std::vector<SharedBytes>> results_;
+  std::map<std::pair<FragmentId, Round>, RoundResult> results_;
 };
 
 MemoryNetwork::MemoryNetwork(const FragmentLayout& layout, protocol::CodecPlan codecs, std::size_t members)
@@ -85,16 +85,22 @@ MemoryNetwork::~MemoryNetwork() = default;
 
 RoundExchange& MemoryNetwork::exchange(std::size_t member) { return *ports_.at(member); }
 
+/// As a coordinator does it: everybody seals the first view, and what they answer makes it.
 void MemoryNetwork::begin(const std::vector<protocol::FragmentState>& fragments) {
-  std::vector<Round> applied;
-  for (const auto& fragment : fragments) applied.push_back(fragment.round);
-  protocol::View view{
-      .number = 1, .members = {}, .owners = protocol::balanced_owners(layout_, ports_.size())};
-  for (std::size_t m = 0; m < ports_.size(); ++m) view.members.push_back({std::to_string(m), 1, ""});
+  std::vector<protocol::SealedMember> answers;
   for (std::size_t m = 0; m < ports_.size(); ++m) {
-    ports_[m]->member_ = std::make_unique<protocol::Member>(layout_, codecs_, applied);
-    ports_[m]->member_->activate(view, static_cast<MemberIndex>(m));
+    ports_[m]->member_ =
+        std::make_unique<protocol::Member>(layout_, codecs_, protocol::ClosingRule{}, fragments);
+    answers.push_back(
+        {{std::to_string(m), 1, "", static_cast<std::uint16_t>(m)}, *ports_[m]->member_->seal(1)});
   }
+  auto view = protocol::plan_view(layout_, answers).message;
+  view.view.number = 1;
+  for (std::size_t m = 0; m < ports_.size(); ++m) {
+    const auto entry = ports_[m]->member_->activate(view, static_cast<MemberIndex>(m));
+    EXPECT_EQ(entry, protocol::Member::Entry::begun);
+  }
+  route();
 }
 
 void MemoryNetwork::route() {

@@ -147,6 +147,7 @@ class Coordinator {
   [[nodiscard]] bool take_over_from(const Hello& hello);
   void come_back(MemberStatus& member);
   void admit(MemberStatus& member);
+  [[nodiscard]] bool is_past_warmup(const MemberStatus& member) const;
   void admit_waiting();
   [[nodiscard]] std::vector<MemberInfo> donors() const;
   [[nodiscard]] bool able(const MemberStatus& member) const;
@@ -168,7 +169,8 @@ class Coordinator {
   [[nodiscard]] bool nobody_has_begun() const;
 
   void check_chains(const MemberStatus& member);
-  void check_links(const MemberStatus& member);
+  [[nodiscard]] std::vector<std::pair<std::string, std::string>> missing_links() const;
+  void check_links();
   void check_lag(const std::string& name, const std::vector<Round>& newest);
   void bar(const std::string& name);
   void displace(const std::string& name, const std::string& reason);
@@ -195,7 +197,9 @@ class Coordinator {
   Phase phase_ = Phase::joining;
   ViewNumber number_ = 0;  ///< highest announced
   std::optional<FragmentLayout> layout_;
+  bool token_is_known_ = true;              ///< not while it recovers a run that it does not remember
   bool stopping_ = false, ending_ = false;  ///< asked to stop; somebody has reached the last step
+  std::optional<std::uint64_t> stop_step_;  ///< agreed, once all have said where they are
   std::map<std::string, MemberStatus> members_;
   std::map<std::string, std::uint16_t> slots_;  ///< of all names that were ever members
   Time change_began_{};
@@ -207,6 +211,8 @@ class Coordinator {
     Time until{}, length{};
   };
   std::map<std::string, Bar> barred_;
+  std::optional<Time> links_lost_since_;
+  std::string suspended_because_;
   struct Evaluation {
     double sum_nats = 0;
     std::uint64_t tokens = 0;

@@ -156,6 +156,8 @@ class Member {
   /// Applied rounds whose results are kept in any case: for those who come back after a short absence.
   static constexpr Round always_kept = 2;
   static constexpr Round most_kept = always_kept + max_lag;
+  /// Between a seal and its view nothing is forgotten, and what was delivered may still be applied.
+  static constexpr Round most_held = most_kept + window;
   /// Chain hashes of so many rounds of each fragment are remembered.
   static constexpr std::size_t history_length = 16;
 

@@ -56,6 +56,8 @@ struct View {
 
 /// A view has no more members than this.
 inline constexpr std::size_t most_members = 1024;
+/// No view has a higher number; who claims one would leave none for those to come.
+inline constexpr ViewNumber highest_view = ViewNumber{1} << 62;
 
 /// Gives each chunk of a fragment to the member with the fewest elements of that fragment so far, then of
 /// all.
@@ -141,7 +143,7 @@ struct Hello {
   ViewNumber sealed = 0;                   ///< highest view that this member has sealed
   ViewNumber activated = 0;                ///< highest view that has begun for it; 0: it is fresh
   Digest token;                            ///< of the run, where it has been in one
-  bool done = false;                       ///< it has said Done already
+  bool done = false;  ///< it has reached the last step; its Done follows, also where it was said before
   template <class Archive>
   void serialize(Archive& ar) {
     ar(protocol, numerics, run, member, build, config, model, tokenizer, resume, checkpoints, sealed,

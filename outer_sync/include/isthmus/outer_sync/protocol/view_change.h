@@ -29,7 +29,8 @@ struct ViewPlan {
 /// without members comes out when none of the run's own can go on.
 [[nodiscard]] ViewPlan plan_view(const FragmentLayout& layout, std::span<const SealedMember> members);
 
-/// Whether an answer from the network is one of this layout: shapes, no round twice, rounds in order.
+/// Whether an answer from the network is one that a member of this layout could give: shapes, no round twice,
+/// rounds in order and no more of them than a member keeps.
 [[nodiscard]] bool answer_fits(const FragmentLayout& layout, const Sealed& sealed);
 
 /// Two of the run's own members with different chain hashes at one round, in words; empty if there are none.
