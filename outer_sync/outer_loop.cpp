@@ -593,8 +593,8 @@ void OuterLoop::begin_at(std::uint64_t step) {
   for (FragmentId p = 0; fits && p < layout_.fragment_count(); ++p) {
     const auto round = fragments_[p].round;
     const auto sent = schedule_.rounds_sent(p, step);
-    // One round may be in flight, and one decided whose results are on their way here.
-    fits = round <= sent + 1 && sent <= round + 2;
+    // One round may be in flight, and as many decided as others keep the results of; those come here.
+    fits = round <= sent + 1 && sent <= round + protocol::Member::most_kept + 1;
   }
   if (!fits) {
     std::string rounds;
