@@ -479,7 +479,7 @@ void Coordinator::announce(NewView message) {
 
 /// It comes again as a newcomer, under another incarnation: what it has contributed so far is of a replica
 /// that is gone.
-void Coordinator::displace(const std::string& name, const std::string& reason) {
+void Coordinator::displace(std::string name, const std::string& reason) {
   const auto place = members_.find(name);
   say(name + " must take the state from others: " + reason);
   foreign_leases_end_ = std::max(foreign_leases_end_, place->second.lease_end);
@@ -524,7 +524,7 @@ void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat)
   }
   const auto newest = reply.newest;
   send(member, std::move(reply));
-  if (options_.warmup_rounds > 0) admit_waiting();
+  admit_waiting();  // it may be the first that has what they need, or past the warm-up now
   if (phase_ != Phase::running || member.role != Role::member) return;
   check_chains(member);
   if (phase_ != Phase::running) return;
@@ -786,7 +786,7 @@ void Coordinator::closed(ConnectionId connection) {
   lose(name, "is lost: its connection closed");
 }
 
-void Coordinator::lose(const std::string& name, const std::string& how) {
+void Coordinator::lose(std::string name, const std::string& how) {
   const auto member = members_.at(name);
   close(member.connection);
   const bool mattered = member.role == Role::member || member.role == Role::ready;

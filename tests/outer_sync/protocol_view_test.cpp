@@ -3,6 +3,7 @@
 
 #include "cluster.h"
 #include "coordinator_support.h"
+#include "isthmus/outer_sync/protocol/view_change.h"
 
 namespace isthmus::outer_sync::protocol {
 namespace {
@@ -527,6 +528,44 @@ TEST(Coordinators, AFirstViewThatReachedNobodyBeginsAgain) {
     EXPECT_EQ(harness.last<Admitted>(1).has_value(), begun) << "eu-1 takes the state from us-1";
     EXPECT_FALSE(harness.ended);
   }
+}
+
+// ---- answers that no member gives ----
+
+TEST(Answers, AreJudgedBeforeAnythingIsMadeOfThem) {
+  const FragmentLayout layout({{0, 100}, {100, 50}}, 32);
+  auto good = CoordinatorHarness::sealed();
+  good.view = 7;
+  good.activated = 6;
+  good.fragments = {{20, digest_of(1)}, {20, digest_of(2)}};
+  good.history = {{{18, digest_of(3)}, {19, digest_of(4)}}, {}};
+  good.held = {
+      {0, 20, ChunkSet(4)}, {0, 20 + Member::window, ChunkSet(4)}, {1, 21 - Member::most_held, ChunkSet(2)}};
+  EXPECT_TRUE(answer_fits(layout, good));
+  const auto fits_with = [&](auto change) {
+    auto answer = good;
+    change(answer);
+    return answer_fits(layout, answer);
+  };
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.fragments.pop_back(); }));
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.history.pop_back(); }));
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.activated = 7; }))
+      << "it would be the view of reference";
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.history[0][1].round = 17; })) << "rounds out of order";
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.fragments[0].round = 21; })) << "a gap";
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.fragments[1].round = UINT64_MAX; }));
+  EXPECT_FALSE(fits_with([](Sealed& sealed) {
+    sealed.history[1].clear();
+    for (Round r = 0; r < 20; ++r) sealed.history[1].push_back({r, {}});
+  })) << "more history than is kept";
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.held[0].fragment = 2; }));
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.held[0].chunks = ChunkSet(9); }));
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.held[1].round = 20; })) << "twice";
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.held[1].round += 1; }))
+      << "a round that nobody keeps yet";
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.held[1].round = UINT64_MAX; }));
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.held[2].round -= 1; }))
+      << "one that nobody keeps any more";
 }
 
 // ---- leaving, too few, the end ----

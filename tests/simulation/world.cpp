@@ -460,6 +460,8 @@ void World::try_view(Process& process) {
         tell("member " + std::to_string(process.id) + " begins view " + std::to_string(message.view.number) +
              " with " + std::to_string(members.size()) + " members");
         if (process.member->view().number <= before) fail("a view number fell (I8)");
+        if (process.member->view().number < process.member->sealed())
+          fail("a view begins after a higher one was sealed (I8)");
         newest_begun_ = std::max(newest_begun_, process.member->view().number);
         if (before != message.reference) count(process.in_run ? "came back" : "joined");
         const bool joins = !process.in_run;
@@ -625,7 +627,8 @@ void World::look_for_results(NodeId m, FragmentId p) {
     return train(m, p);
   }
   process.applying = {p, round};
-  in(process, some(10ms), [this, m, p, round] { apply(processes_[m], p, round); });
+  in(process, chance(20) == 0 ? some(300ms) : some(10ms),
+     [this, m, p, round] { apply(processes_[m], p, round); });
 }
 
 void World::apply(Process& process, FragmentId p, Round r) {

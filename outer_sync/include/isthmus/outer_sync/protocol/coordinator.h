@@ -174,13 +174,14 @@ class Coordinator {
   void check_links();
   void check_lag(const std::string& name, const std::vector<Round>& newest);
   void bar(const std::string& name);
-  void displace(const std::string& name, const std::string& reason);
+  void displace(std::string name, const std::string& reason);
   void settle_evaluations();
   void settle_stop();
   void finish_if_all_done();
   void finish();
+  // (Names by value: callers have them from what is erased here.)
   /// A replica is gone: its place is free again while others are still joining; later the view changes.
-  void lose(const std::string& name, const std::string& how);
+  void lose(std::string name, const std::string& how);
   void end(Ended::How how, const std::string& reason);
   void say(std::string text);
   void close(ConnectionId connection);
