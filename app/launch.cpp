@@ -178,7 +178,7 @@ class Launch {
   }
 
   std::vector<std::string> worker_command(const std::string& name) const {
-    return {request_.program.string(), "worker",        "--quiet", "--config", config_file().string(),
+    return {request_.program.string(), "worker", "--quiet", "--config", config_file().string(),
             "--coordinator",           address_, "--name",  name};
   }
 
@@ -206,19 +206,24 @@ class Launch {
         for (const auto& process : processes_) process->signal(SIGTERM);
         if (!kill_at) kill_at = Clock::now() + aftermath;
       }
+      // Whoever was suspended or cut off when the run ended would wait for a coordinator.
+      if (!kill_at && !processes_.front()->running())
+        kill_at = Clock::now() + std::chrono::duration_cast<Clock::duration>(grace);
       if (kill_at && Clock::now() >= *kill_at) kill_rest();
       std::this_thread::sleep_for(poll_every);
     }
     return verdict(seen > 0);
   }
 
-  /// A run that has begun goes on without a worker that is lost, and without its coordinator too, for a while.
+  /// A run that has begun goes on without a worker that is lost, and without its coordinator too, for a
+  /// while.
   void keep_going() {
     if (!elastic()) return;
     auto& coordinator = *processes_.front();
     if (coordinator.poll().value_or(0) > 128 && coordinator_restarts_left_ > 0) {
       --coordinator_restarts_left_;
-      fmt::print(stderr, "the coordinator was killed by signal {}; starting it again\n", *coordinator.poll() - 128);
+      fmt::print(stderr, "the coordinator was killed by signal {}; starting it again\n",
+                 *coordinator.poll() - 128);
       start_coordinator(address_);
     }
     for (std::size_t i = 1; i < processes_.size(); ++i) {
@@ -247,8 +252,9 @@ class Launch {
     if (!elastic()) return std::ranges::any_of(processes_, ended_badly);
     // The coordinator, or all that train.
     return ended_badly(processes_.front()) ||
-           std::ranges::none_of(processes_.begin() + 1, processes_.end(),
-                                [](const auto& process) { return process->running() || process->poll() == 0; });
+           std::ranges::none_of(processes_.begin() + 1, processes_.end(), [](const auto& process) {
+             return process->running() || process->poll() == 0;
+           });
   }
 
   void kill_rest() {
@@ -292,7 +298,8 @@ class Launch {
 
   /// 130 if somebody stopped the run past this process.
   int exit_status_of_the_sound() {
-    return std::ranges::all_of(processes_, [](const auto& process) { return process->poll() == 0; }) ? 0 : 130;
+    return std::ranges::all_of(processes_, [](const auto& process) { return process->poll() == 0; }) ? 0
+                                                                                                     : 130;
   }
 
   static void describe(const Process& process, int status) {

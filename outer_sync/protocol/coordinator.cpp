@@ -707,6 +707,7 @@ void Coordinator::on_done(MemberStatus& member, const Done& done) {
 }
 
 void Coordinator::finish_if_all_done() {
+  if (expects_more()) return;  // the others' ends are to be heard too
   const auto here = [this](const MemberStatus& member) { return able(member); };
   const auto done = [&](const MemberStatus& member) { return here(member) && member.done; };
   if (count(here) > 0 && count(done) == count(here)) finish();

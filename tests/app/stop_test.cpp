@@ -72,23 +72,15 @@ TEST_F(MidRun, AKilledLaunchTakesAllWithIt) {
   EXPECT_TRUE(eventually([&] { return site.processes().empty(); })) << site.processes().front().command;
 }
 
-TEST_F(MidRun, AKilledWorkerEndsTheRunByName) {
-  kill(site.process("--name replica-1"), SIGKILL);
-  const auto result = launch.wait();
-  EXPECT_EQ(result.status, 4) << result.report() << site.logs();
-  EXPECT_THAT(result.output, HasSubstr("replica-1 is lost: its connection closed"));
-  EXPECT_THAT(result.output, HasSubstr("replica-1 was killed by signal 9"));
-  EXPECT_THAT(result.output, HasSubstr("replica-1/worker.log"));
-  EXPECT_THAT(site.processes(), SizeIs(0));
-  expect_resumes_to_reference();
-}
-
-TEST_F(MidRun, AKilledCoordinatorEndsTheRunByName) {
+TEST_F(MidRun, AKilledCoordinatorIsStartedAgain) {
   kill(site.process(" coordinator "), SIGKILL);
   const auto result = launch.wait();
-  EXPECT_EQ(result.status, 4) << result.report() << site.logs();
-  EXPECT_THAT(result.output, HasSubstr("coordinator was killed by signal 9"));
+  ASSERT_EQ(result.status, 0) << result.report() << site.logs();
+  EXPECT_THAT(result.output, HasSubstr("the coordinator was killed by signal 9; starting it again"));
   EXPECT_THAT(site.processes(), SizeIs(0));
+  EXPECT_EQ(site.summary()["steps"], 40);
+  EXPECT_THAT(site.summary()["global_hash"], SizeIs(2));
+  EXPECT_EQ(site.hash().size(), 64U);
 }
 
 TEST_F(MidRun, ItsFolderIsNobodyElses) {
@@ -128,17 +120,57 @@ TEST(Stop, ASuspendedMachineGoesOnWhereItWas) {
   EXPECT_EQ(site.hash(), reference().hash);
 }
 
-TEST(Stop, ASilentWorkerIsALostOne) {
+TEST(Stop, TheOthersGoOnWithoutAKilledWorker) {
   Site site;
   auto settings = slowly;
-  settings.insert(settings.end(), {"network.detect_timeout=5s", "network.heartbeat=200ms"});
+  settings.emplace_back("replicas=3");
   auto launch = site.start_launch(settings);
+  ASSERT_TRUE(eventually([&] { return site.metric_lines() > 3; })) << site.logs();
+  kill(site.process("--name replica-1"), SIGKILL);
+  const auto result = launch.wait();
+  ASSERT_EQ(result.status, 0) << result.report() << site.logs();
+  for (const auto* said : {"replica-1 is lost: its connection closed", "replica-1 was killed by signal 9",
+                           "replica-1/worker.log",
+                           "the others go on; to bring it back: ", "with 2 replicas: replica-0, replica-2"}) {
+    EXPECT_THAT(result.output, HasSubstr(said));
+  }
+  EXPECT_THAT(site.processes(), SizeIs(0));
+  EXPECT_EQ(site.summary()["steps"], 40);
+  EXPECT_THAT(site.summary()["global_hash"], SizeIs(2));
+  EXPECT_EQ(site.hash().size(), 64U);
+}
+
+TEST(Stop, AKilledWorkerIsStartedAgainAsOftenAsAskedFor) {
+  Site site;
+  auto launch = site.start_launch({"run.restarts=1", "run.steps=100000", "run.eval_every=0",
+                                   "outer.max_local_rounds=1000", "run.stop_grace=60s"});
+  ASSERT_TRUE(eventually([&] { return site.metric_lines("replica-1") > 20; })) << site.logs();
+  kill(site.process("--name replica-1"), SIGKILL);
+  ASSERT_TRUE(eventually([&] {
+    return launch.output().find("view 3 begins with 2 replicas: replica-0, replica-1") != std::string::npos;
+  })) << launch.output()
+      << site.logs();
+  EXPECT_THAT(launch.output(), HasSubstr("replica-1 was killed by signal 9; starting it again"));
+  launch.signal(SIGINT);
+  const auto result = launch.wait();
+  EXPECT_EQ(result.status, 130) << result.report() << site.logs();
+  EXPECT_EQ(site.summary()["stopped"], true);
+  EXPECT_THAT(site.summary()["global_hash"], SizeIs(2));
+  EXPECT_EQ(site.hash().size(), 64U);
+}
+
+TEST(Stop, ASilentWorkerIsALostOneAndDoesNotOutliveTheRun) {
+  Site site;
+  auto launch = site.start_launch({"network.emulate.rtt=150ms", "network.detect_timeout=5s",
+                                   "network.heartbeat=200ms", "run.stop_grace=1s"});
   ASSERT_TRUE(eventually([&] { return site.metric_lines() > 3; })) << site.logs();
   ASSERT_EQ(kill(site.process("--name replica-1"), SIGSTOP), 0);
   const auto result = launch.wait();
-  EXPECT_EQ(result.status, 4) << result.report() << site.logs();
+  EXPECT_EQ(result.status, 0) << result.report() << site.logs();
   EXPECT_THAT(result.output, HasSubstr("replica-1 is lost: silent for longer than network.detect_timeout"));
+  EXPECT_THAT(result.output, HasSubstr("killing replica-1, which did not end by itself"));
   EXPECT_THAT(site.processes(), SizeIs(0));
+  EXPECT_EQ(site.summary()["steps"], 40);
 }
 
 TEST(Stop, AKilledWorkerOfTheBaselineEndsTheRunToo) {
