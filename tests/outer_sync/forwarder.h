@@ -38,6 +38,8 @@ class Forwarder {
   /// Nothing passes any more, and nobody is told.
   void silence() { silent_ = true; }
   [[nodiscard]] bool is_silent() const { return silent_; }
+  /// The end of a silence, and of all connections that it has seen.
+  void speak();
 
  private:
   struct Pair;

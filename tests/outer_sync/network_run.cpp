@@ -76,7 +76,10 @@ protocol::Hello NetworkRun::hello(std::size_t m) const {
 }
 
 void NetworkRun::start_coordinator() {
-  coordinator_runs_ = true;
+  {
+    const std::lock_guard lock(telling_);
+    coordinator_runs_ = true;
+  }
   const std::lock_guard lock(mutex_);
   threads_.emplace_back([this] {
     try {
@@ -84,14 +87,18 @@ void NetworkRun::start_coordinator() {
     } catch (const Vanish&) {
       coordinator_.reset();
     }
-    const std::lock_guard told(telling_);
-    kill_coordinator_ = coordinator_runs_ = false;
+    const std::lock_guard ended(telling_);
+    coordinator_runs_ = false;
+    kill_when_ = nullptr;
     told_.notify_all();
   });
 }
 
-void NetworkRun::kill_coordinator() {
-  kill_coordinator_ = true;
+void NetworkRun::kill_coordinator(std::function<bool(const protocol::Coordinator&)> when) {
+  {
+    const std::lock_guard lock(telling_);
+    kill_when_ = when ? std::move(when) : [](const protocol::Coordinator&) { return true; };
+  }
   wait_for_coordinator();
 }
 
@@ -120,8 +127,9 @@ void NetworkRun::message(const std::string& text) {
   told_.notify_all();
 }
 
-void NetworkRun::members_changed(const protocol::Coordinator&) {
-  if (kill_coordinator_) throw Vanish();
+void NetworkRun::members_changed(const protocol::Coordinator& coordinator) {
+  const std::lock_guard lock(telling_);
+  if (kill_when_ && kill_when_(coordinator)) throw Vanish();
 }
 
 void NetworkRun::store(const protocol::LastView& view) {

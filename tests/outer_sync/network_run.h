@@ -71,9 +71,9 @@ class NetworkRun : public CoordinatorObserver {
 
   void start();
   void start_coordinator();
-  /// Destroys the coordinator without a word, at the next heartbeat of a run whose rounds commit; returns
-  /// when it is gone.
-  void kill_coordinator();
+  /// Destroys the coordinator without a word, at the first heartbeat of a run whose rounds commit at which
+  /// `when` holds; returns when it is gone.
+  void kill_coordinator(std::function<bool(const protocol::Coordinator&)> when = {});
   void wait_for_coordinator();
   /// Another one at the same address, once the one before has ended, with the same options but for these two.
   void start_coordinator_again(std::optional<protocol::LastView> last,
@@ -133,11 +133,12 @@ class NetworkRun : public CoordinatorObserver {
   std::unique_ptr<CoordinatorNode> coordinator_;
   std::string coordinator_address_;  ///< empty before there is one
   protocol::Ended ended_{};
-  std::atomic<bool> kill_coordinator_ = false, coordinator_runs_ = false;
-  mutable std::mutex telling_;  ///< of the three below
+  mutable std::mutex telling_;  ///< of what is below
   mutable std::condition_variable told_;
   std::string said_;
   protocol::LastView stored_;
+  bool coordinator_runs_ = false;
+  std::function<bool(const protocol::Coordinator&)> kill_when_;
   std::vector<std::pair<std::uint64_t, double>> evaluations_;
   std::mutex mutex_;  ///< of the two below: hooks may start workers
   std::map<std::size_t, std::unique_ptr<WorkerResult>> results_;

@@ -200,7 +200,8 @@ TEST(Faults, APeerThatCannotBeReachedIsNamedWithItsAddress) {
     run.start();
     run.finish();
     EXPECT_THAT(error_of(run, 0) + error_of(run, 1),
-                AllOf(HasSubstr("no connection to r"), HasSubstr("is the address reachable from there?")));
+                AllOf(HasSubstr("there is no connection between"), HasSubstr(wrong.address()),
+                      HasSubstr("are both addresses reachable from the other side?")));
   }
 }
 
