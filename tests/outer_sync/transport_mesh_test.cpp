@@ -187,7 +187,6 @@ class Node final : public PeerMesh::Handler {
     });
     if (last_sent_.contains(peer)) send(peer, static_cast<ChunkId>(lane));
   }
-  void on_begun(ReplicaId, protocol::ViewNumber) override {}
   void on_peer_down(ReplicaId peer) override {
     note(peer, "an end", [&] {
       if (up_[peer].empty()) wrong_.emplace_back("the end of what never began");

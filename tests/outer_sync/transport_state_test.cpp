@@ -356,7 +356,6 @@ class Donor final : public PeerMesh::Handler {
   void on_begun(ReplicaId, protocol::ViewNumber) override {}
   void on_lane_up(ReplicaId, std::size_t) override {}
   void on_peer_down(ReplicaId) override {}
-  void on_begun(ReplicaId, protocol::ViewNumber) override {}
   void on_broken_peer(ReplicaId, const std::string&) override {}
   void on_message(const std::string& text) override {
     const std::lock_guard lock(mutex_);
