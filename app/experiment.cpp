@@ -78,7 +78,7 @@ Experiment load_experiment(const std::filesystem::path& file, const std::vector<
     throw Error(ErrorKind::config, "data.path is empty; expected a text file, a folder or a .bin file");
   experiment.model.resolve();
   experiment.outer.resolve();
-  experiment.outer.check_replicas(experiment.replicas);
+  experiment.outer.take_replicas(experiment.replicas);
   experiment.network.check();
   // The data-parallel baseline averages gradients at every step: all of it is what others call warm-up.
   if (experiment.outer.data_parallel()) experiment.outer.warmup_steps = experiment.run.steps;

@@ -20,11 +20,18 @@ std::string round_args(FragmentId p, protocol::Round round) {
   return "{\"fragment\":" + std::to_string(p) + ",\"round\":" + std::to_string(round) + "}";
 }
 
-quant::OuterStep step_rule(const OuterConfig& config) {
-  return {.lr = static_cast<float>(config.optimizer.lr),
-          .momentum = static_cast<float>(config.optimizer.momentum),
-          .nesterov = config.optimizer.nesterov,
-          .alpha = static_cast<float>(config.merge_alpha)};
+OuterRule rule_of(const OuterConfig& config) {
+  OuterRule rule{.step = {.lr = static_cast<float>(config.optimizer.lr),
+                          .momentum = static_cast<float>(config.optimizer.momentum),
+                          .nesterov = config.optimizer.nesterov,
+                          .alpha = static_cast<float>(config.merge_alpha)}};
+  // With eager updates local parameters follow in a step of their own.
+  if (config.eager()) rule.step.alpha = 1;
+  if (config.co2()) {
+    rule.co2 = {.penalty = static_cast<float>(config.staleness_penalty),
+                .clip = static_cast<float>(config.momentum_clip)};
+  }
+  return rule;
 }
 
 }  // namespace
@@ -35,12 +42,14 @@ protocol::CodecPlan codec_plan(const OuterConfig& config, std::uint64_t seed) {
           .warmup_rounds = static_cast<protocol::Round>(config.warmup_steps),
           .error_feedback = config.error_feedback,
           .feedback_decay = static_cast<float>(config.feedback_decay),
-          .seed = seed};
+          .seed = seed,
+          .window = config.overlap() == Overlap::whole_round ? protocol::Round{3} : protocol::Round{2}};
 }
 
 OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout, LocalParameters& local,
                      RoundExchange& exchange, Trace& trace, std::uint64_t noise_seed)
-    : OuterLoop(config, layout, std::make_unique<HostOuterState>(layout, local, config.error_feedback),
+    : OuterLoop(config, layout,
+                std::make_unique<HostOuterState>(layout, local, config.error_feedback, config.eager()),
                 exchange, trace, noise_seed) {}
 
 OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout,
@@ -52,11 +61,14 @@ OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout,
       trace_(trace),
       codecs_(codec_plan(config)),
       schedule_(layout.fragment_count(), config.sync_phases(), static_cast<std::uint64_t>(config.sync_delay),
-                static_cast<std::uint64_t>(config.warmup_steps)),
-      step_rule_(step_rule(config)),
+                static_cast<std::uint64_t>(config.warmup_steps), config.overlap()),
+      whole_round_(config.overlap() == Overlap::whole_round),
+      eager_(config.eager()),
+      share_(eager_ ? 1 / static_cast<float>(config.replicas) : 0),
+      rule_(rule_of(config)),
       // What was not sent is still in the local parameters too, to the part of them that a merge keeps, and
       // comes again by itself with the next outer gradient.
-      carried_(codecs_.feedback_decay * (1 - step_rule_.alpha)),
+      carried_(codecs_.feedback_decay * (1 - static_cast<float>(config.merge_alpha))),
       noise_seed_(noise_seed),
       final_sync_(config.final_sync),
       max_local_rounds_(static_cast<std::uint64_t>(config.max_local_rounds)),
@@ -120,7 +132,11 @@ void OuterLoop::after_step(std::uint64_t tokens) {
   for (const auto p : schedule_.sends_at(step_)) {
     const auto round = schedule_.rounds_sent(p, step_);
     // A replica that came from elsewhere may have the round already: what it did goes out with the next one.
-    if (round > fragments_[p].round) send(p, round);
+    if (round <= fragments_[p].round) continue;
+    send(p, round);
+    // What is on its way must not be sent again. (Otherwise when the round before is applied.)
+    const bool first = std::ranges::find(in_flight_, p, &InFlight::fragment)->round == round;
+    if (whole_round_ && first) go_ahead(p, {});
   }
   frozen_ = !apply_what_is_due();
   local_steps_ = 0;
@@ -135,8 +151,18 @@ void OuterLoop::end_warmup() {
 }
 
 bool OuterLoop::apply_what_is_due() {
-  const auto due = schedule_.applies_at(step_);
-  return std::ranges::all_of(due, [&](FragmentId p) { return apply(p, step_rule_, Waiting::stall); });
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+    for (;;) {
+      const auto oldest = std::ranges::find(in_flight_, p, &InFlight::fragment);
+      if (oldest == in_flight_.end() || !is_due(*oldest)) break;
+      if (!apply(p, Waiting::stall)) return false;
+    }
+  }
+  return true;
+}
+
+bool OuterLoop::is_due(const InFlight& flight) const {
+  return flight.round <= schedule_.rounds_due(flight.fragment, step_);
 }
 
 void OuterLoop::count_local_step() {
@@ -152,28 +178,31 @@ void OuterLoop::count_local_step() {
 }
 
 void OuterLoop::finish() {
-  apply_all_in_flight(Waiting::finish);
+  const bool last_round = final_sync_ && step_ > schedule_.warmup_steps();
+  // With whole-round overlap a result that is applied takes all local steps for sent: so they are sent first.
+  if (!whole_round_) apply_all_in_flight();
+  for (FragmentId p = 0; last_round && p < layout_.fragment_count(); ++p) send_last(p);
+  apply_all_in_flight();
   frozen_ = false;
-  if (step_ <= schedule_.warmup_steps() || !final_sync_) return;
-  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) send(p, fragments_[p].round + 1);
-  // Nobody trains on from here: the local parameters become the global ones, whatever is in them.
-  for (auto& flight : in_flight_) flight.own.clear();
-  auto rule = step_rule_;
-  rule.alpha = 0;
-  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
-    [[maybe_unused]] const bool here = apply(p, rule, Waiting::finish);
+}
+
+void OuterLoop::apply_all_in_flight() {
+  while (!in_flight_.empty()) {
+    [[maybe_unused]] const bool here = apply(in_flight_.front().fragment, Waiting::finish);
   }
 }
 
-void OuterLoop::apply_all_in_flight(Waiting why) {
-  while (!in_flight_.empty()) {
-    [[maybe_unused]] const bool here = apply(in_flight_.front().fragment, step_rule_, why);
-  }
+/// Nobody trains on from here: the local parameters become the global ones, whatever is in them.
+void OuterLoop::send_last(FragmentId p) {
+  const auto flying = static_cast<protocol::Round>(std::ranges::count(in_flight_, p, &InFlight::fragment));
+  auto& flight = send(p, fragments_[p].round + flying + 1);
+  flight.is_last = true;
+  flight.own.clear();
 }
 
 // ---- one fragment ----
 
-void OuterLoop::send(FragmentId p, protocol::Round round) {
+OuterLoop::InFlight& OuterLoop::send(FragmentId p, protocol::Round round) {
   const Trace::Scope scope(trace_, Trace::Row::outer, "encode", round_args(p, round));
   if (gradient_observer_) {
     const auto& fragment = layout_.fragment(p);
@@ -187,6 +216,7 @@ void OuterLoop::send(FragmentId p, protocol::Round round) {
                  exchange_.buffers(),
                  // At once: the next chunk is encoded while this one travels.
                  [&](EncodedChunk encoded) { contribute(flight, weight, std::move(encoded)); });
+  return flight;
 }
 
 void OuterLoop::contribute(InFlight& flight, std::uint64_t weight, EncodedChunk encoded) {
@@ -206,7 +236,7 @@ void OuterLoop::contribute(InFlight& flight, std::uint64_t weight, EncodedChunk 
 }
 
 /// Whether the fragment's oldest round in flight, if there is one, is applied.
-bool OuterLoop::apply(FragmentId p, const quant::OuterStep& rule, Waiting why) {
+bool OuterLoop::apply(FragmentId p, Waiting why) {
   const auto at = std::ranges::find(in_flight_, p, &InFlight::fragment);
   if (at == in_flight_.end()) return true;  // nothing was sent: the round was here already
   if (!fetch(*at, why)) return false;
@@ -214,12 +244,32 @@ bool OuterLoop::apply(FragmentId p, const quant::OuterStep& rule, Waiting why) {
   in_flight_.erase(at);
 
   const Trace::Scope scope(trace_, Trace::Row::outer, "apply", round_args(p, flight.round));
+  auto rule = rule_;
+  if (flight.is_last) rule.step.alpha = 0;
   if (const auto bad = state_->apply(p, codecs_.of(flight.round), flight.result->chunks, rule)) {
     refuse_result(flight.round, *bad);
   }
-  put_back(flight, rule.alpha);
+  if (eager_ && !flight.is_last) {
+    go_ahead(p, flight.own);
+    put_back(flight, 0);
+  } else {
+    put_back(flight, rule.step.alpha);
+  }
   record(flight);
   return true;
+}
+
+/// With eager updates: what was sent last is this replica's own at once, and what was applied, `stale`, is
+/// everybody's.
+void OuterLoop::go_ahead(FragmentId p, std::span<const protocol::SharedBytes> stale) {
+  const auto fresh = std::ranges::find_if(
+      in_flight_, [&](const InFlight& flight) { return flight.fragment == p && !flight.ahead; });
+  std::span<const protocol::SharedBytes> own;
+  if (fresh != in_flight_.end()) {
+    own = fresh->own;
+    fresh->ahead = true;
+  }
+  state_->go_ahead(p, codecs_.codec, own, stale, share_, rule_.step);
 }
 
 /// What this replica has handed in and the result does not have must come with a later round, once. With x
@@ -270,7 +320,7 @@ bool OuterLoop::fetch(InFlight& flight, Waiting why) {
   if (!flight.result) return false;
   [[maybe_unused]] const auto chunks = layout_.chunks_of(flight.fragment).size();
   assert(flight.result->chunks.size() == chunks && flight.result->included.size() == chunks);
-  for (std::size_t i = 0; i < flight.own.size(); ++i) {
+  for (std::size_t i = 0; i < flight.own.size() && !eager_; ++i) {
     if (flight.result->included[i]) flight.own[i] = nullptr;
   }
   return true;
@@ -326,10 +376,12 @@ struct SavedFlight {
   std::uint64_t sent_step = 0;
   std::string codec;  ///< description_of it
   std::vector<Bytes> results;
-  std::vector<Bytes> own;  ///< in chunk order; empty where they are in the results
+  std::vector<Bytes> own;  ///< in chunk order; empty where they are of no use any more
+  std::vector<std::uint8_t> included;
+  bool ahead = false;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(fragment, round, sent_step, codec, results, own);
+    ar(fragment, round, sent_step, codec, results, own, included, ahead);
   }
 };
 
@@ -361,10 +413,12 @@ bool are_chunks(const std::vector<Bytes>& chunks, FragmentId p, const FragmentLa
 }
 
 /// Why a saved round cannot be in flight in this run; null when it can.
-const char* problem_of(const SavedFlight& flight, const SavedState& state, const FragmentLayout& layout,
-                       const Schedule& schedule, const protocol::CodecPlan& codecs) {
+/// `earlier` is how many rounds of its fragment are in flight before it.
+const char* problem_of(const SavedFlight& flight, std::uint64_t earlier, const SavedState& state,
+                       const FragmentLayout& layout, const Schedule& schedule,
+                       const protocol::CodecPlan& codecs) {
   if (flight.fragment >= layout.fragment_count()) return "of another layout";
-  if (flight.round != state.fragments[flight.fragment].round + 1)
+  if (flight.round != state.fragments[flight.fragment].round + 1 + earlier)
     return "that does not follow the last one applied";
   const bool ever_applied = flight.sent_step <= state.step &&
                             schedule.sends(flight.fragment, flight.sent_step) &&
@@ -378,9 +432,11 @@ const char* problem_of(const SavedFlight& flight, const SavedState& state, const
     return "of another codec; outer.codec and its settings must be as they were";
   if (!are_chunks(flight.results, flight.fragment, layout, codec, false)) return "cut short";
   if (!are_chunks(flight.own, flight.fragment, layout, codec, true)) return "cut short";
+  if (flight.included.size() != flight.results.size()) return "cut short";
   for (std::size_t i = 0; i < flight.own.size(); ++i) {
     const auto& own = flight.own[i];
     const auto chunk = layout.chunks_of(flight.fragment).first + static_cast<ChunkId>(i);
+    if (own.empty() && flight.included[i] == 0) return "without what was sent in it";
     if (!own.empty() && !quant::valid(codec, own, layout.chunk(chunk).size)) return "that does not decode";
   }
   return nullptr;
@@ -405,9 +461,14 @@ std::optional<Bytes> OuterLoop::save() {
   SavedState state;
   for (auto& flight : in_flight_) {
     if (!fetch(flight, Waiting::save)) return std::nullopt;
-    state.in_flight.push_back({flight.fragment, flight.round, flight.sent_step,
-                               description_of(codecs_.of(flight.round)), copies(flight.result->chunks),
-                               copies(flight.own)});
+    state.in_flight.push_back({flight.fragment,
+                               flight.round,
+                               flight.sent_step,
+                               description_of(codecs_.of(flight.round)),
+                               copies(flight.result->chunks),
+                               copies(flight.own),
+                               {flight.result->included.begin(), flight.result->included.end()},
+                               flight.ahead});
   }
   state.step = step_;
   state.fragments = fragments_;
@@ -433,24 +494,22 @@ void OuterLoop::restore(std::span<const std::byte> bytes) {
   const auto n = layout_.buffer_size();
   const bool in_warmup = state.step < schedule_.warmup_steps();
   if (state.fragments.size() != fragments_.size() || state.tokens.size() != tokens_.size() ||
-      state.error_feedback != codecs_.error_feedback || !fits(state.vectors, layout_) ||
+      state.error_feedback != codecs_.error_feedback || !fits(state.vectors, layout_, eager_) ||
       state.gradient_residual.size() != (in_warmup ? n : 0)) {
     refuse("is of another layout or other settings");
   }
   std::deque<InFlight> in_flight;
   for (auto& saved : state.in_flight) {
-    if (const auto* problem = problem_of(saved, state, layout_, schedule_, codecs_)) {
+    const auto earlier =
+        static_cast<std::uint64_t>(std::ranges::count(in_flight, saved.fragment, &InFlight::fragment));
+    if (const auto* problem = problem_of(saved, earlier, state, layout_, schedule_, codecs_)) {
       refuse(std::string("has a round in flight ") + problem);
-    }
-    if (std::ranges::find(in_flight, saved.fragment, &InFlight::fragment) != in_flight.end()) {
-      refuse("has two rounds of one fragment in flight");
     }
     RoundResult result{.chunks = shared(std::move(saved.results)), .included = {}};
     auto own = shared(std::move(saved.own));
-    result.included.assign(result.chunks.size(), own.empty());
-    for (std::size_t i = 0; i < own.size(); ++i) result.included[i] = own[i] == nullptr;
+    for (const auto included : saved.included) result.included.push_back(included != 0);
     in_flight.push_back({saved.fragment, saved.round, saved.sent_step, Trace::Clock::now(), std::move(own),
-                         std::move(result)});
+                         std::move(result), saved.ahead});
   }
   if (state.step > schedule_.warmup_steps() && !rounds_fit(state.fragments, in_flight, state.step)) {
     refuse(
@@ -483,8 +542,7 @@ bool OuterLoop::rounds_fit(const std::vector<protocol::FragmentState>& fragments
 
 /// A result that was due by now is not in.
 bool OuterLoop::is_late() const {
-  return std::ranges::any_of(
-      in_flight_, [&](const InFlight& flight) { return flight.sent_step + schedule_.sync_delay() <= step_; });
+  return std::ranges::any_of(in_flight_, [&](const InFlight& flight) { return is_due(flight); });
 }
 
 // ---- members that come and go ----
@@ -530,8 +588,8 @@ void OuterLoop::follow(FragmentId p, std::span<const protocol::SharedBytes> resu
                                         std::to_string(results.size()) + " chunks is not of this layout");
   }
   const auto round = fragments_[p].round + 1;
-  auto rule = step_rule_;
-  rule.alpha = 1;  // the local parameters stay as they are
+  auto rule = rule_;
+  rule.step.alpha = 1;  // the local parameters stay as they are
   if (const auto bad = state_->apply(p, codecs_.of(round), results, rule)) refuse_result(round, *bad);
   extend_chain(p, results);
 }
@@ -542,8 +600,10 @@ void OuterLoop::begin_at(std::uint64_t step) {
   for (FragmentId p = 0; fits && p < layout_.fragment_count(); ++p) {
     const auto round = fragments_[p].round;
     const auto sent = schedule_.rounds_sent(p, step);
-    fits = round <= sent + 1 && sent <= round + 1;
-    if (sent == round + 1) in_flight.push_back({p, sent, schedule_.send_step(p, sent), Trace::Clock::now()});
+    // With whole-round overlap two are in flight where results are late.
+    fits = round <= sent + 1 && sent <= round + (whole_round_ ? 2 : 1);
+    for (auto next = round + 1; fits && next <= sent; ++next)
+      in_flight.push_back({p, next, schedule_.send_step(p, next), Trace::Clock::now()});
   }
   if (!fits) {
     std::string rounds;
@@ -553,6 +613,7 @@ void OuterLoop::begin_at(std::uint64_t step) {
                                         " of this run; a snapshot is too old, or not its");
   }
   std::ranges::stable_sort(in_flight, {}, &InFlight::sent_step);
+  for (auto& flight : in_flight) flight.ahead = true;  // with nothing
   state_->begin_from_global();
   gradient_residual_ = {};
   std::ranges::fill(tokens_, 0);

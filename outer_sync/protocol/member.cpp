@@ -64,7 +64,7 @@ std::optional<std::string> Member::check(MemberIndex from, const ChunkMessage& m
   if (kind == ChunkKind::result && owner != from) return "a result of a chunk that it does not own";
   if (kind != ChunkKind::contribution && kind != ChunkKind::result) return "a chunk of unknown kind";
   const auto last = applied_[layout_.fragment_of(chunk)];
-  if (round == 0 || round > last + window) {
+  if (round == 0 || round > last + codecs_.window) {
     return "round " + std::to_string(round) + " of a fragment at round " + std::to_string(last);
   }
   const auto size = quant::encoded_size(codecs_.of(round), layout_.chunk(chunk).size);

@@ -117,15 +117,21 @@ class OuterLoop {
     protocol::Round round;
     std::uint64_t sent_step;
     Trace::Clock::time_point sent;
-    /// What this replica has handed in, in chunk order, until it is known to be in the result; nothing where
-    /// it had joined later.
+    /// What this replica has handed in, in chunk order, until it is known to be in the result (with eager
+    /// updates until it is applied); nothing where it had joined later.
     std::vector<protocol::SharedBytes> own = {};
     std::optional<RoundResult> result = {};
+    /// Its values are what this replica is ahead by already (eager updates).
+    bool ahead = false;
+    bool is_last = false;  ///< of the final sync
   };
   enum class Waiting { stall, warmup, finish, save };
 
-  void send(FragmentId p, protocol::Round round);
-  [[nodiscard]] bool apply(FragmentId p, const quant::OuterStep& rule, Waiting why);
+  InFlight& send(FragmentId p, protocol::Round round);
+  void send_last(FragmentId p);
+  [[nodiscard]] bool apply(FragmentId p, Waiting why);
+  void go_ahead(FragmentId p, std::span<const protocol::SharedBytes> stale);
+  [[nodiscard]] bool is_due(const InFlight& flight) const;
   [[nodiscard]] bool apply_what_is_due();
   void count_local_step();
   [[nodiscard]] bool fetch(InFlight& flight, Waiting why);
@@ -140,7 +146,7 @@ class OuterLoop {
   [[nodiscard]] bool is_late() const;
   void record(const InFlight& flight);
   void extend_chain(FragmentId p, std::span<const protocol::SharedBytes> results);
-  void apply_all_in_flight(Waiting why);
+  void apply_all_in_flight();
   [[nodiscard]] double& waited(Waiting why);
 
   const FragmentLayout& layout_;
@@ -149,7 +155,9 @@ class OuterLoop {
   Trace& trace_;
   protocol::CodecPlan codecs_;
   Schedule schedule_;
-  quant::OuterStep step_rule_;
+  bool whole_round_, eager_;
+  float share_;  ///< of one replica in a mean, for eager updates
+  OuterRule rule_;
   float carried_;  ///< part of the residual that goes into the next outer gradient
   std::uint64_t noise_seed_;
   bool final_sync_;

@@ -24,6 +24,9 @@ struct CodecPlan {
   bool error_feedback = false;  ///< after the warm-up, which always has it
   float feedback_decay = 1;     ///< what the owner carries of the residual; all of it in the warm-up
   std::uint64_t seed = 0;  ///< of the results' stochastic rounding; contributions have their sender's own
+  /// A round further ahead than this of the last applied one cannot exist: its contributor would have needed
+  /// ours. One more where a round's result is applied after the next one was sent.
+  Round window = 2;
   [[nodiscard]] const quant::CodecSpec& of(Round round) const {
     return round <= warmup_rounds ? warmup_codec : codec;
   }
@@ -85,9 +88,6 @@ class Member {
   [[nodiscard]] std::vector<MemberAction> take_actions() { return std::exchange(actions_, {}); }
   /// Chunks sent and not yet acknowledged, all peers.
   [[nodiscard]] std::size_t unacknowledged() const;
-  /// A round further ahead than this of the last applied one cannot exist: its contributor would have needed
-  /// ours.
-  static constexpr Round window = 2;
 
  private:
   struct Gathering {
