@@ -105,6 +105,11 @@ std::span<const std::byte> DeviceOuterState::upload(const Bytes& bytes, Slot& sl
   return slot.device.first(bytes.size());
 }
 
+/// to += weight * x: fp32 values are their own encoding.
+void DeviceOuterState::add(std::span<const float> x, float weight, std::span<float> to) {
+  passes_->decode_accumulate(quant::default_spec(quant::CodecKind::fp32), std::as_bytes(x), weight, to);
+}
+
 std::optional<ChunkId> DeviceOuterState::apply(FragmentId p, const quant::CodecSpec& codec,
                                                std::span<const protocol::SharedBytes> results,
                                                const OuterRule& rule) {
@@ -121,8 +126,14 @@ std::optional<ChunkId> DeviceOuterState::apply(FragmentId p, const quant::CodecS
       continue;
     }
     auto& slot = free_slot();
-    passes_->decode_apply(codec, upload(bytes, slot), rule.step, global_.part(chunk), velocity_.part(chunk),
-                          local_.device_values().subspan(chunk.begin, chunk.size));
+    const auto own = local_.device_values().subspan(chunk.begin, chunk.size);
+    auto step = rule.step;
+    if (rule.moves_along) {
+      step.alpha = 1;
+      add(global_.part(chunk), rule.step.alpha - 1, own);
+    }
+    passes_->decode_apply(codec, upload(bytes, slot), step, global_.part(chunk), velocity_.part(chunk), own);
+    if (rule.moves_along) add(global_.part(chunk), 1 - rule.step.alpha, own);
     slot.busy = passes_->mark();
   }
   passes_->before_model();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -75,6 +76,7 @@ OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout,
       fragments_(layout.fragment_count()),
       tokens_(layout.fragment_count()),
       gradient_residual_(config.warmup_steps > 0 ? layout.buffer_size() : 0, 0.0F) {
+  assert(!eager_ || config.replicas > 0);
   if (!synchronous()) offer_state();
 }
 
@@ -246,6 +248,7 @@ bool OuterLoop::apply(FragmentId p, Waiting why) {
   const Trace::Scope scope(trace_, Trace::Row::outer, "apply", round_args(p, flight.round));
   auto rule = rule_;
   if (flight.is_last) rule.step.alpha = 0;
+  rule.moves_along = flight.own.empty() && !flight.is_last && !whole_round_;
   if (const auto bad = state_->apply(p, codecs_.of(flight.round), flight.result->chunks, rule)) {
     refuse_result(flight.round, *bad);
   }
@@ -582,11 +585,14 @@ void OuterLoop::install(const FragmentSnapshot& snapshot) {
   fragments_[p] = snapshot.state;
 }
 
+void OuterLoop::check_results(FragmentId p, std::span<const protocol::SharedBytes> results) const {
+  if (p < layout_.fragment_count() && results.size() == layout_.chunks_of(p).size()) return;
+  throw Error(ErrorKind::network, "a round of fragment " + std::to_string(p) + " with " +
+                                      std::to_string(results.size()) + " chunks is not of this layout");
+}
+
 void OuterLoop::follow(FragmentId p, std::span<const protocol::SharedBytes> results) {
-  if (p >= layout_.fragment_count() || results.size() != layout_.chunks_of(p).size()) {
-    throw Error(ErrorKind::network, "a round of fragment " + std::to_string(p) + " with " +
-                                        std::to_string(results.size()) + " chunks is not of this layout");
-  }
+  check_results(p, results);
   const auto round = fragments_[p].round + 1;
   auto rule = rule_;
   rule.step.alpha = 1;  // the local parameters stay as they are
@@ -594,16 +600,34 @@ void OuterLoop::follow(FragmentId p, std::span<const protocol::SharedBytes> resu
   extend_chain(p, results);
 }
 
-void OuterLoop::begin_at(std::uint64_t step) {
-  std::deque<InFlight> in_flight;
+void OuterLoop::catch_up(FragmentId p, RoundResult result) {
+  assert(can_catch_up());
+  check_results(p, result.chunks);
+  const auto round = fragments_[p].round + 1;
+  auto at = std::ranges::find(in_flight_, p, &InFlight::fragment);
+  if (at == in_flight_.end()) {
+    in_flight_.push_back({p, round, step_, Trace::Clock::now()});
+    at = std::prev(in_flight_.end());
+  }
+  assert(at->round == round && result.included.size() == result.chunks.size());
+  at->result = std::move(result);
+  [[maybe_unused]] const bool here = apply(p, Waiting::stall);
+}
+
+/// What is in flight at that step: these, and what was sent after them.
+std::deque<OuterLoop::InFlight> OuterLoop::in_flight_at(std::uint64_t step,
+                                                        std::deque<InFlight> flights) const {
   bool fits = step >= schedule_.warmup_steps();
   for (FragmentId p = 0; fits && p < layout_.fragment_count(); ++p) {
     const auto round = fragments_[p].round;
     const auto sent = schedule_.rounds_sent(p, step);
+    const auto own = static_cast<protocol::Round>(std::ranges::count(flights, p, &InFlight::fragment));
     // With whole-round overlap two are in flight where results are late.
-    fits = round <= sent + 1 && sent <= round + (whole_round_ ? 2 : 1);
-    for (auto next = round + 1; fits && next <= sent; ++next)
-      in_flight.push_back({p, next, schedule_.send_step(p, next), Trace::Clock::now()});
+    fits = round + own <= sent + 1 && sent <= round + (whole_round_ ? 2 : 1);
+    for (auto next = round + own + 1; fits && next <= sent; ++next) {
+      flights.push_back({p, next, schedule_.send_step(p, next), Trace::Clock::now()});
+      flights.back().ahead = true;  // with nothing
+    }
   }
   if (!fits) {
     std::string rounds;
@@ -612,16 +636,29 @@ void OuterLoop::begin_at(std::uint64_t step) {
                                         std::to_string(step) +
                                         " of this run; a snapshot is too old, or not its");
   }
-  std::ranges::stable_sort(in_flight, {}, &InFlight::sent_step);
-  for (auto& flight : in_flight) flight.ahead = true;  // with nothing
-  state_->begin_from_global();
+  std::ranges::stable_sort(flights, {}, &InFlight::sent_step);
+  return flights;
+}
+
+void OuterLoop::set_clock(std::uint64_t step, std::deque<InFlight> in_flight) {
   gradient_residual_ = {};
-  std::ranges::fill(tokens_, 0);
   step_ = step;
   in_flight_ = std::move(in_flight);
   frozen_ = is_late();
   local_steps_ = 0;
   offer_state();
+}
+
+void OuterLoop::begin_at(std::uint64_t step) {
+  auto flights = in_flight_at(step, {});
+  state_->begin_from_global();
+  std::ranges::fill(tokens_, 0);
+  set_clock(step, std::move(flights));
+}
+
+void OuterLoop::continue_at(std::uint64_t step) {
+  assert(step >= step_);
+  set_clock(step, in_flight_at(step, in_flight_));
 }
 
 }  // namespace isthmus::outer_sync

@@ -5,6 +5,13 @@
 
 namespace isthmus::outer_sync {
 
+namespace {
+/// to += weight * x, two roundings.
+void add(std::span<const float> x, float weight, std::span<float> to) {
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] = to[i] + weight * x[i];
+}
+}  // namespace
+
 bool fits(const OuterState::Vectors& vectors, const FragmentLayout& layout, bool eager) {
   const auto n = layout.buffer_size();
   if (vectors.global.size() != n || vectors.velocity.size() != n) return false;
@@ -74,10 +81,15 @@ std::optional<ChunkId> HostOuterState::apply(FragmentId p, const quant::CodecSpe
     const auto theta = std::span(global_).subspan(chunk.begin, chunk.size);
     const auto velocity = std::span(velocity_).subspan(chunk.begin, chunk.size);
     const auto own = local.subspan(chunk.begin - fragment.begin, chunk.size);
-    const bool decoded = rule.co2
-                             ? methods::co2_apply(codec, bytes, rule.step, *rule.co2, theta, velocity, own)
-                             : quant::decode_apply(codec, bytes, rule.step, theta, velocity, own);
+    auto step = rule.step;
+    if (rule.moves_along) {
+      step.alpha = 1;
+      add(theta, rule.step.alpha - 1, own);
+    }
+    const bool decoded = rule.co2 ? methods::co2_apply(codec, bytes, step, *rule.co2, theta, velocity, own)
+                                  : quant::decode_apply(codec, bytes, step, theta, velocity, own);
     if (!decoded) bad = k;
+    if (rule.moves_along) add(theta, 1 - rule.step.alpha, own);
   }
   local_.modified(fragment);
   return bad;

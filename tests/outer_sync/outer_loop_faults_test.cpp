@@ -467,6 +467,67 @@ TEST_F(StateTransfer, ResultsThatDoNotFitAreRefused) {
   EXPECT_THAT(why(1, ErrorKind::divergence), HasSubstr("does not decode"));
 }
 
+// A replica that was cut off while the others went on comes back with all that it did. Without delay, and
+// where the others stood still, the sum is exact (as in LeftOut).
+TEST(CatchUp, WhoComesBackLosesNothing) {
+  for (const double alpha : {0.0, 0.25, 0.5, 1.0}) {
+    SCOPED_TRACE(testing::Message() << "alpha " << alpha);
+    LoneReplica replica(averaging(2, 4, 0, alpha), FragmentLayout({{0, 16}, {16, 16}}, 16));
+    begin_at_zero(replica);
+    bool connected = true;
+    replica.exchange.commits = [&](FragmentId, Round) { return connected; };
+    for (int i = 0; i < 7; ++i) replica.step(1);
+    connected = false;
+    replica.step(1);
+    ASSERT_TRUE(replica.loop->frozen()) << "fragment 0 has sent its second round";
+    // The others made rounds 2 to 4 of fragment 0 and 3 and 4 of fragment 1 meanwhile, and are at step 17.
+    const Bytes nothing(16 * sizeof(float), std::byte{0});
+    const auto made = [&] { return RoundResult{{std::make_shared<const Bytes>(nothing)}, {false}}; };
+    for (int i = 0; i < 3; ++i) replica.loop->catch_up(0, made());
+    for (int i = 0; i < 2; ++i) replica.loop->catch_up(1, made());
+    EXPECT_EQ(replica.loop->stats().left_out, 1U) << "only what was handed in can be left out";
+    connected = true;
+    replica.loop->continue_at(17);
+    EXPECT_FALSE(replica.loop->frozen());
+    replica.exchange.contributions.clear();
+    for (int i = 0; i < 3; ++i) replica.step(1);
+    EXPECT_EQ(replica.loop->step(), 20U);
+    EXPECT_THAT(replica.exchange.rounds_of(0), ElementsAre(5));
+    EXPECT_THAT(replica.exchange.rounds_of(1), ElementsAre(5));
+    const auto global = replica.loop->global_parameters();
+    EXPECT_EQ(global[0], 8 + 3);
+    EXPECT_EQ(global[16], 8 + 1) << "it was sent at step 18";
+  }
+}
+
+TEST(CatchUp, LocalParametersMoveAlong) {
+  // A round of others moves the global parameters by 8; with alpha = 1/4 the local ones move by 6.
+  LoneReplica replica(averaging(1, 4, 0, 0.25), FragmentLayout({{0, 16}}, 16));
+  begin_at_zero(replica);
+  replica.step(3);
+  const AlignedVector<float> others(16, -8.0F);
+  const auto bytes = std::as_bytes(std::span(others));
+  replica.loop->catch_up(0, {{std::make_shared<const Bytes>(bytes.begin(), bytes.end())}, {false}});
+  EXPECT_EQ(replica.loop->global_parameters()[2], 8);
+  EXPECT_EQ(replica.local.values[2], 3 + 6);
+  EXPECT_EQ(replica.local.open, 0);
+}
+
+TEST(CatchUp, ItJoinsRoundsThatAreOnTheirWay) {
+  LoneReplica replica(averaging(2, 4, 3, 0.5), FragmentLayout({{0, 16}, {16, 16}}, 16));
+  for (int i = 0; i < 3; ++i) replica.step(1);  // fragment 1 is on its way since step 2
+  replica.loop->continue_at(4);
+  replica.step(1);
+  EXPECT_EQ(replica.loop->step(), 5U);
+  EXPECT_EQ(replica.loop->fragments()[1].round, 1U);
+  EXPECT_THAT(replica.exchange.rounds_of(0), IsEmpty()) << "fragment 0 was sent at step 4";
+  EXPECT_THAT(replica.exchange.rounds_of(1), ElementsAre(1));
+  EXPECT_THAT(failure_of([&] { replica.loop->continue_at(40); }, ErrorKind::network),
+              HasSubstr("are not of step 40"));
+  EXPECT_THAT(failure_of([&] { replica.loop->catch_up(0, {}); }, ErrorKind::network),
+              HasSubstr("not of this layout"));
+}
+
 TEST_F(StateTransfer, AStepThatTheRoundsAreNotOfIsRefused) {
   train_donor(20);
   install_all();

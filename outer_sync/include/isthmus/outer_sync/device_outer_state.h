@@ -119,6 +119,7 @@ class DeviceOuterState : public OuterState {
   [[nodiscard]] std::span<const float> download(std::span<const float> values, AlignedVector<float>& to);
   void fill(std::span<float> to, std::span<const float> values);
   void finish_copies();
+  void add(std::span<const float> x, float weight, std::span<float> to);
 
   const FragmentLayout& layout_;
   DeviceParameters& local_;

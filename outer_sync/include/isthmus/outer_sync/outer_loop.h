@@ -87,6 +87,16 @@ class OuterLoop {
   /// run.
   void begin_at(std::uint64_t step);
 
+  /// Whether the next two work: with whole-round overlap, where local parameters begin anew with each round,
+  /// one that was away begins at a step.
+  [[nodiscard]] bool can_catch_up() const { return !whole_round_; }
+  /// For one that was away and comes back with its own progress: a fragment's next round, made meanwhile, is
+  /// applied now, and what this replica had handed in for it is settled. Throws as `follow` does.
+  void catch_up(FragmentId fragment, RoundResult result);
+  /// The clock jumps forward to `step`; local parameters and what is in flight stay, rounds that were sent
+  /// meanwhile are in flight without a contribution from here. Throws as `begin_at` does.
+  void continue_at(std::uint64_t step);
+
   [[nodiscard]] std::uint64_t step() const { return step_; }
   /// Flat, whole buffer; valid until the next call that changes the loop.
   [[nodiscard]] std::span<const float> global_parameters();
@@ -144,6 +154,9 @@ class OuterLoop {
   [[nodiscard]] bool rounds_fit(const std::vector<protocol::FragmentState>& fragments,
                                 const std::deque<InFlight>& in_flight, std::uint64_t step) const;
   [[nodiscard]] bool is_late() const;
+  void check_results(FragmentId p, std::span<const protocol::SharedBytes> results) const;
+  [[nodiscard]] std::deque<InFlight> in_flight_at(std::uint64_t step, std::deque<InFlight> flights) const;
+  void set_clock(std::uint64_t step, std::deque<InFlight> in_flight);
   void record(const InFlight& flight);
   void extend_chain(FragmentId p, std::span<const protocol::SharedBytes> results);
   void apply_all_in_flight();

@@ -39,6 +39,9 @@ struct EncodedChunk {
 struct OuterRule {
   quant::OuterStep step;
   std::optional<methods::Co2> co2 = {};
+  /// For a round that this replica has no part in: the local parameters are not merged but move along, local
+  /// <- local + (1 - alpha) (theta' - theta), so that nothing of its own progress is taken for known.
+  bool moves_along = false;
 };
 
 class OuterState {
