@@ -281,8 +281,8 @@ bool Cluster::act(Replica& replica) {
     } else if (auto* round = std::get_if<Deliver>(&action)) {
       replica.rounds[round->round] = std::move(*round);
       if (replica.applies) apply(replica.info.name);
-    } else if (auto* round = std::get_if<Retract>(&action)) {
-      EXPECT_EQ(replica.rounds.erase(round->round), 1U) << "what is withdrawn must have been delivered";
+    } else if (auto* gone = std::get_if<Retract>(&action)) {
+      EXPECT_EQ(replica.rounds.erase(gone->round), 1U) << "what is withdrawn must have been delivered";
     }
   }
   return !actions.empty();
