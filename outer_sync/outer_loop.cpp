@@ -253,12 +253,12 @@ OuterLoop::InFlight& OuterLoop::send(FragmentId p, protocol::Round round) {
   // The last sync has no send point.
   const auto due_step = round <= schedule_.rounds_sent(p, step_) ? schedule_.send_step(p, round) : step_;
   auto& flight = in_flight_.emplace_back(InFlight{p, round, due_step, Trace::Clock::now()});
-  const auto weight = std::exchange(tokens_[p], 0);
+  flight.weight = std::exchange(tokens_[p], 0);
   state_->encode(p,
                  {.codec = codecs_.of(round), .round = round, .carried = carried_, .noise_seed = noise_seed_},
                  exchange_.buffers(),
                  // At once: the next chunk is encoded while this one travels.
-                 [&](EncodedChunk encoded) { contribute(flight, weight, std::move(encoded)); });
+                 [&](EncodedChunk encoded) { contribute(flight, flight.weight, std::move(encoded)); });
   return flight;
 }
 
@@ -316,7 +316,9 @@ void OuterLoop::go_ahead(FragmentId p, std::span<const protocol::SharedBytes> st
 /// What this replica has handed in and the result does not have must come with a later round, once. With x
 /// what was sent and u the outer step that was made without it, theta - local was x and is alpha (x - u)
 /// after the merge, as if all of x were known to the others. So the merge's part (1 - alpha) x is taken back:
-/// the local parameters keep this replica's own progress, and the next outer gradient has it again.
+/// the local parameters keep this replica's own progress, and the next outer gradient has it again, with the
+/// tokens behind it. (Of a round that has some of its chunks they count twice for these: it is rare, and a
+/// weight of 0 for what was left out would lose it.)
 void OuterLoop::put_back(const InFlight& flight, float alpha) {
   const auto first = layout_.chunks_of(flight.fragment).first;
   bool left_out = false;
@@ -331,6 +333,7 @@ void OuterLoop::put_back(const InFlight& flight, float alpha) {
     }
   }
   stats_.left_out += left_out ? 1 : 0;
+  if (left_out) tokens_[flight.fragment] += flight.weight;
 }
 
 /// Nothing of a gradient is in the parameters: all of it comes with the next.
@@ -420,9 +423,10 @@ struct SavedFlight {
   std::vector<Bytes> own;  ///< in chunk order; empty where they are of no use any more
   std::vector<std::uint8_t> included;
   bool ahead = false;
+  std::uint64_t weight = 0;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(fragment, round, sent_step, codec, results, own, included, ahead);
+    ar(fragment, round, sent_step, codec, results, own, included, ahead, weight);
   }
 };
 
@@ -509,7 +513,8 @@ std::optional<Bytes> OuterLoop::save() {
                                copies(flight.result->chunks),
                                copies(flight.own),
                                {flight.result->included.begin(), flight.result->included.end()},
-                               flight.ahead});
+                               flight.ahead,
+                               flight.weight});
   }
   state.step = step_;
   state.fragments = fragments_;
@@ -552,6 +557,7 @@ void OuterLoop::restore(std::span<const std::byte> bytes) {
     for (const auto included : saved.included) result.included.push_back(included != 0);
     in_flight.push_back({saved.fragment, saved.round, saved.sent_step, Trace::Clock::now(), std::move(own),
                          std::move(result), saved.ahead});
+    in_flight.back().weight = saved.weight;
   }
   if (state.step > schedule_.warmup_steps() && !rounds_fit(state.fragments, in_flight, state.step)) {
     refuse(

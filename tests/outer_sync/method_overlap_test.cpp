@@ -411,6 +411,9 @@ TEST(WholeRound, WhoComesBackLosesNothing) {
     EXPECT_THAT(replica.exchange.rounds_of(0), testing::ElementsAre(1, 2, 3, 4));
     EXPECT_THAT(replica.exchange.rounds_of(1), testing::ElementsAre(1, 2, 3, 4, 5)) << "the last one on time";
     EXPECT_EQ(replica.loop->stats().left_out, 5U);
+    const auto& live =
+        *std::ranges::find(replica.exchange.contributions, 4U, &ScriptedExchange::Contribution::round);
+    EXPECT_EQ(live.weight, 4U) << "tokens of the steps that are in it";
     for (int i = 0; i < 8; ++i) replica.step(1);
     replica.loop->finish();
     for (const std::size_t i : {0, 16}) EXPECT_EQ(replica.loop->global_parameters()[i], 8 + 8) << i;

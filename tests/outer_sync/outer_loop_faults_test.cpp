@@ -494,6 +494,8 @@ TEST(CutOff, WhoComesBackLosesNothing) {
     EXPECT_THAT(replica.exchange.rounds_of(1), ElementsAre(1, 2, 3, 4, 5)) << "the last one on time";
     for (int i = 0; i < 2; ++i) replica.step(1);
     EXPECT_THAT(replica.exchange.rounds_of(0), ElementsAre(1, 2, 3, 4, 5));
+    EXPECT_EQ(replica.exchange.contributions.back().weight, 4U + 1U + 2U)
+        << "tokens of steps 5 to 8, of the one on coming back, and of two more: they go where their steps go";
     const auto global = replica.loop->global_parameters();
     EXPECT_EQ(global[0], 8 + 2);
     EXPECT_EQ(global[16], 8) << "it was sent at step 18";

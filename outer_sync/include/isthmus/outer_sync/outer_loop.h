@@ -135,7 +135,8 @@ class OuterLoop {
     std::optional<RoundResult> result = {};
     /// Its values are what this replica is ahead by already (eager updates).
     bool ahead = false;
-    bool is_last = false;  ///< of the final sync
+    bool is_last = false;      ///< of the final sync
+    std::uint64_t weight = 0;  ///< tokens behind it; 0 in the warm-up, where no count is kept
   };
   enum class Waiting { stall, warmup, finish, save };
 
