@@ -132,9 +132,8 @@ class Worker {
                  *hardware_.memory),
         node_(config_.network, table_.layout(), outer_sync::codec_plan(config_.outer, seed()),
               closing_rule(config_), trace_, config_.outer.lossless_stage()),
-        outer_(config_.outer, table_.layout(),
-               trainer::make_outer_state(replica_, outer_sync::codec_plan(config_.outer)), node_, trace_,
-               noise_seed(seed(), request_.name)) {
+        outer_(config_.outer, table_.layout(), trainer::make_outer_state(replica_, config_.outer), node_,
+               trace_, noise_seed(seed(), request_.name)) {
     for (const auto& note : corpus_.notes()) say(note);
     for (const auto& note : config_.outer.notes()) say(note);
     if (!config_.outer.log.empty()) outer_.keep_log(log_plan());

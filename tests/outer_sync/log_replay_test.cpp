@@ -71,11 +71,7 @@ TEST(LogReplay, RefusesARoundBeforeTheFirstSnapshot) {
                {"has no file of fragment 1 that begins by round 3", "begins at round 4"});
 }
 
-void expect_the_outer_loops_parameters(std::uint64_t warmup_steps) {
-  auto config = config_of(3, 6, 2, 0.5);
-  config.codec = "lloyd4";
-  config.error_feedback = true;
-  config.warmup_steps = static_cast<std::int64_t>(warmup_steps);
+void expect_the_outer_loops_parameters(OuterConfig config) {
   const auto layout = layout_of(3);
   MemoryNetwork network(layout, codec_plan(config), 1);
   network.begin(std::vector<protocol::FragmentState>(3));
@@ -84,14 +80,15 @@ void expect_the_outer_loops_parameters(std::uint64_t warmup_steps) {
   OuterLoop loop(config, layout, local, network.exchange(0), trace);
 
   const TemporaryFolder folder;
-  const LogHeader header{.run = "loop",
-                         .model = {},
-                         .fragments = {layout.fragments().begin(), layout.fragments().end()},
-                         .chunk_elements = layout.chunk_elements(),
-                         .codec = config.codec_spec(),
-                         .warmup_rounds = warmup_steps,
-                         .tensors = {}};
-  loop.keep_log({.folder = folder.path(), .header = header, .budget = plenty});
+  loop.keep_log({.folder = folder.path(),
+                 .header = {.run = "loop",
+                            .model = {},
+                            .fragments = {layout.fragments().begin(), layout.fragments().end()},
+                            .chunk_elements = layout.chunk_elements(),
+                            .codec = config.codec_spec(),
+                            .warmup_rounds = static_cast<protocol::Round>(config.warmup_steps),
+                            .tensors = {}},
+                 .budget = plenty});
   while (loop.step() < 40) mock_step(loop, local, layout, random_step, 0);
   loop.finish();
   const auto replayed = replay(folder.path());
@@ -101,8 +98,23 @@ void expect_the_outer_loops_parameters(std::uint64_t warmup_steps) {
   EXPECT_EQ(replayed.rounds(), loop.stats().rounds - loop.stats().warmup_rounds);
 }
 
-TEST(LogReplay, GivesTheOuterLoopsParameters) { expect_the_outer_loops_parameters(0); }
-TEST(LogReplay, GivesTheOuterLoopsParametersAfterAWarmUp) { expect_the_outer_loops_parameters(5); }
+TEST(LogReplay, GivesTheOuterLoopsParameters) {
+  for (const auto* method : {"streaming_diloco", "eager", "co2"}) {
+    for (const std::int64_t warmup_steps : {0, 5}) {
+      SCOPED_TRACE(testing::Message() << method << " after " << warmup_steps << " steps of warm-up");
+      auto config = config_of(3, 6, 2, 0.5);
+      config.method = method;
+      config.codec = "lloyd4";
+      config.error_feedback = true;
+      config.warmup_steps = warmup_steps;
+      config.staleness_penalty = 2;
+      config.momentum_clip = 0.125;
+      config.resolve();
+      config.take_replicas(1);
+      expect_the_outer_loops_parameters(config);
+    }
+  }
+}
 
 TEST(LogReplay, LeavesOutARecordThatACrashCutShort) {
   const TemporaryFolder folder;
@@ -180,7 +192,7 @@ TEST(LogReplay, NamesTheFragmentAndRoundOfAWrongChain) {
     RoundLog log(folder.path(), run.header, plenty, run.states);
     run.advance(2);
     run.states[2].chain.bytes[31] ^= 1;
-    log.append(2, run.states[2], run.rule, run.results);
+    log.append(2, run.states[2], {run.rule}, run.results);
     log.flush();
   }
   expect_error([&] { static_cast<void>(replay(folder.path())); }, ErrorKind::divergence,
@@ -200,7 +212,7 @@ TEST(LogReplay, NamesTheRoundWhoseResultDoesNotDecode) {
     const auto chain = next_chain(replay(folder.path()).fragments[0].state.chain, 0, 2,
                                   std::vector<std::span<const std::byte>>{*run.results[0], *bad});
     run.results[1] = bad;
-    log.append(0, {2, chain}, run.rule, run.results);
+    log.append(0, {2, chain}, {run.rule}, run.results);
     log.flush();
   }
   expect_error([&] { static_cast<void>(replay(folder.path())); }, ErrorKind::divergence,
