@@ -99,7 +99,7 @@ class Process:
         if self.running():
             self.child.kill()
             self.child.wait()
-        self.absent = True
+            self.absent = True
 
     def suspend(self):
         self.stopped = True
@@ -178,6 +178,7 @@ class Cluster:
         self.steps = steps
         self.run_folder = folder / "runs" / "chaos"
         self.later = []  # (when, what)
+        self.hurry = False
         self.events = []
         self.begin = time.monotonic()
         config = ["--config", str(self.config)]
@@ -213,7 +214,7 @@ class Cluster:
         return sum(len(w.times) for w in self.workers)
 
     def after(self, seconds, action):
-        self.later.append((time.monotonic() + seconds, action))
+        self.later.append((time.monotonic() + (0 if self.hurry else seconds), action))
 
     def turn(self):
         """Once round the loop: what is due, what was written, who has ended, whether anything moves."""
@@ -242,11 +243,10 @@ class Cluster:
         if status not in process.expected:
             raise Failure(f"{process.name} ended with status {status}, expected {sorted(process.expected)}; "
                           f"the end of {process.log}:\n{tail(process.log)}")
-        if status != 0 or process is self.coordinator or self.coordinator_is_done():
-            process.absent = True
+        process.absent = True
 
     def coordinator_is_done(self):
-        return not self.coordinator.running()
+        return not self.coordinator.running() and self.coordinator.child.returncode == 0
 
     def ends_of_logs(self):
         return "\n".join(f"--- {p.log}\n{tail(p.log)}" for p in self.processes() if p.lives)
@@ -328,11 +328,17 @@ class Cluster:
             while time.monotonic() < pause:
                 self.turn()
             self.something(rng)
-        self.note("nothing more happens from here on")
+        self.note("nothing more happens from here on; who is away comes back now")
+        self.hurry = True
+        self.later = [(0, action) for _, action in self.later]
 
     def let_end(self):
         while self.later or any(p.running() for p in self.processes()):
             self.turn()
+            for worker in self.workers:
+                if self.coordinator_is_done() and worker.running() and worker.data_step is None:
+                    self.note(f"{worker.name} has come too late for this run")
+                    worker.kill()
 
     def check(self):
         hashes, ended = {}, []
@@ -342,8 +348,8 @@ class Cluster:
             ended.append(worker.name)
             found = re.search(r"done: global hash ([0-9a-f]{64})", worker.log.read_text())
             hashes[worker.name] = found[1] if found else "none"
-        if len(ended) < REPLICAS:
-            raise Failure(f"only {ended} were there at the end, of at least {REPLICAS}")
+        if len(ended) < 2:
+            raise Failure(f"only {ended} were there at the end; with nobody else there is nothing to compare")
         if len(set(hashes.values())) != 1 or "none" in hashes.values():
             raise Failure(f"global hashes at the end differ or are missing: {hashes}")
         for log in self.folder.glob("*.log"):
@@ -446,6 +452,7 @@ def run(arguments, folder):
         "steps": cluster.steps,
         "seconds": round(seconds, 1),
         "happened": happened(cluster),
+        "replicas_at_the_end": len(summary["global_hash"]),
         "global_hash": next(iter(summary["global_hash"].values())),
         "final_eval_loss": loss,
         "final_eval_loss_of_quiet_runs": quiet,
