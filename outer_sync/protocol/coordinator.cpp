@@ -309,6 +309,7 @@ void Coordinator::go_on_after_first_view() {
     member.answered = false;
     if (begun(member) > 0) member.role = Role::ready;
   }
+  gathering_until_.reset();  // all are here
   change_view("the first view had begun");
   admit_waiting();
 }

@@ -488,10 +488,12 @@ TEST(Coordinators, OneThatComesBackWaitsForAnHeir) {
   cluster.kill("a");
   cluster.heal();
   cluster.start_coordinator();
+  cluster.pass(2 * Cluster::detect_timeout);  // it hears its members out
   EXPECT_THAT(cluster.view(), IsEmpty()) << "b does not know the rounds that only a had";
   EXPECT_TRUE(cluster.was_said("waiting for a member of view 2"));
   cluster.kill_coordinator();
   cluster.start_coordinator(1000);
+  cluster.pass(2 * Cluster::detect_timeout);
   EXPECT_THAT(cluster.view(), ElementsAre("b")) << "the operator has said that a is gone for good";
 }
 
@@ -501,6 +503,7 @@ TEST(Coordinators, TheFirstViewHadBegunUnheardOf) {
   // Of b nobody knows that the view had begun there: it says hello as a fresh one.
   cluster.kill("b");
   cluster.start_coordinator();
+  cluster.pass(2 * Cluster::detect_timeout);
   EXPECT_THAT(cluster.view(), ElementsAre("a"));
   cluster.start("b");
   cluster.learn("b", "a");

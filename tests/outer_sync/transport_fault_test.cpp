@@ -130,6 +130,7 @@ TEST(Refused, TooFewReplicasEndTheWait) {
   options.join_timeout = 1;
   NetworkRun run(options);
   run.adjust_hello = [](std::size_t m, protocol::Hello& hello) {
+    hello.member.incarnation = m + 1;
     if (m == 1) hello.member.name = "r0";
   };
   run.start();
