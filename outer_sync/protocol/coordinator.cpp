@@ -523,6 +523,8 @@ void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat)
       }
     }
   }
+  // What a newcomer has to reach before it is ready: it may be whom the others wait for.
+  if (phase_ == Phase::suspended) reply.newest = newest_of_donors();
   const auto newest = reply.newest;
   send(member, std::move(reply));
   admit_waiting();  // it may be the first that has what they need, or past the warm-up now
@@ -601,6 +603,16 @@ void Coordinator::bar(const std::string& name) {
   auto& bar = barred_[name];
   bar.length = std::clamp(2 * bar.length, shortest, longest);
   bar.until = now_ + bar.length;
+}
+
+std::vector<Round> Coordinator::newest_of_donors() const {
+  std::vector<Round> newest;
+  for (const auto& donor : donors()) {
+    const auto& reported = members_.at(donor.name).heartbeat.fragments;
+    newest.resize(std::max(newest.size(), reported.size()), 0);
+    for (std::size_t p = 0; p < reported.size(); ++p) newest[p] = std::max(newest[p], reported[p].first);
+  }
+  return newest;
 }
 
 /// Where a member of the view stands: what it has reported last, but at least what it had sealed with.

@@ -234,9 +234,11 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       }
       serve_requests(lock);
       if (!meet_.commits) {
+        meet_.stuck = meet_.unanswered == place;
         meet_.changed.wait_for(lock, ask_again_after);
-        if (!meet_.commits && !meet_.results.contains(place)) return std::nullopt;
-        continue;
+        if (meet_.commits || meet_.results.contains(place)) continue;
+        meet_.unanswered = place;
+        return std::nullopt;
       }
       meet_.changed.wait(lock, [&] {
         return meet_.failure || meet_.displaced || meet_.results.contains(place) || !meet_.commits ||
@@ -264,6 +266,8 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   void serve() {
     std::unique_lock lock(meet_.mutex);
     throw_if_ended();
+    meet_.unanswered.reset();
+    meet_.stuck = false;
     serve_requests(lock);
   }
 
@@ -772,8 +776,8 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     asio::steady_timer timer(io_);
     for (;;) {
       control_.send(heartbeat());
-      // Whoever trains does not need it for that; who waits for the run to begin or to end does.
-      const bool waits = ids_.empty() || done_;
+      // Whoever trains does not need it for that; who waits for the run to begin, to go on or to end does.
+      const bool waits = ids_.empty() || done_ || is_stuck();
       if (down_since_ && waits && clock_.now() - *down_since_ > to_duration(network_.join_timeout)) {
         control_.stop();
         fail(Error(ErrorKind::network, "the coordinator at " + network_.coordinator +
@@ -817,6 +821,11 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       say("ROUNDS DO NOT COMMIT: " + obstacle +
           ". Training goes on locally for at most outer.max_local_rounds.");
     if (changed && obstacle.empty()) say("rounds commit again");
+  }
+
+  bool is_stuck() {
+    const std::lock_guard lock(meet_.mutex);
+    return meet_.stuck && !meet_.commits;
   }
 
   Heartbeat heartbeat() {

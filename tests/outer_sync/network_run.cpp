@@ -69,6 +69,7 @@ protocol::Hello NetworkRun::hello(std::size_t m) const {
   protocol::Hello hello;
   hello.run = "test";
   hello.member.name = fmt::format("r{}", m);
+  hello.member.incarnation = m + 1;
   hello.build = "test";
   hello.config = config_items;
   if (adjust_hello) adjust_hello(m, hello);

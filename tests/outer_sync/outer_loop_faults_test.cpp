@@ -471,7 +471,7 @@ TEST_F(StateTransfer, ResultsThatDoNotFitAreRefused) {
 
 // A replica that was cut off while the others went on comes back with all that it did. Without delay, and
 // where the others stood still, the sum is exact (as in LeftOut).
-TEST(CutOff, WhoComesBackLosesNothing) {
+TEST(Absence, WhoComesBackLosesNothing) {
   for (const double alpha : {0.0, 0.25, 0.5, 1.0}) {
     SCOPED_TRACE(testing::Message() << "alpha " << alpha);
     LoneReplica replica(averaging(2, 4, 0, alpha), FragmentLayout({{0, 16}, {16, 16}}, 16));

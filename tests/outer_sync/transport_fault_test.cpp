@@ -193,7 +193,9 @@ TEST(Faults, ASilentMemberIsNamedWithinTheDetectTimeout) {
 
 TEST(Faults, APeerThatCannotBeReachedIsNamedWithItsAddress) {
   for (const bool answers : {false, true}) {
-    NetworkRun run(endless(2, patient_detection));
+    auto options = endless(2, 2);
+    options.join_timeout = 4;
+    NetworkRun run(options);
     Forwarder wrong(answers ? run.coordinator_address() : private_address(99));  // somebody else, or nobody
     run.adjust_network = [&](std::size_t m, NetworkConfig& network) {
       if (m == 1) network.advertise = wrong.address();

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <barrier>
 #include <chrono>
 
 #include "forwarder.h"
@@ -35,10 +36,9 @@ NetworkRun::Options losing_silent(std::size_t members) {
   return options;
 }
 
-/// Worker `again` is r`m`, started once more.
+/// Worker `again` is r`m`, started once more. (Incarnations rise with the worker's number.)
 void let_come_back(NetworkRun& run, std::size_t again, std::size_t m) {
   run.adjust_hello = [again, m](std::size_t worker, protocol::Hello& hello) {
-    hello.member.incarnation = worker == again ? 2 : 1;
     if (worker == again) hello.member.name = std::string("r").append(std::to_string(m));
   };
 }
@@ -215,9 +215,14 @@ class CutOff : public testing::Test {
 
 TEST_F(CutOff, ForAFewRoundsItComesBackWithItsOwnParameters) {
   std::atomic<bool> healed = false;
+  std::barrier all(3);
   run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
     const auto made = steps.next(m);
-    if (m == 2 && step == 8 && made == 8) cut_off();
+    if (step == 8 && made == 8) {  // nothing is in flight that only one of them has
+      all.arrive_and_wait();
+      if (m == 2) cut_off();
+      all.arrive_and_wait();
+    }
     if (m == 2 && !healed && step + 3 == made) {  // it is frozen for three steps
       heal();
       healed = true;
