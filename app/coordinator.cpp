@@ -55,9 +55,10 @@ std::optional<outer_sync::protocol::LastView> recall(const Experiment& experimen
         hash_of(bytes) == digest)
       return from_bytes<outer_sync::protocol::LastView>(bytes);
   }
-  throw Error(ErrorKind::data, path.string() +
-                                   " is damaged; start the coordinator with --recover, which forms the run from "
-                                   "its members");
+  throw Error(ErrorKind::data,
+              path.string() +
+                  " is damaged; start the coordinator with --recover, which forms the run from "
+                  "its members");
 }
 
 class Display final : public outer_sync::CoordinatorObserver {
@@ -219,10 +220,9 @@ int run_coordinator(CoordinatorRequest request) {
     node.request_stop("asked to by a signal");
   });
   announce_port(request.announce_fd, node.port());
-  display.message(fmt::format("coordinator of '{}' listens at port {}, waiting for {}", experiment.run.name,
-                              node.port(),
-                              goes_on ? "the members of the run"
-                                      : fmt::format("{} replicas", experiment.replicas)));
+  display.message(
+      fmt::format("coordinator of '{}' listens at port {}, waiting for {}", experiment.run.name, node.port(),
+                  goes_on ? "the members of the run" : fmt::format("{} replicas", experiment.replicas)));
   const auto begin = Clock::now();
   const auto ended = node.run();
   display.finish();

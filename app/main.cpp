@@ -76,9 +76,10 @@ void add_coordinator(CLI::App& app, Flags& flags, std::function<int()>& act) {
   verb->footer("Example: isthmus coordinator --config two_sites.yaml --listen 0.0.0.0:7000");
   verb->callback([&] {
     act = [&flags] {
-      return run_coordinator(
-          {.experiment = load(flags), .announce_fd = flags.announce_fd, .resume = flags.resume,
-           .recover = flags.recover});
+      return run_coordinator({.experiment = load(flags),
+                              .announce_fd = flags.announce_fd,
+                              .resume = flags.resume,
+                              .recover = flags.recover});
     };
   });
 }

@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <csignal>
 #include <chrono>
+#include <csignal>
 #include <mutex>
 #include <optional>
 
@@ -64,8 +64,8 @@ struct Hardware {
 };
 
 /// What a signal does to a worker. In the run Ctrl-C asks all to stop at a step that they share, and SIGTERM
-/// takes this one out of the run; before it there is nothing to agree on; and a worker that is ending must get
-/// to say why.
+/// takes this one out of the run; before it there is nothing to agree on; and a worker that is ending must
+/// get to say why.
 class Stopper {
  public:
   void in_run(outer_sync::MemberNode& node) { set(Phase::in_run, &node); }
@@ -189,7 +189,8 @@ class Worker {
     node_.catch_up(outer_);
     replica_.forget_moments();
     joined_at_ = data_steps_;
-    say(fmt::format("takes part from step {}, {:.1f} s after it was let in", outer_.step(), seconds_since(begin)));
+    say(fmt::format("takes part from step {}, {:.1f} s after it was let in", outer_.step(),
+                    seconds_since(begin)));
     metrics_.write({{"event", "joined"}, {"step", outer_.step()}, {"seconds", seconds_since(begin)}});
   }
 
@@ -444,9 +445,8 @@ class Worker {
     if (!outer) return say("no checkpoint: rounds do not commit at present");
     const auto yaml = config::to_yaml(config_);
     const auto position = to_bytes(data_steps_);
-    const std::vector<trainer::SectionView> sections = {{"outer", *outer},
-                                                        {"data_position", position},
-                                                        {"config", std::as_bytes(std::span(yaml))}};
+    const std::vector<trainer::SectionView> sections = {
+        {"outer", *outer}, {"data_position", position}, {"config", std::as_bytes(std::span(yaml))}};
     trainer::save_replica(trainer::checkpoint_file(checkpoints(), outer_.step(), 0), replica_, sections);
   }
 
@@ -523,7 +523,7 @@ class Worker {
 
   std::uint64_t first_step_ = 0;
   std::uint64_t tokens_ = 0;
-  std::uint64_t data_steps_ = 0;           ///< batches of this replica's share of the data that were used
+  std::uint64_t data_steps_ = 0;            ///< batches of this replica's share of the data that were used
   std::optional<std::uint64_t> joined_at_;  ///< data step
   std::optional<std::uint64_t> leave_by_;   ///< agreed step
   bool left_ = false;

@@ -14,7 +14,8 @@ struct WorkerRequest {
   bool quiet = false;  ///< no progress line: `launch` shows the coordinator's
 };
 
-/// Exit status: 0 finished, 130 stopped by Ctrl-C, 143 left the run after SIGTERM. Throws Error for everything that keeps it from training.
+/// Exit status: 0 finished, 130 stopped by Ctrl-C, 143 left the run after SIGTERM. Throws Error for
+/// everything that keeps it from training.
 [[nodiscard]] int run_worker(WorkerRequest request);
 
 }  // namespace isthmus::app

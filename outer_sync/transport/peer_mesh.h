@@ -67,8 +67,8 @@ class PeerMesh {
   PeerMesh(asio::io_context& io, asio::ip::tcp::acceptor acceptor, std::size_t lanes, WireCounters& counters,
            LinkOptions link, AwakeClock& clock, Trace& trace, Handler& handler);
 
-  /// Once per incarnation, without peers: who we are, and the token that members show each other. No frame of a peer is longer than
-  /// `frame_limit`; what chunks they send is put into memory of `chunks`.
+  /// Once per incarnation, without peers: who we are, and the token that members show each other. No frame of
+  /// a peer is longer than `frame_limit`; what chunks they send is put into memory of `chunks`.
   void begin(protocol::ReplicaId self, std::string self_name, const Digest& token, std::size_t frame_limit,
              const BufferPool& chunks);
   /// The peers from now on, after `begin`; we are none of them. New ones are dialled, by the end whose (name,

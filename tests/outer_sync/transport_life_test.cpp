@@ -153,7 +153,9 @@ TEST(Life, TheCoordinatorVanishesComesBackFromItsStoredViewAndThenAMemberIsLost)
 }
 
 TEST(Life, ACoordinatorWithoutMemoryIsToldToRecover) {
-  NetworkRun run(lively(2));
+  auto options = lively(2);
+  options.detect_timeout = 4;  // it hears out whoever may be there, for that long
+  NetworkRun run(options);
   run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
     if (m == 0 && step == 6) run.kill_coordinator();
     if (m == 0 && step == 30) run.start_coordinator_again({}, 1000);

@@ -30,8 +30,8 @@ class Reducer {
 
   /// The encoded weighted mean, sum w_i x_i / sum w_i with w_i = weight_i / the largest weight: equal weights
   /// are 1, and their mean the plain one, bit for bit. `weights` (tokens behind each contribution) are as
-  /// many as contributions; if all are 0 they count as equal. Throws Error(divergence) naming the chunk and, by index, the member
-  /// whose bytes do not decode.
+  /// many as contributions; if all are 0 they count as equal. Throws Error(divergence) naming the chunk and,
+  /// by index, the member whose bytes do not decode.
   [[nodiscard]] protocol::SharedBytes reduce(ChunkId chunk, protocol::Round round,
                                              std::span<const protocol::SharedBytes> contributions,
                                              std::span<const std::uint64_t> weights);
