@@ -177,12 +177,7 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
 }
 
 /// The first view was announced and reached nobody: all that it was for are here, and fresh.
-/// Or the operator wants to recover a run that nobody who is here has begun: it begins again, from a
-/// checkpoint where they resume.
 bool Coordinator::nobody_has_begun() const {
-  const auto fresh = [](const auto& entry) { return begun(entry.second) == 0; };
-  if (phase_ == Phase::suspended && options_.recover)
-    return members_.size() == options_.replicas && std::ranges::all_of(members_, fresh);
   if (phase_ != Phase::suspended || !options_.last || options_.last->members.size() != options_.replicas)
     return false;
   return std::ranges::all_of(options_.last->members, [&](const MemberInfo& info) {
