@@ -310,8 +310,6 @@ void World::crash(NodeId m) {
   process.alive = false;
   ++process.life;
   process.backlog.clear();
-  const auto knows = [](const Process& other) { return other.alive && other.member && other.in_run; };
-  if (newest_begun_ > 0 && std::ranges::none_of(processes_, knows)) state_is_lost_ = true;
   for (const auto& weak : std::vector(links_)) {
     const auto link = weak.lock();
     if (link && (link->a == m || link->b == m)) break_link(link);
@@ -426,13 +424,12 @@ void World::on_control(NodeId m, const ControlMessage& message) {
 
 void World::on_seal(Process& process, const Seal& seal) {
   if (!process.member) {
-    if (process.learning) return;
+    if (process.learning || process.incarnation > 1) return;
     process.member = std::make_unique<Member>(layout_, codecs_, closing_,
                                               std::vector<FragmentState>(layout_.fragment_count()));
   }
   auto sealed = process.member->seal(seal.view);
   if (!sealed) return;
-  process.at_seal = sealed->fragments;
   tell("member " + std::to_string(process.id) + " seals view " + std::to_string(seal.view));
   send_control(process, std::move(*sealed));
 }
@@ -456,8 +453,6 @@ void World::try_view(Process& process) {
         break;
       case Member::Entry::displaced:
         count("displaced by its own chain");
-        if (process.at_seal == process.member->fragments())
-          return fail("a view has a member whose rounds were known to be others' (I7)");
         send_control(process, Displaced{"another history"});
         on_displaced(process);
         return;
@@ -1030,7 +1025,6 @@ void World::check_end() {
 std::string World::missing_at_the_end() {
   const auto knows = [](const Process& process) { return process.alive && process.member && process.in_run; };
   if (std::ranges::none_of(processes_, knows)) {
-    if (!state_is_lost_) return "everybody was displaced";
     count("state lost with all who had it");
     return {};
   }

@@ -66,7 +66,6 @@ class World {
     std::vector<Round> contributed;  ///< by fragment: newest round
     std::map<std::pair<FragmentId, Round>, Deliver> delivered;
     std::optional<std::pair<FragmentId, Round>> applying;
-    std::vector<FragmentState> at_seal;  ///< where it stood when it sealed last
     std::deque<NewView> waiting_views;
     Digest token;
     // As one that takes the state from others:
@@ -197,7 +196,6 @@ class World {
   };
   std::optional<CutSide> without_coordinator_;
   ViewNumber newest_begun_ = 0;  ///< of all views that have begun anywhere
-  bool state_is_lost_ = false;   ///< the last one that had it has crashed
   std::vector<Round> calm_rounds_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::string problem_;
