@@ -518,7 +518,9 @@ void World::learn(Process& process, const Admitted& admitted) {
 void World::ask_for_state(Process& process, FragmentId p) {
   if (!process.learning || process.in_run) return;
   const auto donor = process.donors.at(chance(process.donors.size()));
-  const bool reachable = processes_[donor].alive && !cut(process.id, donor) && !cut(donor, process.id);
+  // One that was started again is another replica: it has no state, and gives none.
+  const bool has_it = processes_[donor].alive && processes_[donor].in_run;
+  const bool reachable = has_it && !cut(process.id, donor) && !cut(donor, process.id);
   if (!reachable || donor == process.id) {
     // After a while its list of donors is out of date: it asks the coordinator for another.
     if (chance(8) == 0) return on_displaced(process);
