@@ -437,7 +437,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   }
 
   void on_down(const std::string& why) override {
-    if (!member_) learner_.reset();  // whom to learn from may have changed by then
+    if (learner_) forget_what_was_learned();
     down_since_ = clock_.now();
     const bool over = [&] {
       const std::lock_guard lock(meet_.mutex);
@@ -661,6 +661,17 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   void on_failed(const std::string& why) override {
     say("takes no state: " + why + "; asks the coordinator again");
     control_.redial();
+  }
+
+  /// Not in a view yet: by the time the coordinator is there again the members may have gone on too far, or may
+  /// be others. Whatever view was to have this replica begins without it, so it comes as another one.
+  void forget_what_was_learned() {
+    learner_.reset();
+    if (!member_) return;
+    member_.reset();
+    waiting_view_.reset();
+    sealed_at_.reset();
+    ++hello_.member.incarnation;
   }
 
   /// The trainer has it in the global parameters.
