@@ -71,7 +71,7 @@ outer_sync::protocol::ClosingRule closing_rule(const Experiment& experiment) {
   const auto& outer = experiment.outer;
   const auto quorum = static_cast<std::size_t>(outer.quorum);
   const auto grace = std::chrono::duration<double>(outer.grace.seconds);
-  return {.least = std::max(static_cast<std::size_t>(outer.least_replicas(experiment.replicas)), quorum),
+  return {.least = std::max(static_cast<std::size_t>(outer.least_replicas()), quorum),
           .quorum = quorum,
           .grace = std::chrono::duration_cast<outer_sync::protocol::Time>(grace)};
 }
@@ -81,6 +81,7 @@ Experiment load_experiment(const std::filesystem::path& file, const std::vector<
   for (const auto& assignment : assignments) source.set(assignment);
   auto experiment = config::read<Experiment>(source);
   anchor(experiment.data.path, source, "data.path");
+  anchor(experiment.outer.log, source, "outer.log");
   const auto& tokenizer = experiment.data.tokenizer;
   if (tokenizer != "bytes" && !tokenizer.starts_with("vocab:"))
     anchor(experiment.data.tokenizer, source, "data.tokenizer");
@@ -89,7 +90,7 @@ Experiment load_experiment(const std::filesystem::path& file, const std::vector<
     throw Error(ErrorKind::config, "data.path is empty; expected a text file, a folder or a .bin file");
   experiment.model.resolve();
   experiment.outer.resolve();
-  experiment.outer.check_replicas(experiment.replicas);
+  experiment.outer.take_replicas(experiment.replicas);
   experiment.network.check();
   // The data-parallel baseline averages gradients at every step: all of it is what others call warm-up.
   if (experiment.outer.data_parallel()) experiment.outer.warmup_steps = experiment.run.steps;

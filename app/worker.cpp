@@ -132,11 +132,11 @@ class Worker {
                  *hardware_.memory),
         node_(config_.network, table_.layout(), outer_sync::codec_plan(config_.outer, seed()),
               closing_rule(config_), trace_, config_.outer.lossless_stage()),
-        outer_(config_.outer, table_.layout(),
-               trainer::make_outer_state(replica_, outer_sync::codec_plan(config_.outer)), node_, trace_,
-               noise_seed(seed(), request_.name)) {
+        outer_(config_.outer, table_.layout(), trainer::make_outer_state(replica_, config_.outer), node_,
+               trace_, noise_seed(seed(), request_.name)) {
     for (const auto& note : corpus_.notes()) say(note);
     for (const auto& note : config_.outer.notes()) say(note);
+    if (!config_.outer.log.empty()) outer_.keep_log(log_plan());
     if (config_.run.record_outer_gradients > 0) {
       outer_.observe_gradients(OuterGradientRecorder(
           folder_ / "outer_gradients", static_cast<std::uint64_t>(config_.run.record_outer_gradients)));
@@ -218,6 +218,23 @@ class Worker {
                                        .listen_host = own_host,
                                        .rank = node_.self(),
                                        .world = static_cast<int>(node_.view().members.size())});
+  }
+
+  outer_sync::OuterLoop::LogPlan log_plan() const {
+    const auto& layout = table_.layout();
+    outer_sync::log::LogHeader header;
+    header.run = config_.run.name;
+    header.model = table_.fingerprint();
+    header.fragments.assign(layout.fragments().begin(), layout.fragments().end());
+    header.chunk_elements = layout.chunk_elements();
+    header.codec = config_.outer.codec_spec();
+    header.warmup_rounds = static_cast<std::uint64_t>(config_.outer.warmup_steps);
+    for (const auto& tensor : table_.tensors())
+      header.tensors.push_back({tensor.name, tensor.shape, tensor.range});
+    // By name: replicas on one machine may be given one folder.
+    return {.folder = std::filesystem::path(config_.outer.log) / request_.name,
+            .header = std::move(header),
+            .budget = static_cast<std::uint64_t>(config_.outer.log_budget.bytes)};
   }
 
   // ---- training ----

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "isthmus/base/error.h"
+#include "isthmus/outer_sync/methods/co2.h"
+#include "isthmus/outer_sync/methods/eager.h"
 #include "isthmus/outer_sync/methods/sparse.h"
 
 namespace isthmus::outer_sync {
@@ -15,11 +17,8 @@ const std::vector<std::string_view> scales(std::begin(quant::scale_names), std::
 const std::vector<std::string_view> roundings = {"nearest", "stochastic"};
 const std::vector<std::string_view> lossless_stages(std::begin(quant::lossless_names),
                                                     std::end(quant::lossless_names));
-const std::vector<std::string_view> method_names = {"streaming_diloco", "diloco", "local_sgd", "sparse",
-                                                    "data_parallel"};
-const std::vector<std::string_view> topologies = {"auto", "mesh", "weighted", "hub"};
-const std::vector<std::string_view> paces = {"steps", "time"};
-const std::vector<std::string_view> rejections = {"off", "norm"};
+const std::vector<std::string_view> method_names = {
+    "streaming_diloco", "diloco", "local_sgd", "eager", "co2", "sparse", "data_parallel"};
 }  // namespace
 
 void OuterOptimizerConfig::serialize(config::Archive& ar) {
@@ -37,6 +36,10 @@ void OuterConfig::serialize(config::Archive& ar) {
       "inner steps tau between sending a fragment and applying its result", 0, 1e9});
   ar({"merge_alpha", &merge_alpha, Scope::agreed, "weight of the local parameters when a result is merged", 0,
       1});
+  ar({"staleness_penalty", &staleness_penalty, Scope::agreed,
+      "co2: divides what is added to the momentum, a round late as it is", 1, 1e6});
+  ar({"momentum_clip", &momentum_clip, Scope::agreed, "co2: largest magnitude of the momentum; 0 any", 0,
+      1e6});
   ar({"codec", &codec, Scope::agreed, "format of outer gradients on the wire", -config::unbounded,
       config::unbounded, codecs});
   ar({"codec_block", &codec_block, Scope::agreed,
@@ -69,13 +72,6 @@ void OuterConfig::serialize(config::Archive& ar) {
       "contributions after which a round closes, and late ones wait for the next; 0 all of them", 0, 1024});
   ar({"grace", &grace, Scope::agreed, "how long a round waits for late ones once the quorum is there", 0,
       3600});
-  ar({"topology", &topology, Scope::agreed, "who reduces: all alike, by their uplinks, or one for all",
-      -config::unbounded, config::unbounded, topologies});
-  ar({"pace", &pace, Scope::agreed,
-      "a round is so many steps for everyone, or as many as each makes in its time", -config::unbounded,
-      config::unbounded, paces});
-  ar({"reject", &reject, Scope::agreed, "contributions that are left out for what is in them",
-      -config::unbounded, config::unbounded, rejections});
   ar({"log", &log, Scope::per_site,
       "folder that all results are written to, to be replayed; empty for none"});
   ar({"log_budget", &log_budget, Scope::per_site, "most that the log may take", 1e6, 1e18});
@@ -91,6 +87,8 @@ void OuterConfig::resolve() {
   if (method == "diloco") num_fragments = 1;
   if (method == "local_sgd") optimizer = {.lr = 1, .momentum = 0, .nesterov = false};
   if (method == "sparse") methods::make_sparse(*this);
+  if (eager()) methods::make_eager(*this);
+  if (co2()) methods::make_co2(*this);
   if (const auto problem = quant::problem_of(codec_spec()); !problem.empty())
     refuse("outer.codec_block is " + std::to_string(codec_block) + ": " + problem);
   for (const auto& spec : {codec_spec(), warmup_codec_spec()}) {
@@ -108,7 +106,8 @@ void OuterConfig::resolve() {
   }
 }
 
-void OuterConfig::check_replicas(std::int64_t replicas) const {
+void OuterConfig::take_replicas(std::int64_t number) {
+  replicas = number;
   const auto refuse = [&](const char* key, std::int64_t value, const std::string& expected) {
     throw Error(ErrorKind::config, std::string("outer.") + key + " is " + std::to_string(value) +
                                        " and replicas is " + std::to_string(replicas) + "; expected " +
@@ -141,6 +140,8 @@ std::vector<std::string> OuterConfig::notes() const {
                     " fragments: they are sent at uneven distances");
     }
   }
+  if (!co2() && (staleness_penalty != 1 || momentum_clip != 0))
+    out.push_back("outer.staleness_penalty and outer.momentum_clip are co2's: " + method + " has neither");
   if (merge_alpha == 1) out.push_back("outer.merge_alpha is 1: local parameters never hear of the others");
   const auto bits = quant::bits_per_element(codec_spec());
   if (bits < 3 && !error_feedback) {

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <deque>
 
+#include "isthmus/base/error.h"
+
 namespace isthmus::outer_sync {
 namespace {
 
@@ -105,7 +107,8 @@ std::span<const std::byte> DeviceOuterState::upload(const Bytes& bytes, Slot& sl
 
 std::optional<ChunkId> DeviceOuterState::apply(FragmentId p, const quant::CodecSpec& codec,
                                                std::span<const protocol::SharedBytes> results,
-                                               const quant::OuterStep& rule) {
+                                               const methods::OuterRule& rule) {
+  assert(!rule.co2);
   const auto chunks = layout_.chunks_of(p);
   assert(results.size() == chunks.size());
   passes_->after_model();
@@ -118,8 +121,9 @@ std::optional<ChunkId> DeviceOuterState::apply(FragmentId p, const quant::CodecS
       continue;
     }
     auto& slot = free_slot();
-    passes_->decode_apply(codec, upload(bytes, slot), rule, global_.part(chunk), velocity_.part(chunk),
-                          local_.device_values().subspan(chunk.begin, chunk.size));
+    const auto own = local_.device_values().subspan(chunk.begin, chunk.size);
+    passes_->decode_apply(codec, upload(bytes, slot), rule.step, global_.part(chunk), velocity_.part(chunk),
+                          own);
     slot.busy = passes_->mark();
   }
   passes_->before_model();
@@ -137,6 +141,11 @@ void DeviceOuterState::put_back(ChunkId k, const quant::CodecSpec& codec, const 
   slot.busy = passes_->mark();
   passes_->before_model();
   local_.modified_on_device(chunk);
+}
+
+void DeviceOuterState::go_ahead(FragmentId, const quant::CodecSpec&, std::span<const protocol::SharedBytes>,
+                                std::span<const protocol::SharedBytes>, float, const quant::OuterStep&) {
+  throw Error(ErrorKind::config, "outer.method eager and co2 work on a CPU only");
 }
 
 // ---- all of it ----
@@ -194,7 +203,7 @@ OuterState::Vectors DeviceOuterState::save() {
 }
 
 void DeviceOuterState::restore(Vectors vectors) {
-  assert(fits(vectors, layout_));
+  assert(fits(vectors, layout_, false));
   fill(global_.values, vectors.global);
   fill(velocity_.values, vectors.velocity);
   if (!error_feedback_) return;

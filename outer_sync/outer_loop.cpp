@@ -8,6 +8,7 @@
 
 #include "isthmus/base/archive.h"
 #include "isthmus/base/error.h"
+#include "isthmus/outer_sync/log/chain.h"
 
 namespace isthmus::outer_sync {
 namespace {
@@ -16,15 +17,28 @@ double seconds_since(Trace::Clock::time_point begin) {
   return std::chrono::duration<double>(Trace::Clock::now() - begin).count();
 }
 
+std::vector<std::span<const std::byte>> spans_of(std::span<const protocol::SharedBytes> chunks) {
+  std::vector<std::span<const std::byte>> spans;
+  for (const auto& bytes : chunks) spans.emplace_back(*bytes);
+  return spans;
+}
+
 std::string round_args(FragmentId p, protocol::Round round) {
   return "{\"fragment\":" + std::to_string(p) + ",\"round\":" + std::to_string(round) + "}";
 }
 
-quant::OuterStep step_rule(const OuterConfig& config) {
-  return {.lr = static_cast<float>(config.optimizer.lr),
-          .momentum = static_cast<float>(config.optimizer.momentum),
-          .nesterov = config.optimizer.nesterov,
-          .alpha = static_cast<float>(config.merge_alpha)};
+methods::OuterRule rule_of(const OuterConfig& config) {
+  methods::OuterRule rule{.step = {.lr = static_cast<float>(config.optimizer.lr),
+                                   .momentum = static_cast<float>(config.optimizer.momentum),
+                                   .nesterov = config.optimizer.nesterov,
+                                   .alpha = static_cast<float>(config.merge_alpha)}};
+  // With eager updates local parameters follow in a step of their own.
+  if (config.eager()) rule.step.alpha = 1;
+  if (config.co2()) {
+    rule.co2 = {.penalty = static_cast<float>(config.staleness_penalty),
+                .clip = static_cast<float>(config.momentum_clip)};
+  }
+  return rule;
 }
 
 }  // namespace
@@ -40,7 +54,8 @@ protocol::CodecPlan codec_plan(const OuterConfig& config, std::uint64_t seed) {
 
 OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout, LocalParameters& local,
                      RoundExchange& exchange, Trace& trace, std::uint64_t noise_seed)
-    : OuterLoop(config, layout, std::make_unique<HostOuterState>(layout, local, config.error_feedback),
+    : OuterLoop(config, layout,
+                std::make_unique<HostOuterState>(layout, local, config.error_feedback, config.eager()),
                 exchange, trace, noise_seed) {}
 
 OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout,
@@ -52,17 +67,21 @@ OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout,
       trace_(trace),
       codecs_(codec_plan(config)),
       schedule_(layout.fragment_count(), config.sync_phases(), static_cast<std::uint64_t>(config.sync_delay),
-                static_cast<std::uint64_t>(config.warmup_steps)),
-      step_rule_(step_rule(config)),
+                static_cast<std::uint64_t>(config.warmup_steps), config.overlap()),
+      whole_round_(config.overlap() == Overlap::whole_round),
+      eager_(config.eager()),
+      share_(eager_ ? 1 / static_cast<float>(config.replicas) : 0),
+      rule_(rule_of(config)),
       // What was not sent is still in the local parameters too, to the part of them that a merge keeps, and
       // comes again by itself with the next outer gradient.
-      carried_(codecs_.feedback_decay * (1 - step_rule_.alpha)),
+      carried_(codecs_.feedback_decay * (1 - static_cast<float>(config.merge_alpha))),
       noise_seed_(noise_seed),
       final_sync_(config.final_sync),
       max_local_rounds_(static_cast<std::uint64_t>(config.max_local_rounds)),
       fragments_(layout.fragment_count()),
       tokens_(layout.fragment_count()),
       gradient_residual_(config.warmup_steps > 0 ? layout.buffer_size() : 0, 0.0F) {
+  assert(!eager_ || config.replicas > 0);
   if (!synchronous()) offer_state();
 }
 
@@ -110,6 +129,7 @@ void OuterLoop::average_gradients(std::span<float> gradients, std::uint64_t toke
 
 void OuterLoop::after_step(std::uint64_t tokens) {
   exchange_.serve();
+  begin_log();
   if (synchronous()) {
     if (++step_ == schedule_.warmup_steps()) end_warmup();
     return;
@@ -117,35 +137,43 @@ void OuterLoop::after_step(std::uint64_t tokens) {
   for (auto& count : tokens_) count += tokens;
   // Whoever comes back after an absence goes on where the others are.
   step_ = std::max(step_, exchange_.agreed_step());
-  if (frozen_ && !keep_up()) return count_local_step();
+  if (frozen_ && !keep_up(Waiting::stall)) return count_local_step();
   ++step_;
-  frozen_ = !keep_up();
+  frozen_ = !keep_up(Waiting::stall);
   local_steps_ = 0;
 }
 
 /// Sends and applies what is due at this step, in fragment order; false where a result has not come. Somebody
 /// who was away may have several rounds of a fragment to go through.
-bool OuterLoop::keep_up() {
-  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) send_if_due(p);
+bool OuterLoop::keep_up(Waiting why) {
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) send_what_is_due(p);
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
     while (is_due(p)) {
-      if (!apply(p, step_rule_, Waiting::stall)) return false;
-      send_if_due(p);
+      if (!apply(p, why)) return false;
+      send_what_is_due(p);
     }
   }
   return true;
 }
 
-/// A fragment's rounds follow one another: the next one leaves when the last one is applied.
-void OuterLoop::send_if_due(FragmentId p) {
-  if (std::ranges::find(in_flight_, p, &InFlight::fragment) != in_flight_.end()) return;
-  const auto next = fragments_[p].round + 1;
-  if (next <= schedule_.rounds_sent(p, step_)) send(p, next);
+/// A fragment's rounds follow one another: the next one leaves when the last one is applied, with whole-round
+/// overlap when the one before it is.
+void OuterLoop::send_what_is_due(FragmentId p) {
+  const auto newest = schedule_.rounds_sent(p, step_);
+  for (auto n = flying(p); n < most_in_flight() && fragments_[p].round + n < newest; ++n) {
+    send(p, fragments_[p].round + n + 1);
+    // What is on its way must not be sent again. (Where another one is, when that is applied.)
+    if (whole_round_ && n == 0) go_ahead(p, {});
+  }
 }
 
 bool OuterLoop::is_due(FragmentId p) const {
   const auto flight = std::ranges::find(in_flight_, p, &InFlight::fragment);
-  return flight != in_flight_.end() && flight->sent_step + schedule_.sync_delay() <= step_;
+  return flight != in_flight_.end() && flight->round <= schedule_.rounds_due(p, step_);
+}
+
+std::uint64_t OuterLoop::flying(FragmentId p) const {
+  return static_cast<std::uint64_t>(std::ranges::count(in_flight_, p, &InFlight::fragment));
 }
 
 void OuterLoop::end_warmup() {
@@ -169,34 +197,53 @@ void OuterLoop::count_local_step() {
 }
 
 void OuterLoop::finish() {
-  do {
-    apply_all_in_flight(Waiting::finish);
-    for (FragmentId p = 0; !synchronous() && p < layout_.fragment_count(); ++p) send_if_due(p);
-  } while (!in_flight_.empty());
+  begin_log();
+  // What is overdue first. (Its rounds may be several, and each is sent when the one before is applied.)
+  if (!synchronous()) static_cast<void>(keep_up(Waiting::finish));
+  // With whole-round overlap a result that is applied takes all local steps for sent: so they are sent first.
+  if (!whole_round_) apply_all_in_flight();
+  if (step_ > schedule_.warmup_steps() && final_sync_) sync_once_more();
+  apply_all_in_flight();
   frozen_ = false;
-  if (step_ <= schedule_.warmup_steps() || !final_sync_) return;
-  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
-    const auto last = schedule_.rounds_sent(p, step_) + 1;
-    if (fragments_[p].round < last) send(p, last);  // whoever joined at the very end may have it
-  }
-  // Nobody trains on from here: the local parameters become the global ones, whatever is in them.
-  for (auto& flight : in_flight_) flight.own.clear();
-  auto rule = step_rule_;
-  rule.alpha = 0;
-  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
-    [[maybe_unused]] const bool here = apply(p, rule, Waiting::finish);
+  if (log_) log_->flush();
+}
+
+void OuterLoop::apply_all_in_flight() {
+  while (!in_flight_.empty()) {
+    [[maybe_unused]] const bool here = apply(in_flight_.front().fragment, Waiting::finish);
   }
 }
 
-void OuterLoop::apply_all_in_flight(Waiting why) {
-  while (!in_flight_.empty()) {
-    [[maybe_unused]] const bool here = apply(in_flight_.front().fragment, step_rule_, why);
+/// Nobody trains on from here: the local parameters become the global ones, whatever is in them.
+void OuterLoop::sync_once_more() {
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+    const auto last = schedule_.rounds_sent(p, step_) + 1;
+    if (fragments_[p].round >= last) continue;  // whoever joined at the very end may have it
+    auto& flight = send(p, last);
+    flight.is_last = true;
+    flight.own.clear();
   }
+}
+
+// ---- the round log ----
+
+/// Not before the first step of this process: until then the state may be another one (a checkpoint,
+/// others').
+void OuterLoop::begin_log() {
+  if (log_ || !log_plan_ || synchronous()) return;
+  log_ = std::make_unique<log::RoundLog>(log_plan_->folder, log_plan_->header, log_plan_->budget, fragments_);
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) snapshot_to_log(p);
+}
+
+void OuterLoop::snapshot_to_log(FragmentId p) {
+  if (!log_ || !log_->wants_snapshot(p)) return;
+  const auto now = snapshot(p);
+  log_->snapshot(p, now.state, now.theta, now.velocity);
 }
 
 // ---- one fragment ----
 
-void OuterLoop::send(FragmentId p, protocol::Round round) {
+OuterLoop::InFlight& OuterLoop::send(FragmentId p, protocol::Round round) {
   const Trace::Scope scope(trace_, Trace::Row::outer, "encode", round_args(p, round));
   if (gradient_observer_) {
     const auto& fragment = layout_.fragment(p);
@@ -206,12 +253,13 @@ void OuterLoop::send(FragmentId p, protocol::Round round) {
   // The last sync has no send point.
   const auto due_step = round <= schedule_.rounds_sent(p, step_) ? schedule_.send_step(p, round) : step_;
   auto& flight = in_flight_.emplace_back(InFlight{p, round, due_step, Trace::Clock::now()});
-  const auto weight = std::exchange(tokens_[p], 0);
+  flight.weight = std::exchange(tokens_[p], 0);
   state_->encode(p,
                  {.codec = codecs_.of(round), .round = round, .carried = carried_, .noise_seed = noise_seed_},
                  exchange_.buffers(),
                  // At once: the next chunk is encoded while this one travels.
-                 [&](EncodedChunk encoded) { contribute(flight, weight, std::move(encoded)); });
+                 [&](EncodedChunk encoded) { contribute(flight, flight.weight, std::move(encoded)); });
+  return flight;
 }
 
 void OuterLoop::contribute(InFlight& flight, std::uint64_t weight, EncodedChunk encoded) {
@@ -228,27 +276,49 @@ void OuterLoop::contribute(InFlight& flight, std::uint64_t weight, EncodedChunk 
   exchange_.contribute(encoded.chunk, flight.round, std::move(encoded.bytes), weight);
 }
 
-/// Whether the fragment's oldest round in flight, if there is one, is applied.
-bool OuterLoop::apply(FragmentId p, const quant::OuterStep& rule, Waiting why) {
+/// Whether the fragment's oldest round in flight is applied. There must be one.
+bool OuterLoop::apply(FragmentId p, Waiting why) {
   const auto at = std::ranges::find(in_flight_, p, &InFlight::fragment);
-  if (at == in_flight_.end()) return true;  // nothing was sent: the round was here already
+  assert(at != in_flight_.end());
   if (!fetch(*at, why)) return false;
   auto flight = std::move(*at);
   in_flight_.erase(at);
 
   const Trace::Scope scope(trace_, Trace::Row::outer, "apply", round_args(p, flight.round));
+  auto rule = rule_;
+  if (flight.is_last) rule.step.alpha = 0;
   if (const auto bad = state_->apply(p, codecs_.of(flight.round), flight.result->chunks, rule)) {
     refuse_result(flight.round, *bad);
   }
-  put_back(flight, rule.alpha);
+  if (eager_ && !flight.is_last) {
+    go_ahead(p, flight.own);
+    put_back(flight, 0);
+  } else {
+    put_back(flight, rule.step.alpha);
+  }
   record(flight);
   return true;
+}
+
+/// With eager updates: what was sent last is this replica's own at once, and what was applied, `stale`, is
+/// everybody's.
+void OuterLoop::go_ahead(FragmentId p, std::span<const protocol::SharedBytes> stale) {
+  const auto fresh = std::ranges::find_if(
+      in_flight_, [&](const InFlight& flight) { return flight.fragment == p && !flight.ahead; });
+  std::span<const protocol::SharedBytes> own;
+  if (fresh != in_flight_.end()) {
+    own = fresh->own;
+    fresh->ahead = true;
+  }
+  state_->go_ahead(p, codecs_.codec, own, stale, share_, rule_.step);
 }
 
 /// What this replica has handed in and the result does not have must come with a later round, once. With x
 /// what was sent and u the outer step that was made without it, theta - local was x and is alpha (x - u)
 /// after the merge, as if all of x were known to the others. So the merge's part (1 - alpha) x is taken back:
-/// the local parameters keep this replica's own progress, and the next outer gradient has it again.
+/// the local parameters keep this replica's own progress, and the next outer gradient has it again, with the
+/// tokens behind it. (Of a round that has some of its chunks they count twice for these: it is rare, and a
+/// weight of 0 for what was left out would lose it.)
 void OuterLoop::put_back(const InFlight& flight, float alpha) {
   const auto first = layout_.chunks_of(flight.fragment).first;
   bool left_out = false;
@@ -263,6 +333,7 @@ void OuterLoop::put_back(const InFlight& flight, float alpha) {
     }
   }
   stats_.left_out += left_out ? 1 : 0;
+  if (left_out) tokens_[flight.fragment] += flight.weight;
 }
 
 /// Nothing of a gradient is in the parameters: all of it comes with the next.
@@ -293,7 +364,7 @@ bool OuterLoop::fetch(InFlight& flight, Waiting why) {
   if (!flight.result) return false;
   [[maybe_unused]] const auto chunks = layout_.chunks_of(flight.fragment).size();
   assert(flight.result->chunks.size() == chunks && flight.result->included.size() == chunks);
-  for (std::size_t i = 0; i < flight.own.size(); ++i) {
+  for (std::size_t i = 0; i < flight.own.size() && !eager_; ++i) {
     if (flight.result->included[i]) flight.own[i] = nullptr;
   }
   return true;
@@ -310,15 +381,15 @@ void OuterLoop::record(const InFlight& flight) {
   extend_chain(flight.fragment, flight.result->chunks);
 }
 
-/// The fragment's next round is in: h_r = hash(h_{r-1}, p, r, result bytes in chunk order).
+/// The fragment's next round is in.
 void OuterLoop::extend_chain(FragmentId p, std::span<const protocol::SharedBytes> results) {
   auto& state = fragments_[p];
   const auto round = state.round + 1;
-  Hasher hasher;
-  hasher.update(std::as_bytes(std::span(state.chain.bytes))).update(p).update(round);
-  for (const auto& bytes : results) hasher.update(std::span(*bytes));
-  state = {round, hasher.finish()};
+  const std::vector<std::span<const std::byte>> bytes = spans_of(results);
+  state = {round, log::next_chain(state.chain, p, round, bytes)};
   ++stats_.rounds;
+  if (log_) log_->append(p, state, rule_, results);
+  snapshot_to_log(p);
   exchange_.applied(p, round, state.chain);
 }
 
@@ -349,10 +420,13 @@ struct SavedFlight {
   std::uint64_t sent_step = 0;
   std::string codec;  ///< description_of it
   std::vector<Bytes> results;
-  std::vector<Bytes> own;  ///< in chunk order; empty where they are in the results
+  std::vector<Bytes> own;  ///< in chunk order; empty where they are of no use any more
+  std::vector<std::uint8_t> included;
+  bool ahead = false;
+  std::uint64_t weight = 0;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(fragment, round, sent_step, codec, results, own);
+    ar(fragment, round, sent_step, codec, results, own, included, ahead, weight);
   }
 };
 
@@ -384,10 +458,12 @@ bool are_chunks(const std::vector<Bytes>& chunks, FragmentId p, const FragmentLa
 }
 
 /// Why a saved round cannot be in flight in this run; null when it can.
-const char* problem_of(const SavedFlight& flight, const SavedState& state, const FragmentLayout& layout,
-                       const Schedule& schedule, const protocol::CodecPlan& codecs) {
+/// `earlier` is how many rounds of its fragment are in flight before it.
+const char* problem_of(const SavedFlight& flight, std::uint64_t earlier, const SavedState& state,
+                       const FragmentLayout& layout, const Schedule& schedule,
+                       const protocol::CodecPlan& codecs) {
   if (flight.fragment >= layout.fragment_count()) return "of another layout";
-  if (flight.round != state.fragments[flight.fragment].round + 1)
+  if (flight.round != state.fragments[flight.fragment].round + 1 + earlier)
     return "that does not follow the last one applied";
   const bool ever_applied = flight.sent_step <= state.step &&
                             schedule.sends(flight.fragment, flight.sent_step) &&
@@ -401,9 +477,11 @@ const char* problem_of(const SavedFlight& flight, const SavedState& state, const
     return "of another codec; outer.codec and its settings must be as they were";
   if (!are_chunks(flight.results, flight.fragment, layout, codec, false)) return "cut short";
   if (!are_chunks(flight.own, flight.fragment, layout, codec, true)) return "cut short";
+  if (flight.included.size() != flight.results.size()) return "cut short";
   for (std::size_t i = 0; i < flight.own.size(); ++i) {
     const auto& own = flight.own[i];
     const auto chunk = layout.chunks_of(flight.fragment).first + static_cast<ChunkId>(i);
+    if (own.empty() && flight.included[i] == 0) return "without what was sent in it";
     if (!own.empty() && !quant::valid(codec, own, layout.chunk(chunk).size)) return "that does not decode";
   }
   return nullptr;
@@ -428,9 +506,15 @@ std::optional<Bytes> OuterLoop::save() {
   SavedState state;
   for (auto& flight : in_flight_) {
     if (!fetch(flight, Waiting::save)) return std::nullopt;
-    state.in_flight.push_back({flight.fragment, flight.round, flight.sent_step,
-                               description_of(codecs_.of(flight.round)), copies(flight.result->chunks),
-                               copies(flight.own)});
+    state.in_flight.push_back({flight.fragment,
+                               flight.round,
+                               flight.sent_step,
+                               description_of(codecs_.of(flight.round)),
+                               copies(flight.result->chunks),
+                               copies(flight.own),
+                               {flight.result->included.begin(), flight.result->included.end()},
+                               flight.ahead,
+                               flight.weight});
   }
   state.step = step_;
   state.fragments = fragments_;
@@ -456,24 +540,24 @@ void OuterLoop::restore(std::span<const std::byte> bytes) {
   const auto n = layout_.buffer_size();
   const bool in_warmup = state.step < schedule_.warmup_steps();
   if (state.fragments.size() != fragments_.size() || state.tokens.size() != tokens_.size() ||
-      state.error_feedback != codecs_.error_feedback || !fits(state.vectors, layout_) ||
+      state.error_feedback != codecs_.error_feedback || !fits(state.vectors, layout_, eager_) ||
       state.gradient_residual.size() != (in_warmup ? n : 0)) {
     refuse("is of another layout or other settings");
   }
   std::deque<InFlight> in_flight;
   for (auto& saved : state.in_flight) {
-    if (const auto* problem = problem_of(saved, state, layout_, schedule_, codecs_)) {
+    const auto earlier =
+        static_cast<std::uint64_t>(std::ranges::count(in_flight, saved.fragment, &InFlight::fragment));
+    if (const auto* problem = problem_of(saved, earlier, state, layout_, schedule_, codecs_)) {
       refuse(std::string("has a round in flight ") + problem);
     }
-    if (std::ranges::find(in_flight, saved.fragment, &InFlight::fragment) != in_flight.end()) {
-      refuse("has two rounds of one fragment in flight");
-    }
+    if (earlier == most_in_flight()) refuse("has too many rounds of one fragment in flight");
     RoundResult result{.chunks = shared(std::move(saved.results)), .included = {}};
     auto own = shared(std::move(saved.own));
-    result.included.assign(result.chunks.size(), own.empty());
-    for (std::size_t i = 0; i < own.size(); ++i) result.included[i] = own[i] == nullptr;
+    for (const auto included : saved.included) result.included.push_back(included != 0);
     in_flight.push_back({saved.fragment, saved.round, saved.sent_step, Trace::Clock::now(), std::move(own),
-                         std::move(result)});
+                         std::move(result), saved.ahead});
+    in_flight.back().weight = saved.weight;
   }
   if (state.step > schedule_.warmup_steps() && !rounds_fit(state.fragments, in_flight, state.step)) {
     refuse(
@@ -506,8 +590,9 @@ bool OuterLoop::rounds_fit(const std::vector<protocol::FragmentState>& fragments
 
 /// A result that was due by now is not in.
 bool OuterLoop::is_late() const {
-  return std::ranges::any_of(
-      in_flight_, [&](const InFlight& flight) { return flight.sent_step + schedule_.sync_delay() <= step_; });
+  return std::ranges::any_of(in_flight_, [&](const InFlight& flight) {
+    return flight.round <= schedule_.rounds_due(flight.fragment, step_);
+  });
 }
 
 // ---- members that come and go ----
@@ -523,6 +608,7 @@ FragmentSnapshot OuterLoop::snapshot(FragmentId p) {
 }
 
 void OuterLoop::install(const FragmentSnapshot& snapshot) {
+  log_.reset();  // it begins anew with what comes now
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorKind::network,
                 "the snapshot of fragment " + std::to_string(snapshot.fragment) + " " + what);
@@ -553,8 +639,8 @@ void OuterLoop::follow(FragmentId p, std::span<const protocol::SharedBytes> resu
                                         std::to_string(results.size()) + " chunks is not of this layout");
   }
   const auto round = fragments_[p].round + 1;
-  auto rule = step_rule_;
-  rule.alpha = 1;  // the local parameters stay as they are
+  auto rule = rule_;
+  rule.step.alpha = 1;  // the local parameters stay as they are
   if (const auto bad = state_->apply(p, codecs_.of(round), results, rule)) refuse_result(round, *bad);
   extend_chain(p, results);
 }
@@ -564,8 +650,8 @@ void OuterLoop::begin_at(std::uint64_t step) {
   for (FragmentId p = 0; fits && p < layout_.fragment_count(); ++p) {
     const auto round = fragments_[p].round;
     const auto sent = schedule_.rounds_sent(p, step);
-    // One round may be in flight, and one decided whose results are on their way here.
-    fits = round <= sent + 1 && sent <= round + 2;
+    // Beside those in flight there may be as many decided as others keep the results of; those come here.
+    fits = round <= sent + 1 && sent <= round + protocol::Member::most_kept + most_in_flight();
   }
   if (!fits) {
     std::string rounds;
@@ -581,7 +667,7 @@ void OuterLoop::begin_at(std::uint64_t step) {
   in_flight_.clear();
   // Rounds that are in flight wait for everybody in the view. What is sent to them is nothing yet, so it
   // weighs nothing.
-  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) send_if_due(p);
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) send_what_is_due(p);
   frozen_ = is_late();
   local_steps_ = 0;
   offer_state();

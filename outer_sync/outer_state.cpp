@@ -5,9 +5,11 @@
 
 namespace isthmus::outer_sync {
 
-bool fits(const OuterState::Vectors& vectors, const FragmentLayout& layout) {
+bool fits(const OuterState::Vectors& vectors, const FragmentLayout& layout, bool eager) {
   const auto n = layout.buffer_size();
   if (vectors.global.size() != n || vectors.velocity.size() != n) return false;
+  const auto ahead = eager ? n : 0;
+  if (vectors.ahead.size() != ahead || vectors.ahead_velocity.size() != ahead) return false;
   if (vectors.residuals.size() != layout.chunk_count()) return false;
   for (ChunkId k = 0; k < layout.chunk_count(); ++k) {
     const auto size = vectors.residuals[k].size();
@@ -16,13 +18,15 @@ bool fits(const OuterState::Vectors& vectors, const FragmentLayout& layout) {
   return true;
 }
 
-HostOuterState::HostOuterState(const FragmentLayout& layout, LocalParameters& local, bool error_feedback)
+HostOuterState::HostOuterState(const FragmentLayout& layout, LocalParameters& local, bool error_feedback,
+                               bool eager)
     : layout_(layout),
       local_(local),
       error_feedback_(error_feedback),
       global_(layout.buffer_size()),
       velocity_(layout.buffer_size(), 0.0F),
       residuals_(layout.chunk_count()) {
+  if (eager) ahead_.emplace(layout.buffer_size());
   take_local();
 }
 
@@ -30,6 +34,15 @@ quant::Feedback HostOuterState::feedback(ChunkId chunk, float carried) {
   if (!error_feedback_) return {};
   residuals_[chunk].resize(layout_.chunk(chunk).size, 0.0F);
   return {residuals_[chunk], carried};
+}
+
+/// Where the local parameters began their round.
+std::span<const float> HostOuterState::start(Range range) {
+  if (!ahead_) return global(range);
+  scratch_.resize(range.size);
+  for (std::size_t i = 0; i < range.size; ++i)
+    scratch_[i] = global_[range.begin + i] + ahead_->parameters[range.begin + i];
+  return scratch_;
 }
 
 void HostOuterState::encode(FragmentId p, const OuterEncoding& how, const BufferPool& buffers,
@@ -41,7 +54,7 @@ void HostOuterState::encode(FragmentId p, const OuterEncoding& how, const Buffer
     const auto& chunk = layout_.chunk(k);
     auto bytes = buffers.take(quant::encoded_size(how.codec, chunk.size));
     const auto bad = quant::encode_difference(
-        how.codec, global(chunk), local.subspan(chunk.begin - fragment.begin, chunk.size),
+        how.codec, start(chunk), local.subspan(chunk.begin - fragment.begin, chunk.size),
         feedback(k, how.carried), noise_of(layout_, k, how.noise_seed, how.round), *bytes);
     leave({k, bad, std::move(bytes)});
   }
@@ -49,7 +62,7 @@ void HostOuterState::encode(FragmentId p, const OuterEncoding& how, const Buffer
 
 std::optional<ChunkId> HostOuterState::apply(FragmentId p, const quant::CodecSpec& codec,
                                              std::span<const protocol::SharedBytes> results,
-                                             const quant::OuterStep& rule) {
+                                             const methods::OuterRule& rule) {
   const auto& fragment = layout_.fragment(p);
   const auto chunks = layout_.chunks_of(p);
   assert(results.size() == chunks.size());
@@ -57,12 +70,11 @@ std::optional<ChunkId> HostOuterState::apply(FragmentId p, const quant::CodecSpe
   std::optional<ChunkId> bad;
   for (auto k = chunks.first; k < chunks.last && !bad; ++k) {
     const auto& chunk = layout_.chunk(k);
-    if (!quant::decode_apply(codec, *results[k - chunks.first], rule,
-                             std::span(global_).subspan(chunk.begin, chunk.size),
-                             std::span(velocity_).subspan(chunk.begin, chunk.size),
-                             local.subspan(chunk.begin - fragment.begin, chunk.size))) {
-      bad = k;
-    }
+    const auto& bytes = *results[k - chunks.first];
+    const auto theta = std::span(global_).subspan(chunk.begin, chunk.size);
+    const auto velocity = std::span(velocity_).subspan(chunk.begin, chunk.size);
+    const auto own = local.subspan(chunk.begin - fragment.begin, chunk.size);
+    if (!methods::apply(rule, codec, bytes, theta, velocity, own)) bad = k;
   }
   local_.modified(fragment);
   return bad;
@@ -76,6 +88,28 @@ void HostOuterState::put_back(ChunkId k, const quant::CodecSpec& codec, const By
   local_.modified(chunk);
 }
 
+void HostOuterState::go_ahead(FragmentId p, const quant::CodecSpec& codec,
+                              std::span<const protocol::SharedBytes> fresh,
+                              std::span<const protocol::SharedBytes> stale, float share,
+                              const quant::OuterStep& step) {
+  const auto chunks = layout_.chunks_of(p);
+  for (auto k = chunks.first; k < chunks.last; ++k) {
+    const auto& chunk = layout_.chunk(k);
+    scratch_.assign(chunk.size, 0.0F);
+    const auto add = [&](std::span<const protocol::SharedBytes> own, float weight) {
+      const auto i = k - chunks.first;
+      if (i >= own.size() || !own[i]) return;
+      [[maybe_unused]] const bool decoded = quant::decode_accumulate(codec, *own[i], weight, scratch_);
+      assert(decoded);
+    };
+    add(fresh, share);
+    add(stale, -share);
+    if (ahead_) ahead_->move(chunk, scratch_, step);
+    std::ranges::copy(start(chunk), local_.modify(chunk).begin());
+    local_.modified(chunk);
+  }
+}
+
 void HostOuterState::take_local() {
   std::ranges::copy(local_.read({0, layout_.buffer_size()}), global_.begin());
 }
@@ -85,6 +119,7 @@ void HostOuterState::begin_from_global() {
   std::ranges::copy(global_, local_.modify(all).begin());
   local_.modified(all);
   for (auto& values : residuals_) values = {};
+  if (ahead_) ahead_.emplace(layout_.buffer_size());
 }
 
 std::span<const float> HostOuterState::global(Range range) {
@@ -101,13 +136,21 @@ void HostOuterState::install(FragmentId p, std::span<const float> theta, std::sp
   std::ranges::copy(velocity, velocity_.begin() + at);
 }
 
-OuterState::Vectors HostOuterState::save() { return {global_, velocity_, residuals_}; }
+OuterState::Vectors HostOuterState::save() {
+  Vectors vectors{
+      .global = global_, .velocity = velocity_, .residuals = residuals_, .ahead = {}, .ahead_velocity = {}};
+  if (ahead_) vectors.ahead = ahead_->parameters;
+  if (ahead_) vectors.ahead_velocity = ahead_->velocity;
+  return vectors;
+}
 
 void HostOuterState::restore(Vectors vectors) {
-  assert(fits(vectors, layout_));
+  assert(fits(vectors, layout_, ahead_.has_value()));
   global_ = std::move(vectors.global);
   velocity_ = std::move(vectors.velocity);
   residuals_ = std::move(vectors.residuals);
+  if (ahead_) ahead_->parameters = std::move(vectors.ahead);
+  if (ahead_) ahead_->velocity = std::move(vectors.ahead_velocity);
 }
 
 }  // namespace isthmus::outer_sync

@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
-# scripts/mutate_protocol.sh [SEEDS]: takes each safety rule of the sync protocol out in turn and asks the simulator
-# whether it notices. One that it does not notice is a rule that nothing tests, and fails this script.
+# scripts/mutate_protocol.sh [WORLDS [NAME]]: takes each rule of the sync protocol out in turn and asks the simulator
+# whether it notices. A rule that it does not notice is one that nothing tests, and fails this script. With NAME: only
+# the rules whose name has that in it.
+# shellcheck disable=SC2016 # what Perl expands, the shell must not
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-seeds=${1:-4000}
+worlds=${1:-4000} only=${2:-}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-library=build/release/outer_sync/libisthmus_outer_sync.a
-[ -f "$library" ] || { echo "build the release preset first: scripts/setup.sh --tests release" >&2 && exit 2; }
+libraries=(build/release/quant/libisthmus_quant.a build/release/base/libisthmus_base.a)
+[ -f "${libraries[0]}" ] || { echo "build the release preset first: scripts/setup.sh --tests release" >&2 && exit 2; }
+compiler=(g++)
+! command -v ccache >/dev/null || compiler=(ccache g++)
 
-sources=(outer_sync/protocol/{member,coordinator,view_change,messages}.cpp tests/simulation/{world,simulate}.cpp)
-libraries=("$library" build/release/quant/libisthmus_quant.a build/release/base/libisthmus_base.a)
-includes=(-I"$work" -Iouter_sync/include -Ibase/include -Iquant/include -Itests/simulation)
+sources=(outer_sync/protocol/{member,coordinator,view_change,messages}.cpp outer_sync/layout.cpp
+  tests/simulation/{world,simulate}.cpp)
 
 # build NAME: compiles what has been changed in $work/NAME, and takes the rest from what was compiled before.
 build() {
@@ -19,16 +22,19 @@ build() {
   for file in "${sources[@]}"; do
     local object=$work/plain/${file//\//_}.o source=$file
     if [ -f "$work/$name/$file" ]; then object=$work/$name/${file//\//_}.o source=$work/$name/$file; fi
-    [ -f "$object" ] || g++ -std=c++20 -O1 "${includes[@]}" -c "$source" -o "$object"
+    [ -f "$object" ] || "${compiler[@]}" -std=c++20 -O1 -Iouter_sync/include -Ibase/include -Iquant/include \
+      -Itests/simulation -c "$source" -o "$object"
     objects+=("$object")
   done
   g++ "${objects[@]}" "${libraries[@]}" -lhwy -lzstd -lyaml-cpp -lfmt -lcrypto -o "$work/$name/simulate"
 }
 
-missed=0
+missed=0 rules=0
 # mutate NAME FILE PERL: the rule's name, where it is kept, and what takes it out.
 mutate() {
   local name=$1 file=$2 change=$3
+  [[ $name == *"$only"* ]] || return 0
+  rules=$((rules + 1))
   mkdir -p "$work/$name/$(dirname "$file")"
   perl -0pe "$change" "$file" >"$work/$name/$file"
   if cmp -s "$file" "$work/$name/$file"; then
@@ -36,32 +42,62 @@ mutate() {
     return
   fi
   build "$name"
-  if "$work/$name/simulate" --seeds "$seeds" >"$work/$name/out" 2>&1; then
-    echo "$name: NOT noticed in $seeds worlds" && missed=$((missed + 1))
+  if timeout 600 "$work/$name/simulate" --seeds "$worlds" --failures 1 >"$work/$name/out" 2>&1; then
+    echo "$name: NOT noticed in $worlds worlds" && missed=$((missed + 1))
   else
-    echo "$name: noticed: $(grep -m1 -E '^  at ' "$work/$name/out" | cut -c3- || tail -1 "$work/$name/out")"
+    echo "$name: noticed: $(sed -nE 's/^ +(at .*|never .*)$/\1/p' "$work/$name/out" | head -1)"
   fi
+  rm -rf "${work:?}/$name"
 }
 
 mkdir -p "$work/plain"
 build plain
-"$work/plain/simulate" --seeds "$seeds" >/dev/null || { echo "the rules as they are do not hold" && exit 1; }
+"$work/plain/simulate" --seeds "$worlds" >"$work/out" || { cat "$work/out" && echo "the rules as they are do not hold" && exit 1; }
 
 member=outer_sync/protocol/member.cpp coordinator=outer_sync/protocol/coordinator.cpp
-change=outer_sync/protocol/view_change.cpp
-mutate "seal" $member 's/if \(!in_view\(\) \|\| message\.view != view_\.number\) return std::nullopt;/if (message.view != view_.number) return std::nullopt;/; s/if \(!in_view\(\) \|\| view != view_\.number\) return;/if (view != view_.number) return;/'
-mutate "chain check at the member" $member 's/if \(!is_of_the_run\(message\)\) return Entry::displaced;//'
-mutate "chain check at the coordinator" $change 's/if \(!contains\(member\) && std::ranges::find\(chains_\[p\], own\) == chains_\[p\]\.end\(\)\)/if (false)/'
-mutate "held results are thrown away" $member 's/if \(view_\.number != message\.reference\) discard_unapplied\(\);//'
-mutate "decided results are pushed" $member 's/push_fixed\(message\);\n  contribute_again/contribute_again/'
-mutate "retained contributions" $member 's/push_fixed\(message\);\n  contribute_again\(\);/push_fixed(message);/'
-mutate "what was left out comes back" $member 's/out\.included\.push_back\(.*?\);/out.included.push_back(true);/s'
-mutate "least contributions" $member 's/if \(gathering\.closed \|\| gathering\.present < closing_\.least\) return;/if (gathering.closed) return;/'
-mutate "quorum" $member 's/gathering\.present < closing_\.quorum\) return;/gathering.present + 1 < closing_.quorum) return;/'
-mutate "lease" $member 's/const bool leased = .*?;/const bool leased = true;/s; s/gathering\.present < closing_\.least\) return;/false) return;/ if 0'
-mutate "leases of those left out" $coordinator 's/(bool Coordinator::leases_are_out\(\) const \{)/$1 return true;/'
-mutate "freshness" $coordinator 's/(bool Coordinator::has_heir\(\) const \{)/$1 return true;/'
-mutate "numbers are not given twice" $coordinator 's/number_ = options_\.last->number;/number_ = 0;/'
-mutate "view of reference" $change 's/highest = std::max\(highest, member\.sealed\.activated\);/highest = std::max(highest, std::min<ViewNumber>(member.sealed.activated, 1));/'
+change=outer_sync/protocol/view_change.cpp messages=outer_sync/protocol/messages.cpp
 
-[ $missed -eq 0 ] && echo "every rule is tested"
+# Views.
+mutate "who has sealed accepts nothing" $member 's/if \(!in_view\(\) \|\| (message\.view != view_\.number\) return std::nullopt;)/if ($1/; s/if \(!in_view\(\) \|\| (view != view_\.number\) return;  \/\/ sealed)/if ($1/'
+mutate "only the highest sealed view begins" $member 's/message\.view\.number != sealed_ \|\| //'
+mutate "another history is seen by the member" $member 's/if \(!is_of_the_run\(message\)\) return Entry::displaced;//'
+mutate "another history is seen by the coordinator" $change 's/if \(!contains\(member\) &&\s+std::ranges::find\(chains_\[p\], own\) == chains_\[p\]\.end\(\)\)/if (false)/'
+mutate "the view of reference is the highest that began" $change 's/highest = std::max\(highest, member\.sealed\.activated\);/highest = std::max(highest, std::min<ViewNumber>(member.sealed.activated, 1));/'
+mutate "who is displaced brings no results" $change 's/if \(!settled\) continue;//'
+mutate "all of the view have sealed it" $coordinator 's/if \(unanswered\(\) == 0 && leases_are_out\(\)\)/if (leases_are_out())/'
+mutate "a view begins that all have reached" $member 's/if \(peer != self_\) actions_\.push_back\(SendBegun\{peer, view_\.number\}\);//'
+mutate "a replica that comes back is another one" $messages 's/\.update\(member\.incarnation\)//'
+
+# What is decided, and what is not.
+mutate "results of a view left behind are dropped" $member 's/if \(view_\.number != message\.reference\) discard_unapplied\(\);//'
+mutate "dropped rounds are withdrawn" $member 's/if \(at->second\.missing == 0\) actions_\.push_back\(Retract\{fragment, round\}\);//'
+mutate "decided results are handed on" $member 's/push_fixed\(message\);\n  contribute_again/contribute_again/'
+mutate "contributions are sent again" $member 's/push_fixed\(message\);\n  contribute_again\(\);/push_fixed(message);/'
+mutate "what is decided is not made again" $member 's/if \(is_decided\(chunk, round\)\) return;//; s/if \(is_decided\(chunk, round\)\) return std::nullopt;//'
+mutate "nothing is forgotten between seal and view" $member 's/if \(!in_view\(\)\) return;\n  const auto last/const auto last/'
+mutate "results are kept for those who come back" $member 's/round \+ always_kept <= last/round <= last/'
+mutate "what was too early is asked for again" $member 's/dropped_early_\.at\(from\) = true;//'
+mutate "what was left out comes back" $member 's/out\.included\.push_back\(.*?\);/out.included.push_back(true);/s'
+
+# Closing without all.
+mutate "least contributions" $member 's/gathering\.present < std::max\(closing_\.quorum, closing_\.least\)/gathering.present < closing_.quorum/; s/const auto needed = .*?;/const std::size_t needed = 0;/s'
+mutate "quorum" $member 's/gathering\.present < std::max\(closing_\.quorum, closing_\.least\)/gathering.present + 1 < std::max(closing_.quorum, closing_.least)/; s/const auto needed = .*?;/const std::size_t needed = 0;/s'
+mutate "a result without a quorum is refused" $member 's/gathering\.present < std::max\(closing_\.quorum, closing_\.least\)/gathering.present + 1 < std::max(closing_.quorum, closing_.least)/'
+mutate "what closes stays closed" $member 's/if \(gathering\.closed \|\| place\.bytes\) return;/if (place.bytes) return;/'
+mutate "lease" $member 's/const bool leased = .*?;/const bool leased = true;/s'
+mutate "leases of those left out" $coordinator 's/(bool Coordinator::leases_are_out\(\) const \{)/$1 return true;/'
+mutate "leases of a coordinator before" $coordinator 's/foreign_leases_end_ = started \+ options_\.detect_timeout;//'
+
+# The coordinator.
+mutate "an heir is waited for" $coordinator 's/(bool Coordinator::has_heir\(\) const \{)/$1 return true;/'
+mutate "numbers are not given twice" $coordinator 's/number_ = options_\.last->number;/number_ = 0;/; s/number_ = std::max\(\{number_, hello\.sealed, hello\.activated\}\);//'
+mutate "a number is stored before it is given" $coordinator 's/actions_\.push_back\(Store\{options_\.last &&.*?\}\s*:\s*last\}\);//s'
+mutate "a view is stored before it is announced" $coordinator 's/actions_\.push_back\(Store\{\*options_\.last\}\);//'
+mutate "a lost disk is followed by higher numbers" $coordinator 's/if \(options_\.recover\) number_ = .*?;//s; s/number_ = std::max\(\{number_, hello\.sealed, hello\.activated\}\);//'
+mutate "the first view may have begun unheard of" $coordinator 's/if \(std::ranges::any_of\(members_, \[\]\(const auto& entry\) \{ return begun\(entry\.second\) > 0; \}\)\)\s*return go_on_after_first_view\(\);//s'
+mutate "the first view has all or none" $coordinator 's/return m\.answered; \}\) == options_\.replicas/return m.answered; }) == members_.size()/'
+mutate "who lags is taken out" $coordinator 's/if \(phase_ == Phase::running\) check_lag\(name, newest\);//'
+mutate "who lacks peers is left out" $coordinator 's/\n  check_links\(\);//'
+mutate "newcomers are told of donors later" $coordinator 's/(void Coordinator::admit_waiting\(\) \{)/$1 return;/'
+
+[ $missed -eq 0 ] && echo "all $rules rules are tested"

@@ -1,17 +1,24 @@
 #include "isthmus/trainer/outer_state.h"
 
 #include "cuda/device_passes.h"
+#include "isthmus/base/error.h"
 #include "isthmus/outer_sync/device_outer_state.h"
+#include "isthmus/outer_sync/outer_loop.h"
 
 namespace isthmus::trainer {
 
 std::unique_ptr<outer_sync::OuterState> make_outer_state(Replica& replica,
-                                                         const outer_sync::protocol::CodecPlan& codecs) {
+                                                         const outer_sync::OuterConfig& config) {
   const auto& layout = replica.table().layout();
   if (replica.device() == Device::cpu)
-    return std::make_unique<outer_sync::HostOuterState>(layout, replica, codecs.error_feedback);
+    return std::make_unique<outer_sync::HostOuterState>(layout, replica, config.error_feedback,
+                                                        config.eager());
+  if (config.eager() || config.co2()) {
+    throw Error(ErrorKind::config, "outer.method is " + config.method +
+                                       ", which works on a CPU only; expected another one, or device: cpu");
+  }
   // The first GPU, and its default stream: where libtorch computes if nobody tells it otherwise.
-  return std::make_unique<outer_sync::DeviceOuterState>(layout, codecs, replica,
+  return std::make_unique<outer_sync::DeviceOuterState>(layout, outer_sync::codec_plan(config), replica,
                                                         cuda::make_device_passes(0, nullptr));
 }
 

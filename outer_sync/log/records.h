@@ -5,8 +5,8 @@
 // bytes chain hash after the round; the body; 32 bytes SHA-256 of the header file's checksum and of all of
 // the above, so that a record of another log is not taken for one of this. Body of a snapshot: the fragment's
 // parameters, then its momentum, fp32. Body of a round: f32 outer learning rate, f32 momentum, u32 1 for
-// Nesterov's form, then the result bytes of all chunks in order. How long a body is follows from the header,
-// so a length only says the same once more.
+// Nesterov's form, f32 staleness penalty (0: not CO2's step), f32 momentum clip, then the result bytes of all
+// chunks in order. How long a body is follows from the header, so a length only says the same once more.
 
 #include <array>
 #include <bit>
@@ -21,7 +21,7 @@
 #include "isthmus/base/archive.h"
 #include "isthmus/base/file.h"
 #include "isthmus/outer_sync/log/log_header.h"
-#include "isthmus/quant/passes.h"
+#include "isthmus/outer_sync/methods/outer_rule.h"
 
 namespace isthmus::outer_sync::log {
 
@@ -43,8 +43,12 @@ struct RecordHead {
 struct RecordRule {
   float lr = 0, momentum = 0;
   std::uint32_t nesterov = 0;
+  float penalty = 0, clip = 0;
 };
-static_assert(sizeof(RecordRule) == 12);
+static_assert(sizeof(RecordRule) == 20);
+[[nodiscard]] RecordRule record_of(const methods::OuterRule& rule);
+/// Without a merge: a log has no local parameters.
+[[nodiscard]] methods::OuterRule rule_of(const RecordRule& record);
 
 inline constexpr std::size_t record_head_size = 56;
 inline constexpr std::size_t record_checksum_size = 32;

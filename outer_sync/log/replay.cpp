@@ -8,7 +8,6 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/log/chain.h"
-#include "isthmus/quant/passes.h"
 #include "records.h"
 
 namespace isthmus::outer_sync::log {
@@ -46,19 +45,19 @@ class FragmentReplay {
   }
 
   void apply(const RecordHead& head, std::span<const std::byte> body) {
-    RecordRule rule;
-    std::memcpy(&rule, body.data(), sizeof rule);
-    auto results = body.subspan(sizeof rule);
+    RecordRule record;
+    std::memcpy(&record, body.data(), sizeof record);
+    const auto rule = rule_of(record);
+    auto results = body.subspan(sizeof record);
     if (next_chain(result_.state.chain, fragment_, head.round, {&results, 1}) != head.chain)
       refuse(head.round, "its results do not give the chain hash that stands with them");
-    const quant::OuterStep step{rule.lr, rule.momentum, rule.nesterov != 0, 0};
     const auto chunks = layout_.chunks_of(fragment_);
     for (auto k = chunks.first; k < chunks.last; ++k) {
       const auto n = layout_.chunk(k).size;
       const auto at = layout_.place_in_fragment(k);
       const auto size = quant::encoded_size(header_.codec, n);
-      if (!quant::decode_apply(header_.codec, results.first(size), step, theta_.subspan(at, n),
-                               std::span(velocity_).subspan(at, n), std::span(local_).first(n)))
+      if (!methods::apply(rule, header_.codec, results.first(size), theta_.subspan(at, n),
+                          std::span(velocity_).subspan(at, n), std::span(local_).first(n)))
         refuse(head.round, "the result of its chunk " + std::to_string(k) + " does not decode");
       results = results.subspan(size);
     }

@@ -149,14 +149,13 @@ void RoundLog::snapshot(FragmentId p, const protocol::FragmentState& state, cons
   fragment.round = state.round;
 }
 
-void RoundLog::append(FragmentId p, const protocol::FragmentState& state, const quant::OuterStep& rule,
+void RoundLog::append(FragmentId p, const protocol::FragmentState& state, const methods::OuterRule& rule,
                       std::span<const protocol::SharedBytes> results) {
   auto& fragment = fragments_.at(p);
   assert(!wants_snapshot(p) && state.round == fragment.round + 1);
   const RecordHead head{RecordKind::round, p, state.round, body_size(header_, p, RecordKind::round),
                         state.chain};
-  const auto saved =
-      std::make_shared<const RecordRule>(RecordRule{rule.lr, rule.momentum, rule.nesterov ? 1U : 0U});
+  const auto saved = std::make_shared<const RecordRule>(record_of(rule));
   std::vector<SharedPart> body = {{std::as_bytes(std::span(saved.get(), 1)), saved}};
   std::uint64_t length = sizeof(RecordRule);
   for (const auto& bytes : results) {

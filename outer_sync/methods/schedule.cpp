@@ -6,11 +6,12 @@
 namespace isthmus::outer_sync {
 
 Schedule::Schedule(FragmentId num_fragments, std::vector<SyncPhase> phases, std::uint64_t sync_delay,
-                   std::uint64_t warmup_steps)
+                   std::uint64_t warmup_steps, Overlap overlap)
     : num_fragments_(num_fragments),
       phases_(std::move(phases)),
       sync_delay_(sync_delay),
-      warmup_steps_(warmup_steps) {
+      warmup_steps_(warmup_steps),
+      overlap_(overlap) {
   assert(!phases_.empty() && phases_.front().begin == 0);
   // Of the phases that begin in the warm-up the last one holds when it ends.
   while (phases_.size() > 1 && phases_[1].begin <= warmup_steps_) phases_.erase(phases_.begin());
@@ -46,6 +47,15 @@ std::uint64_t Schedule::rounds_sent(FragmentId p, std::uint64_t step) const {
   return rounds;
 }
 
+std::uint64_t Schedule::rounds_due(FragmentId p, std::uint64_t step) const {
+  const auto warm = std::min(step, warmup_steps_);
+  if (overlap_ == Overlap::whole_round) {
+    const auto sent = rounds_sent(p, step);
+    return sent > warm ? sent - 1 : warm;
+  }
+  return step > sync_delay_ ? std::max(warm, rounds_sent(p, step - sync_delay_)) : warm;
+}
+
 std::uint64_t Schedule::send_step(FragmentId p, std::uint64_t round) const {
   if (round <= warmup_steps_) return round;
   auto left = round - warmup_steps_;
@@ -66,7 +76,11 @@ std::vector<FragmentId> Schedule::sends_at(std::uint64_t step) const {
 }
 
 std::vector<FragmentId> Schedule::applies_at(std::uint64_t step) const {
-  return step > sync_delay_ ? sends_at(step - sync_delay_) : std::vector<FragmentId>{};
+  std::vector<FragmentId> due;
+  for (FragmentId p = 0; p < num_fragments_; ++p) {
+    if (applies(p, step)) due.push_back(p);
+  }
+  return due;
 }
 
 }  // namespace isthmus::outer_sync

@@ -220,8 +220,9 @@ std::vector<MemberInfo> Coordinator::donors() const {
   std::vector<MemberInfo> out;
   if (!has_heir()) return out;
   for (const auto& [name, member] : members_) {
-    const bool current = member.role == Role::member || (able(member) && begun(member) == highest);
-    if (current && highest > 0 && is_past_warmup(member)) out.push_back(member.hello.member);
+    const bool current =
+        member.role == Role::member || (highest > 0 && able(member) && begun(member) == highest);
+    if (current && is_past_warmup(member)) out.push_back(member.hello.member);
   }
   return out;
 }
@@ -308,6 +309,7 @@ void Coordinator::go_on_after_first_view() {
     member.answered = false;
     if (begun(member) > 0) member.role = Role::ready;
   }
+  gathering_until_.reset();  // all are here
   change_view("the first view had begun");
   admit_waiting();
 }
@@ -372,7 +374,8 @@ bool Coordinator::has_heir() const {
 }
 
 void Coordinator::suspend(const std::string& why) {
-  if (phase_ != Phase::suspended) say("rounds do not commit: " + why);
+  if (phase_ != Phase::suspended || why != suspended_because_) say("rounds do not commit: " + why);
+  suspended_because_ = why;
   phase_ = Phase::suspended;
   for (auto& [name, member] : members_) {
     if (member.role == Role::member) member.role = Role::ready;
@@ -471,12 +474,13 @@ void Coordinator::announce(NewView message) {
   actions_.push_back(MembersChanged{});
   if (stopping_) broadcast(Hold{});
   if (stop_step_) broadcast(StopAt{*stop_step_});  // whoever has come back has not heard it
+  links_lost_since_.reset();
   settle_evaluations();
 }
 
 /// It comes again as a newcomer, under another incarnation: what it has contributed so far is of a replica
 /// that is gone.
-void Coordinator::displace(const std::string& name, const std::string& reason) {
+void Coordinator::displace(std::string name, const std::string& reason) {
   const auto place = members_.find(name);
   say(name + " must take the state from others: " + reason);
   foreign_leases_end_ = std::max(foreign_leases_end_, place->second.lease_end);
@@ -521,13 +525,13 @@ void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat)
   }
   const auto newest = reply.newest;
   send(member, std::move(reply));
-  if (options_.warmup_rounds > 0) admit_waiting();
+  admit_waiting();  // it may be the first that has what they need, or past the warm-up now
   if (phase_ != Phase::running || member.role != Role::member) return;
   check_chains(member);
   if (phase_ != Phase::running) return;
   actions_.push_back(MembersChanged{});
   const auto name = member.hello.member.name;
-  check_links(member);
+  check_links();
   if (phase_ == Phase::running) check_lag(name, newest);
 }
 
@@ -549,22 +553,47 @@ void Coordinator::check_chains(const MemberStatus& member) {
   }
 }
 
-/// Two members that reach the coordinator and not each other cannot be in one view. Who of them lacks more
-/// peers is left out, else who comes later by name; it may come back.
-void Coordinator::check_links(const MemberStatus& member) {
-  const auto& lost = member.heartbeat.lost;
-  if (lost.empty() || member.heartbeat.view != number_ || lost.size() >= members_.size()) return;
-  for (const auto& [name, other] : members_) {
-    if (other.role != Role::member || std::ranges::find(lost, id_of(other.hello.member)) == lost.end())
-      continue;
-    const auto own_name = member.hello.member.name;
-    const auto loses_more =
-        std::pair(member.heartbeat.lost.size(), own_name) > std::pair(other.heartbeat.lost.size(), name);
-    const auto out = loses_more ? own_name : name;
-    bar(out);
-    return lose(out, "is left out: " + own_name + " has no connection to " + name + " at " +
-                         other.hello.member.address + "; is the address reachable from there?");
+/// Pairs of members of the view of whom one has no connection to the other, by their names.
+std::vector<std::pair<std::string, std::string>> Coordinator::missing_links() const {
+  std::vector<std::pair<std::string, std::string>> out;
+  if (count([](const MemberStatus& member) { return !member.heartbeat.lost.empty(); }) == 0) return out;
+  std::map<ReplicaId, std::string> ids;
+  for (const auto& [name, member] : members_) {
+    if (member.role == Role::member) ids[id_of(member.hello.member)] = name;
   }
+  for (const auto& [name, member] : members_) {
+    const auto& lost = member.heartbeat.lost;
+    if (member.role != Role::member || member.heartbeat.view != number_) continue;
+    if (lost.size() >= members_.size()) continue;  // not of this view
+    for (const auto id : lost) {
+      if (const auto other = ids.find(id); other != ids.end() && other->second != name)
+        out.emplace_back(name, other->second);
+    }
+  }
+  return out;
+}
+
+/// Two members that reach the coordinator and not each other cannot be in one view. Whoever lacks most peers
+/// is left out, else who comes later by name; it may come back. That is seen when all have had time to
+/// report.
+void Coordinator::check_links() {
+  const auto pairs = missing_links();
+  if (pairs.empty()) return links_lost_since_.reset();
+  if (!links_lost_since_) links_lost_since_ = now_;
+  if (now_ - *links_lost_since_ < options_.detect_timeout / 2) return;
+  std::map<std::string, std::set<std::string>> lacks;
+  for (const auto& [name, other] : pairs) {
+    lacks[name].insert(other);
+    lacks[other].insert(name);
+  }
+  const auto worst = std::ranges::max_element(
+      lacks, {}, [](const auto& entry) { return std::pair(entry.second.size(), entry.first); });
+  const auto& [name, others] = *worst;
+  const auto& other = members_.at(*others.begin()).hello.member;
+  bar(name);
+  lose(name, "is left out: there is no connection between " + members_.at(name).hello.member.address +
+                 " and " + other.name + " at " + other.address +
+                 "; are both addresses reachable from the other side?");
 }
 
 void Coordinator::bar(const std::string& name) {
@@ -759,7 +788,7 @@ void Coordinator::closed(ConnectionId connection) {
   lose(name, "is lost: its connection closed");
 }
 
-void Coordinator::lose(const std::string& name, const std::string& how) {
+void Coordinator::lose(std::string name, const std::string& how) {
   const auto member = members_.at(name);
   close(member.connection);
   const bool mattered = member.role == Role::member || member.role == Role::ready;

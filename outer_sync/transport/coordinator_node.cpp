@@ -6,6 +6,7 @@
 #include <asio/post.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
+#include <exception>
 #include <map>
 #include <optional>
 #include <random>
@@ -61,6 +62,7 @@ class CoordinatorNode::Impl {
     asio::co_spawn(io_, accept_loop(), asio::detached);
     asio::co_spawn(io_, tick_loop(), asio::detached);
     io_.run();
+    if (failure_) std::rethrow_exception(failure_);
     return *ended_;
   }
 
@@ -140,7 +142,17 @@ class CoordinatorNode::Impl {
     io_.stop();
   }
 
+  /// A coordinator that could not store what it is about to announce must not go on.
   void act() {
+    try {
+      carry_out_actions();
+    } catch (...) {
+      failure_ = std::current_exception();
+      io_.stop();
+    }
+  }
+
+  void carry_out_actions() {
     for (auto& action : machine_.take_actions()) {
       if (auto* send = std::get_if<SendControl>(&action)) {
         if (const auto at = connections_.find(send->to); at != connections_.end())
@@ -149,8 +161,8 @@ class CoordinatorNode::Impl {
         if (const auto at = connections_.find(close->connection); at != connections_.end())
           at->second->close_when_sent();
       } else if (auto* store = std::get_if<Store>(&action)) {
-      observer_.store(store->view);
-    } else if (auto* say = std::get_if<Say>(&action)) {
+        observer_.store(store->view);
+      } else if (auto* say = std::get_if<Say>(&action)) {
         observer_.message(say->text);
       } else if (auto* evaluated = std::get_if<Evaluated>(&action)) {
         observer_.evaluated(evaluated->step, evaluated->loss);
@@ -175,6 +187,7 @@ class CoordinatorNode::Impl {
   ConnectionId next_id_ = 1;
   std::map<ConnectionId, ConnectionPtr> connections_;
   std::optional<Ended> ended_;
+  std::exception_ptr failure_;  ///< of the observer
 };
 
 CoordinatorNode::CoordinatorNode(const NetworkConfig& network, CoordinatorOptions options,

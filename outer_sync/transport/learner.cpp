@@ -18,9 +18,8 @@ using protocol::Round;
 namespace {
 constexpr std::size_t most_failures = 3;
 /// A member may have applied a round before its results have reached the donor, so a round counts as gone
-/// only when every donor has said so that often; pauses in between make that about a second. The newest one
-/// never does.
-constexpr std::size_t most_refusals = 5;
+/// only when every donor has said so that often, with pauses in between. The newest one never does.
+constexpr std::size_t most_refusals = 3;
 }  // namespace
 
 Learner::Learner(asio::io_context& io, const FragmentLayout& layout, protocol::CodecPlan codecs,

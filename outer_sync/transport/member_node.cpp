@@ -11,6 +11,7 @@
 #include <asio/use_awaitable.hpp>
 #include <condition_variable>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -40,6 +41,7 @@ constexpr auto tick_every = 50ms;
 /// Who asks for results that do not come, and has no step to make meanwhile, asks again that often.
 constexpr auto ask_again_after = 20ms;
 constexpr std::size_t most_beats_unanswered = 64;
+constexpr std::size_t most_reports_kept = 4;
 
 Clock::duration to_duration(const config::Duration& duration) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(duration.seconds));
@@ -103,6 +105,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     io_thread_.join();
     codec_pool_.stop();
     codec_pool_.join();
+    meet_.state_requests.clear();  // their timers are the io context's
   }
 
   // ---- called by the trainer's thread ----
@@ -111,8 +114,10 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 
   Admission join(Hello hello) {
     hello.member.address = advertised();
+    name_ = hello.member.name;
     asio::post(io_, [this, hello] {
       hello_ = hello;
+      down_since_ = clock_.now();
       control_.start();
       asio::co_spawn(io_, heartbeat_loop(), asio::detached);
       asio::co_spawn(io_, tick_loop(), asio::detached);
@@ -134,7 +139,8 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       answer_seal(view);
     });
     std::unique_lock lock(meet_.mutex);
-    meet_.wait_for(lock, [&] { return meet_.view.has_value(); });
+    meet_.wait_for(lock, [&] { return meet_.view || meet_.displaced; });
+    throw_if_ended();
   }
 
   void catch_up(OuterLoop& loop) {
@@ -142,28 +148,37 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       std::unique_lock lock(meet_.mutex);
       meet_.wait_for(lock, [&] { return !meet_.lessons.empty() || meet_.view.has_value(); });
       if (meet_.view) {
+        meet_.displaced.reset();
         const auto step = meet_.agreed_step;
         lock.unlock();
         return loop.begin_at(step);
       }
       const auto lesson = std::move(meet_.lessons.front());
       meet_.lessons.pop_front();
+      if (const auto* round = std::get_if<FollowedRound>(&lesson))
+        meet_.taken.insert({round->fragment, round->round});
       lock.unlock();
-      if (const auto* snapshot = std::get_if<outer_sync::FragmentSnapshot>(&lesson)) {
-        loop.install(*snapshot);
-        asio::post(io_, [this, p = snapshot->fragment, state = snapshot->state] { learned(p, state); });
-      } else {
-        const auto& round = std::get<FollowedRound>(lesson);
-        loop.follow(round.fragment, round.results);  // which says `applied`
-      }
+      learn_from(loop, lesson);
+    }
+  }
+
+  void learn_from(OuterLoop& loop, const Lesson& lesson) {
+    if (const auto* anew = std::get_if<BeginAnew>(&lesson)) {
+      meet_.update([&] { meet_.taken.clear(); });  // what was taken of old is not applied any more
+      asio::post(io_, [this, attempt = anew->attempt] { learning_ = attempt == attempt_; });
+    } else if (const auto* snapshot = std::get_if<outer_sync::FragmentSnapshot>(&lesson)) {
+      loop.install(*snapshot);
+      asio::post(io_, [this, p = snapshot->fragment, state = snapshot->state] { learned(p, state); });
+    } else {
+      const auto& round = std::get<FollowedRound>(lesson);
+      loop.follow(round.fragment, round.results);  // which says `applied`
     }
   }
 
   bool may_begin(std::uint64_t step) {
     std::unique_lock lock(meet_.mutex);
     throw_if_ended();
-    if (meet_.hold)
-      meet_.wait_for(lock, [&] { return meet_.stop_at || !meet_.commits || meet_.displaced; });
+    if (meet_.hold) meet_.wait_for(lock, [&] { return meet_.stop_at || !meet_.commits || meet_.displaced; });
     // Where rounds do not commit, the step that all share cannot be reached either.
     if (meet_.hold && (!meet_.commits || (meet_.stop_at && step > *meet_.stop_at))) {
       meet_.stopped = true;
@@ -181,8 +196,8 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     std::unique_lock lock(meet_.mutex);
     while (!meet_.finished) {
       serve_requests(lock);
-      meet_.changed.wait(
-          lock, [&] { return meet_.failure || meet_.finished || !meet_.state_requests.empty(); });
+      meet_.changed.wait(lock,
+                         [&] { return meet_.failure || meet_.finished || !meet_.state_requests.empty(); });
       if (meet_.failure && !meet_.finished) throw *meet_.failure;
     }
     return meet_.finished->problem;
@@ -190,9 +205,10 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 
   void leave(const std::string& reason) {
     asio::post(io_, [this, reason] {
+      leaving_ = true;
       control_.send(Leave{reason});
       control_.finish();
-      meet_.update([&] { meet_.gone = true; });
+      if (!control_.up()) meet_.update([&] { meet_.gone = true; });
     });
     std::unique_lock lock(meet_.mutex);
     meet_.changed.wait_for(lock, farewell_limit, [&] { return meet_.gone; });
@@ -253,6 +269,14 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 
   void post_control(ControlMessage message) {
     asio::post(io_, [this, message = std::move(message)] { control_.send(message); });
+  }
+
+  void report_evaluation(const EvalReport& report) {
+    asio::post(io_, [this, report] {
+      control_.send(report);
+      reports_.push_back(report);
+      if (reports_.size() > most_reports_kept) reports_.pop_front();
+    });
   }
 
   void request_stop(const std::string& reason) {
@@ -432,22 +456,39 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       say("the coordinator is there again");
     }
     beats_.clear();
+    hello_.done = done_.has_value();
     control_.send(hello_);
+    // A coordinator that has come back has not heard these.
+    for (const auto& report : reports_) control_.send(report);
     if (done_) control_.send(*done_);
+    // A coordinator that came after the one that was asked does not know of it.
+    const bool stops = [&] {
+      const std::lock_guard lock(meet_.mutex);
+      return meet_.hold && !meet_.stop_at;
+    }();
+    if (stops) control_.send(StopRequest{"as was asked before"});
   }
 
   void on_down(const std::string& why) override {
-    if (learner_) forget_what_was_learned();
-    down_since_ = clock_.now();
+    if (learner_) {  // whom to learn from may have changed by then
+      stop_learning();
+      member_.reset();
+      waiting_view_.reset();
+    }
+    if (!down_since_) down_since_ = clock_.now();
+    if (leaving_) meet_.update([&] { meet_.gone = true; });
     const bool over = [&] {
       const std::lock_guard lock(meet_.mutex);
       return meet_.finished || meet_.failure;
     }();
     if (over) return control_.stop();
+    if (leaving_) return;
     say(why + "; " + (ids_.empty() ? "dialling again" : "training goes on while rounds commit"));
   }
 
   void on_control(ControlMessage message) override {
+    if (down_since_) vouched_ = clock_.now();
+    down_since_.reset();
     if (auto* seal = std::get_if<Seal>(&message)) {
       on_seal(*seal);
     } else if (auto* view = std::get_if<NewView>(&message)) {
@@ -502,7 +543,6 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   void answer_seal(ViewNumber view) {
     auto sealed = member_->seal(view);
     if (!sealed) return;
-    sealed_at_ = clock_.now();
     {
       const std::lock_guard lock(meet_.mutex);
       sealed->step = meet_.report.step;
@@ -531,10 +571,14 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     const auto me = std::ranges::find(message.view.members, own_id(), id_of);
     const auto self = static_cast<MemberIndex>(me - message.view.members.begin());
     const auto entry = member_->activate(message, self);
-    if (entry == Member::Entry::begun && !of_reference) meet_.results.clear();
+    if (entry == Member::Entry::begun && !of_reference) {
+      meet_.results.clear();
+      meet_.lessons.clear();  // they come once more, as results that are decided
+    }
     lock.unlock();
     if (entry == Member::Entry::displaced) {
-      control_.send(protocol::Displaced{"its rounds are not those of view " + std::to_string(message.view.number)});
+      control_.send(
+          protocol::Displaced{"its rounds are not those of view " + std::to_string(message.view.number)});
       return on_displaced("this replica's rounds are not those of the run");
     }
     if (entry == Member::Entry::begun) on_view_begun(message, of_reference);
@@ -542,9 +586,9 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 
   void on_view_begun(const NewView& message, bool of_reference) {
     const bool first = ids_.empty();
-    learner_.reset();
+    stop_learning();
     suspended_.clear();
-    sealed_at_.reset();
+    vouched_ = clock_.now();
     hello_.member = message.view.members[member_->self()];
     ids_.clear();
     std::vector<PeerInfo> peers;
@@ -588,7 +632,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   }
 
   void on_reply(const HeartbeatReply& reply) {
-    if (!reply.newest.empty() && reply.newest.size() == layout_.fragment_count() && learner_) {
+    if (reply.newest.size() == layout_.fragment_count() && learner_) {
       newest_ = reply.newest;
       learner_->newest(newest_);
       say_ready_if_so();
@@ -596,6 +640,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     const auto sent = beats_.find(reply.number);
     if (sent == beats_.end()) return;
     if (member_ && reply.view != 0 && reply.view == member_->view().number) {
+      vouched_ = clock_.now();
       member_->lease_until(sent->second +
                            std::chrono::duration_cast<Time>(to_duration(network_.detect_timeout)));
       member_->lowest_applied(reply.lowest);
@@ -612,82 +657,81 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     ids_.clear();
     waiting_view_.reset();
     suspended_.clear();
-    sealed_at_.reset();
     mesh_.set_peers({});
-    learner_.reset();
+    stop_learning();
+    for (ChunkId k = 0; k < layout_.chunk_count(); ++k)
+      asio::post(codec_pool_, [this, k] { reducer_.forget(k); });
     ++hello_.member.incarnation;
     hello_.sealed = hello_.activated = 0;
     token_ = {};
     meet_.update([&] {
       meet_.displaced = reason;
       meet_.results.clear();
-      meet_.taken.clear();
       meet_.view.reset();
       meet_.lessons.clear();
     });
     control_.redial();
   }
 
+  /// Each attempt begins with nothing: what the trainer has in hand of the one before does not count.
   void learn(const Admitted& admitted) {
-    if (member_) return;
+    if (member_ && member_->view().number > 0) return;
+    if (member_) meet_.update([&] { meet_.displaced = "the run has begun without this replica"; });
+    member_.reset();
     begin_mesh(admitted.token);
     std::vector<PeerInfo> donors;
     for (const auto& donor : admitted.donors) donors.push_back({id_of(donor), donor.name, donor.address});
     say("takes the state from " + std::to_string(donors.size()) + " members");
     learned_.assign(layout_.fragment_count(), false);
     newest_.clear();
-    ready_ = false;
+    learning_ = false;  // until the trainer has begun anew
     meet_.update([&] {
       meet_.admitted = true;
       meet_.lessons.clear();
+      meet_.lessons.emplace_back(BeginAnew{++attempt_});
     });
     learner_.emplace(io_, layout_, codecs_, link_, counters_, trace_, reducer_.buffers(), *this);
     learner_->start(donors, own_id(), admitted.token,
                     static_cast<StateParts>(set_of(StatePart::theta) | set_of(StatePart::velocity)));
-    // Until the coordinator says more; where rounds do not commit it never does.
-    learner_->newest(std::vector<Round>(layout_.fragment_count(), 0));
+  }
+
+  void stop_learning() {
+    learner_.reset();
+    learning_ = false;
   }
 
   void on_fragment(transport::FragmentSnapshot snapshot) override {
+    // What it is ready with is what the others count on.
+    if (member_) return on_displaced("rounds that it needs were gone before it was in a view");
     meet_.update([&] {
-      meet_.lessons.emplace_back(outer_sync::FragmentSnapshot{snapshot.fragment, snapshot.at,
-                                                  snapshot.values[static_cast<std::size_t>(StatePart::theta)],
-                                                  snapshot.values[static_cast<std::size_t>(StatePart::velocity)]});
+      meet_.lessons.emplace_back(outer_sync::FragmentSnapshot{
+          snapshot.fragment, snapshot.at, snapshot.values[static_cast<std::size_t>(StatePart::theta)],
+          snapshot.values[static_cast<std::size_t>(StatePart::velocity)]});
     });
   }
-  void on_round(FragmentId fragment, Round, std::vector<SharedBytes> results) override {
-    meet_.update([&] { meet_.lessons.emplace_back(FollowedRound{fragment, std::move(results)}); });
+  void on_round(FragmentId fragment, Round round, std::vector<SharedBytes> results) override {
+    meet_.update([&] { meet_.lessons.emplace_back(FollowedRound{fragment, round, std::move(results)}); });
   }
   void on_failed(const std::string& why) override {
     say("takes no state: " + why + "; asks the coordinator again");
-    control_.redial();
-  }
-
-  /// Not in a view yet: by the time the coordinator is there again the members may have gone on too far, or may
-  /// be others. Whatever view was to have this replica begins without it, so it comes as another one.
-  void forget_what_was_learned() {
-    learner_.reset();
-    if (!member_) return;
+    stop_learning();
     member_.reset();
-    waiting_view_.reset();
-    sealed_at_.reset();
-    ++hello_.member.incarnation;
+    control_.redial();
   }
 
   /// The trainer has it in the global parameters.
   void learned(FragmentId fragment, const FragmentState& state) {
+    if (!learning_) return;
     chains_[fragment] = state;
-    if (!learner_) return;
     learned_[fragment] = true;
     say_ready_if_so();
   }
 
   void say_ready_if_so() {
-    if (ready_ || member_ || !learner_ || !learner_->caught_up()) return;
+    if (member_ || !learner_->caught_up()) return;
     for (FragmentId p = 0; p < chains_.size(); ++p) {
       if (!learned_[p] || (!newest_.empty() && chains_[p].round + 1 < newest_[p])) return;
     }
-    ready_ = true;
     say("has the state and is ready to take part");
     member_.emplace(layout_, codecs_, closing_, chains_);
     control_.send(Ready{});
@@ -703,18 +747,20 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     };
     const auto answer = std::make_shared<Answer>(io_);
     meet_.update([&] {
-      meet_.state_requests.emplace_back(request.fragment, [this, answer](outer_sync::FragmentSnapshot snapshot) {
-        asio::post(io_, [answer, snapshot = std::move(snapshot)]() mutable {
-          answer->snapshot = std::move(snapshot);
-          answer->there.cancel();
-        });
-      });
+      meet_.state_requests.emplace_back(request.fragment,
+                                        [this, answer](outer_sync::FragmentSnapshot snapshot) {
+                                          asio::post(io_, [answer, snapshot = std::move(snapshot)]() mutable {
+                                            answer->snapshot = std::move(snapshot);
+                                            answer->there.cancel();
+                                          });
+                                        });
     });
     asio::error_code woken;
     while (!answer->snapshot) {
       co_await answer->there.async_wait(asio::redirect_error(use_awaitable, woken));
     }
-    transport::FragmentSnapshot out{.fragment = request.fragment, .at = answer->snapshot->state, .values = {}};
+    transport::FragmentSnapshot out{
+        .fragment = request.fragment, .at = answer->snapshot->state, .values = {}};
     out.values[static_cast<std::size_t>(StatePart::theta)] = answer->snapshot->theta;
     out.values[static_cast<std::size_t>(StatePart::velocity)] = answer->snapshot->velocity;
     co_return out;
@@ -724,15 +770,14 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 
   asio::awaitable<void> heartbeat_loop() {
     asio::steady_timer timer(io_);
-    down_since_ = clock_.now();
     for (;;) {
       control_.send(heartbeat());
       // Whoever trains does not need it for that; who waits for the run to begin or to end does.
       const bool waits = ids_.empty() || done_;
-      if (!control_.up() && waits && clock_.now() - *down_since_ > to_duration(network_.join_timeout)) {
+      if (down_since_ && waits && clock_.now() - *down_since_ > to_duration(network_.join_timeout)) {
         control_.stop();
         fail(Error(ErrorKind::network, "the coordinator at " + network_.coordinator +
-                                           " is not there: no connection within network.join_timeout (" +
+                                           " is not there: no answer within network.join_timeout (" +
                                            control_.last_failure() + ")"));
       }
       timer.expires_after(to_duration(network_.heartbeat));
@@ -758,8 +803,8 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     const auto limit = to_duration(network_.detect_timeout) + 2 * link_.hold;
     const auto now = clock_.now();
     std::string obstacle = suspended_;
-    if (sealed_at_ && !ids_.empty() && now - *sealed_at_ > limit) obstacle = "no view begins";
-    const bool alone = !control_.up() && down_since_ && now - *down_since_ > limit;
+    if (!ids_.empty() && !down_since_ && now - vouched_ > limit) obstacle = "this replica is in no view";
+    const bool alone = down_since_ && now - *down_since_ > limit;
     if (alone && !mesh_.lost(limit).empty())
       obstacle = "the coordinator and some of the members cannot be reached";
     bool changed = false;
@@ -769,7 +814,8 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       meet_.obstacle = obstacle;
     });
     if (changed && !obstacle.empty())
-      say("ROUNDS DO NOT COMMIT: " + obstacle + ". Training goes on locally for at most outer.max_local_rounds.");
+      say("ROUNDS DO NOT COMMIT: " + obstacle +
+          ". Training goes on locally for at most outer.max_local_rounds.");
     if (changed && obstacle.empty()) say("rounds commit again");
   }
 
@@ -798,6 +844,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   }
 
   NetworkConfig network_;
+  std::string name_;  ///< of the trainer's thread
   const FragmentLayout& layout_;
   CodecPlan codecs_;
   ClosingRule closing_;
@@ -818,18 +865,22 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   Hello hello_;
   Digest token_;
   std::optional<Done> done_;
+  std::deque<EvalReport> reports_;  ///< the newest evaluations
   std::optional<Member> member_;
   std::vector<ReplicaId> ids_;  ///< of the members of the view in force here; empty outside of one
   std::vector<FragmentState> chains_;
   Digest parameters_;  ///< global ones, before the first view
   std::optional<NewView> waiting_view_;
   std::uint64_t beat_number_ = 0;
-  std::map<std::uint64_t, Time> beats_;  ///< when each was sent, of those not answered
-  std::optional<Clock::duration> down_since_, sealed_at_;  ///< by clock_
-  std::string suspended_;                                  ///< by the coordinator, and why
-  bool ready_ = false;  ///< was said
-  std::vector<bool> learned_;   ///< by fragment: in the global parameters here
-  std::vector<Round> newest_;   ///< by fragment, of the run's members
+  std::map<std::uint64_t, Time> beats_;        ///< when each was sent, of those not answered
+  std::optional<Clock::duration> down_since_;  ///< by clock_: no coordinator has been heard since
+  Clock::duration vouched_{};                  ///< by clock_: when it last said that this view is in force
+  std::string suspended_;                      ///< by the coordinator, and why
+  bool leaving_ = false;
+  std::uint64_t attempt_ = 0;    ///< to take the state from others
+  bool learning_ = false;        ///< the trainer has begun this attempt
+  std::vector<bool> learned_;    ///< by fragment: in the global parameters here
+  std::vector<Round> newest_;    ///< by fragment, of the run's members
   Participation participation_;  ///< under the rendezvous' mutex, like the state source
   StateSource state_source_;
 
@@ -848,20 +899,14 @@ Admission MemberNode::join(Hello hello) { return impl_->join(std::move(hello)); 
 void MemberNode::activate(const std::vector<FragmentState>& fragments, const Digest& parameters) {
   impl_->activate(fragments, parameters);
 }
-void MemberNode::catch_up(OuterLoop& loop) {
-  {
-    const std::lock_guard lock(impl_->meet_.mutex);
-    impl_->meet_.displaced.reset();
-  }
-  impl_->catch_up(loop);
-}
+void MemberNode::catch_up(OuterLoop& loop) { impl_->catch_up(loop); }
 View MemberNode::view() const {
   const std::lock_guard lock(impl_->meet_.mutex);
   return impl_->meet_.view ? impl_->meet_.view->view : View{};
 }
 MemberIndex MemberNode::self() const {
   const auto members = view().members;
-  const auto me = std::ranges::find(members, impl_->hello_.member.name, &MemberInfo::name);
+  const auto me = std::ranges::find(members, impl_->name_, &MemberInfo::name);
   return static_cast<MemberIndex>(me - members.begin());
 }
 Participation MemberNode::participation() const { return impl_->participation(); }
@@ -877,7 +922,7 @@ void MemberNode::report(const StepReport& report) {
   impl_->meet_.report = report;
 }
 void MemberNode::report_evaluation(std::uint64_t step, double sum_nats, std::uint64_t tokens) {
-  impl_->post_control(EvalReport{step, sum_nats, tokens});
+  impl_->report_evaluation({step, sum_nats, tokens});
 }
 void MemberNode::request_stop(const std::string& reason) { impl_->request_stop(reason); }
 bool MemberNode::stopped_early() const {

@@ -20,11 +20,17 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// A round that a learner follows.
+/// For the trainer of one who takes the state from others. What it has learned before this does not count.
+struct BeginAnew {
+  std::uint64_t attempt = 0;
+};
+/// The next one of its fragment.
 struct FollowedRound {
   FragmentId fragment = 0;
+  protocol::Round round = 0;
   std::vector<protocol::SharedBytes> results;
 };
+using Lesson = std::variant<BeginAnew, outer_sync::FragmentSnapshot, FollowedRound>;
 
 struct Rendezvous {
   std::mutex mutex;
@@ -43,7 +49,7 @@ struct Rendezvous {
   bool commits = true;                   ///< as far as is known here
   std::string obstacle;                  ///< why not, for people
   std::uint64_t agreed_step = 0;         ///< others were that far when this replica came back to them
-  std::deque<std::variant<outer_sync::FragmentSnapshot, FollowedRound>> lessons;  ///< for one who takes the state
+  std::deque<Lesson> lessons;
   /// Who asks for a fragment's state; answered by the trainer's thread.
   std::deque<std::pair<FragmentId, std::function<void(outer_sync::FragmentSnapshot)>>> state_requests;
 

@@ -79,7 +79,7 @@ TEST(Replay, SaysWhatIsWrongByItsExitStatus) {
     log::RoundLog more(folder, run.header, log::plenty, run.states);
     run.advance(2);
     run.states[2].chain.bytes[0] ^= 1;
-    more.append(2, run.states[2], run.rule, run.results);
+    more.append(2, run.states[2], {run.rule}, run.results);
   }
   expect({folder, "--out", out}, 5, "the log of fragment 2 is wrong in round 3");
   const auto file = log::files_in(folder, "fragment_0001").front();

@@ -105,7 +105,7 @@ struct Sound {
       }
       state = {state.round + 1, log::next_chain(state.chain, p, state.round + 1, spans)};
       keep();
-      out.append(p, state, rule, results);
+      out.append(p, state, {rule}, results);
     }
   }
 };

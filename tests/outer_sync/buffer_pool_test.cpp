@@ -90,16 +90,16 @@ TEST(SteadyState, AnOuterLoopTakesNoMoreMemory) {
   auto config = config_of(3, 6, 2, 0.5);
   config.codec = "int4";
   config.error_feedback = true;
-  config.warmup_steps = 3;
+  config.warmup_steps = 10;
   Replicas replicas(config, layout_of(3), 1, random_step);
   const auto& pool = replicas.network().exchange(0).buffers();
-  replicas.train(2);
+  replicas.train(9);  // results are kept for a while, for others
   const auto warm = pool.made();
   EXPECT_GT(warm, 0U);
-  replicas.train(3);
+  replicas.train(10);
   EXPECT_EQ(pool.made(), warm) << "a step of the warm-up made buffers of its own";
   EXPECT_EQ(pool.idle(), 0U) << "what only the warm-up needed is kept";
-  replicas.train(20);
+  replicas.train(40);
   const auto steady = pool.made();
   EXPECT_LT(steady - warm, warm) << "fragments in turn need less than all at once";
   replicas.train(300);

@@ -56,6 +56,12 @@ void Forwarder::cut() {
   done.get_future().wait();
 }
 
+void Forwarder::speak() {
+  silent_ = false;
+  asio::post(io_, [this] { silent_pairs_.clear(); });
+  cut();
+}
+
 asio::awaitable<void> Forwarder::accept_loop() {
   for (;;) {
     asio::error_code error;

@@ -28,10 +28,18 @@ class Forwarder {
   void cut();
   /// Each connection from now on breaks after between 1 and `most` bytes; 0: none does.
   void cut_within(std::size_t most) { cut_within_ = most; }
-  /// Connections from now on are closed at once.
-  void refuse() { refuse_ = true; }
+  /// Connections from now on are closed at once, or taken again.
+  void refuse(bool yes = true) { refuse_ = yes; }
+  /// Closes all connections and takes no others.
+  void cut_off() {
+    refuse();
+    cut();
+  }
   /// Nothing passes any more, and nobody is told.
   void silence() { silent_ = true; }
+  [[nodiscard]] bool is_silent() const { return silent_; }
+  /// The end of a silence, and of all connections that it has seen.
+  void speak();
 
  private:
   struct Pair;

@@ -30,7 +30,7 @@ TEST(RoundLog, NeverExceedsItsBudgetAndKeepsEnough) {
       const auto p =
           static_cast<FragmentId>(chance % 3 == 0 ? run.below(3) : std::min<std::uint64_t>(run.below(9), 2));
       run.advance(p);
-      log.append(p, run.states[p], run.rule, run.results);
+      log.append(p, run.states[p], {run.rule}, run.results);
       log.flush();
       ASSERT_LE(bytes_in(folder.path()), budget);
       if (i > 20 && i % 10 == 0) run.expect_in(folder.path());
@@ -44,7 +44,7 @@ TEST(RoundLog, UsesItsBudgetToTheLastRound) {
   auto header = header_of();
   header.fragments.resize(1);
   header.tensors.resize(1);
-  const auto round_size = 56 + 12 + header.result_size(0) + 32;
+  const auto round_size = 56 + 20 + header.result_size(0) + 32;
   for (std::uint64_t more = 0; more < 4; ++more) {
     const TemporaryFolder folder;
     MockRun run(header);
@@ -56,7 +56,7 @@ TEST(RoundLog, UsesItsBudgetToTheLastRound) {
       for (std::uint64_t i = 0; i <= more; ++i) {
         ASSERT_FALSE(log.wants_snapshot(0)) << "after " << i << " rounds there is room for " << more + 1;
         run.advance(0);
-        log.append(0, run.states[0], run.rule, run.results);
+        log.append(0, run.states[0], {run.rule}, run.results);
       }
     }
     log.flush();

@@ -71,67 +71,26 @@ TEST(LogReplay, RefusesARoundBeforeTheFirstSnapshot) {
                {"has no file of fragment 1 that begins by round 3", "begins at round 4"});
 }
 
-/// Hands results on, and to a log.
-class LoggedExchange final : public RoundExchange {
- public:
-  LoggedExchange(RoundExchange& exchange, protocol::Round warmup_rounds, const quant::OuterStep& rule)
-      : exchange_(exchange), warmup_rounds_(warmup_rounds), rule_(rule) {}
-  void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes) override {
-    exchange_.contribute(chunk, round, std::move(bytes));
-  }
-  std::vector<protocol::SharedBytes> wait(FragmentId fragment, protocol::Round round) override {
-    return results_[fragment] = exchange_.wait(fragment, round);
-  }
-  void applied(FragmentId fragment, protocol::Round round, const Digest& chain) override {
-    if (round > warmup_rounds_) log->append(fragment, {round, chain}, rule_, results_[fragment]);
-    exchange_.applied(fragment, round, chain);
-  }
-  Reducer& reducer() override { return exchange_.reducer(); }
-
-  RoundLog* log = nullptr;
-
- private:
-  RoundExchange& exchange_;
-  protocol::Round warmup_rounds_;
-  quant::OuterStep rule_;
-  std::map<FragmentId, std::vector<protocol::SharedBytes>> results_;
-};
-
-void expect_the_outer_loops_parameters(std::uint64_t warmup_steps) {
-  auto config = config_of(3, 6, 2, 0.5);
-  config.codec = "lloyd4";
-  config.error_feedback = true;
-  config.warmup_steps = static_cast<std::int64_t>(warmup_steps);
+void expect_the_outer_loops_parameters(OuterConfig config) {
   const auto layout = layout_of(3);
   MemoryNetwork network(layout, codec_plan(config), 1);
   network.begin(std::vector<protocol::FragmentState>(3));
-  LoggedExchange exchange(network.exchange(0), warmup_steps, {.lr = 0.7F, .momentum = 0.9F});
   PlainParameters local(initial_parameters(layout));
   Trace trace;
-  OuterLoop loop(config, layout, local, exchange, trace);
-  while (loop.synchronous()) mock_step(loop, local, layout, random_step, 0);
+  OuterLoop loop(config, layout, local, network.exchange(0), trace);
 
   const TemporaryFolder folder;
-  const LogHeader header{.run = "loop",
-                         .model = {},
-                         .fragments = {layout.fragments().begin(), layout.fragments().end()},
-                         .chunk_elements = layout.chunk_elements(),
-                         .codec = config.codec_spec(),
-                         .warmup_rounds = warmup_steps,
-                         .tensors = {}};
-  RoundLog log(folder.path(), header, plenty, loop.fragments());
-  exchange.log = &log;
-  for (FragmentId p = 0; p < 3; ++p) {
-    ASSERT_TRUE(log.wants_snapshot(p));
-    const auto& range = layout.fragment(p);
-    const auto theta = loop.global_parameters().subspan(range.begin, range.size);
-    log.snapshot(p, loop.fragments()[p],
-                 std::make_shared<const AlignedVector<float>>(theta.begin(), theta.end()),
-                 std::make_shared<const AlignedVector<float>>(range.size, 0.0F));
-  }
+  loop.keep_log({.folder = folder.path(),
+                 .header = {.run = "loop",
+                            .model = {},
+                            .fragments = {layout.fragments().begin(), layout.fragments().end()},
+                            .chunk_elements = layout.chunk_elements(),
+                            .codec = config.codec_spec(),
+                            .warmup_rounds = static_cast<protocol::Round>(config.warmup_steps),
+                            .tensors = {}},
+                 .budget = plenty});
   while (loop.step() < 40) mock_step(loop, local, layout, random_step, 0);
   loop.finish();
-  log.flush();
   const auto replayed = replay(folder.path());
   EXPECT_EQ(replayed.global_hash.hex(), loop.global_hash().hex());
   for (FragmentId p = 0; p < 3; ++p)
@@ -139,8 +98,23 @@ void expect_the_outer_loops_parameters(std::uint64_t warmup_steps) {
   EXPECT_EQ(replayed.rounds(), loop.stats().rounds - loop.stats().warmup_rounds);
 }
 
-TEST(LogReplay, GivesTheOuterLoopsParameters) { expect_the_outer_loops_parameters(0); }
-TEST(LogReplay, GivesTheOuterLoopsParametersAfterAWarmUp) { expect_the_outer_loops_parameters(5); }
+TEST(LogReplay, GivesTheOuterLoopsParameters) {
+  for (const auto* method : {"streaming_diloco", "eager", "co2"}) {
+    for (const std::int64_t warmup_steps : {0, 5}) {
+      SCOPED_TRACE(testing::Message() << method << " after " << warmup_steps << " steps of warm-up");
+      auto config = config_of(3, 6, 2, 0.5);
+      config.method = method;
+      config.codec = "lloyd4";
+      config.error_feedback = true;
+      config.warmup_steps = warmup_steps;
+      config.staleness_penalty = 2;
+      config.momentum_clip = 0.125;
+      config.resolve();
+      config.take_replicas(1);
+      expect_the_outer_loops_parameters(config);
+    }
+  }
+}
 
 TEST(LogReplay, LeavesOutARecordThatACrashCutShort) {
   const TemporaryFolder folder;
@@ -218,7 +192,7 @@ TEST(LogReplay, NamesTheFragmentAndRoundOfAWrongChain) {
     RoundLog log(folder.path(), run.header, plenty, run.states);
     run.advance(2);
     run.states[2].chain.bytes[31] ^= 1;
-    log.append(2, run.states[2], run.rule, run.results);
+    log.append(2, run.states[2], {run.rule}, run.results);
     log.flush();
   }
   expect_error([&] { static_cast<void>(replay(folder.path())); }, ErrorKind::divergence,
@@ -238,7 +212,7 @@ TEST(LogReplay, NamesTheRoundWhoseResultDoesNotDecode) {
     const auto chain = next_chain(replay(folder.path()).fragments[0].state.chain, 0, 2,
                                   std::vector<std::span<const std::byte>>{*run.results[0], *bad});
     run.results[1] = bad;
-    log.append(0, {2, chain}, run.rule, run.results);
+    log.append(0, {2, chain}, {run.rule}, run.results);
     log.flush();
   }
   expect_error([&] { static_cast<void>(replay(folder.path())); }, ErrorKind::divergence,

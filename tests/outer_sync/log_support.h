@@ -108,7 +108,7 @@ struct MockRun {
   }
   void round(FragmentId p, RoundLog& log) {
     advance(p);
-    log.append(p, states[p], rule, results);
+    log.append(p, states[p], {rule}, results);
     answer(log);
   }
 

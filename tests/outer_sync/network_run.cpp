@@ -10,14 +10,6 @@ namespace {
 
 const protocol::ConfigItems config_items = {{"outer.sync_every", "4"}, {"outer.codec", "int4"}};
 
-protocol::CoordinatorOptions coordinator_options(std::size_t replicas) {
-  protocol::CoordinatorOptions options;
-  options.run = "test";
-  options.replicas = replicas;
-  options.config = config_items;
-  return options;
-}
-
 }  // namespace
 
 NetworkRun::Options::Options() : outer(config_of(2, 4, 1, 0.5)), layout({{0, 600}, {610, 411}}, 64) {
@@ -34,26 +26,42 @@ NetworkRun::Options NetworkRun::Options::packing() {
   return options;
 }
 
-NetworkRun::NetworkRun(Options options) : options_(std::move(options)) {
-  coordinator_ = std::make_unique<CoordinatorNode>(network(0), coordinator_options(options_.members), *this);
+NetworkRun::NetworkRun(Options options) : last_step(options.steps), options_(std::move(options)) {
+  make_coordinator(network(0), coordinator_options());
 }
 
 NetworkRun::~NetworkRun() { finish(); }
 
-std::string NetworkRun::coordinator_address() const {
-  return fmt::format("127.0.0.1:{}", coordinator_->port());
+std::string NetworkRun::coordinator_address() const { return coordinator_address_; }
+
+protocol::CoordinatorOptions NetworkRun::coordinator_options() const {
+  protocol::CoordinatorOptions options;
+  options.run = "test";
+  options.replicas = options_.members;
+  options.config = config_items;
+  options.least = options_.closing.least;
+  options.leases = options_.closing.quorum > 0;
+  options.elastic = options_.elastic;
+  options.warmup_rounds = codecs().warmup_rounds;
+  return options;
+}
+
+void NetworkRun::make_coordinator(const NetworkConfig& network, const protocol::CoordinatorOptions& options) {
+  coordinator_ = std::make_unique<CoordinatorNode>(network, options, *this);
+  if (coordinator_address_.empty()) coordinator_address_ = fmt::format("127.0.0.1:{}", coordinator_->port());
 }
 
 NetworkConfig NetworkRun::network(std::size_t m) const {
   NetworkConfig network;
   network.listen = "127.0.0.1:0";
   network.lanes = options_.lanes;
-  network.heartbeat = {0.1};
+  network.heartbeat = {options_.heartbeat};
   network.detect_timeout = {options_.detect_timeout};
   network.join_timeout = {options_.join_timeout};
   network.emulate.rtt = {options_.rtt};
-  if (coordinator_) network.coordinator = coordinator_address();
-  if (coordinator_ && adjust_network) adjust_network(m, network);
+  if (coordinator_address_.empty()) return network;
+  network.coordinator = coordinator_address_;
+  if (adjust_network) adjust_network(m, network);
   return network;
 }
 
@@ -68,8 +76,70 @@ protocol::Hello NetworkRun::hello(std::size_t m) const {
 }
 
 void NetworkRun::start_coordinator() {
+  {
+    const std::lock_guard lock(telling_);
+    coordinator_runs_ = true;
+  }
   const std::lock_guard lock(mutex_);
-  threads_.emplace_back([this] { ended_ = coordinator_->run(); });
+  threads_.emplace_back([this] {
+    try {
+      ended_ = coordinator_->run();
+    } catch (const Vanish&) {
+      coordinator_.reset();
+    }
+    const std::lock_guard ended(telling_);
+    coordinator_runs_ = false;
+    kill_when_ = nullptr;
+    told_.notify_all();
+  });
+}
+
+void NetworkRun::kill_coordinator(std::function<bool(const protocol::Coordinator&)> when) {
+  {
+    const std::lock_guard lock(telling_);
+    kill_when_ = when ? std::move(when) : [](const protocol::Coordinator&) { return true; };
+  }
+  wait_for_coordinator();
+}
+
+void NetworkRun::wait_for_coordinator() {
+  std::unique_lock lock(telling_);
+  told_.wait(lock, [this] { return !coordinator_runs_; });
+}
+
+void NetworkRun::start_coordinator_again(std::optional<protocol::LastView> last,
+                                         std::optional<protocol::ViewNumber> recover) {
+  wait_for_coordinator();
+  coordinator_.reset();
+  auto options = coordinator_options();
+  options.last = std::move(last);
+  options.recover = recover;
+  auto here = network(0);
+  here.coordinator = coordinator_address_;
+  make_coordinator(here, options);
+  start_coordinator();
+}
+
+void NetworkRun::message(const std::string& text) {
+  const std::lock_guard lock(telling_);
+  said_ += text + "\n";
+  std::fprintf(stderr, "  coordinator: %s\n", text.c_str());
+  told_.notify_all();
+}
+
+void NetworkRun::members_changed(const protocol::Coordinator& coordinator) {
+  const std::lock_guard lock(telling_);
+  if (kill_when_ && kill_when_(coordinator)) throw Vanish();
+}
+
+void NetworkRun::store(const protocol::LastView& view) {
+  const std::lock_guard lock(telling_);
+  stored_ = view;
+}
+
+protocol::LastView NetworkRun::stored() const {
+  const std::lock_guard lock(telling_);
+  return stored_;
 }
 
 void NetworkRun::start() {
@@ -107,12 +177,31 @@ void NetworkRun::finish() {
   }
 }
 
-std::string NetworkRun::said() const { return said_; }
+std::string NetworkRun::said() const {
+  const std::lock_guard lock(telling_);
+  return said_;
+}
+
+namespace {
+std::size_t count_of(std::string_view text, std::string_view in) {
+  std::size_t count = 0;
+  for (auto at = in.find(text); at != std::string_view::npos; at = in.find(text, at + text.size())) ++count;
+  return count;
+}
+}  // namespace
+
+std::size_t NetworkRun::times_said(std::string_view text) const { return count_of(text, said()); }
+
+void NetworkRun::wait_until_said(std::string_view text, std::size_t times) const {
+  std::unique_lock lock(telling_);
+  told_.wait(lock, [&] { return count_of(text, said_) >= times; });
+}
 
 void NetworkRun::work(std::size_t m, WorkerResult& result) {
   try {
     Trace trace;
-    MemberNode node(network(m), options_.layout, codecs(), trace, options_.outer.lossless_stage());
+    MemberNode node(network(m), options_.layout, codecs(), options_.closing, trace,
+                    options_.outer.lossless_stage());
     try {
       take_part(m, node, result);
     } catch (const Error& error) {
@@ -128,32 +217,57 @@ void NetworkRun::work(std::size_t m, WorkerResult& result) {
 
 void NetworkRun::take_part(std::size_t m, MemberNode& node, WorkerResult& result) {
   if (before_join) before_join(m, node);
-  EXPECT_EQ(node.join(hello(m)), 0U);
+  const auto admission = node.join(hello(m));
+  EXPECT_NE(admission.how, Admission::How::resumes);
+  result.joined = admission.how == Admission::How::joins;
   Trace trace;
   PlainParameters local(initial_parameters(options_.layout));
   OuterLoop loop(options_.outer, options_.layout, local, node, trace);
-  const auto view = node.activate(loop.fragments(), loop.global_hash());
-  result.self = node.self();
-  EXPECT_EQ(view.members.at(node.self()).name, hello(m).member.name);
-  for (std::uint64_t step = 1; step <= options_.steps; ++step) {
-    if (before_step) before_step(m, node, step);
-    if (!node.may_begin(step)) break;
-    mock_step(loop, local, options_.layout, random_step, m);
-    node.report({.step = step, .loss = 1.0});
-    result.step = step;
+  for (bool trains = false, done = false; !done;) {
+    try {
+      if (trains) {
+        train(m, node, loop, local, result);
+        done = true;
+      } else if (result.joined || result.displaced > 0) {
+        node.catch_up(loop);
+      } else {
+        node.activate(loop.fragments(), loop.global_hash());
+      }
+      trains = true;
+    } catch (const Displaced&) {
+      ++result.displaced;
+      trains = false;
+    }
   }
-  loop.finish();
   result.hash = loop.global_hash();
   result.stopped = node.stopped_early();
+  result.stats = loop.stats();
   node.report_evaluation(result.step, static_cast<double>(m), 1);
   result.problem = node.done("{}", result.hash);
   result.wire = node.wire();
 }
 
-Digest NetworkRun::expected_hash(std::uint64_t steps) const {
+void NetworkRun::train(std::size_t m, MemberNode& node, OuterLoop& loop, PlainParameters& local,
+                       WorkerResult& result) {
+  result.self = node.self();
+  EXPECT_EQ(node.view().members.at(node.self()).name, hello(m).member.name);
+  while (loop.step() < last_step) {
+    const auto pause = std::chrono::steady_clock::now() + std::chrono::duration<double>(options_.pace);
+    const auto step = loop.step() + 1;
+    if (before_step) before_step(m, node, step);
+    if (!node.may_begin(step)) break;
+    mock_step(loop, local, options_.layout, random_step, m);
+    node.report({.step = loop.step(), .loss = 1.0});
+    result.step = loop.step();
+    std::this_thread::sleep_until(pause);
+  }
+  if (loop.step() >= last_step) loop.finish();
+}
+
+Digest NetworkRun::expected_hash(std::uint64_t steps, bool finished) const {
   Replicas replicas(options_.outer, options_.layout, options_.members, random_step);
   replicas.train(steps);
-  replicas.finish();
+  if (finished) replicas.finish();
   return replicas.global_hash();
 }
 
@@ -166,6 +280,19 @@ void NetworkRun::expect_good_end() {
     EXPECT_EQ(result(m).problem, "");
     EXPECT_EQ(result(m).step, options_.steps);
     EXPECT_FALSE(result(m).stopped);
+  }
+  EXPECT_EQ(ended().how, protocol::Ended::How::finished) << ended().reason;
+}
+
+void NetworkRun::expect_one_end(const std::vector<std::size_t>& workers) {
+  finish();
+  for (const auto m : workers) {
+    ASSERT_FALSE(result(m).error) << "worker " << m << ": " << result(m).error->what();
+    const auto& first = result(workers.front());
+    EXPECT_EQ(result(m).hash.hex(), first.hash.hex())
+        << "worker " << m << " ends with other global parameters";
+    EXPECT_EQ(result(m).step, first.step) << "worker " << m << " ends at another step";
+    EXPECT_EQ(result(m).problem, "");
   }
   EXPECT_EQ(ended().how, protocol::Ended::How::finished) << ended().reason;
 }

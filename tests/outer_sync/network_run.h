@@ -2,6 +2,8 @@
 // A whole run on loopback in one process: a CoordinatorNode and several MemberNodes with outer loops, each on
 // its own thread, and the hash that such a run must end with.
 
+#include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <future>
 #include <memory>
@@ -24,6 +26,9 @@ struct WorkerResult {
   Digest hash;
   std::uint64_t step = 0;
   bool stopped = false;
+  bool joined = false;        ///< the run had begun
+  std::size_t displaced = 0;  ///< times that it had to take the state from others
+  OuterLoop::Stats stats;
   MemberNode::Wire wire;
   protocol::MemberIndex self = 0;
   std::promise<void> ended;
@@ -36,8 +41,14 @@ class NetworkRun : public CoordinatorObserver {
     std::int64_t lanes = 1;
     std::uint64_t steps = 12;
     double detect_timeout = 30;  ///< seconds; generous, since sanitizers and loaded machines are slow
+    double heartbeat = 0.1;
     double rtt = 0;
     double join_timeout = 60;
+    protocol::ClosingRule closing;  ///< `least` is the coordinator's too
+    bool elastic = true;
+    /// In seconds: each step of the mock lasts at least as long. Where rounds follow one another faster than
+    /// heartbeats, nobody can come after them.
+    double pace = 0;
     OuterConfig outer;
     FragmentLayout layout;
     Options();
@@ -47,16 +58,28 @@ class NetworkRun : public CoordinatorObserver {
   explicit NetworkRun(Options options);
   ~NetworkRun() override;
 
-  // Hooks, to be set before `start`; called on the thread of worker `m`.
+  // Hooks, to be set before `start`; called on the thread of worker `m`. Who waits in one answers nobody's
+  // request for state.
   std::function<void(std::size_t m, NetworkConfig&)> adjust_network;
   std::function<void(std::size_t m, protocol::Hello&)> adjust_hello;
   std::function<void(std::size_t m, MemberNode&)> before_join;
   std::function<void(std::size_t m, MemberNode&, std::uint64_t step)> before_step;
   /// Thrown by a hook: the worker's node is destroyed without a word.
   struct Vanish {};
+  /// All train up to the end of this step. Hooks may set it to one that nobody has reached.
+  std::atomic<std::uint64_t> last_step;
 
   void start();
   void start_coordinator();
+  /// Destroys the coordinator without a word, at the first heartbeat of a run whose rounds commit at which
+  /// `when` holds; returns when it is gone.
+  void kill_coordinator(std::function<bool(const protocol::Coordinator&)> when = {});
+  void wait_for_coordinator();
+  /// Another one at the same address, once the one before has ended, with the same options but for these two.
+  void start_coordinator_again(std::optional<protocol::LastView> last,
+                               std::optional<protocol::ViewNumber> recover = {});
+  /// What the coordinator has stored last.
+  [[nodiscard]] protocol::LastView stored() const;
   /// One more worker; `m` may be any number that no other has.
   void start_worker(std::size_t m);
   void wait_for_worker(std::size_t m);
@@ -71,16 +94,23 @@ class NetworkRun : public CoordinatorObserver {
   [[nodiscard]] std::string coordinator_address() const;
   [[nodiscard]] CoordinatorNode& coordinator() { return *coordinator_; }
   [[nodiscard]] const protocol::Ended& ended() const { return ended_; }
-  /// All that the coordinator said, one line each; after `finish`.
+  /// All that the coordinators have said, one line each.
   [[nodiscard]] std::string said() const;
+  /// How often they have said it so far.
+  [[nodiscard]] std::size_t times_said(std::string_view text) const;
+  /// Blocks until they have said it so often.
+  void wait_until_said(std::string_view text, std::size_t times = 1) const;
   [[nodiscard]] const std::vector<std::pair<std::uint64_t, double>>& evaluations() const {
     return evaluations_;
   }
 
-  /// Of the same run without a network.
-  [[nodiscard]] Digest expected_hash(std::uint64_t steps) const;
+  /// Of the same run without a network and without faults. One that was stopped early does not finish.
+  [[nodiscard]] Digest expected_hash(std::uint64_t steps, bool finished = true) const;
   /// Fails the test unless all workers have finished with the expected hash.
   void expect_good_end();
+  /// Fails the test unless the run has ended well, these workers with it, at one step and with equal global
+  /// parameters.
+  void expect_one_end(const std::vector<std::size_t>& workers);
 
   [[nodiscard]] NetworkConfig network(std::size_t m) const;
   [[nodiscard]] protocol::Hello hello(std::size_t m) const;
@@ -91,14 +121,24 @@ class NetworkRun : public CoordinatorObserver {
  private:
   void work(std::size_t m, WorkerResult& result);
   void take_part(std::size_t m, MemberNode& node, WorkerResult& result);
-  void message(const std::string& text) override { said_ += text + "\n"; }
-  void members_changed(const protocol::Coordinator&) override {}
+  void train(std::size_t m, MemberNode& node, OuterLoop& loop, PlainParameters& local, WorkerResult& result);
+  void make_coordinator(const NetworkConfig& network, const protocol::CoordinatorOptions& options);
+  [[nodiscard]] protocol::CoordinatorOptions coordinator_options() const;
+  void message(const std::string& text) override;
+  void members_changed(const protocol::Coordinator&) override;
+  void store(const protocol::LastView& view) override;
   void evaluated(std::uint64_t step, double loss) override { evaluations_.emplace_back(step, loss); }
 
   Options options_;
   std::unique_ptr<CoordinatorNode> coordinator_;
+  std::string coordinator_address_;  ///< empty before there is one
   protocol::Ended ended_{};
+  mutable std::mutex telling_;  ///< of what is below
+  mutable std::condition_variable told_;
   std::string said_;
+  protocol::LastView stored_;
+  bool coordinator_runs_ = false;
+  std::function<bool(const protocol::Coordinator&)> kill_when_;
   std::vector<std::pair<std::uint64_t, double>> evaluations_;
   std::mutex mutex_;  ///< of the two below: hooks may start workers
   std::map<std::size_t, std::unique_ptr<WorkerResult>> results_;

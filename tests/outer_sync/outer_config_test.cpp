@@ -54,7 +54,7 @@ TEST(OuterConfig, SparseIsThePapersSetting) {
 
 TEST(OuterConfig, MembersThatARunCannotHaveAreRefused) {
   const auto why = [](std::string_view yaml, std::int64_t replicas) {
-    return complaint([&] { read(yaml).check_replicas(replicas); });
+    return complaint([&] { read(yaml).take_replicas(replicas); });
   };
   EXPECT_EQ(why("{min_replicas: 2, quorum: 3}", 4), "accepted");
   EXPECT_EQ(why("{}", 1), "accepted");
@@ -63,14 +63,32 @@ TEST(OuterConfig, MembersThatARunCannotHaveAreRefused) {
   EXPECT_EQ(why("quorum: 5", 4), "outer.quorum is 5 and replicas is 4; expected quorum <= replicas");
   EXPECT_EQ(why("{min_replicas: 3, quorum: 2}", 4),
             "outer.quorum is 2 and replicas is 4; expected quorum >= outer.min_replicas, which is 3");
-  EXPECT_THAT(complaint([] { (void)read("topology: ring"); }), HasSubstr("one of auto, mesh, weighted, hub"));
 }
 
 TEST(OuterConfig, HalfOfTheReplicasAreNeededUnlessItSaysOtherwise) {
-  EXPECT_EQ(read("{}").least_replicas(1), 1);
-  EXPECT_EQ(read("{}").least_replicas(4), 2);
-  EXPECT_EQ(read("{}").least_replicas(5), 3);
-  EXPECT_EQ(read("min_replicas: 4").least_replicas(5), 4);
+  const auto least = [](std::string_view yaml, std::int64_t replicas) {
+    auto config = read(yaml);
+    config.take_replicas(replicas);
+    return config.least_replicas();
+  };
+  EXPECT_EQ(least("{}", 1), 1);
+  EXPECT_EQ(least("{}", 4), 2);
+  EXPECT_EQ(least("{}", 5), 3);
+  EXPECT_EQ(least("min_replicas: 4", 5), 4);
+}
+
+TEST(OuterConfig, EagerAndCo2OverlapAWholeRound) {
+  for (const auto* method : {"eager", "co2"}) {
+    const auto config =
+        read(std::string("{num_fragments: 2, sync_every: 1, sync_delay: 5, method: ") + method + "}");
+    EXPECT_EQ(config.overlap(), Overlap::whole_round) << method;
+    EXPECT_EQ(config.merge_alpha, 0);
+    EXPECT_EQ(config.num_fragments, 2);
+  }
+  EXPECT_FALSE(read("method: co2").optimizer.nesterov);
+  EXPECT_TRUE(read("method: eager").optimizer.nesterov);
+  EXPECT_THAT(read("momentum_clip: 1").notes(),
+              ElementsAre(HasSubstr("are co2's: streaming_diloco has neither")));
 }
 
 TEST(OuterConfig, UnusualSettingsAreSaidAloud) {

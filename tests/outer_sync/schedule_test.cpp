@@ -140,7 +140,7 @@ void expect_sound(const Schedule& schedule, FragmentId fragments, std::uint64_t 
       if (schedule.sends(p, step)) {
         ++round;
         EXPECT_EQ(schedule.send_step(p, round), step) << "fragment " << p << ", round " << round;
-        EXPECT_TRUE(sent == 0 || step > sent + schedule.sync_delay())
+        EXPECT_EQ(schedule.rounds_due(p, step - 1), round - 1)
             << "fragment " << p << " is sent at " << sent << " and " << step;
         EXPECT_LE(step - std::max(sent, schedule.warmup_steps()), 2 * 20U)
             << "fragment " << p << " is forgotten";
@@ -197,6 +197,15 @@ TEST(Schedule, PhasesAreSound) {
 TEST(Schedule, PhasesThatEndInTheWarmUpHaveNoPart) {
   const Schedule late(2, {{0, 3}, {2, 5}, {4, 6}, {20, 8}}, 1, 4), plain(2, {{0, 6}, {20, 8}}, 1, 4);
   EXPECT_EQ(table(late, 50), table(plain, 50));
+}
+
+TEST(Schedule, AWholeRoundsOverlapAppliesWhereTheFragmentIsSentNext) {
+  const Schedule schedule(2, {{0, 4}}, 0, 1, Overlap::whole_round);
+  EXPECT_THAT(table(schedule, 13), ElementsAre("1:", "2:", "3: s1", "4:", "5: s0", "6:", "7: s1 a1",
+                                               "8:", "9: s0 a0", "10:", "11: s1 a1", "12:", "13: s0 a0"));
+  EXPECT_EQ(schedule.rounds_due(1, 1), 1U) << "the warm-up's rounds are applied in their step";
+  EXPECT_EQ(schedule.rounds_due(1, 6), 1U);
+  EXPECT_EQ(schedule.rounds_due(1, 7), 2U);
 }
 
 }  // namespace

@@ -39,6 +39,7 @@ class ScriptedExchange final : public RoundExchange {
   std::map<FragmentId, protocol::FragmentState> chains;
   StateSource source;
   std::size_t served = 0, waits = 0;
+  std::uint64_t others_at = 0;  ///< the step that the others are at when this replica comes back to them
 
   /// Rounds of the fragment that were handed in.
   [[nodiscard]] std::vector<protocol::Round> rounds_of(FragmentId p) const {
@@ -81,6 +82,7 @@ class ScriptedExchange final : public RoundExchange {
   }
   void serve_state_from(StateSource its_source) override { source = std::move(its_source); }
   void serve() override { ++served; }
+  std::uint64_t agreed_step() const override { return others_at; }
   Reducer& reducer() override { return reducer_; }
 
  private:

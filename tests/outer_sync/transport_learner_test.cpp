@@ -161,6 +161,7 @@ class Donor final : public PeerMesh::Handler {
   }
   std::optional<std::string> on_chunk(ReplicaId, Connection::Received) override { return std::nullopt; }
   void on_ack(ReplicaId, protocol::ViewNumber, const protocol::ChunkKey&) override {}
+  void on_begun(ReplicaId, protocol::ViewNumber) override {}
   void on_lane_up(ReplicaId, std::size_t) override {}
   void on_peer_down(ReplicaId) override {}
   void on_broken_peer(ReplicaId, const std::string&) override {}
@@ -620,51 +621,62 @@ TEST(Learner, GoesOnWhereItWasStopped) {
 // ---- anything at any time ----
 
 /// Donors of random speed, memory and lag, on connections that break; rounds are committed, and the learner
-/// is stopped and started, at random events. All ends well as soon as the disorder does.
-TEST(Learner, HundredRandomInterleavingsEndWhereTheMembersAre) {
-  for (std::uint64_t seed = 0; seed < 100; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
-    std::uint64_t counter = 0;
-    const auto below = [&](std::uint64_t bound) { return random_bits(seed, 1, counter++) % bound; };
-    SharedRun run;
-    std::deque<Donor> donors;
-    std::deque<Forwarder> forwarders;
-    std::vector<PeerInfo> infos;
-    for (std::uint64_t n = 1 + below(3), id = 1; id <= n; ++id) {
-      const auto& donor =
-          donors.emplace_back(run, id,
-                              Donor::Manner{.bytes_per_second = below(2) == 0 ? fast : 20'000'000,
-                                            .keeps = 3 + below(20),
-                                            .lag = below(2)});
-      infos.push_back(donor.behind(forwarders.emplace_back(donor.address())));
-      if (below(2) == 0) forwarders.back().cut_within(400'000);
-    }
-    Joiner joiner(run);
-    int disorders = 12;
-    const auto disorder = [&](FragmentId f) {
-      if (disorders == 0) return;
-      if (--disorders == 0) {
-        for (auto& forwarder : forwarders) forwarder.cut_within(0);
-        for (auto& donor : donors) donor.lag = 0;
-        joiner.learner->newest(run.newest());
-        return;
-      }
-      run.commit(static_cast<FragmentId>(below(fragments)), 1 + below(2));
-      if (below(4) == 0) run.commit(f);
-      if (below(3) > 0) joiner.learner->newest(run.newest());
-      if (below(6) == 0) forwarders[below(forwarders.size())].cut();
-      if (below(8) == 0) joiner.start(infos);
-    };
-    joiner.after_fragment = joiner.after_round = disorder;
-    joiner.after_failure = [&] { joiner.start(infos); };
-    joiner.learner->newest(run.newest());
-    joiner.start(infos);
-    joiner.run_until([&] { return disorders == 0 || joiner.learner->caught_up(); });
-    if (disorders > 0) disorders = 1, disorder(0);
-    joiner.run_until([&] { return joiner.at_newest() || testing::Test::HasFailure(); });
-    ASSERT_FALSE(testing::Test::HasFailure());
-    EXPECT_TRUE(joiner.learner->caught_up());
+/// is stopped and started, at random events. All ends well once the disorder does.
+void live_through_disorder(std::uint64_t seed) {
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::uint64_t counter = 0;
+  const auto below = [&](std::uint64_t bound) { return random_bits(seed, 1, counter++) % bound; };
+  SharedRun run;
+  std::deque<Donor> donors;
+  std::deque<Forwarder> forwarders;
+  std::vector<PeerInfo> infos;
+  for (std::uint64_t n = 1 + below(3), id = 1; id <= n; ++id) {
+    const auto& donor =
+        donors.emplace_back(run, id,
+                            Donor::Manner{.bytes_per_second = below(2) == 0 ? fast : 20'000'000,
+                                          .keeps = below(4) == 0 ? 2U : 20U,
+                                          .lag = below(4) == 0 ? 1U : 0U});
+    auto& forwarder = forwarders.emplace_back(donor.address());
+    const bool may_break = below(2) == 0;
+    infos.push_back(may_break ? donor.behind(forwarder) : donor.info());
+    if (below(2) == 0) forwarder.cut_within(400'000);
   }
+  Joiner joiner(run);
+  int disorders = 12;
+  const auto disorder = [&](FragmentId f) {
+    if (disorders == 0) return;
+    if (--disorders == 0) {
+      for (auto& forwarder : forwarders) forwarder.cut_within(0);
+      for (auto& donor : donors) donor.lag = 0;
+      joiner.learner->newest(run.newest());
+      return;
+    }
+    run.commit(static_cast<FragmentId>(below(fragments)), 1 + below(3));
+    if (below(4) == 0) run.commit(f, 2);
+    if (below(3) > 0) joiner.learner->newest(run.newest());
+    if (below(6) == 0) forwarders[below(forwarders.size())].cut();
+    if (below(8) == 0) joiner.start(infos);
+  };
+  joiner.after_fragment = joiner.after_round = disorder;
+  joiner.after_failure = [&] { joiner.start(infos); };
+  joiner.learner->newest(run.newest());
+  joiner.start(infos);
+  joiner.run_until([&] { return disorders == 0 || joiner.learner->caught_up(); });
+  if (disorders > 0) disorders = 1, disorder(0);
+  joiner.run_until([&] { return joiner.at_newest() || testing::Test::HasFailure(); });
+  ASSERT_FALSE(testing::Test::HasFailure());
+  EXPECT_TRUE(joiner.learner->caught_up());
+}
+
+/// Ten at a time, since they wait more than they work.
+TEST(Learner, HundredRandomInterleavingsEndWhereTheMembersAre) {
+  std::vector<std::thread> threads;
+  for (std::uint64_t first = 0; first < 10; ++first) {
+    threads.emplace_back([first] {
+      for (std::uint64_t seed = first; seed < 100; seed += 10) live_through_disorder(seed);
+    });
+  }
+  for (auto& thread : threads) thread.join();
 }
 
 }  // namespace

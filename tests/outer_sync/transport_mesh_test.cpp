@@ -179,6 +179,7 @@ class Node final : public PeerMesh::Handler {
     return std::nullopt;
   }
   void on_ack(ReplicaId, protocol::ViewNumber, const protocol::ChunkKey&) override {}
+  void on_begun(ReplicaId, protocol::ViewNumber) override {}
   void on_lane_up(ReplicaId peer, std::size_t lane) override {
     note(peer, "a lane", [&] {
       up_[peer].insert(lane);

@@ -124,7 +124,9 @@ TEST(Strangers, AHelloOfAnotherRunIsRefusedInWords) {
 }
 
 TEST(Strangers, ACrowdThatSaysNothingKeepsNobodyOut) {
-  NetworkRun run({});
+  NetworkRun::Options options;
+  options.elastic = false;
+  NetworkRun run(options);
   Forwarder forwarder(private_address(1));
   run.adjust_network = [&](std::size_t m, NetworkConfig& network) {  // r0 dials r1
     if (m != 1) return;
@@ -155,7 +157,12 @@ TEST(Strangers, ACrowdThatSaysNothingKeepsNobodyOut) {
 /// Plays member 0 ("r0") of a run of two by hand; r1 is real.
 class BrokenMember : public testing::Test {
  protected:
-  explicit BrokenMember(NetworkRun::Options options = {}) : run(std::move(options)) {}
+  explicit BrokenMember(NetworkRun::Options options = {}) : run(inelastic(std::move(options))) {}
+  /// So that losing r0 ends the run, which shows how far r1 has come.
+  static NetworkRun::Options inelastic(NetworkRun::Options options) {
+    options.elastic = false;
+    return options;
+  }
   void begin() {
     run.adjust_hello = [](std::size_t, protocol::Hello& hello) { hello.member.name = "r1"; };
     run.start_coordinator();
@@ -168,11 +175,14 @@ class BrokenMember : public testing::Test {
     // What the real member reports: both start alike.
     const FragmentLayout& layout = run.layout();
     const auto initial = initial_parameters(layout);
-    protocol::Sealed sealed{.view = 1,
-                            .layout = {layout.fragments().begin(), layout.fragments().end()},
-                            .chunk_elements = layout.chunk_elements(),
-                            .fragments = std::vector<protocol::FragmentState>(layout.fragment_count()),
-                            .parameters = hash_of(std::as_bytes(std::span(initial)))};
+    protocol::Sealed sealed{
+        .view = 1,
+        .layout = {layout.fragments().begin(), layout.fragments().end()},
+        .chunk_elements = layout.chunk_elements(),
+        .fragments = std::vector<protocol::FragmentState>(layout.fragment_count()),
+        .history = std::vector<std::vector<protocol::FragmentState>>(layout.fragment_count()),
+        .held = {},
+        .parameters = hash_of(std::as_bytes(std::span(initial)))};
     control->say(protocol::ControlMessage(sealed));
     view = control->hear_control<protocol::NewView>();
   }

@@ -1,10 +1,12 @@
-// simulate [--seeds N] [--from SEED] [--seed SEED]: runs the protocol in simulated worlds. Of a seed that
-// fails it prints the command that tells its story; `--seed` tells it.
+// simulate [--seeds N] [--from SEED] [--failures N]: runs the protocol in simulated worlds. Of a seed that
+// fails it prints the command that tells its story. simulate --seed SEED: tells that story. simulate --twice
+// N: runs N worlds twice each, which must be the same to the last event.
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <string>
+#include <utility>
 
 #include "world.h"
 
@@ -12,6 +14,49 @@ using isthmus::outer_sync::protocol::Tally;
 using isthmus::outer_sync::protocol::World;
 
 namespace {
+
+/// What so many worlds must have seen: one that never comes about any more is one that nothing tests.
+constexpr std::uint64_t enough_worlds = 2000;
+struct Required {
+  const char* what;
+  const char* why;
+};
+constexpr std::array required{
+    Required{"came back", "goes on from its own rounds, with results that the others keep for it"},
+    Required{"came back too late", "nobody keeps what it would need"},
+    Required{"closed by quorum", "the grace, the lease, and who is in a result"},
+    Required{"contribution committed", "it is in one result and no other"},
+    Required{"contribution returned", "it is in none, and its sender knows"},
+    Required{"control connection broken", "members say hello again"},
+    Required{"coordinator and its disk lost", "view numbers rise above those that nobody remembers"},
+    Required{"coordinator crash", "it goes on from its disk"},
+    Required{"cut", "a member is alone and does not know it"},
+    Required{"disk full at the coordinator", "what was not stored was not sent"},
+    Required{"displaced", "it takes the state from others"},
+    Required{"displaced by its own chain", "it has applied more since it sealed"},
+    Required{"displaced for its lag", "with a quorum the others do not wait"},
+    Required{"fragment taken from a donor", "newcomers begin from it"},
+    Required{"had another history", "it has applied what others have made again"},
+    Required{"joined", "a newcomer is taken into a view"},
+    Required{"lane broken", "what was not acknowledged is repeated"},
+    Required{"late contribution", "the round is decided when it comes"},
+    Required{"left out for want of a link", "two that reach the coordinator and not each other"},
+    Required{"member crash", "the others go on"},
+    Required{"member restart", "the same name is another replica"},
+    Required{"member slowed down", "the others wait, or do not"},
+    Required{"member stopped and continued", "it believes in a lease that is over"},
+    Required{"message lost in a break", "what was on its way is gone"},
+    Required{"one-way cut", "it is heard, and hears nothing"},
+    Required{"operator recovers the run", "all members of the last view are gone"},
+    Required{"owner's residual forgotten", "of results that were dropped"},
+    Required{"partition", "several members are cut off together"},
+    Required{"round applied", "the run gets on"},
+    Required{"round withdrawn", "it was delivered, and others have made it again"},
+    Required{"round followed", "a newcomer keeps up until it is taken in"},
+    Required{"side without the coordinator came back", "and had not gone on alone"},
+    Required{"silent coordinator noticed", "the connection is open, and nothing comes"},
+    Required{"suspended", "too few members, or none of the last view"},
+};
 
 int tell(std::uint64_t seed) {
   World world(seed, true);
@@ -22,12 +67,37 @@ int tell(std::uint64_t seed) {
   return problem.empty() ? 0 : 1;
 }
 
-int simulate(const char* program, std::uint64_t from, std::uint64_t seeds) {
-  constexpr int most_failures = 5;
+int run_twice(std::uint64_t seeds) {
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+    World first(seed, false), second(seed, true);
+    static_cast<void>(first.run());
+    static_cast<void>(second.run());
+    if (first.fingerprint() == second.fingerprint() && first.tally() == second.tally()) continue;
+    std::printf(
+        "world %llu went another way when it was run again: something depends on more than its seed\n",
+        static_cast<unsigned long long>(seed));
+    return 1;
+  }
+  std::printf("%llu worlds went the same way twice\n", static_cast<unsigned long long>(seeds));
+  return 0;
+}
+
+int missing(const Tally& reached) {
+  int missing = 0;
+  for (const auto& [what, why] : required) {
+    if (reached.contains(what)) continue;
+    std::printf("  never happened: '%s' (%s); the simulator has stopped testing it\n", what, why);
+    ++missing;
+  }
+  return missing;
+}
+
+int simulate(const char* program, std::uint64_t from, std::uint64_t seeds, int most_failures) {
   Tally reached, worlds;
   int failures = 0;
-  for (auto seed = from; seed < from + seeds && failures < most_failures; ++seed) {
-    World world(seed, false);
+  std::uint64_t ran = 0;
+  for (; ran < seeds && failures < most_failures; ++ran) {
+    World world(from + ran, false);
     const auto problem = world.run();
     for (const auto& [what, times] : world.tally()) {
       reached[what] += times;
@@ -36,25 +106,38 @@ int simulate(const char* program, std::uint64_t from, std::uint64_t seeds) {
     if (problem.empty()) continue;
     ++failures;
     std::printf("%s\n  %s\n  to see it: %s --seed %llu\n", world.describe().c_str(), problem.c_str(), program,
-                static_cast<unsigned long long>(seed));
+                static_cast<unsigned long long>(from + ran));
   }
   std::printf("%llu worlds, %d with a broken rule. What happened in them:\n",
-              static_cast<unsigned long long>(seeds), failures);
-  for (const auto& [what, times] : reached)
+              static_cast<unsigned long long>(ran), failures);
+  for (const auto& [what, times] : reached) {
     std::printf("  %-40s %10llu times in %llu worlds\n", what.c_str(), static_cast<unsigned long long>(times),
                 static_cast<unsigned long long>(worlds[what]));
+  }
+  if (ran >= enough_worlds) failures += missing(reached);
   return failures == 0 ? 0 : 1;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::uint64_t seeds = 2000, from = 1;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const auto value = std::strtoull(argv[i + 1], nullptr, 10);
-    if (std::strcmp(argv[i], "--seed") == 0) return tell(value);
-    if (std::strcmp(argv[i], "--seeds") == 0) seeds = value;
-    if (std::strcmp(argv[i], "--from") == 0) from = value;
+  std::uint64_t seeds = 2000, from = 1, failures = 5;
+  for (int i = 1; i < argc; i += 2) {
+    const std::string flag = argv[i];
+    const auto value = i + 1 < argc ? std::strtoull(argv[i + 1], nullptr, 10) : 0;
+    if (flag == "--seed" && value > 0) return tell(value);
+    if (flag == "--twice" && value > 0) return run_twice(value);
+    if (flag == "--seeds" && value > 0) {
+      seeds = value;
+    } else if (flag == "--from" && value > 0) {
+      from = value;
+    } else if (flag == "--failures" && value > 0) {
+      failures = value;
+    } else {
+      std::fprintf(stderr, "usage: %s [--seeds N] [--from SEED] [--failures N] | --seed SEED | --twice N\n",
+                   argv[0]);
+      return 2;
+    }
   }
-  return simulate(argv[0], from, seeds);
+  return simulate(argv[0], from, seeds, static_cast<int>(failures));
 }

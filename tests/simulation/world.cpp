@@ -52,9 +52,10 @@ World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
               .last = {},
               .recover = {}};
   closing_ = {.least = options_.least, .quorum = 0, .grace = Time(chance(300'000))};
-  if (chance(2) == 0) closing_.quorum = std::max<std::size_t>(options_.least, 1 + chance(members_));
+  if (chance(2) == 0) closing_.quorum = 1 + chance(members_);
   options_.leases = closing_.quorum > 0;
-  options_.least = closing_.least = std::max(closing_.least, closing_.quorum);
+  // A view of fewer than the quorum closes with all of it.
+  if (chance(2) == 0) options_.least = closing_.least = std::max(closing_.least, closing_.quorum);
   processes_.resize(members_);
   for (NodeId m = 0; m < members_; ++m) processes_[m].id = m;
 }
@@ -70,6 +71,14 @@ std::string World::run() {
   start_coordinator(false);
   for (NodeId m = 0; m < members_; ++m) at(some(200ms), [this, m] { start(m); });
   for (std::size_t i = 0; i < disturbances_; ++i) at(300ms + some(fault_time), [this] { disturb(); });
+  if (chance(8) == 0) {  // while the first view forms
+    at(50ms + some(400ms), [this] {
+      crash_coordinator(false);
+      at(some(1s), [this] {
+        if (!coordinator_) start_coordinator(disk_was_lost_);
+      });
+    });
+  }
   calm_from_ = 300ms + fault_time + 3s;
   end_ = calm_from_ + calm_time;
   at(calm_from_, [this] { heal(); });
@@ -78,6 +87,8 @@ std::string World::run() {
     const auto event = events_.top();
     events_.pop();
     now_ = event.time;
+    mix(static_cast<std::uint64_t>(now_.count()));
+    mix(event.order);
     event.happen();
     if (over_) break;
   }
@@ -449,6 +460,9 @@ void World::try_view(Process& process) {
         tell("member " + std::to_string(process.id) + " begins view " + std::to_string(message.view.number) +
              " with " + std::to_string(members.size()) + " members");
         if (process.member->view().number <= before) fail("a view number fell (I8)");
+        if (process.member->view().number < process.member->sealed())
+          fail("a view begins after a higher one was sealed (I8)");
+        newest_begun_ = std::max(newest_begun_, process.member->view().number);
         if (before != message.reference) count(process.in_run ? "came back" : "joined");
         const bool joins = !process.in_run;
         process.in_run = true;
@@ -613,7 +627,8 @@ void World::look_for_results(NodeId m, FragmentId p) {
     return train(m, p);
   }
   process.applying = {p, round};
-  in(process, some(10ms), [this, m, p, round] { apply(processes_[m], p, round); });
+  in(process, chance(20) == 0 ? some(300ms) : some(10ms),
+     [this, m, p, round] { apply(processes_[m], p, round); });
 }
 
 void World::apply(Process& process, FragmentId p, Round r) {
@@ -629,6 +644,7 @@ void World::apply(Process& process, FragmentId p, Round r) {
   for (const auto& bytes : round.results) hasher.update(std::span(*bytes));
   const FragmentState state{r, hasher.finish()};
   process.member->applied(p, r, state.chain);
+  mix(prefix_of(state.chain));
   process.applying.reset();
   count("round applied");
   check_chain(process);
@@ -675,7 +691,7 @@ void World::act(NodeId m) {
         fail("a round is delivered that was applied");
       const auto p = round->fragment;
       process.delivered[{p, round->round}] = std::move(*round);
-      in(process, some(60ms), [this, m, p] { look_for_results(m, p); });
+      in(process, chance(6) == 0 ? some(1s) : some(60ms), [this, m, p] { look_for_results(m, p); });
     } else if (auto* retract = std::get_if<Retract>(&action)) {
       count("round withdrawn");
       if (process.delivered.erase({retract->fragment, retract->round}) == 0)
@@ -697,7 +713,10 @@ void World::reduce(NodeId m, const Reduce& job) {
   }
   if (!produced_.insert({job.view, job.round, job.chunk}).second)
     fail("two results of one chunk in one view (I8)");
-  if (result.contributors.size() < result.of) count("closed by quorum");
+  if (result.contributors.size() < result.of) {
+    count("closed by quorum");
+    if (job.view < newest_begun_) fail("a chunk is closed by quorum after another view has begun (I9)");
+  }
   const auto digest = hasher.finish();
   auto bytes =
       std::make_shared<Bytes>(quant::encoded_size(codecs_.of(job.round), layout_.chunk(job.chunk).size));
@@ -780,6 +799,12 @@ void World::act_coordinator() {
       in(processes_[m], longest_delay + 2ms, [this, link = link, m = m] { closed(link, m); });
     } else if (auto* say = std::get_if<Say>(&action)) {
       tell("coordinator: " + say->text);
+      if (say->text.find("is left out") != std::string::npos) count("left out for want of a link");
+      if (say->text.find("the others are at") != std::string::npos) count("displaced for its lag");
+      if (say->text.find("nobody keeps") != std::string::npos) count("came back too late");
+      if (say->text.find("is not one of the run's") != std::string::npos) count("had another history");
+      if (say->text.find("the first view had begun") != std::string::npos)
+        count("first view begun unheard of");
     } else if (auto* store = std::get_if<Store>(&action)) {
       if (now_ < calm_from_ && chance(40) == 0) {
         count("disk full at the coordinator");
@@ -825,7 +850,7 @@ void World::disturb() {
   switch (chance(10)) {
     case 0:
     case 1:
-      if (!process.alive || !may_crash(m)) return;
+      if (!process.alive || (!may_crash(m) && chance(8) != 0)) return;
       crash(m);
       at(chance(3) == 0 ? some(20ms) : back_after, [this, m] {
         count("member restart");

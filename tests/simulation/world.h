@@ -31,6 +31,8 @@ class World {
   [[nodiscard]] std::string run();
   [[nodiscard]] std::string describe() const;
   [[nodiscard]] const Tally& tally() const { return tally_; }
+  /// Of all events in their order, and of all histories: two runs of a seed must have the same.
+  [[nodiscard]] std::uint64_t fingerprint() const { return fingerprint_; }
   /// What happened, line by line, if it was asked for.
   [[nodiscard]] const std::vector<std::string>& story() const { return story_; }
 
@@ -87,6 +89,7 @@ class World {
   void in(Process& process, Time delay, std::function<void()> event);
   void fail(const std::string& what);
   void tell(const std::string& what);
+  void mix(std::uint64_t value) { fingerprint_ = random_bits(fingerprint_, 2, value); }
   void count(const std::string& what) { ++tally_[what]; }
 
   // the network
@@ -192,9 +195,11 @@ class World {
     std::map<NodeId, std::vector<Round>> applied;
   };
   std::optional<CutSide> without_coordinator_;
+  ViewNumber newest_begun_ = 0;  ///< of all views that have begun anywhere
   std::vector<Round> calm_rounds_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::string problem_;
+  std::uint64_t fingerprint_ = 0;
   bool over_ = false;
   Tally tally_;
   std::vector<std::string> story_;

@@ -7,6 +7,7 @@
 
 #include "isthmus/base/random.h"
 #include "isthmus/data/device.h"
+#include "isthmus/outer_sync/outer_loop.h"
 #include "isthmus/trainer/evaluate.h"
 #include "isthmus/trainer/outer_state.h"
 #include "small_model.h"
@@ -124,13 +125,12 @@ TEST_F(Cuda, WhatTheOuterLoopWritesReachesTheModel) {
 
 TEST_F(Cuda, TheOuterStateGivesTheCpusBits) {
   for (const auto precision : {Precision::fp32, Precision::bf16}) {
-    const outer_sync::protocol::CodecPlan codecs{
-        .codec = quant::default_spec(quant::CodecKind::lloyd4),
-        .warmup_codec = quant::default_spec(quant::CodecKind::lloyd4),
-        .error_feedback = true};
+    outer_sync::OuterConfig config;
+    config.error_feedback = true;
+    const auto codecs = outer_sync::codec_plan(config);
     Replica gpu(small_table(), options(Device::cuda, precision)),
         cpu(small_table(), options(Device::cpu, precision));
-    const auto on_gpu = make_outer_state(gpu, codecs), on_cpu = make_outer_state(cpu, codecs);
+    const auto on_gpu = make_outer_state(gpu, config), on_cpu = make_outer_state(cpu, config);
     const auto& layout = gpu.table().layout();
     const outer_sync::Range all{0, layout.buffer_size()};
     const outer_sync::BufferPool buffers(outer_sync::largest_encoded_chunk(layout, codecs), 100);
@@ -153,7 +153,7 @@ TEST_F(Cuda, TheOuterStateGivesTheCpusBits) {
         ASSERT_EQ(bytes.size(), expected.size());
         for (std::size_t k = 0; k < bytes.size(); ++k) ASSERT_EQ(*bytes[k], *expected[k]) << "chunk " << k;
         for (auto* state : {on_gpu.get(), on_cpu.get()}) {
-          ASSERT_FALSE(state->apply(p, codecs.codec, expected, {.alpha = 0.5F}));
+          ASSERT_FALSE(state->apply(p, codecs.codec, expected, {.step = {.alpha = 0.5F}}));
           state->put_back(layout.chunks_of(p).first, codecs.codec, *expected.front(), 0.5F);
         }
       }

@@ -25,6 +25,8 @@ struct OuterConfig {
   config::Stepped sync_every = 30;
   std::int64_t sync_delay = 1;
   double merge_alpha = 0.5;
+  double staleness_penalty = 1;
+  double momentum_clip = 0;
   std::string codec = "lloyd4";
   std::int64_t codec_block = 0;
   std::string codec_scale = "bf16";
@@ -42,24 +44,24 @@ struct OuterConfig {
   std::int64_t min_replicas = 0;
   std::int64_t quorum = 0;
   config::Duration grace{10.0};
-  std::string topology = "auto";
-  std::string pace = "steps";
-  std::string reject = "off";
   std::string log;
   config::Size log_budget{20'000'000'000};
   OuterOptimizerConfig optimizer;
   void serialize(config::Archive& ar);
 
+  /// The experiment's `replicas`, no key of this section; known after `take_replicas`.
+  std::int64_t replicas = 0;
+
   /// The method's own rules, applied after reading: diloco is one fragment without delay, local_sgd plain
-  /// averaging, sparse what methods/sparse.h says; and the codec's defaults. Throws Error(config) for
+  /// averaging, the others what methods/*.h say; and the codec's defaults. Throws Error(config) for
   /// settings that cannot work together (tau >= H, a block that does not divide the chunk).
   void resolve();
-  /// Throws Error(config) for members that a run of so many replicas cannot have.
-  void check_replicas(std::int64_t replicas) const;
+  /// Throws Error(config) for settings that a run of so many replicas cannot have.
+  void take_replicas(std::int64_t number);
   /// What is allowed and unusual, a line each, for people to read.
   [[nodiscard]] std::vector<std::string> notes() const;
   /// Training replicas that a view needs: min_replicas, or half of the configured ones, rounded up.
-  [[nodiscard]] std::int64_t least_replicas(std::int64_t replicas) const {
+  [[nodiscard]] std::int64_t least_replicas() const {
     return min_replicas > 0 ? min_replicas : (replicas + 1) / 2;
   }
   [[nodiscard]] std::vector<SyncPhase> sync_phases() const;
@@ -67,6 +69,9 @@ struct OuterConfig {
   [[nodiscard]] quant::CodecSpec warmup_codec_spec() const;
   [[nodiscard]] quant::Lossless lossless_stage() const { return quant::lossless(lossless); }
   [[nodiscard]] bool data_parallel() const { return method == "data_parallel"; }
+  [[nodiscard]] bool eager() const { return method == "eager"; }
+  [[nodiscard]] bool co2() const { return method == "co2"; }
+  [[nodiscard]] Overlap overlap() const { return eager() || co2() ? Overlap::whole_round : Overlap::delay; }
 };
 
 struct EmulateConfig {

@@ -66,7 +66,7 @@ class DeviceParameters : public LocalParameters {
   virtual void modified_on_device(Range range) = 0;
 };
 
-/// The same bits as HostOuterState.
+/// The same bits as HostOuterState. It has no passes for eager and co2.
 class DeviceOuterState : public OuterState {
  public:
   /// As HostOuterState; `codecs` are the run's. All memory is taken here.
@@ -78,8 +78,11 @@ class DeviceOuterState : public OuterState {
               const Leave& leave) override;
   [[nodiscard]] std::optional<ChunkId> apply(FragmentId fragment, const quant::CodecSpec& codec,
                                              std::span<const protocol::SharedBytes> results,
-                                             const quant::OuterStep& rule) override;
+                                             const methods::OuterRule& rule) override;
   void put_back(ChunkId chunk, const quant::CodecSpec& codec, const Bytes& bytes, float weight) override;
+  void go_ahead(FragmentId fragment, const quant::CodecSpec& codec,
+                std::span<const protocol::SharedBytes> fresh, std::span<const protocol::SharedBytes> stale,
+                float share, const quant::OuterStep& step) override;
   void take_local() override;
   void begin_from_global() override;
   [[nodiscard]] std::span<const float> global(Range range) override;

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -25,6 +26,7 @@
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/config.h"
 #include "isthmus/outer_sync/local_parameters.h"
+#include "isthmus/outer_sync/log/round_log.h"
 #include "isthmus/outer_sync/methods/schedule.h"
 #include "isthmus/outer_sync/outer_state.h"
 #include "isthmus/outer_sync/round_exchange.h"
@@ -60,6 +62,14 @@ class OuterLoop {
                                               std::span<const float> local)>;
   void observe_gradients(GradientObserver observer) { gradient_observer_ = std::move(observer); }
 
+  /// Keeps the rounds that are applied from now on (log/round_log.h).
+  struct LogPlan {
+    std::filesystem::path folder;
+    log::LogHeader header;
+    std::uint64_t budget = 0;  ///< bytes
+  };
+  void keep_log(LogPlan plan) { log_plan_ = std::move(plan); }
+
   /// After each inner step, of `tokens` tokens: a contribution's weight is what its fragment was trained on
   /// since it was last sent. Returns at once unless a result is due that has not come. When rounds do not
   /// commit at present, the clock freezes at the step whose result is missing, until it is here. Throws
@@ -85,8 +95,8 @@ class OuterLoop {
   void follow(FragmentId fragment, std::span<const protocol::SharedBytes> results);
   /// Begins to train where others are: local parameters become the global ones, residuals are forgotten, and
   /// the clock stands at `step`. To rounds that were sent by then, and are not in the global parameters yet,
-  /// this replica contributes nothing, with weight 0. Throws Error(network) when step and rounds cannot be of one
-  /// run.
+  /// this replica contributes nothing, with weight 0. Throws Error(network) when step and rounds cannot be of
+  /// one run.
   void begin_at(std::uint64_t step);
 
   [[nodiscard]] std::uint64_t step() const { return step_; }
@@ -117,20 +127,28 @@ class OuterLoop {
   struct InFlight {
     FragmentId fragment;
     protocol::Round round;
-    std::uint64_t sent_step;  ///< by the schedule: its result is due `sync_delay` steps later
+    std::uint64_t sent_step;  ///< by the schedule
     Trace::Clock::time_point sent;
-    /// What this replica has handed in, in chunk order, until it is known to be in the result; nothing where
-    /// it had joined later.
+    /// What this replica has handed in, in chunk order, until it is known to be in the result (with eager
+    /// updates until it is applied).
     std::vector<protocol::SharedBytes> own = {};
     std::optional<RoundResult> result = {};
+    /// Its values are what this replica is ahead by already (eager updates).
+    bool ahead = false;
+    bool is_last = false;      ///< of the final sync
+    std::uint64_t weight = 0;  ///< tokens behind it; 0 in the warm-up, where no count is kept
   };
   enum class Waiting { stall, warmup, finish, save };
 
-  void send(FragmentId p, protocol::Round round);
-  [[nodiscard]] bool apply(FragmentId p, const quant::OuterStep& rule, Waiting why);
-  [[nodiscard]] bool keep_up();
-  void send_if_due(FragmentId p);
+  InFlight& send(FragmentId p, protocol::Round round);
+  [[nodiscard]] bool apply(FragmentId p, Waiting why);
+  [[nodiscard]] bool keep_up(Waiting why);
+  void send_what_is_due(FragmentId p);
   [[nodiscard]] bool is_due(FragmentId p) const;
+  [[nodiscard]] std::uint64_t flying(FragmentId p) const;
+  /// Rounds of one fragment.
+  [[nodiscard]] std::uint64_t most_in_flight() const { return whole_round_ ? 2 : 1; }
+  void go_ahead(FragmentId p, std::span<const protocol::SharedBytes> stale);
   void count_local_step();
   [[nodiscard]] bool fetch(InFlight& flight, Waiting why);
   void put_back(const InFlight& flight, float alpha);
@@ -138,13 +156,16 @@ class OuterLoop {
   void contribute(InFlight& flight, std::uint64_t weight, EncodedChunk encoded);
   void end_warmup();
   void offer_state();
+  void begin_log();
+  void snapshot_to_log(FragmentId p);
   [[noreturn]] static void refuse_result(protocol::Round round, ChunkId chunk);
   [[nodiscard]] bool rounds_fit(const std::vector<protocol::FragmentState>& fragments,
                                 const std::deque<InFlight>& in_flight, std::uint64_t step) const;
   [[nodiscard]] bool is_late() const;
   void record(const InFlight& flight);
   void extend_chain(FragmentId p, std::span<const protocol::SharedBytes> results);
-  void apply_all_in_flight(Waiting why);
+  void apply_all_in_flight();
+  void sync_once_more();
   [[nodiscard]] double& waited(Waiting why);
 
   const FragmentLayout& layout_;
@@ -153,7 +174,9 @@ class OuterLoop {
   Trace& trace_;
   protocol::CodecPlan codecs_;
   Schedule schedule_;
-  quant::OuterStep step_rule_;
+  bool whole_round_, eager_;
+  float share_;  ///< of one replica in a mean, for eager updates
+  methods::OuterRule rule_;
   float carried_;  ///< part of the residual that goes into the next outer gradient
   std::uint64_t noise_seed_;
   bool final_sync_;
@@ -167,6 +190,8 @@ class OuterLoop {
   AlignedVector<float> gradient_residual_;  ///< of warm-up gradients; empty after the warm-up
   std::deque<InFlight> in_flight_;          ///< in the order they were sent
   GradientObserver gradient_observer_;
+  std::optional<LogPlan> log_plan_;
+  std::unique_ptr<log::RoundLog> log_;
   Stats stats_;
 };
 

@@ -13,6 +13,8 @@
 #include "isthmus/base/aligned.h"
 #include "isthmus/outer_sync/layout.h"
 #include "isthmus/outer_sync/local_parameters.h"
+#include "isthmus/outer_sync/methods/eager.h"
+#include "isthmus/outer_sync/methods/outer_rule.h"
 #include "isthmus/outer_sync/round_exchange.h"
 #include "isthmus/quant/passes.h"
 
@@ -46,12 +48,21 @@ class OuterState {
   /// its chunks in order. Returns the first that does not decode: the state is then of no use any more.
   [[nodiscard]] virtual std::optional<ChunkId> apply(FragmentId fragment, const quant::CodecSpec& codec,
                                                      std::span<const protocol::SharedBytes> results,
-                                                     const quant::OuterStep& rule) = 0;
+                                                     const methods::OuterRule& rule) = 0;
 
   /// What this replica had encoded for a chunk is not in the round's result: the local parameters get back
   /// `weight`, the part that the merge has taken from them, and it comes with the next outer gradient. To
   /// follow `apply`; `bytes` decode.
   virtual void put_back(ChunkId chunk, const quant::CodecSpec& codec, const Bytes& bytes, float weight) = 0;
+
+  /// Whole-round overlap: sets a fragment's local parameters to the global ones. With eager updates
+  /// (methods/eager.h) it takes the next step of what this replica is ahead by, and adds that. `fresh` and
+  /// `stale` are its own chunks of this round and of the one before, in order; either may be empty, or lack
+  /// some. `share` is 1 / M.
+  virtual void go_ahead(FragmentId fragment, const quant::CodecSpec& codec,
+                        std::span<const protocol::SharedBytes> fresh,
+                        std::span<const protocol::SharedBytes> stale, float share,
+                        const quant::OuterStep& step) = 0;
 
   /// global := local, of all parameters.
   virtual void take_local() = 0;
@@ -68,11 +79,12 @@ class OuterState {
 
   /// What a checkpoint keeps of it; in host memory.
   struct Vectors {
-    AlignedVector<float> global, velocity;  ///< flat, whole buffer
-    Reducer::Residuals residuals;           ///< by chunk; empty where there is none
+    AlignedVector<float> global, velocity;       ///< flat, whole buffer
+    Reducer::Residuals residuals;                ///< by chunk; empty where there is none
+    AlignedVector<float> ahead, ahead_velocity;  ///< eager updates: as `global`; otherwise empty
     template <class Archive>
     void serialize(Archive& ar) {
-      ar(global, velocity, residuals);
+      ar(global, velocity, residuals, ahead, ahead_velocity);
     }
   };
   [[nodiscard]] virtual Vectors save() = 0;
@@ -80,22 +92,26 @@ class OuterState {
   virtual void restore(Vectors vectors) = 0;
 };
 
-/// Whether saved vectors are of this layout.
-[[nodiscard]] bool fits(const OuterState::Vectors& vectors, const FragmentLayout& layout);
+/// Whether saved vectors are of this layout, and of a run with eager updates or without.
+[[nodiscard]] bool fits(const OuterState::Vectors& vectors, const FragmentLayout& layout, bool eager);
 
 /// In host memory, by the CPU's passes.
 class HostOuterState final : public OuterState {
  public:
   /// Global parameters start as the local ones, velocity and residual as zero; there is a residual with
   /// error feedback only. The references must outlive this.
-  HostOuterState(const FragmentLayout& layout, LocalParameters& local, bool error_feedback);
+  HostOuterState(const FragmentLayout& layout, LocalParameters& local, bool error_feedback,
+                 bool eager = false);
 
   void encode(FragmentId fragment, const OuterEncoding& how, const BufferPool& buffers,
               const Leave& leave) override;
   void put_back(ChunkId chunk, const quant::CodecSpec& codec, const Bytes& bytes, float weight) override;
   [[nodiscard]] std::optional<ChunkId> apply(FragmentId fragment, const quant::CodecSpec& codec,
                                              std::span<const protocol::SharedBytes> results,
-                                             const quant::OuterStep& rule) override;
+                                             const methods::OuterRule& rule) override;
+  void go_ahead(FragmentId fragment, const quant::CodecSpec& codec,
+                std::span<const protocol::SharedBytes> fresh, std::span<const protocol::SharedBytes> stale,
+                float share, const quant::OuterStep& step) override;
   void take_local() override;
   void begin_from_global() override;
   [[nodiscard]] std::span<const float> global(Range range) override;
@@ -107,12 +123,15 @@ class HostOuterState final : public OuterState {
 
  private:
   [[nodiscard]] quant::Feedback feedback(ChunkId chunk, float carried);
+  [[nodiscard]] std::span<const float> start(Range range);
 
   const FragmentLayout& layout_;
   LocalParameters& local_;
   const bool error_feedback_;
   AlignedVector<float> global_, velocity_;
   Reducer::Residuals residuals_;
+  std::optional<methods::Ahead> ahead_;  ///< with eager updates
+  AlignedVector<float> scratch_;
 };
 
 }  // namespace isthmus::outer_sync

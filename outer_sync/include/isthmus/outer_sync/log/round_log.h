@@ -21,8 +21,8 @@
 
 #include "isthmus/base/aligned.h"
 #include "isthmus/outer_sync/log/log_header.h"
+#include "isthmus/outer_sync/methods/outer_rule.h"
 #include "isthmus/outer_sync/protocol/messages.h"
-#include "isthmus/quant/passes.h"
 
 namespace isthmus::outer_sync::log {
 
@@ -57,7 +57,7 @@ class RoundLog {
   /// The results of round `state.round`, in chunk order, as they were applied by `rule` (its alpha is of no
   /// account); `state.chain` is the chain hash after it. Rounds of a fragment come one after the other, the
   /// first one after the snapshot.
-  void append(FragmentId fragment, const protocol::FragmentState& state, const quant::OuterStep& rule,
+  void append(FragmentId fragment, const protocol::FragmentState& state, const methods::OuterRule& rule,
               std::span<const protocol::SharedBytes> results);
   /// Returns when everything is on disk.
   void flush();

@@ -19,6 +19,12 @@ struct SyncPhase {
   friend bool operator==(const SyncPhase&, const SyncPhase&) = default;
 };
 
+/// When a round's result is applied.
+enum class Overlap {
+  delay,        ///< tau steps after it was sent
+  whole_round,  ///< where its fragment is sent next, after that: communication has a whole round's time
+};
+
 class Schedule {
  public:
   /// P fragments, each synchronised every H steps, results applied tau steps later; steps up to
@@ -30,7 +36,7 @@ class Schedule {
   /// offset(p) steps after its beginning (H steps, where that is 0). A send that would come before the result
   /// of the fragment's last one is applied is left out.
   Schedule(FragmentId num_fragments, std::vector<SyncPhase> phases, std::uint64_t sync_delay,
-           std::uint64_t warmup_steps);
+           std::uint64_t warmup_steps, Overlap overlap = Overlap::delay);
 
   /// Steps count from 1. Offset of fragment p in the first phase: floor(p H / P).
   [[nodiscard]] std::uint64_t offset(FragmentId p) const { return offset(p, phases_.front().every); }
@@ -42,7 +48,7 @@ class Schedule {
   }
   /// The fragment was sent tau steps ago.
   [[nodiscard]] bool applies(FragmentId p, std::uint64_t step) const {
-    return step > sync_delay_ && sends(p, step - sync_delay_);
+    return step > warmup_steps_ && rounds_due(p, step) > rounds_due(p, step - 1);
   }
   [[nodiscard]] std::vector<FragmentId> sends_at(std::uint64_t step) const;
   [[nodiscard]] std::vector<FragmentId> applies_at(std::uint64_t step) const;
@@ -50,10 +56,11 @@ class Schedule {
   /// The newest round of a fragment that is sent at or before that step: rounds count from 1, and every step
   /// of the warm-up is one.
   [[nodiscard]] std::uint64_t rounds_sent(FragmentId p, std::uint64_t step) const;
+  /// The newest round whose result is applied at or before that step.
+  [[nodiscard]] std::uint64_t rounds_due(FragmentId p, std::uint64_t step) const;
   /// At which step that round is sent.
   [[nodiscard]] std::uint64_t send_step(FragmentId p, std::uint64_t round) const;
 
-  [[nodiscard]] std::uint64_t sync_delay() const { return sync_delay_; }
   [[nodiscard]] std::uint64_t warmup_steps() const { return warmup_steps_; }
 
  private:
@@ -71,6 +78,7 @@ class Schedule {
   FragmentId num_fragments_;
   std::vector<SyncPhase> phases_;  ///< the first begins where the warm-up ends
   std::uint64_t sync_delay_, warmup_steps_;
+  Overlap overlap_;
 };
 
 }  // namespace isthmus::outer_sync

@@ -170,16 +170,18 @@ class Coordinator {
   [[nodiscard]] bool nobody_has_begun() const;
 
   void check_chains(const MemberStatus& member);
-  void check_links(const MemberStatus& member);
+  [[nodiscard]] std::vector<std::pair<std::string, std::string>> missing_links() const;
+  void check_links();
   void check_lag(const std::string& name, const std::vector<Round>& newest);
   void bar(const std::string& name);
-  void displace(const std::string& name, const std::string& reason);
+  void displace(std::string name, const std::string& reason);
   void settle_evaluations();
   void settle_stop();
   void finish_if_all_done();
   void finish();
+  // (Names by value: callers have them from what is erased here.)
   /// A replica is gone: its place is free again while others are still joining; later the view changes.
-  void lose(const std::string& name, const std::string& how);
+  void lose(std::string name, const std::string& how);
   void end(Ended::How how, const std::string& reason);
   void say(std::string text);
   void close(ConnectionId connection);
@@ -212,6 +214,8 @@ class Coordinator {
     Time until{}, length{};
   };
   std::map<std::string, Bar> barred_;
+  std::optional<Time> links_lost_since_;
+  std::string suspended_because_;
   struct Evaluation {
     double sum_nats = 0;
     std::uint64_t tokens = 0;

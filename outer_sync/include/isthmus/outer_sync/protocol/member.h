@@ -151,7 +151,9 @@ class Member {
   [[nodiscard]] std::size_t chunks_held() const;
   /// A member of the view that lags further than this is taken out of it.
   static constexpr Round max_lag = 2;
-  /// Rounds after the last applied one of which chunks are taken.
+  /// Rounds after the last applied one of which chunks are taken. A member has one of a fragment in flight,
+  /// with whole-round overlap (methods/co2.h) two, so its own are always among them. Whoever is a round ahead
+  /// of us may send a later one; we lag then, and it is dropped and asked for again.
   static constexpr Round window = max_lag + 1;
   /// Applied rounds whose results are kept in any case: for those who come back after a short absence.
   static constexpr Round always_kept = 2;

@@ -10,15 +10,14 @@
 
 namespace isthmus::outer_sync {
 
-/// What the application is told; called on the thread of `run`.
+/// What the application is told; called on the thread of `run`, which ends with what any of these throws.
 class CoordinatorObserver {
  public:
   virtual ~CoordinatorObserver() = default;
   virtual void message(const std::string& text) = 0;
   virtual void members_changed(const protocol::Coordinator& coordinator) = 0;
   virtual void evaluated(std::uint64_t step, double loss) = 0;
-  /// Returns when it is on disk: the next coordinator of this run begins with it. An Error that it throws
-  /// ends this one.
+  /// Returns when it is on disk: the next coordinator of this run begins with it.
   virtual void store(const protocol::LastView& view) = 0;
 };
 

@@ -1,0 +1,654 @@
+// Runs whose members come and go, scene by scene: what is decided stays decided, what is not is made again,
+// and whoever has seen another history takes the state from others.
+
+#include "cluster.h"
+#include "coordinator_support.h"
+#include "isthmus/outer_sync/protocol/view_change.h"
+
+namespace isthmus::outer_sync::protocol {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+/// The same history everywhere, and nobody behind.
+void expect_equal(Cluster& cluster, const std::vector<std::string>& names, Round round) {
+  for (const auto& name : names) {
+    EXPECT_EQ(cluster.round_of(name), round) << name;
+    EXPECT_EQ(cluster.chain_of(name), cluster.chain_of(names.front())) << name << " has another history";
+  }
+}
+
+// ---- losses ----
+
+TEST(Views, ALostMemberIsLeftOutAndTheOthersGoOn) {
+  Cluster cluster({"a", "b", "c"});
+  cluster.train(2);
+  cluster.kill("c");
+  EXPECT_THAT(cluster.view(), ElementsAre("a", "b")) << "at once: its connection has closed";
+  cluster.train(3);
+  expect_equal(cluster, {"a", "b"}, 5);
+  EXPECT_FALSE(cluster.ended);
+}
+
+TEST(Views, ContributionsThatWereSentBeforeAreSentAgain) {
+  Cluster cluster({"a", "b", "c"});
+  cluster.contribute({"a", "b"});
+  EXPECT_EQ(cluster.round_of("a"), 0U) << "c has not contributed";
+  cluster.kill("c");
+  expect_equal(cluster, {"a", "b"}, 1);
+  EXPECT_THAT(cluster.at("a").rounds.at(1).included, ElementsAre(true, true));
+}
+
+TEST(Views, AnOwnerDiesAfterItHasToldOneMember) {
+  Cluster cluster({"a", "b", "c"});
+  cluster.cut("a", "c");
+  cluster.at("b").applies = false;
+  cluster.train();
+  ASSERT_TRUE(cluster.at("b").rounds.contains(1)) << "b has what a has made";
+  const auto made = *cluster.at("b").rounds.at(1).results[0];
+  cluster.kill("a");
+  cluster.apply("b");
+  expect_equal(cluster, {"b", "c"}, 1);
+  EXPECT_EQ(*cluster.at("c").rounds.at(1).results[0], made)
+      << "it is decided: b must hand it on, not make another";
+  EXPECT_EQ(cluster.at("c").rounds.at(1).contributed, 2U)
+      << "contributions of one that is gone count, but are of nobody in the view";
+}
+
+/// Member a, which alone has all results of round 1, is cut off from everybody: it owns chunk 0, whose result
+/// has reached nobody, and has got that of chunk 1 from b. The others go on.
+void cut_a_off_after_round_1(Cluster& cluster) {
+  cluster.contribute({"a"});
+  for (const auto* other : {"b", "c"}) cluster.cut("a", other);
+  cluster.contribute({"b", "c"});
+  ASSERT_TRUE(cluster.at("a").rounds.contains(1));
+  ASSERT_FALSE(cluster.at("b").rounds.contains(1) || cluster.at("c").rounds.contains(1));
+  cluster.isolate("a");
+  cluster.pass(2 * Cluster::detect_timeout);
+  ASSERT_THAT(cluster.view(), ElementsAre("b", "c"));
+  expect_equal(cluster, {"b", "c"}, 1);
+  EXPECT_NE(*cluster.at("b").rounds.at(1).results[0], *cluster.at("a").rounds.at(1).results[0])
+      << "nobody else had it, so it is made again, without a";
+  EXPECT_EQ(*cluster.at("b").rounds.at(1).results[1], *cluster.at("a").rounds.at(1).results[1])
+      << "b had it, so it is decided";
+}
+
+TEST(Views, AResultThatOnlyTheCutOffMemberHadIsWithdrawnFromIt) {
+  Cluster cluster({"a", "b", "c"});
+  cluster.at("a").applies = false;
+  cut_a_off_after_round_1(cluster);
+  cluster.at("a").applies = true;
+  cluster.heal();
+  cluster.reconnect("a");
+  EXPECT_EQ(cluster.at("a").displaced, "") << "it had not applied it";
+  expect_equal(cluster, {"a", "b", "c"}, 1);
+  EXPECT_THAT(cluster.at("a").rounds.at(1).included, ElementsAre(false, true))
+      << "its contribution to chunk 0 must come back to it, that to chunk 1 is in the result";
+  cluster.train(3);
+  expect_equal(cluster, {"a", "b", "c"}, 4);
+}
+
+TEST(Views, WhoHasAppliedWhatTheOthersMadeAgainTakesTheirState) {
+  Cluster cluster({"a", "b", "c"});
+  cut_a_off_after_round_1(cluster);
+  ASSERT_EQ(cluster.round_of("a"), 1U);
+  cluster.heal();
+  cluster.reconnect("a");
+  EXPECT_THAT(cluster.at("a").displaced, HasSubstr("its round 1 of fragment 0 is not one of the run's"));
+  EXPECT_THAT(cluster.view(), ElementsAre("b", "c"));
+  cluster.train(2);
+  cluster.start("a");
+  cluster.learn("a", "b");
+  EXPECT_THAT(cluster.view(), ElementsAre("a", "b", "c"));
+  cluster.train(2);
+  expect_equal(cluster, {"a", "b", "c"}, 5);
+}
+
+TEST(Views, WhoAppliesMoreAfterItSealedFindsOutItself) {
+  Cluster cluster({"a", "b", "c"});
+  cluster.at("a").applies = false;
+  cut_a_off_after_round_1(cluster);
+  cluster.heal();
+  cluster.lost = [](const std::string& to, const ControlMessage& message) {
+    return to == "a" && std::holds_alternative<NewView>(message);
+  };
+  cluster.reconnect("a");  // it seals with round 0, which is one of the run's
+  ASSERT_THAT(cluster.view(), ElementsAre("a", "b", "c"));
+  cluster.apply("a");
+  cluster.lost = [](auto&, auto&) { return false; };
+  cluster.kill("c");
+  EXPECT_THAT(cluster.at("a").displaced, HasSubstr("not one of the run's"));
+  EXPECT_THAT(cluster.view(), ElementsAre("b"));
+}
+
+// ---- coming back ----
+
+TEST(ComingBack, WithinTheRoundsThatAreKept) {
+  Cluster cluster({"a", "b", "c"});
+  cluster.train(3);
+  cluster.isolate("c");
+  cluster.contribute({"a", "b", "c"});
+  cluster.pass(2 * Cluster::detect_timeout);
+  for (const auto* name : {"a", "b"}) EXPECT_EQ(cluster.round_of(name), 4U);
+  cluster.contribute({"a", "b"});
+  cluster.heal();
+  cluster.reconnect("c");
+  EXPECT_EQ(cluster.at("c").displaced, "");
+  expect_equal(cluster, {"a", "b", "c"}, 3 + Member::always_kept);
+  for (const auto round : {4, 5}) {
+    EXPECT_THAT(cluster.at("c").rounds.at(round).included, ElementsAre(false, false))
+        << "rounds made without it give its contributions back";
+  }
+  cluster.train();
+  expect_equal(cluster, {"a", "b", "c"}, 6);
+  EXPECT_THAT(cluster.at("c").rounds.at(6).included, ElementsAre(true, true));
+}
+
+TEST(ComingBack, TooLateIsAsANewcomer) {
+  Cluster cluster({"a", "b", "c"});
+  cluster.train(3);
+  cluster.isolate("c");
+  cluster.pass(2 * Cluster::detect_timeout);
+  for (Round i = 0; i <= Member::always_kept; ++i) cluster.contribute({"a", "b"});
+  cluster.pass(200ms);  // both hear that both have applied them
+  cluster.heal();
+  cluster.reconnect("c");
+  EXPECT_THAT(cluster.at("c").displaced, HasSubstr("nobody keeps the results of round 4 of fragment 0"));
+  EXPECT_THAT(cluster.view(), ElementsAre("a", "b"));
+  cluster.start("c");
+  cluster.learn("c", "a");
+  expect_equal(cluster, {"a", "b", "c"}, 6);
+}
+
+TEST(ComingBack, StartedAgainBeforeItsOldConnectionWasSeenToEnd) {
+  Cluster cluster({"a", "b"});
+  cluster.train();
+  cluster.start("b");  // nobody has closed anything
+  EXPECT_EQ(cluster.at("b").refused, "");
+  EXPECT_THAT(cluster.view(), ElementsAre("a")) << "the one that was called b is gone";
+
+  cluster.train();
+  cluster.learn("b", "a");
+  cluster.train();
+  expect_equal(cluster, {"a", "b"}, 3);
+}
+
+TEST(ComingBack, WhatTheOldOneContributedIsNotTheNewOnes) {
+  Cluster cluster({"a", "b", "c"});
+  cluster.cut("c", "a");
+  cluster.cut("b", "a");
+  cluster.contribute({"c"});
+  cluster.kill("c");
+  cluster.start("c");
+  cluster.learn("c", "a");
+  cluster.heal();
+  cluster.contribute({"a", "b", "c"});
+  expect_equal(cluster, {"a", "b", "c"}, 1);
+  EXPECT_THAT(cluster.at("c").rounds.at(1).included, ElementsAre(true, true));
+}
+
+TEST(ComingBack, FromAnotherRunOfThatNameIsRefused) {
+  CoordinatorHarness harness(1);
+  harness.run_all({"us-1"});
+  auto stray = CoordinatorHarness::hello("eu-1");
+  stray.activated = stray.sealed = 7;
+  stray.token = digest_of(98);
+  harness.receive(2, stray);
+  EXPECT_THAT(harness.refusal(2), AllOf(HasSubstr("eu-1"), HasSubstr("another run that is called 'run-1'")));
+  stray.token = digest_of(99);
+  stray.sealed = UINT64_MAX;
+  harness.receive(3, stray);
+  EXPECT_THAT(harness.refusal(3), HasSubstr("claims to have sealed view 18446744073709551615"));
+  EXPECT_EQ(harness.coordinator.participating(), 1U) << "neither may touch the view in force";
+}
+
+// ---- joining in mid-run ----
+
+TEST(Newcomers, OneThatIsReadyWhileAChangeIsUnderWay) {
+  Cluster cluster({"a", "b", "c"});
+  cluster.train();
+  cluster.start("d");
+  cluster.lost = [](const std::string& to, const ControlMessage& message) {
+    return to == "b" && std::holds_alternative<Seal>(message);
+  };
+  cluster.kill("c");
+  EXPECT_THAT(cluster.view(), IsEmpty()) << "b has not answered";
+  cluster.lost = [](auto&, auto&) { return false; };
+  const auto number = cluster.coordinator().view();
+  cluster.learn("d", "a");
+  EXPECT_EQ(cluster.coordinator().view(), number + 1) << "the change begins anew, with d";
+  EXPECT_THAT(cluster.view(), ElementsAre("a", "b", "d"));
+  cluster.train(2);
+  expect_equal(cluster, {"a", "b", "d"}, 3);
+}
+
+TEST(Newcomers, WaitForTheWarmupToEnd) {
+  auto options = CoordinatorHarness::default_options(1);
+  options.warmup_rounds = 5;
+  CoordinatorHarness harness(options);
+  harness.run_all({"us-1"});
+  harness.receive(2, CoordinatorHarness::hello("eu-1"));
+  Heartbeat beat;
+  beat.view = 1;
+  beat.fragments = {{5, 1}, {4, 1}};
+  harness.receive(1, beat);
+  EXPECT_FALSE(harness.last<Admitted>(2)) << "fragment 1 is in the warm-up";
+  harness.receive(2, Ready{});
+  EXPECT_EQ(harness.count<Seal>(2), 0U) << "ready with what?";
+  beat.fragments = {{5, 1}, {5, 2}};
+  harness.receive(1, beat);
+  ASSERT_TRUE(harness.last<Admitted>(2));
+  EXPECT_EQ(harness.last<Admitted>(2)->donors.at(0).name, "us-1");
+  harness.receive(2, Ready{});
+  EXPECT_EQ(harness.last<Seal>(2)->view, 2U);
+}
+
+TEST(Newcomers, WhoWasNotAskedIsNotInTheView) {
+  CoordinatorHarness harness(1);
+  harness.run_all({"us-1"});
+  harness.receive(2, CoordinatorHarness::hello("eu-1"));
+  harness.receive(3, CoordinatorHarness::hello("asia-1"));
+  harness.receive(2, Ready{});
+  auto sealed = CoordinatorHarness::sealed();
+  sealed.view = 2;
+  harness.receive(3, sealed);
+  sealed.activated = 1;
+  harness.receive(1, sealed);
+  sealed.activated = 0;
+  harness.receive(2, sealed);
+  ASSERT_TRUE(harness.last<NewView>(1));
+  EXPECT_EQ(harness.last<NewView>(1)->view.members.size(), 2U) << "asia-1 has no state yet";
+}
+
+// ---- quorum ----
+
+const ClosingRule two_of_three{.least = 2, .quorum = 2, .grace = 300ms};
+
+TEST(Quorums, ALateContributionIsLeftOutAndComesBack) {
+  Cluster cluster({"a", "b", "c"}, 2, two_of_three);
+  cluster.pass(200ms);  // for a lease
+  cluster.contribute({"a", "b"});
+  cluster.pass(200ms);
+  EXPECT_EQ(cluster.round_of("a"), 0U) << "c has its grace";
+  cluster.pass(400ms);
+  expect_equal(cluster, {"a", "b", "c"}, 1);
+  EXPECT_THAT(cluster.at("a").rounds.at(1).included, ElementsAre(true, true));
+  EXPECT_THAT(cluster.at("c").rounds.at(1).included, ElementsAre(false, false));
+  EXPECT_EQ(cluster.at("c").rounds.at(1).contributed, 2U);
+}
+
+TEST(Quorums, AHubThatIsCutOffFromTheCoordinatorDoesNotGoOnAlone) {
+  Cluster cluster({"a", "b", "c"}, 1, {.least = 1, .quorum = 1, .grace = 100ms});
+  cluster.pass(200ms);
+  for (const auto* other : {"b", "c"}) {
+    cluster.cut("a", other);
+    cluster.cut(other, "a");
+  }
+  cluster.cut("a", "coordinator");
+  cluster.cut("coordinator", "a");
+  const auto lone = cluster.round_of("a");
+  cluster.pass(Cluster::detect_timeout + 200ms);  // its lease ends
+  cluster.contribute({"a"});
+  cluster.pass(5 * Cluster::detect_timeout);
+  EXPECT_EQ(cluster.round_of("a"), lone) << "without a lease nothing closes by quorum";
+  cluster.contribute({"b", "c"});
+  expect_equal(cluster, {"b", "c"}, 1);
+  cluster.heal();
+  cluster.reconnect("a");
+  EXPECT_EQ(cluster.at("a").displaced, "");
+  expect_equal(cluster, {"a", "b", "c"}, 1);
+}
+
+TEST(Quorums, NoViewBeginsWhileSomebodyElsesLeaseLasts) {
+  Cluster cluster({"a", "b"}, 1, {.least = 1, .quorum = 1, .grace = 100ms});
+  cluster.pass(200ms);
+  cluster.kill("b");
+  EXPECT_THAT(cluster.view(), IsEmpty()) << "b may only have lost its connection, and go on closing chunks";
+  cluster.pass(Cluster::detect_timeout + 100ms);
+  EXPECT_THAT(cluster.view(), ElementsAre("a"));
+}
+
+TEST(Quorums, WhoFallsBehindIsTakenOut) {
+  Cluster cluster({"a", "b", "c"}, 2, two_of_three);
+  cluster.at("c").applies = false;
+  for (Round round = 1; round <= Member::max_lag + 1; ++round) {
+    cluster.pass(200ms);
+    cluster.contribute({"a", "b"});
+    cluster.pass(400ms);
+    ASSERT_EQ(cluster.round_of("a"), round);
+  }
+  EXPECT_EQ(cluster.at("c").displaced, "") << "its reports may only be on their way";
+  cluster.pass(2 * Cluster::detect_timeout);
+  EXPECT_THAT(cluster.at("c").displaced, HasSubstr("it is at round 0 of fragment 0, the others are at 3"));
+  cluster.pass(2 * Cluster::detect_timeout);
+  EXPECT_THAT(cluster.view(), ElementsAre("a", "b"));
+}
+
+TEST(Quorums, ReportsThatAreOldByManyRoundsAreNoLag) {
+  CoordinatorHarness harness(2);
+  harness.run_all({"eu-1", "us-1"});
+  for (Round round = 20; round <= 200; round += 20) {  // in a warm-up every step is a round
+    harness.now += 500ms;
+    for (const ConnectionId member : {1, 2}) {
+      Heartbeat beat;
+      beat.view = 1;
+      const auto reported = member == 1 ? round : round - 10;
+      beat.fragments = {{reported, reported}, {reported, reported}};
+      harness.receive(member, beat);
+    }
+  }
+  EXPECT_EQ(harness.coordinator.participating(), 2U);
+  EXPECT_EQ(harness.last<HeartbeatReply>(2)->lowest.at(0), 190U);
+  EXPECT_EQ(harness.last<HeartbeatReply>(2)->newest.at(0), 200U);
+}
+
+// ---- members without a way to each other ----
+
+/// Reports of the members of a view, connections 1, 2, ..., for as long as it takes to judge them.
+void report_lost(CoordinatorHarness& harness, const std::vector<std::vector<std::string>>& lost) {
+  const auto view = harness.coordinator.view();
+  for (int i = 0; i < 4; ++i) {
+    harness.now += 1s;
+    for (ConnectionId member = 1; member <= lost.size(); ++member) {
+      Heartbeat beat;
+      beat.view = view;
+      for (const auto& name : lost[member - 1]) beat.lost.push_back(id_of({name, 1, "", 0}));
+      if (!harness.closed.contains(member)) harness.receive(member, beat);
+    }
+  }
+}
+
+TEST(Links, WhoLacksMostPeersIsLeftOutWhoeverReportsFirst) {
+  CoordinatorHarness harness(3);
+  harness.run_all({"asia-1", "eu-1", "us-1"});
+  report_lost(harness, {{"eu-1", "us-1"}, {"asia-1"}, {}});
+  EXPECT_TRUE(harness.closed.contains(1)) << "asia-1 lacks two";
+  EXPECT_FALSE(harness.closed.contains(2) || harness.closed.contains(3));
+  EXPECT_THAT(harness.said,
+              testing::Contains(AllOf(HasSubstr("asia-1 is left out"), HasSubstr("eu-1:7000"))));
+}
+
+TEST(Links, OneThatComesUpAgainInTimeIsForgotten) {
+  CoordinatorHarness harness(2);
+  harness.run_all({"eu-1", "us-1"});
+  for (int i = 0; i < 4; ++i) {
+    harness.now += 2s;
+    Heartbeat beat;
+    beat.view = 1;
+    if (i % 2 == 0) beat.lost = {id_of({"us-1", 1, "", 0})};
+    harness.receive(1, beat);
+    harness.receive(2, Heartbeat{});
+  }
+  EXPECT_EQ(harness.coordinator.participating(), 2U);
+}
+
+TEST(Links, WhoLacksOneIsLeftOutForAWhileLongerEachTime) {
+  CoordinatorHarness harness(2);
+  harness.run_all({"eu-1", "us-1"});
+  std::vector<std::chrono::seconds> times;
+  for (int i = 0; i < 4; ++i) {
+    harness.closed.clear();
+    report_lost(harness, {{"us-1"}, {"eu-1"}});
+    ASSERT_TRUE(harness.closed.contains(2)) << "both lack one: who comes later by name";
+    const auto began = harness.now;
+    harness.close(2);
+    auto back = CoordinatorHarness::hello("us-1");
+    back.activated = back.sealed = harness.coordinator.view();
+    back.token = digest_of(99);
+    harness.receive(2, back);
+    while (harness.coordinator.participating() < 2 && harness.now < began + 1000s) {
+      for (const ConnectionId member : {1, 2}) {
+        auto sealed = CoordinatorHarness::sealed();
+        sealed.view = harness.last<Seal>(member)->view;
+        sealed.activated = 1;
+        harness.receive(member, sealed);
+        harness.receive(member, Heartbeat{});
+      }
+      if (harness.coordinator.participating() < 2) harness.tick(harness.now + 1s);
+    }
+    times.push_back(std::chrono::duration_cast<std::chrono::seconds>(harness.now - began));
+  }
+  EXPECT_THAT(times, ElementsAre(30s, 60s, 120s, 120s)) << "6, 12 and at most 24 times detect_timeout";
+}
+
+TEST(Links, MoreLostPeersThanThereAreIsNoReport) {
+  CoordinatorHarness harness(2);
+  harness.run_all({"eu-1", "us-1"});
+  Heartbeat beat;
+  beat.view = 1;
+  beat.lost.assign(100'000, id_of({"us-1", 1, "", 0}));
+  harness.receive(1, beat);
+  EXPECT_EQ(harness.coordinator.participating(), 2U);
+}
+
+// ---- the coordinator ----
+
+TEST(Coordinators, OneThatDiesBetweenSealAndNewView) {
+  Cluster cluster({"a", "b", "c"});
+  cluster.train();
+  cluster.contribute({"a"});
+  cluster.lost = [](const std::string&, const ControlMessage& message) {
+    return std::holds_alternative<NewView>(message);
+  };
+  cluster.kill("c");  // a and b have sealed, and hear of no view
+  cluster.kill_coordinator();
+  cluster.lost = [](auto&, auto&) { return false; };
+  cluster.contribute({"b"});
+  EXPECT_EQ(cluster.round_of("a"), 1U) << "sealed is sealed: nothing is made in the old view";
+  const auto given = cluster.disk->number;
+  cluster.start_coordinator();
+  EXPECT_GT(cluster.coordinator().view(), given) << "a number must not be given twice";
+  EXPECT_THAT(cluster.view(), ElementsAre("a", "b"));
+  expect_equal(cluster, {"a", "b"}, 2);
+}
+
+TEST(Coordinators, MembersGoOnWithoutOneAndAreTakenOverByTheNext) {
+  Cluster cluster({"a", "b", "c"});
+  cluster.train();
+  cluster.kill_coordinator();
+  cluster.train(3);
+  expect_equal(cluster, {"a", "b", "c"}, 4);
+  cluster.start_coordinator();
+  EXPECT_THAT(cluster.view(), ElementsAre("a", "b", "c"));
+  cluster.train();
+  expect_equal(cluster, {"a", "b", "c"}, 5);
+}
+
+TEST(Coordinators, OneWhoseDiskIsLostAsksForRecover) {
+  Cluster cluster({"a", "b"});
+  cluster.train(2);
+  cluster.kill_coordinator();
+  cluster.disk.reset();
+  cluster.start_coordinator();
+  EXPECT_THAT(cluster.view(), IsEmpty());
+  EXPECT_TRUE(cluster.was_said("if its disk is lost, start it with --recover"));
+  cluster.train();
+  expect_equal(cluster, {"a", "b"}, 3);
+  cluster.kill_coordinator();
+  cluster.start_coordinator(1000);
+  cluster.pass(2 * Cluster::detect_timeout);  // it does not know whom to wait for
+  EXPECT_THAT(cluster.view(), ElementsAre("a", "b"));
+  EXPECT_GT(cluster.coordinator().view(), 1000U) << "numbers that it does not remember were lower";
+  cluster.train();
+  expect_equal(cluster, {"a", "b"}, 4);
+  EXPECT_EQ(cluster.disk->token, cluster.at("a").token) << "the run's token is the members' to know";
+}
+
+TEST(Coordinators, OneThatComesBackWaitsForAnHeir) {
+  Cluster cluster({"a", "b"});
+  cluster.train();
+  cluster.isolate("b");
+  cluster.pass(2 * Cluster::detect_timeout);
+  cluster.train();
+  ASSERT_THAT(cluster.view(), ElementsAre("a"));
+  cluster.kill_coordinator();
+  cluster.kill("a");
+  cluster.heal();
+  cluster.start_coordinator();
+  cluster.pass(2 * Cluster::detect_timeout);  // it hears its members out
+  EXPECT_THAT(cluster.view(), IsEmpty()) << "b does not know the rounds that only a had";
+  EXPECT_TRUE(cluster.was_said("waiting for a member of view 2"));
+  cluster.kill_coordinator();
+  cluster.start_coordinator(1000);
+  cluster.pass(2 * Cluster::detect_timeout);
+  EXPECT_THAT(cluster.view(), ElementsAre("b")) << "the operator has said that a is gone for good";
+}
+
+TEST(Coordinators, TheFirstViewHadBegunUnheardOf) {
+  Cluster cluster({"a", "b"});
+  cluster.kill_coordinator();
+  // Of b nobody knows that the view had begun there: it says hello as a fresh one.
+  cluster.kill("b");
+  cluster.start_coordinator();
+  cluster.pass(2 * Cluster::detect_timeout);
+  EXPECT_THAT(cluster.view(), ElementsAre("a"));
+  cluster.start("b");
+  cluster.learn("b", "a");
+  cluster.train();
+  expect_equal(cluster, {"a", "b"}, 1);
+}
+
+TEST(Coordinators, AFirstViewThatReachedNobodyBeginsAgain) {
+  auto options = CoordinatorHarness::default_options(2);
+  options.last = LastView{
+      1, {CoordinatorHarness::hello("eu-1").member, CoordinatorHarness::hello("us-1").member}, digest_of(99)};
+  for (const bool begun : {false, true}) {
+    CoordinatorHarness harness(options);
+    harness.receive(1, CoordinatorHarness::hello("eu-1"));
+    EXPECT_FALSE(harness.last<Seal>(1));
+    harness.receive(2, CoordinatorHarness::hello("us-1"));
+    ASSERT_TRUE(harness.last<Seal>(1) && harness.last<Seal>(2)) << "all that it was for are here, and fresh";
+    auto sealed = CoordinatorHarness::sealed();
+    sealed.view = harness.last<Seal>(1)->view;
+    EXPECT_EQ(sealed.view, 2U);
+    harness.receive(1, sealed);
+    if (begun) sealed.activated = 1;  // it had, after all, after us-1 said hello
+    harness.receive(2, sealed);
+    EXPECT_EQ(harness.last<NewView>(1).has_value(), !begun);
+    EXPECT_EQ(harness.last<Seal>(2)->view, begun ? 3U : 2U);
+    EXPECT_EQ(harness.last<Admitted>(1).has_value(), begun) << "eu-1 takes the state from us-1";
+    EXPECT_FALSE(harness.ended);
+  }
+}
+
+// ---- answers that no member gives ----
+
+TEST(Answers, AreJudgedBeforeAnythingIsMadeOfThem) {
+  const FragmentLayout layout({{0, 100}, {100, 50}}, 32);
+  auto good = CoordinatorHarness::sealed();
+  good.view = 7;
+  good.activated = 6;
+  good.fragments = {{20, digest_of(1)}, {20, digest_of(2)}};
+  good.history = {{{18, digest_of(3)}, {19, digest_of(4)}}, {}};
+  good.held = {
+      {0, 20, ChunkSet(4)}, {0, 20 + Member::window, ChunkSet(4)}, {1, 21 - Member::most_held, ChunkSet(2)}};
+  EXPECT_TRUE(answer_fits(layout, good));
+  const auto fits_with = [&](auto change) {
+    auto answer = good;
+    change(answer);
+    return answer_fits(layout, answer);
+  };
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.fragments.pop_back(); }));
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.history.pop_back(); }));
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.activated = 7; }))
+      << "it would be the view of reference";
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.history[0][1].round = 17; })) << "rounds out of order";
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.fragments[0].round = 21; })) << "a gap";
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.fragments[1].round = UINT64_MAX; }));
+  EXPECT_FALSE(fits_with([](Sealed& sealed) {
+    sealed.history[1].clear();
+    for (Round r = 0; r < 20; ++r) sealed.history[1].push_back({r, {}});
+  })) << "more history than is kept";
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.held[0].fragment = 2; }));
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.held[0].chunks = ChunkSet(9); }));
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.held[1].round = 20; })) << "twice";
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.held[1].round += 1; }))
+      << "a round that nobody keeps yet";
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.held[1].round = UINT64_MAX; }));
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.held[2].round -= 1; }))
+      << "one that nobody keeps any more";
+}
+
+// ---- leaving, too few, the end ----
+
+TEST(Leaving, PolitelyCostsNoTime) {
+  Cluster cluster({"a", "b", "c"});
+  cluster.contribute({"a", "b"});
+  cluster.say("c", Leave{"its machine is needed"});
+  EXPECT_THAT(cluster.view(), ElementsAre("a", "b"));
+  EXPECT_TRUE(cluster.was_said("c left: its machine is needed"));
+  expect_equal(cluster, {"a", "b"}, 1);
+}
+
+TEST(Leaving, BelowTheLeastRoundsDoNotCommit) {
+  Cluster cluster({"a", "b", "c"}, 2);
+  cluster.train();
+  cluster.isolate("c");
+  cluster.pass(2 * Cluster::detect_timeout);
+  cluster.kill("b");
+  EXPECT_THAT(cluster.view(), IsEmpty());
+  EXPECT_TRUE(cluster.was_said("1 of at least 2 replicas are here"));
+  cluster.contribute({"a"});
+  EXPECT_EQ(cluster.round_of("a"), 1U);
+  cluster.heal();
+  cluster.reconnect("c");
+  EXPECT_THAT(cluster.view(), ElementsAre("a", "c"));
+  cluster.contribute({"c"});
+  expect_equal(cluster, {"a", "c"}, 2);
+  EXPECT_FALSE(cluster.ended);
+}
+
+TEST(Finishing, WithMembersLostAtTheEnd) {
+  CoordinatorHarness harness(3);
+  harness.run_all({"asia-1", "eu-1", "us-1"});
+  harness.receive(1, Done{"{}", digest_of(4)});
+  harness.close(3);
+  EXPECT_FALSE(harness.ended) << "eu-1 is not done";
+  EXPECT_EQ(harness.last<Seal>(1)->view, 2U) << "one that is done still owns chunks";
+  harness.receive(2, Done{"{}", digest_of(4)});
+  ASSERT_TRUE(harness.ended) << "all that are left are done";
+  EXPECT_EQ(harness.ended->how, Ended::How::finished);
+}
+
+TEST(Finishing, OneThatIsDoneAndReconnectsSaysItsHashAgain) {
+  CoordinatorHarness harness(2);
+  harness.run_all({"eu-1", "us-1"});
+  harness.receive(1, Done{"{}", digest_of(4)});
+  auto back = CoordinatorHarness::hello("eu-1");
+  back.activated = back.sealed = 1;
+  back.token = digest_of(99);
+  back.done = true;
+  harness.receive(3, back);
+  harness.receive(2, Done{"{}", digest_of(4)});
+  EXPECT_FALSE(harness.ended) << "eu-1's hash went with its connection";
+  harness.receive(3, Done{"{}", digest_of(4)});
+  ASSERT_TRUE(harness.ended);
+  EXPECT_EQ(harness.ended->how, Ended::How::finished);
+}
+
+TEST(Finishing, WhoHasTrainedNothingIsNotDone) {
+  CoordinatorHarness harness(1);
+  harness.run_all({"us-1"});
+  harness.receive(2, CoordinatorHarness::hello("eu-1"));
+  harness.receive(2, Done{"{}", digest_of(5)});
+  harness.receive(3, CoordinatorHarness::hello("asia-1"));
+  EXPECT_EQ(harness.refusal(3), "") << "the run is not ending";
+}
+
+TEST(Finishing, TheAgreedStepOutlivesWhoHasNamedIt) {
+  CoordinatorHarness harness(3);
+  harness.run_all({"asia-1", "eu-1", "us-1"});
+  harness.stop("enough");
+  harness.receive(1, Held{10});
+  harness.receive(2, Held{10});
+  harness.receive(3, Held{12});
+  harness.close(3);
+  EXPECT_EQ(harness.count<StopAt>(1), 1U);
+  EXPECT_EQ(harness.last<StopAt>(1)->step, 12U) << "eu-1 may have gone on to it already";
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync::protocol

@@ -1,0 +1,321 @@
+// Members that come and go, over real sockets: whatever happens to some of them, all who finish have the same
+// global parameters.
+
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <chrono>
+
+#include "forwarder.h"
+#include "network_run.h"
+
+namespace isthmus::outer_sync {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+constexpr std::uint64_t for_ever = 1'000'000'000;
+
+/// Of a run that goes on until a test ends it. Nobody is lost by silence unless a test waits for that.
+NetworkRun::Options lively(std::size_t members) {
+  NetworkRun::Options options;
+  options.members = members;
+  options.steps = for_ever;
+  options.heartbeat = 0.02;
+  options.pace = 0.01;
+  options.outer.max_local_rounds = 1'000'000;
+  return options;
+}
+
+NetworkRun::Options losing_silent(std::size_t members) {
+  auto options = lively(members);
+  options.heartbeat = 0.1;
+  options.detect_timeout = 1;
+  return options;
+}
+
+/// Worker `again` is r`m`, started once more.
+void let_come_back(NetworkRun& run, std::size_t again, std::size_t m) {
+  run.adjust_hello = [again, m](std::size_t worker, protocol::Hello& hello) {
+    hello.member.incarnation = worker == again ? 2 : 1;
+    if (worker == again) hello.member.name = std::string("r").append(std::to_string(m));
+  };
+}
+
+/// A worker's own count of its steps, the ones included that it makes while the agreed step stands still.
+class Steps {
+ public:
+  std::uint64_t next(std::size_t m) { return ++counts_.at(m); }
+
+ private:
+  std::array<std::atomic<std::uint64_t>, 32> counts_{};
+};
+
+// ---- members ----
+
+TEST(Life, OneOfFourVanishesAndTheOthersFinish) {
+  auto options = lively(4);
+  options.steps = 40;
+  NetworkRun run(options);
+  run.before_step = [](std::size_t m, MemberNode&, std::uint64_t step) {
+    if (m == 1 && step == 6) throw NetworkRun::Vanish();
+  };
+  run.start();
+  run.expect_one_end({0, 2, 3});
+  EXPECT_THAT(run.said(), HasSubstr("r1 is lost: its connection closed"));
+}
+
+TEST(Life, OneVanishesInTheWarmUpAndTheOthersFinish) {
+  auto options = lively(3);
+  options.steps = 40;
+  options.outer.warmup_steps = 10;
+  NetworkRun run(options);
+  run.before_step = [](std::size_t m, MemberNode&, std::uint64_t step) {
+    if (m == 2 && step == 5) throw NetworkRun::Vanish();
+  };
+  run.start();
+  run.expect_one_end({0, 1});
+}
+
+TEST(Life, OneVanishesAndComesBackAndAFifthJoins) {
+  NetworkRun run(lively(4));
+  let_come_back(run, 11, 1);
+  run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
+    if (m == 1 && step == 6) throw NetworkRun::Vanish();
+    if (m == 0 && step == 20) run.start_worker(11);
+    if (m == 0 && step == 30) run.start_worker(4);
+    // Whichever comes last ends the run, when all five are in a view.
+    if (node.view().members.size() == 5 && m == 4 && run.last_step == for_ever) run.last_step = step + 20;
+  };
+  run.start();
+  run.expect_one_end({0, 2, 3, 4, 11});
+  for (const std::size_t m : {4, 11}) {
+    EXPECT_TRUE(run.result(m).joined);
+    EXPECT_GT(run.result(m).stats.rounds, 4U) << "worker " << m << " took part in nothing";
+  }
+}
+
+TEST(Life, WhoLeavesPolitelyCostsNoTimeOut) {
+  auto options = lively(3);
+  options.steps = 40;
+  options.detect_timeout = 300;
+  NetworkRun run(options);
+  run.before_step = [](std::size_t m, MemberNode& node, std::uint64_t step) {
+    if (m != 1 || step != 6) return;
+    node.leave("was asked to");
+    throw NetworkRun::Vanish();
+  };
+  run.start();
+  run.expect_one_end({0, 2});
+  EXPECT_THAT(run.said(), AllOf(HasSubstr("r1 left: was asked to"), Not(HasSubstr("is lost"))));
+}
+
+TEST(Life, BelowLeastNobodyCommitsUntilOneComesBack) {
+  auto options = lively(2);
+  options.closing.least = 2;
+  NetworkRun run(options);
+  let_come_back(run, 11, 1);
+  Steps steps;
+  run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
+    const auto made = steps.next(m);
+    if (m == 1 && step == 6) throw NetworkRun::Vanish();
+    if (m == 0 && step < made && steps.next(9) == 3) {  // it is frozen for three steps
+      EXPECT_EQ(node.participation().participating, 0U);
+      run.start_worker(11);
+    }
+    if (m == 11 && made == 1) run.last_step = step + 20;
+  };
+  run.start();
+  run.expect_one_end({0, 11});
+  EXPECT_GE(run.result(0).stats.uncommitted_steps, 3U);
+  EXPECT_THAT(run.said(), HasSubstr("1 of at least 2 replicas are here"));
+}
+
+// ---- the coordinator ----
+
+TEST(Life, TheCoordinatorVanishesComesBackFromItsStoredViewAndThenAMemberIsLost) {
+  auto options = lively(3);
+  options.closing.least = 2;
+  NetworkRun run(options);
+  run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
+    if (m == 0 && step == 6) run.kill_coordinator();
+    if (m == 0 && step == 60) run.start_coordinator_again(run.stored());
+    // Whoever comes first does not run away from the others.
+    if (step == 61) run.wait_until_said("begins with 3 replicas", 2);
+    if (m == 1 && step == 70) throw NetworkRun::Vanish();
+    if (m == 0 && step == 70) run.last_step = 100;
+  };
+  run.start();
+  run.expect_one_end({0, 2});
+  EXPECT_EQ(run.result(0).displaced + run.result(2).displaced, 0U);
+  EXPECT_THAT(run.said(), HasSubstr("begins with 2 replicas: r0, r2"));
+}
+
+TEST(Life, ACoordinatorWithoutMemoryIsToldToRecover) {
+  NetworkRun run(lively(2));
+  run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
+    if (m == 0 && step == 6) run.kill_coordinator();
+    if (m == 0 && step == 30) run.start_coordinator_again({}, 1000);
+    if (step == 31) run.wait_until_said("begins with 2 replicas", 2);
+    if (m == 0 && step == 40) run.last_step = 60;
+  };
+  run.start();
+  run.expect_one_end({0, 1});
+  EXPECT_THAT(run.said(), HasSubstr("view 100"));
+}
+
+TEST(Life, ACoordinatorWithoutMemoryThatIsNotToldSendsNobodyAway) {
+  NetworkRun run(lively(2));
+  run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
+    if (step == 21) run.wait_until_said("begins with 2 replicas", 2);
+    if (m != 0) return;
+    if (step == 6) {
+      run.kill_coordinator();
+      run.start_coordinator_again({});
+    }
+    if (step == 7) {
+      run.wait_until_said("which this coordinator does not remember");
+      run.coordinator().request_stop("start me with --recover");
+    }
+    if (step == 20) run.start_coordinator_again(run.stored());
+    if (step == 30) run.last_step = 60;
+  };
+  run.start();
+  run.expect_one_end({0, 1});
+}
+
+// ---- the network ----
+
+/// r2 of three, whom the others dial, behind forwarders.
+class CutOff : public testing::Test {
+ protected:
+  explicit CutOff(NetworkRun::Options options = losing_silent(3))
+      : run(std::move(options)), control(run.coordinator_address()), bulk(private_address(2)) {
+    run.adjust_network = [this](std::size_t m, NetworkConfig& network) {
+      if (m != 2) return;
+      network.coordinator = control.address();
+      network.listen = private_address(2);
+      network.advertise = bulk.address();
+    };
+  }
+  void cut_off() {
+    control.cut_off();
+    bulk.cut_off();
+  }
+  void heal() {
+    control.refuse(false);
+    bulk.refuse(false);
+  }
+
+  NetworkRun run;
+  Forwarder control, bulk;
+  Steps steps;
+};
+
+TEST_F(CutOff, ForAFewRoundsItComesBackWithItsOwnParameters) {
+  std::atomic<bool> healed = false;
+  run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
+    const auto made = steps.next(m);
+    if (m == 2 && step == 8 && made == 8) cut_off();
+    if (m == 2 && !healed && step + 3 == made) {  // it is frozen for three steps
+      heal();
+      healed = true;
+    }
+    // A round of each fragment goes by without it.
+    if (m != 2 && step == 13) run.wait_until_said("begins with 3 replicas", 2);
+    if (m == 0 && step == 14) run.last_step = 60;
+  };
+  run.start();
+  run.expect_one_end({0, 1, 2});
+  EXPECT_EQ(run.result(2).displaced, 0U) << "what it missed was kept for it";
+  EXPECT_GE(run.result(2).stats.uncommitted_steps, 3U);
+}
+
+TEST_F(CutOff, ForTooLongItTakesTheStateAnew) {
+  run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
+    const auto made = steps.next(m);
+    if (m == 2 && step == 8 && made == 8) cut_off();
+    if (m == 0 && step == 60) heal();
+    if (m == 2 && step > 60 && node.view().members.size() == 3 && run.last_step == for_ever)
+      run.last_step = step + 20;
+  };
+  run.start();
+  run.expect_one_end({0, 1, 2});
+  EXPECT_GE(run.result(2).displaced, 1U);
+}
+
+TEST(Life, TwoThatCannotReachEachOtherAreNotInOneView) {
+  NetworkRun run(losing_silent(3));
+  Forwarder link(private_address(1));
+  run.adjust_network = [&](std::size_t m, NetworkConfig& network) {  // r0 dials r1; r1 dials r2
+    if (m != 1) return;
+    network.listen = private_address(1);
+    network.advertise = link.address();
+  };
+  std::atomic<bool> cut = false;
+  run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
+    if (m == 2 && step == 8 && !cut.exchange(true)) link.cut_off();
+    if (m == 2 && cut && step > 12 && node.view().members.size() == 2) link.refuse(false);
+    if (m == 2 && step > 12 && node.view().members.size() == 3 && run.last_step == for_ever)
+      run.last_step = step + 20;
+  };
+  run.start();
+  run.expect_one_end({0, 1, 2});
+  EXPECT_THAT(run.said(), AllOf(HasSubstr("is left out"), HasSubstr("there is no connection between"),
+                                HasSubstr("reachable from the other side?")));
+}
+
+// ---- rounds that do not wait for all ----
+
+TEST(Life, WithAQuorumASlowMemberHoldsUpNobody) {
+  auto options = lively(3);
+  options.heartbeat = 0.1;
+  options.detect_timeout = 2;
+  options.closing = {.least = 2, .quorum = 2, .grace = std::chrono::milliseconds(20)};
+  NetworkRun run(options);
+  run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
+    if (m == 2 && step > 4) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (m == 0 && step == 150) node.request_stop("enough");
+  };
+  run.start();
+  run.expect_one_end({0, 1, 2});
+  EXPECT_GT(run.result(2).stats.left_out + run.result(2).displaced, 0U);
+}
+
+// ---- stopping ----
+
+TEST(Life, AStopEndsTheOthersAtOneStepWhenOneIsLostMeanwhile) {
+  NetworkRun run(lively(3));
+  run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
+    if (m != 1 || step != 9) return;
+    node.request_stop("enough");
+    run.wait_until_said("stopping: enough");
+    throw NetworkRun::Vanish();
+  };
+  run.start();
+  run.expect_one_end({0, 2});
+  EXPECT_TRUE(run.result(0).stopped && run.result(2).stopped);
+}
+
+TEST(Life, AStopOutlivesTheCoordinatorThatWasAskedForIt) {
+  NetworkRun run(lively(2));
+  Forwarder control(run.coordinator_address());
+  run.adjust_network = [&](std::size_t m, NetworkConfig& network) {
+    if (m == 1) network.coordinator = control.address();
+  };
+  run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
+    if (m != 0 || step != 9) return;
+    control.silence();  // r1 does not hear that it is to hold
+    node.request_stop("enough");
+    run.kill_coordinator([](const protocol::Coordinator& it) { return it.members().at("r0").held; });
+    run.start_coordinator_again(run.stored());
+    control.speak();
+  };
+  run.start();
+  run.expect_one_end({0, 1});
+  EXPECT_TRUE(run.result(0).stopped && run.result(1).stopped);
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync
