@@ -193,8 +193,8 @@ void write_summary(Experiment& experiment, const Coordinator& coordinator, const
 int run_coordinator(CoordinatorRequest request) {
   auto& experiment = request.experiment;
   std::filesystem::create_directories(experiment.folder());
-  // Of a run that is going on without its coordinator: this one takes it up.
-  const auto last = request.recover ? std::nullopt : recall(experiment);
+  // Of a run that is going on without its coordinator: this one takes it up. A run that is resumed is over.
+  const auto last = request.recover || request.resume ? std::nullopt : recall(experiment);
   const bool goes_on = last || request.recover;
   if (!request.resume && !goes_on) {
     for (const auto* file : {"metrics.jsonl", "summary.json"}) make_room(experiment.folder() / file);

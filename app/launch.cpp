@@ -144,7 +144,7 @@ class Launch {
 
   void start() {
     restarts_left_ = experiment_.run.restarts;
-    start_coordinator(experiment_.network.coordinator);
+    start_coordinator(experiment_.network.coordinator, request_.resume);
     if (address_.empty()) return;  // it has said why on standard error; `watch` sees it end
     for (std::int64_t m = 0; m < experiment_.replicas; ++m) {
       const auto name = replica_name(m);
@@ -153,12 +153,14 @@ class Launch {
     }
   }
 
-  void start_coordinator(const std::string& listen) {
+  /// One that is started again takes up the run that is going on; it does not resume an older one.
+  void start_coordinator(const std::string& listen, bool resume) {
     Pipe pipe;
     Process::Options options{
         .name = "coordinator",
         .command = with_resume({request_.program.string(), "coordinator", "--config", config_file().string(),
-                                "--listen", listen, "--announce-fd", std::to_string(pipe.ends[1])}),
+                                "--listen", listen, "--announce-fd", std::to_string(pipe.ends[1])},
+                               resume),
         .log = {},
         .keep_fd = pipe.ends[1]};
     if (processes_.empty()) processes_.emplace_back();
@@ -171,10 +173,11 @@ class Launch {
   }
 
   std::unique_ptr<Process> start_worker(const std::string& name) const {
-    return std::make_unique<Process>(Process::Options{.name = name,
-                                                      .command = with_resume(worker_command(name)),
-                                                      .log = experiment_.folder() / name / "worker.log",
-                                                      .keep_fd = -1});
+    return std::make_unique<Process>(
+        Process::Options{.name = name,
+                         .command = with_resume(worker_command(name), request_.resume),
+                         .log = experiment_.folder() / name / "worker.log",
+                         .keep_fd = -1});
   }
 
   std::vector<std::string> worker_command(const std::string& name) const {
@@ -182,8 +185,8 @@ class Launch {
             "--coordinator",           address_, "--name",  name};
   }
 
-  std::vector<std::string> with_resume(std::vector<std::string> command) const {
-    if (request_.resume) command.emplace_back("--resume");
+  static std::vector<std::string> with_resume(std::vector<std::string> command, bool resume) {
+    if (resume) command.emplace_back("--resume");
     return command;
   }
 
@@ -224,7 +227,7 @@ class Launch {
       --coordinator_restarts_left_;
       fmt::print(stderr, "the coordinator was killed by signal {}; starting it again\n",
                  *coordinator.poll() - 128);
-      start_coordinator(address_);
+      start_coordinator(address_, false);
     }
     for (std::size_t i = 1; i < processes_.size(); ++i) {
       auto& worker = processes_[i];

@@ -69,7 +69,8 @@ TEST_F(MidRun, ASecondCtrlCKills) {
 TEST_F(MidRun, AKilledLaunchTakesAllWithIt) {
   launch.signal(SIGKILL);
   EXPECT_EQ(launch.wait().status, 128 + SIGKILL);
-  EXPECT_TRUE(eventually([&] { return site.processes().empty(); })) << site.processes().front().command;
+  ASSERT_TRUE(eventually([&] { return site.processes().empty(); })) << site.processes().front().command;
+  expect_resumes_to_reference();
 }
 
 TEST_F(MidRun, AKilledCoordinatorIsStartedAgain) {

@@ -36,7 +36,7 @@ model: {{layers: 2, dim: 32, heads: 2}}
 data: {{path: {corpus}, seq_len: 32}}
 inner: {{batch: 4, lr: 3e-3, warmup_steps: 5, precision: fp32}}
 trainer: {{threads: 1}}
-outer: {{num_fragments: 3, sync_every: 30, sync_delay: 2, codec: int4, error_feedback: true, warmup_steps: 10,
+outer: {{num_fragments: 3, sync_every: {sync_every}, sync_delay: 2, codec: int4, error_feedback: true, warmup_steps: 10,
         max_local_rounds: 1000}} # its rounds take a second; a suspended run must outlast what happens here
 network: {{coordinator: "127.0.0.1:{port}", heartbeat: 300ms, detect_timeout: 3s, emulate: {{rtt: 400ms}}}}
 """
@@ -159,7 +159,7 @@ class Worker(Process):
             return
         self.times.append((time.monotonic(), self.lives))
         expected = (self.begins_at if self.data_step is None else self.data_step) + 1
-        self.data_step, step = record["data_step"], record["step"]
+        self.data_step, step, self.bytes_sent = record["data_step"], record["step"], record["bytes_sent"]
         if self.data_step != expected:
             self.problems.append(f"life {self.lives}: data_step is {self.data_step} at step {step}, not {expected}")
         if self.step is not None and step < self.step:
@@ -168,13 +168,13 @@ class Worker(Process):
 
 
 class Cluster:
-    def __init__(self, binary, folder, steps):
+    def __init__(self, binary, folder, steps, sync_every=30):
         self.folder = folder
         folder.mkdir()
         write_corpus(folder / "corpus.txt")
         self.config = folder / "chaos.yaml"
         self.config.write_text(CONFIG.format(out=folder / "runs", corpus=folder / "corpus.txt", steps=steps,
-                                             port=free_port(), replicas=REPLICAS))
+                                             port=free_port(), replicas=REPLICAS, sync_every=sync_every))
         self.steps = steps
         self.run_folder = folder / "runs" / "chaos"
         self.later = []  # (when, what)
@@ -246,7 +246,7 @@ class Cluster:
         process.absent = True
 
     def coordinator_is_done(self):
-        return not self.coordinator.running() and self.coordinator.child.returncode == 0
+        return not self.coordinator.running() and self.coordinator.child.returncode in self.coordinator.expected
 
     def ends_of_logs(self):
         return "\n".join(f"--- {p.log}\n{tail(p.log)}" for p in self.processes() if p.lives)
@@ -340,6 +340,12 @@ class Cluster:
                     self.note(f"{worker.name} has come too late for this run")
                     worker.kill()
 
+    def run_to_stop(self):
+        """The agreed stop: Ctrl-C at the coordinator."""
+        self.coordinator.expected = {130}
+        self.coordinator.child.send_signal(signal.SIGINT)
+        self.let_end()
+
     def check(self):
         hashes, ended = {}, []
         for worker in self.workers:
@@ -413,6 +419,30 @@ def steps_in(binary, folder, seconds, failure_every=None):
         return cluster.inner_steps() - first, cluster
 
 
+def state_transfer(binary, folder):
+    """Bytes that the members sent for one newcomer, in a run that has no rounds after its warm-up, so that nothing
+    but heartbeats is to be taken off."""
+    with Cluster(binary, folder / "state", steps=1_000_000, sync_every=1_000_000) as cluster:
+        members, newcomer = cluster.workers[:-1], cluster.fifth
+        cluster.wait_for_begin()
+        while cluster.step() < 20:
+            cluster.turn()
+
+        def sent_until(happened):
+            begin, before = time.monotonic(), sum(w.bytes_sent for w in members)
+            while not happened(time.monotonic() - begin):
+                cluster.turn()
+            return time.monotonic() - begin, sum(w.bytes_sent for w in members) - before
+
+        quiet_seconds, quiet = sent_until(lambda seconds: seconds > 5)
+        newcomer.start()
+        seconds, sent = sent_until(lambda _: newcomer.joins)
+        cluster.run_to_stop()
+        state = 8 * json.loads((cluster.run_folder / "summary.json").read_text())["parameters"]
+        sent -= quiet / quiet_seconds * seconds
+        return {"state_bytes": state, "state_bytes_sent": round(sent), "sent_to_size": round(sent / state, 3)}
+
+
 def median(values):
     values = sorted(values)
     return values[len(values) // 2] if values else None
@@ -463,7 +493,8 @@ def run(arguments, folder):
     }
     check_loss(loss, quiet)
     if arguments.goodput:
-        result |= goodput(binary, folder, arguments.goodput)
+        result |= {"state_transfer": state_transfer(binary, folder),
+                   "goodput": goodput(binary, folder, arguments.goodput)}
     return result
 
 
@@ -474,7 +505,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1, help="of what happens")
     parser.add_argument("--quiet-runs", type=int, default=3, help="seeds of the runs to compare the loss with")
     parser.add_argument("--goodput", type=float, default=0, metavar="SECONDS",
-                        help="measure goodput with a failure each 15 s, for so long; 0 not at all")
+                        help="measure goodput with a failure each 15 s for so long, and what a newcomer costs; 0 neither")
     parser.add_argument("--keep", action="store_true", help="keep the folder of logs of a run that was all right too")
     arguments = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="isthmus-chaos-"))
