@@ -784,7 +784,7 @@ void Coordinator::closed(ConnectionId connection) {
   lose(name, "is lost: its connection closed");
 }
 
-void Coordinator::lose(const std::string& name, const std::string& how) {
+void Coordinator::lose(std::string name, const std::string& how) {
   const auto member = members_.at(name);
   close(member.connection);
   const bool mattered = member.role == Role::member || member.role == Role::ready;

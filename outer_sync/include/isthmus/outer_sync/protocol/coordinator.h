@@ -180,7 +180,7 @@ class Coordinator {
   void finish_if_all_done();
   void finish();
   /// A replica is gone: its place is free again while others are still joining; later the view changes.
-  void lose(const std::string& name, const std::string& how);
+  void lose(std::string name, const std::string& how);
   void end(Ended::How how, const std::string& reason);
   void say(std::string text);
   void close(ConnectionId connection);
