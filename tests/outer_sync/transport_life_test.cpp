@@ -138,11 +138,14 @@ TEST(Life, TheCoordinatorVanishesComesBackFromItsStoredViewAndThenAMemberIsLost)
   auto options = lively(3);
   options.closing.least = 2;
   NetworkRun run(options);
+  std::barrier all(3);
   run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
     if (m == 0 && step == 6) run.kill_coordinator();
-    if (m == 0 && step == 60) run.start_coordinator_again(run.stored());
-    // Whoever comes first does not run away from the others.
-    if (step == 61) run.wait_until_said("begins with 3 replicas", 2);
+    if (step == 60) {  // nothing is in flight that only one of them has
+      all.arrive_and_wait();
+      if (m == 0) run.start_coordinator_again(run.stored());
+      run.wait_until_said("begins with 3 replicas", 2);  // nobody runs away from the last to come
+    }
     if (m == 1 && step == 70) throw NetworkRun::Vanish();
     if (m == 0 && step == 70) run.last_step = 100;
   };
