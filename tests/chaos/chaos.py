@@ -151,8 +151,8 @@ class Worker(Process):
         except ValueError:
             return self.problems.append(f"life {self.lives}: not a line of JSON: {line[:80]!r}")
         if record.get("event") == JOINED:
-            self.joins.append((time.monotonic() - self.started, record["seconds"]))
-            if self.data_step is None:
+            if self.data_step is None:  # else it only takes the state once more, after an absence
+                self.joins.append((time.monotonic() - self.started, record["seconds"]))
                 self.begins_at = record["step"]
             self.step = None  # it may have been ahead of the others
         if "data_step" not in record:
