@@ -172,7 +172,12 @@ class Worker {
       take_state();
     } else {
       if (admission.how == How::resumes) restore(admission.step);
-      node_.activate(outer_.fragments(), outer_.global_hash());
+      try {
+        node_.activate(outer_.fragments(), outer_.global_hash());
+      } catch (const outer_sync::Displaced& why) {  // the first view has begun without this replica
+        say(why.what());
+        take_state();
+      }
     }
     stopper_.in_run(node_);
     first_step_ = outer_.step();
