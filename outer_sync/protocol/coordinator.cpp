@@ -474,6 +474,7 @@ void Coordinator::announce(NewView message) {
   actions_.push_back(MembersChanged{});
   if (stopping_) broadcast(Hold{});
   if (stop_step_) broadcast(StopAt{*stop_step_});  // whoever has come back has not heard it
+  settle_stop();
   links_lost_since_.reset();
   settle_evaluations();
 }
@@ -699,7 +700,8 @@ void Coordinator::on_held(MemberStatus& member, const Held& held) {
 }
 
 void Coordinator::settle_stop() {
-  if (!stopping_) return;
+  // Of a run that a coordinator takes up again all must be heard: whoever has stopped goes no further.
+  if (!stopping_ || expects_more()) return;
   auto last = stop_step_;
   for (const auto& [name, other] : members_) {
     if (other.role != Role::member && other.role != Role::ready) continue;
