@@ -287,7 +287,8 @@ class Worker {
       const auto before = outer_.step();
       train_step(loader);
       const auto step = outer_.step();
-      if (step - first_step_ == static_cast<std::uint64_t>(config_.run.trace_steps)) trace_.close();
+      // The agreed step of one that was away may leap.
+      if (step - first_step_ >= static_cast<std::uint64_t>(config_.run.trace_steps)) trace_.close();
       if (step == before || step >= last) continue;
       if (due(config_.run.eval_every, step)) evaluate(step);
       if (due(config_.run.checkpoint_every, step)) save();

@@ -98,7 +98,7 @@ void OuterLoop::average_gradients(std::span<float> gradients, std::uint64_t toke
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
     const auto round = fragments_[p].round + 1;
     const auto chunks = layout_.chunks_of(p);
-    auto& flight = in_flight_.emplace_back(InFlight{p, round, step_, Trace::Clock::now()});
+    auto& flight = in_flight_.emplace_back(InFlight{p, round, Trace::Clock::now()});
     for (auto k = chunks.first; k < chunks.last; ++k) {
       const auto& chunk = layout_.chunk(k);
       auto bytes = exchange_.buffers().take(quant::encoded_size(codecs_.of(round), chunk.size));
@@ -250,9 +250,7 @@ OuterLoop::InFlight& OuterLoop::send(FragmentId p, protocol::Round round) {
     const auto global = state_->global(fragment);
     gradient_observer_(p, step_, global, state_->local().read(fragment));
   }
-  // The last sync has no send point.
-  const auto due_step = round <= schedule_.rounds_sent(p, step_) ? schedule_.send_step(p, round) : step_;
-  auto& flight = in_flight_.emplace_back(InFlight{p, round, due_step, Trace::Clock::now()});
+  auto& flight = in_flight_.emplace_back(InFlight{p, round, Trace::Clock::now()});
   flight.weight = std::exchange(tokens_[p], 0);
   state_->encode(p,
                  {.codec = codecs_.of(round), .round = round, .carried = carried_, .noise_seed = noise_seed_},
@@ -508,7 +506,7 @@ std::optional<Bytes> OuterLoop::save() {
     if (!fetch(flight, Waiting::save)) return std::nullopt;
     state.in_flight.push_back({flight.fragment,
                                flight.round,
-                               flight.sent_step,
+                               schedule_.send_step(flight.fragment, flight.round),
                                description_of(codecs_.of(flight.round)),
                                copies(flight.result->chunks),
                                copies(flight.own),
@@ -555,8 +553,8 @@ void OuterLoop::restore(std::span<const std::byte> bytes) {
     RoundResult result{.chunks = shared(std::move(saved.results)), .included = {}};
     auto own = shared(std::move(saved.own));
     for (const auto included : saved.included) result.included.push_back(included != 0);
-    in_flight.push_back({saved.fragment, saved.round, saved.sent_step, Trace::Clock::now(), std::move(own),
-                         std::move(result), saved.ahead});
+    in_flight.push_back(
+        {saved.fragment, saved.round, Trace::Clock::now(), std::move(own), std::move(result), saved.ahead});
     in_flight.back().weight = saved.weight;
   }
   if (state.step > schedule_.warmup_steps() && !rounds_fit(state.fragments, in_flight, state.step)) {
@@ -590,9 +588,7 @@ bool OuterLoop::rounds_fit(const std::vector<protocol::FragmentState>& fragments
 
 /// A result that was due by now is not in.
 bool OuterLoop::is_late() const {
-  return std::ranges::any_of(in_flight_, [&](const InFlight& flight) {
-    return flight.round <= schedule_.rounds_due(flight.fragment, step_);
-  });
+  return std::ranges::any_of(in_flight_, [&](const InFlight& flight) { return is_due(flight.fragment); });
 }
 
 // ---- members that come and go ----

@@ -192,10 +192,8 @@ bool Coordinator::nobody_has_begun() const {
 bool Coordinator::take_over_from(const Hello& hello) {
   const auto place = members_.find(hello.member.name);
   if (place == members_.end()) return false;
-  close(place->second.connection);
-  foreign_leases_end_ = std::max(foreign_leases_end_, place->second.lease_end);
   const bool was_able = able(place->second);
-  members_.erase(place);
+  remove(place);
   return was_able;
 }
 
@@ -344,9 +342,8 @@ void Coordinator::change_view(const std::string& why) {
     last.members.push_back(member.hello.member);
   }
   // Before the first Seal leaves: a number that was given once must not be given again.
-  actions_.push_back(Store{options_.last && !options_.last->members.empty()
-                               ? LastView{number_, options_.last->members, options_.token}
-                               : last});
+  if (options_.last && !options_.last->members.empty()) last.members = options_.last->members;
+  actions_.push_back(Store{std::move(last)});
   for (const auto& [name, member] : members_) {
     if (able(member)) send(member, Seal{number_, 0});
   }
@@ -484,9 +481,14 @@ void Coordinator::announce(NewView message) {
 void Coordinator::displace(std::string name, const std::string& reason) {
   const auto place = members_.find(name);
   say(name + " must take the state from others: " + reason);
-  foreign_leases_end_ = std::max(foreign_leases_end_, place->second.lease_end);
   send(place->second, Displaced{reason});
+  remove(place);
+}
+
+/// Whoever is no member any more may have a lease all the same.
+void Coordinator::remove(Members::iterator place) {
   close(place->second.connection);
+  foreign_leases_end_ = std::max(foreign_leases_end_, place->second.lease_end);
   members_.erase(place);
 }
 
@@ -803,11 +805,9 @@ void Coordinator::closed(ConnectionId connection) {
 }
 
 void Coordinator::lose(std::string name, const std::string& how) {
-  const auto member = members_.at(name);
-  close(member.connection);
-  const bool mattered = member.role == Role::member || member.role == Role::ready;
-  foreign_leases_end_ = std::max(foreign_leases_end_, member.lease_end);
-  members_.erase(name);
+  const auto place = members_.find(name);
+  const bool mattered = place->second.role == Role::member || place->second.role == Role::ready;
+  remove(place);
   if (phase_ == Phase::joining) {
     if (members_.size() + 1 == options_.replicas) started_ = now_;  // they wait again
     return say(name + " " + how + "; its place is free again");

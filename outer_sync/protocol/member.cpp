@@ -158,7 +158,8 @@ void Member::contribute(ChunkId chunk, Round round, const SharedBytes& bytes, st
   if (in_view()) send_contribution(chunk, round, place->second);
 }
 
-/// Nobody waits for a contribution to what is decided: its values go back into the sender's residual.
+/// Nobody waits for a contribution to what is decided: the sender puts its values back when it applies the
+/// round.
 void Member::send_contribution(ChunkId chunk, Round round, const Contribution& own) {
   if (is_decided(chunk, round)) return;
   const auto owner = view_.owners.at(chunk);

@@ -7,13 +7,16 @@
 
 namespace isthmus::outer_sync::protocol {
 
+std::uint64_t prefix_of(const Digest& digest) {
+  std::uint64_t prefix = 0;
+  std::memcpy(&prefix, digest.bytes.data(), sizeof prefix);
+  return prefix;
+}
+
 ReplicaId id_of(const MemberInfo& member) {
   Hasher hasher;
   hasher.update(member.name).update(std::string_view("\0", 1)).update(member.incarnation);
-  const auto digest = hasher.finish();
-  ReplicaId id = 0;
-  std::memcpy(&id, digest.bytes.data(), sizeof id);
-  return id;
+  return prefix_of(hasher.finish());
 }
 
 std::vector<MemberIndex> balanced_owners(const FragmentLayout& layout, std::size_t members) {

@@ -10,7 +10,6 @@
 #include <asio/thread_pool.hpp>
 #include <asio/use_awaitable.hpp>
 #include <condition_variable>
-#include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -45,12 +44,6 @@ constexpr std::size_t most_reports_kept = 4;
 
 Clock::duration to_duration(const config::Duration& duration) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(duration.seconds));
-}
-
-std::uint64_t prefix_of(const Digest& digest) {
-  std::uint64_t prefix = 0;
-  std::memcpy(&prefix, digest.bytes.data(), sizeof prefix);
-  return prefix;
 }
 
 /// The largest frame that a peer can legally send in this run.
@@ -815,7 +808,6 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     meet_.update([&] {
       changed = meet_.commits != obstacle.empty();
       meet_.commits = obstacle.empty();
-      meet_.obstacle = obstacle;
     });
     if (changed && !obstacle.empty())
       say("ROUNDS DO NOT COMMIT: " + obstacle +

@@ -47,7 +47,6 @@ struct Rendezvous {
   std::map<Place, RoundResult> results;  ///< complete, and not yet taken by the trainer
   std::set<Place> taken;                 ///< by the trainer, and not yet applied
   bool commits = true;                   ///< as far as is known here
-  std::string obstacle;                  ///< why not, for people
   std::optional<Place> unanswered;       ///< asked for in vain since the last step
   bool stuck = false;                    ///< asked for once more: the trainer has no step to make
   std::uint64_t agreed_step = 0;         ///< others were that far when this replica came back to them

@@ -190,11 +190,7 @@ TEST(WholeRound, WhatIsNotInAResultComesWithTheNext) {
       config.final_sync = true;
       config.take_replicas(1);
       LoneReplica replica(config, FragmentLayout({{0, 16}, {16, 16}}, 16));
-      for (FragmentId p = 0; p < 2; ++p) {
-        const auto zero = std::make_shared<const AlignedVector<float>>(16, 0.0F);
-        replica.loop->install({p, {}, zero, zero});
-      }
-      replica.loop->begin_at(0);
+      begin_at_zero(replica);
       replica.exchange.includes = [&](ChunkId k, protocol::Round round) {
         return round > 3 || ((pattern >> (2 * (round - 1) + k)) & 1) != 0;
       };
@@ -390,11 +386,7 @@ TEST(WholeRound, WhoComesBackLosesNothing) {
     config.final_sync = true;
     config.take_replicas(1);
     LoneReplica replica(config, FragmentLayout({{0, 16}, {16, 16}}, 16));
-    for (FragmentId p = 0; p < 2; ++p) {
-      const auto zero = std::make_shared<const AlignedVector<float>>(16, 0.0F);
-      replica.loop->install({p, {}, zero, zero});
-    }
-    replica.loop->begin_at(0);
+    begin_at_zero(replica);
     bool connected = true;
     replica.exchange.commits = [&](FragmentId, protocol::Round) { return connected; };
     // The others make rounds 1 to 3 of fragment 0, and 2 and 3 of fragment 1.

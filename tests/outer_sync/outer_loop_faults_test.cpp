@@ -35,14 +35,6 @@ std::string failure_of(const std::function<void()>& work, ErrorKind kind) {
   return "went on";
 }
 
-void begin_at_zero(LoneReplica& replica) {
-  for (FragmentId p = 0; p < replica.layout.fragment_count(); ++p) {
-    const auto zero = std::make_shared<const AlignedVector<float>>(replica.layout.fragment(p).size, 0.0F);
-    replica.loop->install({p, {}, zero, zero});
-  }
-  replica.loop->begin_at(0);
-}
-
 /// Of its first element, in fp32.
 float value_of(const ScriptedExchange::Contribution& contribution) {
   float value = 0;

@@ -148,4 +148,13 @@ class LoneReplica {
   std::unique_ptr<OuterLoop> loop;
 };
 
+/// All parameters zero, at step 0, with the state of others.
+inline void begin_at_zero(LoneReplica& replica) {
+  for (FragmentId p = 0; p < replica.layout.fragment_count(); ++p) {
+    const auto zero = std::make_shared<const AlignedVector<float>>(replica.layout.fragment(p).size, 0.0F);
+    replica.loop->install({p, {}, zero, zero});
+  }
+  replica.loop->begin_at(0);
+}
+
 }  // namespace isthmus::outer_sync

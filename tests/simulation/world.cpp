@@ -20,12 +20,6 @@ constexpr Time calm_time = 16s;
 constexpr Time longest_view_change = 4s;
 constexpr Round rounds_in_calm = 3;
 
-std::uint64_t prefix_of(const Digest& digest) {
-  std::uint64_t prefix = 0;
-  for (int i = 7; i >= 0; --i) prefix = prefix << 8 | digest.bytes.at(static_cast<std::size_t>(i));
-  return prefix;
-}
-
 }  // namespace
 
 World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {

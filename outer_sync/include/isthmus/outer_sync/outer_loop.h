@@ -127,7 +127,6 @@ class OuterLoop {
   struct InFlight {
     FragmentId fragment;
     protocol::Round round;
-    std::uint64_t sent_step;  ///< by the schedule
     Trace::Clock::time_point sent;
     /// What this replica has handed in, in chunk order, until it is known to be in the result (with eager
     /// updates until it is applied).

@@ -106,6 +106,8 @@ class Coordinator {
     Done result;
   };
 
+  using Members = std::map<std::string, MemberStatus>;  ///< by name
+
   /// `started`: the join time-out runs from here. The layout comes with the members' answers: the coordinator
   /// needs no model.
   Coordinator(CoordinatorOptions options, Time started);
@@ -118,7 +120,7 @@ class Coordinator {
 
   [[nodiscard]] std::vector<CoordinatorAction> take_actions() { return std::exchange(actions_, {}); }
   /// By name, in member order: members of the view, and those that are to join it.
-  [[nodiscard]] const std::map<std::string, MemberStatus>& members() const { return members_; }
+  [[nodiscard]] const Members& members() const { return members_; }
   [[nodiscard]] bool stopping() const { return stopping_; }
   /// Members of the view in force; 0 while rounds do not commit.
   [[nodiscard]] std::size_t participating() const;
@@ -176,6 +178,7 @@ class Coordinator {
   void check_lag(const std::string& name, const std::vector<Round>& newest);
   void bar(const std::string& name);
   void displace(std::string name, const std::string& reason);
+  void remove(Members::iterator place);
   void settle_evaluations();
   void settle_stop();
   void finish_if_all_done();
@@ -203,7 +206,7 @@ class Coordinator {
   bool token_is_known_ = true;              ///< not while it recovers a run that it does not remember
   bool stopping_ = false, ending_ = false;  ///< asked to stop; somebody has reached the last step
   std::optional<std::uint64_t> stop_step_;  ///< agreed, once all have said where they are
-  std::map<std::string, MemberStatus> members_;
+  Members members_;
   std::map<std::string, std::uint16_t> slots_;  ///< of all names that were ever members
   Time change_began_{};
   Time foreign_leases_end_{};  ///< of those that are gone, or were given by a coordinator before us

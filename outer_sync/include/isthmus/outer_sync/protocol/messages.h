@@ -41,7 +41,9 @@ struct MemberInfo {
     ar(name, incarnation, address, slot);
   }
 };
-/// First 8 bytes of SHA-256(name, a zero byte, incarnation).
+/// First 8 bytes of a digest, little-endian: enough to tell two apart that should be equal.
+[[nodiscard]] std::uint64_t prefix_of(const Digest& digest);
+/// The prefix of SHA-256(name, a zero byte, incarnation).
 [[nodiscard]] ReplicaId id_of(const MemberInfo& member);
 
 struct View {
