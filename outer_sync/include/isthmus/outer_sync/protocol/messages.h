@@ -18,7 +18,7 @@
 namespace isthmus::outer_sync::protocol {
 
 /// Grows whenever a message changes its form or meaning; members with another one are refused by name.
-inline constexpr std::uint32_t protocol_version = 3;
+inline constexpr std::uint32_t protocol_version = 4;
 /// Grows whenever encoded bytes or agreed arithmetic change their bits.
 inline constexpr std::uint32_t numerics_version = 2;
 
@@ -31,14 +31,22 @@ using ReplicaId = std::uint64_t;
 
 // ---- views ----
 
+/// What a process is to the run. The order is the wire's: append only.
+enum class MemberKind : std::uint8_t {
+  trainer,   ///< trains, and owns chunks
+  reducer,   ///< owns chunks and trains nothing: it has no parameters
+  observer,  ///< follows the rounds; never a member of a view
+};
+
 struct MemberInfo {
   std::string name;
   std::uint64_t incarnation = 0;  ///< grows at every start of this replica
   std::string address;            ///< HOST:PORT that peers dial
   std::uint16_t slot = 0;         ///< its share of the training data; stays with the name for the whole run
+  MemberKind kind = MemberKind::trainer;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(name, incarnation, address, slot);
+    ar(name, incarnation, address, slot, kind);
   }
 };
 /// First 8 bytes of a digest, little-endian: enough to tell two apart that should be equal.
