@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 
+#include "certs.h"
 #include "coordinator.h"
 #include "isthmus/base/error.h"
 #include "launch.h"
@@ -20,9 +21,10 @@ using namespace isthmus;
 using namespace isthmus::app;
 
 struct Flags {
-  std::string config, coordinator, name, listen, advertise, log, out;
+  std::string config, coordinator, name, listen, advertise, certs, log, out;
   std::vector<std::string> set;
-  bool resume = false, recover = false, quiet = false;
+  bool resume = false, recover = false, quiet = false, insecure = false;
+  CertsRequest authority;
   int announce_fd = -1;
   std::optional<std::uint64_t> until;
 };
@@ -30,6 +32,12 @@ struct Flags {
 void add_set(CLI::App& verb, Flags& flags) {
   verb.add_option("--set", flags.set, "KEY=VALUE over the config file's, as often as wanted")
       ->allow_extra_args(false);
+}
+
+void add_security(CLI::App& verb, Flags& flags) {
+  verb.add_option("--certs", flags.certs, "folder of certificates, in place of network.certs");
+  verb.add_flag("--insecure", flags.insecure,
+                "no certificates: whoever sees the packets can read and change everything, and join the run");
 }
 
 Experiment load(const Flags& flags) {
@@ -40,6 +48,8 @@ Experiment load(const Flags& flags) {
   override_with("network.coordinator", flags.coordinator);
   override_with("network.listen", flags.listen);
   override_with("network.advertise", flags.advertise);
+  override_with("network.certs", flags.certs);
+  if (flags.insecure) assignments.emplace_back("network.insecure=true");
   return load_experiment(flags.config, assignments);
 }
 
@@ -72,6 +82,7 @@ void add_coordinator(CLI::App& app, Flags& flags, std::function<int()>& act) {
                  "take up a run that is going on, from its members alone: this disk's memory of it is lost");
   verb->add_option("--announce-fd", flags.announce_fd, "descriptor that gets the port, for launchers")
       ->group("");
+  add_security(*verb, flags);
   add_set(*verb, flags);
   verb->footer("Example: isthmus coordinator --config two_sites.yaml --listen 0.0.0.0:7000");
   verb->callback([&] {
@@ -94,6 +105,7 @@ void add_worker(CLI::App& app, Flags& flags, std::function<int()>& act) {
                    "HOST:PORT that peers dial, in place of network.advertise");
   verb->add_flag("--resume", flags.resume, "go on from the newest checkpoint that all replicas have");
   verb->add_flag("--quiet", flags.quiet, "no progress line");
+  add_security(*verb, flags);
   add_set(*verb, flags);
   verb->footer(
       "Example: isthmus worker --config two_sites.yaml --coordinator eu.example:7000 --name us-1 "
@@ -135,6 +147,32 @@ void add_replay(CLI::App& app, Flags& flags, std::function<int()>& act) {
   });
 }
 
+void add_certs(CLI::App& app, Flags& flags, std::function<int()>& act) {
+  using Task = CertsRequest::Task;
+  auto* verb = app.add_subcommand("certs", "make, issue and revoke the certificates of a run");
+  verb->require_subcommand(1);
+  auto& request = flags.authority;
+  const auto add = [&](const char* name, const char* help, Task task) {
+    auto* part = verb->add_subcommand(name, help);
+    part->add_option("run", request.run, "name of the run")->required();
+    if (task != Task::init)
+      part->add_option("name", request.name, "of a replica, or coordinator")->required();
+    part->add_option("--dir", request.folder, "that has a folder for each run")->default_val("certs");
+    part->callback([&request, &act, task] {
+      request.task = task;
+      act = [&request] { return run_certs(request); };
+    });
+    return part;
+  };
+  add("init", "make the authority of a run", Task::init);
+  add("issue", "a certificate for one process; once more to replace it", Task::issue)
+      ->add_option("--days", request.days, "that it is good for")
+      ->default_val(365)
+      ->check(CLI::Range(1, 3650));
+  add("revoke", "make all certificates of one process good no more", Task::revoke);
+  verb->footer("Example: isthmus certs init my-run && isthmus certs issue my-run coordinator");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -148,6 +186,7 @@ int main(int argc, char** argv) {
   add_worker(app, flags, act);
   add_config(app, flags, act);
   add_replay(app, flags, act);
+  add_certs(app, flags, act);
   app.footer(
       "Exit status: 0 done, 2 config, 3 data or files, 4 network or a lost peer, 5 replicas or values "
       "diverged, 130 stopped");

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 
+#include "certs.h"
 #include "free_port.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/metrics.h"
@@ -18,6 +19,7 @@
 #include "isthmus/data/loader.h"
 #include "isthmus/outer_sync/memory.h"
 #include "isthmus/outer_sync/outer_loop.h"
+#include "isthmus/outer_sync/tls/authority.h"
 #include "isthmus/outer_sync/transport/address.h"
 #include "isthmus/outer_sync/transport/member_node.h"
 #include "isthmus/trainer/checkpoint.h"
@@ -552,6 +554,10 @@ class Worker {
 
 int run_worker(WorkerRequest request) {
   check_name("--name", request.name);
+  if (request.name == outer_sync::tls::coordinator_name)
+    throw Error(ErrorKind::config, "--name is 'coordinator', which no replica may be called");
+  auto& certs = request.experiment.network.certs;
+  certs = own_certificates(certs, request.name);
   Stopper stopper;
   // Before any other thread, so that all of them leave the signals to this one.
   const SignalThread signals([&](int signal, int count) { stopper.on_signal(signal, count); });

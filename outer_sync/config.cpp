@@ -6,6 +6,7 @@
 #include "isthmus/outer_sync/methods/co2.h"
 #include "isthmus/outer_sync/methods/eager.h"
 #include "isthmus/outer_sync/methods/sparse.h"
+#include "isthmus/outer_sync/transport/address.h"
 
 namespace isthmus::outer_sync {
 
@@ -176,6 +177,13 @@ void NetworkConfig::serialize(config::Archive& ar) {
   ar({"listen", &listen, Scope::per_site,
       "ADDRESS:PORT this worker accepts peers at; port 0 for any free one"});
   ar({"advertise", &advertise, Scope::per_site, "HOST:PORT that peers dial; empty for the listen address"});
+  ar({"certs", &certs, Scope::per_site,
+      "folder of this process's certificate (see `isthmus certs`), or one that has such a folder of its "
+      "name; "
+      "all connections are then TLS"});
+  ar({"insecure", &insecure, Scope::per_site,
+      "go without certificates although others can reach an address: whoever sees the packets can read and "
+      "change everything"});
   ar({"lanes", &lanes, Scope::agreed, "TCP connections for bulk to each peer", 1, 64});
   ar({"heartbeat", &heartbeat, Scope::per_site, "time between two heartbeats", 0.05, 60});
   ar({"detect_timeout", &detect_timeout, Scope::per_site, "silence after which a peer counts as lost", 0.2,
@@ -197,12 +205,35 @@ std::string seconds_of(const config::Duration& duration) {
 }  // namespace
 
 void NetworkConfig::check() const {
+  check_silence();
+  check_security();
+}
+
+void NetworkConfig::check_silence() const {
   if (detect_timeout.seconds >= 4 * heartbeat.seconds) return;
   throw Error(ErrorKind::config,
               "network.detect_timeout is " + seconds_of(detect_timeout) + " and network.heartbeat is " +
                   seconds_of(heartbeat) +
                   "; expected a detect_timeout of at least four heartbeats: one that is late must "
                   "not count as silence");
+}
+
+void NetworkConfig::check_security() const {
+  if (!certs.empty() || insecure) return;
+  const auto check = [](const std::string& key, const std::string& text) {
+    if (text.empty()) return;
+    for (const auto& address : parse_addresses(text, key)) {
+      if (address.is_loopback()) continue;
+      throw Error(ErrorKind::config,
+                  key + " is '" + text +
+                      "', which other machines can reach, and there are no certificates. Make some with "
+                      "`isthmus certs init` and name their folder in network.certs; or say --insecure: then "
+                      "whoever sees the packets can read and change everything, and join the run");
+    }
+  };
+  check("network.coordinator", coordinator);
+  check("network.listen", listen);
+  check("network.advertise", advertise);
 }
 
 }  // namespace isthmus::outer_sync

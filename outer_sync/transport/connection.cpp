@@ -16,6 +16,9 @@
 #include <span>
 #include <utility>
 
+#include "isthmus/base/error.h"
+#include "tls/stream.h"
+
 namespace isthmus::outer_sync::transport {
 
 using asio::use_awaitable;
@@ -60,18 +63,35 @@ std::optional<std::string> problem_of(FrameType type, const ChunkHeader& header,
 
 }  // namespace
 
-Connection::Connection(asio::ip::tcp::socket socket, WireCounters& counters, LinkOptions link, Trace& trace)
+Connection::Connection(asio::ip::tcp::socket socket, WireCounters& counters, LinkOptions link, Trace& trace,
+                       OtherEnd other)
     : socket_(std::move(socket)),
+      credentials_(std::move(link.credentials)),
+      other_(std::move(other)),
+      introduced_(!credentials_),
       remote_(name_of(socket_)),
       counters_(counters),
       hold_(link.hold),
+      hello_limit_(link.hello_limit),
       trace_(trace),
       wake_(socket_.get_executor()),
-      written_(socket_.get_executor(), Clock::time_point::max()) {
+      written_(socket_.get_executor(), Clock::time_point::max()),
+      introducing_(socket_.get_executor(), Clock::time_point::max()) {
   asio::error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
   give_up_after(socket_, link.give_up);
   wake_.expires_at(Clock::time_point::max());
+  if (!credentials_) return;
+  const auto side = other_.dialled ? tls::Side::dialled : tls::Side::accepted;
+  tls_ = std::make_unique<tls::Stream>(socket_, *credentials_, side);
+}
+
+Connection::~Connection() = default;
+
+std::string Connection::peer_name() const { return tls_ ? tls_->peer() : std::string(); }
+
+bool Connection::peer_is_revoked() const {
+  return tls_ && introduced_ && credentials_->revoked(tls_->serial());
 }
 
 void Connection::send(Frame frame) {
@@ -93,6 +113,7 @@ void Connection::close() {
   socket_.close(ignored);
   wake_.cancel();
   written_.cancel();
+  introducing_.cancel();
 }
 
 asio::awaitable<void> Connection::drained() {
@@ -110,9 +131,35 @@ bool Connection::hung_up() {
   return count == 0 || (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
+/// Before anything else; leaves the connection closed, and why, when it fails.
+asio::awaitable<void> Connection::shake_hands() {
+  try {
+    const Watchdog watchdog(shared_from_this(), hello_limit_ + 2 * hold_);
+    co_await tls_->handshake();
+    if (!other_.name.empty() && tls_->peer() != other_.name) {
+      throw Error(ErrorKind::network,
+                  "its certificate is of '" + tls_->peer() + "', not of '" + other_.name + "'");
+    }
+    introduced_ = true;
+    introducing_.cancel();
+  } catch (const Error& error) {
+    refused_ = error.what();
+    close();
+  }
+}
+
+asio::awaitable<void> Connection::introduced() {
+  while (!introduced_ && open()) {
+    asio::error_code woken;
+    co_await introducing_.async_wait(asio::redirect_error(use_awaitable, woken));
+  }
+  if (!refused_.empty()) throw Error(ErrorKind::network, refused_);
+}
+
 asio::awaitable<void> Connection::write_loop() {
   const auto self = shared_from_this();  // the queue must outlive the write in progress
   try {
+    if (!introduced_) co_await shake_hands();
     while (open()) {
       if (queue_.empty()) {
         if (closing_) break;
@@ -149,15 +196,28 @@ asio::awaitable<void> Connection::write(const Frame& frame) {
       asio::buffer(&header, sizeof header), asio::buffer(frame.head),
       frame.body ? asio::buffer(*frame.body) : asio::const_buffer()};
   const auto begin = Clock::now();
-  const auto written = co_await asio::async_write(socket_, buffers, use_awaitable);
+  if (tls_) {
+    co_await tls_->write(buffers);
+  } else {
+    co_await asio::async_write(socket_, buffers, use_awaitable);
+  }
   if (frame.type == FrameType::chunk) trace_.complete(Trace::Row::send, "chunk", begin, Clock::now());
-  counters_.total += written;
+  counters_.total += size_of(frame);
   (frame.type == FrameType::state_data ? counters_.state : counters_.payload) += body_size;
+}
+
+asio::awaitable<void> Connection::read(asio::mutable_buffer first, asio::mutable_buffer second) {
+  const std::array<asio::mutable_buffer, 2> buffers{first, second};
+  if (tls_) {
+    co_await tls_->read(buffers);
+  } else {
+    co_await asio::async_read(socket_, buffers, use_awaitable);
+  }
 }
 
 asio::awaitable<FrameHeader> Connection::read_header(std::size_t limit) {
   FrameHeader header;
-  co_await asio::async_read(socket_, asio::buffer(&header, sizeof header), use_awaitable);
+  co_await read(asio::buffer(&header, sizeof header), {});
   if (header.magic != FrameHeader::expected_magic || header.zero != 0)
     throw Error(ErrorKind::network, "what it sent is no frame of this protocol");
   if (header.length > limit) {
@@ -168,13 +228,14 @@ asio::awaitable<FrameHeader> Connection::read_header(std::size_t limit) {
 }
 
 asio::awaitable<Connection::Received> Connection::receive(std::size_t limit, const BufferPool* chunks) {
+  if (!introduced_) co_await introduced();
   const auto header = co_await read_header(limit);
   const auto begin = Clock::now();
   Received received{header.type, {}, {}, nullptr};
   std::size_t body_size = header.length;
   if (header.type == FrameType::chunk || header.type == FrameType::ack) {
     if (body_size < sizeof received.head) throw Error(ErrorKind::network, "a chunk frame without its header");
-    co_await asio::async_read(socket_, asio::buffer(&received.head, sizeof received.head), use_awaitable);
+    co_await read(asio::buffer(&received.head, sizeof received.head), {});
     body_size -= sizeof received.head;
     if (const auto problem = problem_of(header.type, received.head, body_size))
       throw Error(ErrorKind::network, *problem);
@@ -183,16 +244,15 @@ asio::awaitable<Connection::Received> Connection::receive(std::size_t limit, con
   }
   const bool pooled = chunks != nullptr && header.type == FrameType::chunk;
   const auto body = pooled ? chunks->take(body_size) : std::make_shared<Bytes>(body_size);
-  const std::array<asio::mutable_buffer, 2> buffers{asio::buffer(received.contributors), asio::buffer(*body)};
-  co_await asio::async_read(socket_, buffers, use_awaitable);
+  co_await read(asio::buffer(received.contributors), asio::buffer(*body));
   if (header.type == FrameType::chunk) trace_.complete(Trace::Row::receive, "chunk", begin, Clock::now());
   received.body = body;
   co_return received;
 }
 
-ConnectionPtr start_connection(asio::ip::tcp::socket socket, WireCounters& counters, LinkOptions link,
-                               Trace& trace) {
-  auto connection = std::make_shared<Connection>(std::move(socket), counters, link, trace);
+ConnectionPtr start_connection(asio::ip::tcp::socket socket, WireCounters& counters, const LinkOptions& link,
+                               Trace& trace, OtherEnd other) {
+  auto connection = std::make_shared<Connection>(std::move(socket), counters, link, trace, std::move(other));
   const auto executor = connection->executor();
   asio::co_spawn(
       executor, [connection] { return connection->write_loop(); }, asio::detached);

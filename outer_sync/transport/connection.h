@@ -15,6 +15,11 @@
 #include "isthmus/outer_sync/buffer_pool.h"
 #include "transport/frame.h"
 
+namespace isthmus::outer_sync::tls {
+class Credentials;
+class Stream;
+}  // namespace isthmus::outer_sync::tls
+
 namespace isthmus::outer_sync::transport {
 
 struct WireCounters {
@@ -34,13 +39,23 @@ struct LinkOptions {
   /// No more bytes than this wait for a peer that does not read; its lane is then cut. It gets what still
   /// counts once more when the lane is up again.
   std::size_t most_queued = SIZE_MAX;
+  /// Connections are TLS, and both ends show a certificate of the run; null: neither.
+  std::shared_ptr<tls::Credentials> credentials{};
+};
+
+/// The other end of a connection, as far as this one knows beforehand.
+struct OtherEnd {
+  bool dialled = false;  ///< from here
+  std::string name{};    ///< that its certificate must have; any if empty
 };
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   using Clock = std::chrono::steady_clock;
 
-  Connection(asio::ip::tcp::socket socket, WireCounters& counters, LinkOptions link, Trace& trace);
+  Connection(asio::ip::tcp::socket socket, WireCounters& counters, LinkOptions link, Trace& trace,
+             OtherEnd other);
+  ~Connection();
 
   /// Queues a frame; frames leave in order.
   void send(Frame frame);
@@ -70,6 +85,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
   [[nodiscard]] const std::string& remote() const { return remote_; }
   [[nodiscard]] asio::any_io_executor executor() { return socket_.get_executor(); }
 
+  /// Both ends have shown who they are, as far as that is asked here. Throws Error(network) when TLS says
+  /// that the other is not the one meant. `receive` waits for it too.
+  [[nodiscard]] asio::awaitable<void> introduced();
+  /// What its certificate says; empty where there is none. Known from then on.
+  [[nodiscard]] std::string peer_name() const;
+  /// That certificate has been revoked since.
+  [[nodiscard]] bool peer_is_revoked() const;
+
   /// Must be spawned once; ends when the connection closes.
   [[nodiscard]] asio::awaitable<void> write_loop();
 
@@ -78,18 +101,27 @@ class Connection : public std::enable_shared_from_this<Connection> {
     Clock::time_point release;
     Frame frame;
   };
+  [[nodiscard]] asio::awaitable<void> shake_hands();
   [[nodiscard]] asio::awaitable<void> write(const Frame& frame);
   [[nodiscard]] asio::awaitable<FrameHeader> read_header(std::size_t limit);
+  /// Fills both.
+  [[nodiscard]] asio::awaitable<void> read(asio::mutable_buffer first, asio::mutable_buffer second);
 
   asio::ip::tcp::socket socket_;
+  std::shared_ptr<tls::Credentials> credentials_;
+  std::unique_ptr<tls::Stream> tls_;  ///< null: no TLS
+  OtherEnd other_;
+  bool introduced_;      ///< by TLS, where there is any
+  std::string refused_;  ///< why TLS has failed
   std::string remote_;
   WireCounters& counters_;
-  Clock::duration hold_;
+  Clock::duration hold_, hello_limit_;
   Trace& trace_;
   std::deque<Queued> queue_;
   std::size_t queued_bytes_ = 0;
   asio::steady_timer wake_;
-  asio::steady_timer written_;  ///< cancelled after every frame
+  asio::steady_timer written_;      ///< cancelled after every frame
+  asio::steady_timer introducing_;  ///< cancelled when that is over
   bool closing_ = false, writing_ = false;
 };
 
@@ -97,7 +129,7 @@ using ConnectionPtr = std::shared_ptr<Connection>;
 
 /// Makes the connection and starts its writer.
 [[nodiscard]] ConnectionPtr start_connection(asio::ip::tcp::socket socket, WireCounters& counters,
-                                             LinkOptions link, Trace& trace);
+                                             const LinkOptions& link, Trace& trace, OtherEnd other);
 
 /// Closes the connection unless it is cancelled (destroyed) within the time: nobody may keep us waiting
 /// half-known. `closed` is called then, for whoever waits for something else than the connection.

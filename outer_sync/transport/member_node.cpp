@@ -18,6 +18,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/memory.h"
 #include "isthmus/outer_sync/outer_loop.h"
+#include "tls/credentials.h"
 #include "transport/control_link.h"
 #include "transport/learner.h"
 #include "transport/listen.h"
@@ -86,7 +87,8 @@ class MemberNode::Impl final : public PeerMesh::Handler,
         unpacker_(lossless, layout, codecs, reducer_.buffers()),
         link_{.hold = to_duration(network.emulate.rtt) / 2,
               .give_up = to_duration(network.detect_timeout),
-              .most_queued = most_queued(layout, codecs, static_cast<std::size_t>(network.lanes))},
+              .most_queued = most_queued(layout, codecs, static_cast<std::size_t>(network.lanes)),
+              .credentials = credentials_of(network)},
         clock_(2 * to_duration(network.heartbeat)),
         mesh_(io_, bind(), static_cast<std::size_t>(network.lanes), counters_, link_, clock_, trace, *this),
         control_(io_, control_options(network), link_, counters_, clock_, trace, *this),
@@ -771,6 +773,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   asio::awaitable<void> heartbeat_loop() {
     asio::steady_timer timer(io_);
     for (;;) {
+      look_at_certificates();
       control_.send(heartbeat());
       // Whoever trains does not need it for that; who waits for the run to begin, to go on or to end does.
       const bool waits = ids_.empty() || done_ || is_stuck();
@@ -783,6 +786,14 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       timer.expires_after(to_duration(network_.heartbeat));
       co_await timer.async_wait(use_awaitable);
     }
+  }
+
+  void look_at_certificates() {
+    const auto news = link_.credentials ? link_.credentials->refresh() : std::nullopt;
+    if (!news) return;
+    say(*news);
+    mesh_.drop_revoked();
+    control_.drop_revoked();
   }
 
   asio::awaitable<void> tick_loop() {

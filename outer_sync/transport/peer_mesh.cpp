@@ -144,6 +144,16 @@ void PeerMesh::send(ReplicaId peer, ChunkId lane_key, Frame frame) {
   connection->close();
 }
 
+void PeerMesh::drop_revoked() {
+  for (const auto& [id, peer] : peers_) {
+    for (const auto& lane : peer->lanes) {
+      if (!lane.connection || !lane.connection->peer_is_revoked()) continue;
+      stranger_line_("dropped a connection of " + peer->info.name + ": its certificate has been revoked");
+      lane.connection->close();
+    }
+  }
+}
+
 std::vector<ReplicaId> PeerMesh::lost(AwakeClock::Clock::duration limit) {
   const auto now = clock_.now();
   std::vector<ReplicaId> lost;
@@ -165,7 +175,7 @@ asio::awaitable<void> PeerMesh::accept_loop() {
       co_await pause.async_wait(use_awaitable);
       continue;
     }
-    asio::co_spawn(io_, welcome(start_connection(std::move(socket), counters_, link_, trace_)),
+    asio::co_spawn(io_, welcome(start_connection(std::move(socket), counters_, link_, trace_, {})),
                    asio::detached);
   }
 }
@@ -206,6 +216,10 @@ asio::awaitable<PeerMesh::PeerPtr> PeerMesh::peer_that_says(PeerHello hello, Con
                   std::to_string(most_learners) + " others are being given the state already");
     }
     if (const auto at = peers_.find(hello.from); begun_ && at != peers_.end()) {
+      const auto shown = connection->peer_name();
+      if (!shown.empty() && shown != at->second->info.name)
+        throw Error(ErrorKind::network, "it says that it is " + at->second->info.name +
+                                            ", and its certificate is of '" + shown + "'");
       if (dialled_from_here(*at->second)) throw Error(ErrorKind::network, "it is not its part to dial");
       // One that has dialled again since must not be pushed out by what it gave up.
       if (connection->hung_up()) throw Error(ErrorKind::network, "it did not wait for an answer");
@@ -252,7 +266,11 @@ asio::awaitable<void> PeerMesh::dial_loop(PeerPtr peer, std::size_t lane) {
     const auto error = co_await dial(socket, peer->address, dial_time_limit);
     peer->lanes[lane].connecting = nullptr;
     if (peer->gone) co_return;
-    if (!error) co_await introduce(peer, lane, start_connection(std::move(socket), counters_, link_, trace_));
+    if (!error) {
+      OtherEnd other{.dialled = true, .name = peer->info.name};
+      auto connection = start_connection(std::move(socket), counters_, link_, trace_, std::move(other));
+      co_await introduce(peer, lane, std::move(connection));
+    }
     asio::steady_timer pause(io_, redial_after);
     co_await pause.async_wait(use_awaitable);
   }

@@ -77,6 +77,8 @@ class PeerMesh {
   /// is this replica; the peers are then as they were.
   void set_peers(const std::vector<PeerInfo>& peers);
 
+  /// Ends the lanes of peers whose certificates have been revoked.
+  void drop_revoked();
   /// Whether there is a lane to the peer.
   [[nodiscard]] bool up(protocol::ReplicaId peer) const;
   [[nodiscard]] std::size_t lane_of(ChunkId chunk) const { return chunk % lanes_; }

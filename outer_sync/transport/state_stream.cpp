@@ -345,7 +345,8 @@ asio::awaitable<ConnectionPtr> dial_donor(asio::io_context& io, PeerInfo donor, 
   asio::ip::tcp::socket socket(io);
   const auto error = co_await dial(socket, address, dial_time_limit);
   if (error) throw DonorLost(who + error.message());
-  auto connection = start_connection(std::move(socket), counters, link, trace);
+  auto connection =
+      start_connection(std::move(socket), counters, link, trace, {.dialled = true, .name = donor.name});
   const PeerHello hello{.token = token, .from = self, .to = donor.id, .lane = 0, .role = PeerRole::learner};
   std::string problem;
   bool lost = false;

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <filesystem>
 #include <functional>
 #include <future>
 #include <memory>
@@ -49,6 +50,7 @@ class NetworkRun : public CoordinatorObserver {
     /// In seconds: each step of the mock lasts at least as long. Where rounds follow one another faster than
     /// heartbeats, nobody can come after them.
     double pace = 0;
+    std::filesystem::path certs;  ///< of all, by name; empty: no TLS
     OuterConfig outer;
     FragmentLayout layout;
     Options();
@@ -122,7 +124,7 @@ class NetworkRun : public CoordinatorObserver {
   void work(std::size_t m, WorkerResult& result);
   void take_part(std::size_t m, MemberNode& node, WorkerResult& result);
   void train(std::size_t m, MemberNode& node, OuterLoop& loop, PlainParameters& local, WorkerResult& result);
-  void make_coordinator(const NetworkConfig& network, const protocol::CoordinatorOptions& options);
+  void make_coordinator(NetworkConfig network, const protocol::CoordinatorOptions& options);
   [[nodiscard]] protocol::CoordinatorOptions coordinator_options() const;
   void message(const std::string& text) override;
   void members_changed(const protocol::Coordinator&) override;

@@ -83,6 +83,8 @@ struct NetworkConfig {
   std::string coordinator = "127.0.0.1:0";
   std::string listen = "127.0.0.1:0";
   std::string advertise;
+  std::string certs;
+  bool insecure = false;
   std::int64_t lanes = 1;
   config::Duration heartbeat{1.0};
   config::Duration detect_timeout{5.0};
@@ -90,8 +92,13 @@ struct NetworkConfig {
   std::int64_t join_rate = 25'000'000;
   EmulateConfig emulate;
   void serialize(config::Archive& ar);
-  /// Throws Error(config) for a detect_timeout that is too short for the heartbeat.
+  /// Throws Error(config) for a detect_timeout that is too short for the heartbeat, and for an address that
+  /// others can reach where nothing keeps strangers out.
   void check() const;
+
+ private:
+  void check_silence() const;
+  void check_security() const;
 };
 
 }  // namespace isthmus::outer_sync
