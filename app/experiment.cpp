@@ -92,6 +92,11 @@ Experiment load_experiment(const std::filesystem::path& file, const std::vector<
   experiment.outer.resolve();
   experiment.outer.take_replicas(experiment.replicas);
   experiment.network.check();
+  const auto open = experiment.network.reachable();
+  if (experiment.outer.data_parallel() && !open.empty() && !experiment.network.insecure)
+    throw Error(ErrorKind::config, "outer.method is data_parallel and " + open +
+                                       ": Gloo's connections are neither encrypted nor authenticated; say "
+                                       "--insecure on a network where that does no harm");
   // The data-parallel baseline averages gradients at every step: all of it is what others call warm-up.
   if (experiment.outer.data_parallel()) experiment.outer.warmup_steps = experiment.run.steps;
   return experiment;

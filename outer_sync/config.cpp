@@ -218,22 +218,26 @@ void NetworkConfig::check_silence() const {
                   "not count as silence");
 }
 
+std::string NetworkConfig::reachable() const {
+  for (const auto& [key, text] : {std::pair("network.coordinator", &coordinator),
+                                  {"network.listen", &listen},
+                                  {"network.advertise", &advertise}}) {
+    if (text->empty()) continue;
+    const auto addresses = parse_addresses(*text, key);
+    if (!std::ranges::all_of(addresses, &Address::is_loopback))
+      return std::string(key) + " is '" + *text + "'";
+  }
+  return {};
+}
+
 void NetworkConfig::check_security() const {
-  if (!certs.empty() || insecure) return;
-  const auto check = [](const std::string& key, const std::string& text) {
-    if (text.empty()) return;
-    for (const auto& address : parse_addresses(text, key)) {
-      if (address.is_loopback()) continue;
-      throw Error(ErrorKind::config,
-                  key + " is '" + text +
-                      "', which other machines can reach, and there are no certificates. Make some with "
-                      "`isthmus certs init` and name their folder in network.certs; or say --insecure: then "
-                      "whoever sees the packets can read and change everything, and join the run");
-    }
-  };
-  check("network.coordinator", coordinator);
-  check("network.listen", listen);
-  check("network.advertise", advertise);
+  const auto open = reachable();
+  if (open.empty() || !certs.empty() || insecure) return;
+  throw Error(ErrorKind::config,
+              open +
+                  ", which other machines can reach, and there are no certificates. Make some with `isthmus "
+                  "certs init` and name their folder in network.certs; or say --insecure: then whoever sees "
+                  "the packets can read and change everything, and join the run");
 }
 
 }  // namespace isthmus::outer_sync

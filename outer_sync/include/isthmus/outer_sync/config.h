@@ -95,6 +95,8 @@ struct NetworkConfig {
   /// Throws Error(config) for a detect_timeout that is too short for the heartbeat, and for an address that
   /// others can reach where nothing keeps strangers out.
   void check() const;
+  /// The first address that other machines can reach, with its key; empty if there is none.
+  [[nodiscard]] std::string reachable() const;
 
  private:
   void check_silence() const;
