@@ -39,6 +39,7 @@ void Experiment::serialize(config::Archive& ar) {
   ar.section("inner", inner);
   ar.section("trainer", trainer);
   ar.section("outer", outer);
+  ar.section("join", join);
   ar.section("network", network);
 }
 

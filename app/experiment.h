@@ -39,6 +39,7 @@ struct Experiment {
   trainer::InnerConfig inner;
   trainer::TrainerConfig trainer;
   outer_sync::OuterConfig outer;
+  outer_sync::JoinConfig join;
   outer_sync::NetworkConfig network;
   void serialize(config::Archive& ar);
 

@@ -131,9 +131,10 @@ class Worker {
         heldout_(corpus_, config_.data.seq_len, config_.run.eval_sequences, config_.inner.batch,
                  *hardware_.memory),
         node_(config_.network, table_.layout(), outer_sync::codec_plan(config_.outer, seed()),
-              closing_rule(config_), trace_, config_.outer.lossless_stage()),
+              closing_rule(config_), trace_, config_.outer.lossless_stage(), config_.join.moments()),
         outer_(config_.outer, table_.layout(), trainer::make_outer_state(replica_, config_.outer), node_,
                trace_, noise_seed(seed(), request_.name)) {
+    outer_.share_moments(replica_);
     for (const auto& note : corpus_.notes()) say(note);
     for (const auto& note : config_.outer.notes()) say(note);
     if (!config_.outer.log.empty()) outer_.keep_log(log_plan());
@@ -188,12 +189,15 @@ class Worker {
     if (config_.outer.data_parallel() && members > 1) join_gloo();
   }
 
-  /// The state of the run from its members. The inner optimizer begins anew, under a rising learning rate.
+  /// The state of the run from its members. Without their moments the inner optimizer begins anew, under a
+  /// rising learning rate.
   void take_state() {
     const auto begin = Clock::now();
     node_.catch_up(outer_);
-    replica_.forget_moments();
-    joined_at_ = data_steps_;
+    if (!config_.join.moments()) {
+      replica_.forget_moments();
+      joined_at_ = data_steps_;
+    }
     say(fmt::format("takes part from step {}, {:.1f} s after it was let in", outer_.step(),
                     seconds_since(begin)));
     metrics_.write({{"event", "joined"}, {"step", outer_.step()}, {"seconds", seconds_since(begin)}});

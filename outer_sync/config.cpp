@@ -166,6 +166,19 @@ quant::CodecSpec OuterConfig::warmup_codec_spec() const {
   return spec;
 }
 
+void JoinConfig::serialize(config::Archive& ar) {
+  // A newcomer's own affair: members give what it asks for.
+  ar({"inner_state",
+      &inner_state,
+      Scope::per_site,
+      "where a newcomer's inner optimizer begins: with a member's moments, which doubles what it is sent, or "
+      "with "
+      "zeros under a learning rate that rises over 20 steps",
+      -config::unbounded,
+      config::unbounded,
+      {"donor", "fresh"}});
+}
+
 void EmulateConfig::serialize(config::Archive& ar) {
   ar({"rtt", &rtt, Scope::per_site, "hold every message back by half of this", 0, 60});
 }

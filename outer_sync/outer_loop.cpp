@@ -80,6 +80,7 @@ OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout,
       max_local_rounds_(static_cast<std::uint64_t>(config.max_local_rounds)),
       fragments_(layout.fragment_count()),
       tokens_(layout.fragment_count()),
+      moment_steps_(layout.fragment_count()),
       gradient_residual_(config.warmup_steps > 0 ? layout.buffer_size() : 0, 0.0F) {
   assert(!eager_ || config.replicas > 0);
   if (!synchronous()) offer_state();
@@ -88,7 +89,8 @@ OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout,
 OuterLoop::~OuterLoop() { exchange_.serve_state_from(nullptr); }
 
 void OuterLoop::offer_state() {
-  exchange_.serve_state_from([this](FragmentId fragment) { return snapshot(fragment); });
+  exchange_.serve_state_from(
+      [this](FragmentId fragment, bool moments) { return snapshot(fragment, moments); });
 }
 
 // ---- synchronous warm-up ----
@@ -593,14 +595,20 @@ bool OuterLoop::is_late() const {
 
 // ---- members that come and go ----
 
-FragmentSnapshot OuterLoop::snapshot(FragmentId p) {
+FragmentSnapshot OuterLoop::snapshot(FragmentId p, bool with_moments) {
   assert(!synchronous() && p < layout_.fragment_count());
   const auto copy = [](std::span<const float> values) {
     return std::make_shared<const AlignedVector<float>>(values.begin(), values.end());
   };
   const auto& fragment = layout_.fragment(p);
-  auto theta = copy(state_->global(fragment));
-  return {p, fragments_[p], std::move(theta), copy(state_->velocity(fragment))};
+  FragmentSnapshot snapshot{
+      .fragment = p, .state = fragments_[p], .theta = copy(state_->global(fragment)), .velocity = nullptr};
+  snapshot.velocity = copy(state_->velocity(fragment));
+  if (!with_moments || moments_ == nullptr) return snapshot;
+  snapshot.first_moment = copy(moments_->first_moment(fragment));
+  snapshot.second_moment = copy(moments_->second_moment(fragment));
+  snapshot.inner_steps = moments_->steps();
+  return snapshot;
 }
 
 void OuterLoop::install(const FragmentSnapshot& snapshot) {
@@ -613,13 +621,22 @@ void OuterLoop::install(const FragmentSnapshot& snapshot) {
   if (p >= layout_.fragment_count())
     refuse("is of none: there are " + std::to_string(layout_.fragment_count()));
   const auto size = layout_.fragment(p).size;
-  for (const auto& values : {snapshot.theta, snapshot.velocity}) {
+  const bool has_moments = moments_ != nullptr && (snapshot.first_moment || snapshot.second_moment);
+  const auto check = [&](const std::shared_ptr<const AlignedVector<float>>& values) {
     if (!values || values->size() != size) {
       refuse("has " + std::to_string(values ? values->size() : 0) + " elements; expected " +
              std::to_string(size));
     }
     if (!std::ranges::all_of(*values, [](float x) { return std::isfinite(x); }))
       refuse("has a value that is not finite");
+  };
+  check(snapshot.theta);
+  check(snapshot.velocity);
+  if (has_moments) {
+    check(snapshot.first_moment);
+    check(snapshot.second_moment);
+    if (std::ranges::any_of(*snapshot.second_moment, [](float x) { return x < 0; }))
+      refuse("has a mean square that is negative");
   }
   if (snapshot.state.round < codecs_.warmup_rounds) {
     refuse("is of round " + std::to_string(snapshot.state.round) +
@@ -627,6 +644,21 @@ void OuterLoop::install(const FragmentSnapshot& snapshot) {
   }
   state_->install(p, *snapshot.theta, *snapshot.velocity);
   fragments_[p] = snapshot.state;
+  moment_steps_[p].reset();
+  if (!has_moments) return;
+  moments_->set_moments(layout_.fragment(p), *snapshot.first_moment, *snapshot.second_moment);
+  moment_steps_[p] = snapshot.inner_steps;
+}
+
+/// One count is for all moments, which may be of several members. The least of theirs is the safe one: a mean
+/// square that is taken for younger than it is makes smaller steps, never larger ones.
+void OuterLoop::count_moment_steps() {
+  std::optional<std::uint64_t> least;
+  for (auto& steps : moment_steps_) {
+    if (steps) least = std::min(least.value_or(*steps), *steps);
+    steps.reset();
+  }
+  if (least) moments_->set_steps(*least);
 }
 
 void OuterLoop::follow(FragmentId p, std::span<const protocol::SharedBytes> results) {
@@ -657,6 +689,7 @@ void OuterLoop::begin_at(std::uint64_t step) {
                                         " of this run; a snapshot is too old, or not its");
   }
   state_->begin_from_global();
+  count_moment_steps();
   gradient_residual_ = {};
   std::ranges::fill(tokens_, 0);
   step_ = step;

@@ -1,5 +1,5 @@
 #pragma once
-// Keys `outer.*` and `network.*`.
+// Keys `outer.*`, `join.*` and `network.*`.
 
 #include <cstdint>
 #include <string>
@@ -72,6 +72,13 @@ struct OuterConfig {
   [[nodiscard]] bool eager() const { return method == "eager"; }
   [[nodiscard]] bool co2() const { return method == "co2"; }
   [[nodiscard]] Overlap overlap() const { return eager() || co2() ? Overlap::whole_round : Overlap::delay; }
+};
+
+struct JoinConfig {
+  std::string inner_state = "donor";
+  void serialize(config::Archive& ar);
+  /// A newcomer takes the inner optimizer's moments from the members.
+  [[nodiscard]] bool moments() const { return inner_state == "donor"; }
 };
 
 struct EmulateConfig {

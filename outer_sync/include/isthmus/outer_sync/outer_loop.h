@@ -25,6 +25,7 @@
 #include "isthmus/base/hash.h"
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/config.h"
+#include "isthmus/outer_sync/inner_moments.h"
 #include "isthmus/outer_sync/local_parameters.h"
 #include "isthmus/outer_sync/log/round_log.h"
 #include "isthmus/outer_sync/methods/schedule.h"
@@ -85,10 +86,13 @@ class OuterLoop {
 
   // ---- members that come and go; after the warm-up, whose state is the inner optimizer's too ----
 
-  /// A fragment's state as it is now.
-  [[nodiscard]] FragmentSnapshot snapshot(FragmentId fragment);
-  /// Takes a fragment's state over from somebody else. Throws Error(network) for one that is not of this
-  /// layout.
+  /// The moments of this replica's inner optimizer, which must outlive the loop: newcomers may take them, and
+  /// this replica takes those that come with a state.
+  void share_moments(InnerMoments& moments) { moments_ = &moments; }
+  /// A fragment's state as it is now; with the moments only if they are shared.
+  [[nodiscard]] FragmentSnapshot snapshot(FragmentId fragment, bool with_moments = false);
+  /// Takes a fragment's state over from somebody else, moments included where there are any. Throws
+  /// Error(network) for one that is not of this layout.
   void install(const FragmentSnapshot& snapshot);
   /// The fragment's next round, into the global parameters only. Throws Error(network) for results that are
   /// not of its chunks and Error(divergence) for such that do not decode.
@@ -157,6 +161,7 @@ class OuterLoop {
   void offer_state();
   void begin_log();
   void snapshot_to_log(FragmentId p);
+  void count_moment_steps();
   [[noreturn]] static void refuse_result(protocol::Round round, ChunkId chunk);
   [[nodiscard]] bool rounds_fit(const std::vector<protocol::FragmentState>& fragments,
                                 const std::deque<InFlight>& in_flight, std::uint64_t step) const;
@@ -180,12 +185,15 @@ class OuterLoop {
   std::uint64_t noise_seed_;
   bool final_sync_;
   std::uint64_t max_local_rounds_;
+  InnerMoments* moments_ = nullptr;
 
   std::uint64_t step_ = 0;
   bool frozen_ = false;
   std::uint64_t local_steps_ = 0;  ///< since the clock froze
   std::vector<protocol::FragmentState> fragments_;
-  std::vector<std::uint64_t> tokens_;       ///< by fragment, since it was last sent
+  std::vector<std::uint64_t> tokens_;  ///< by fragment, since it was last sent
+  /// By fragment: inner steps behind the moments that came with it; nothing where none came.
+  std::vector<std::optional<std::uint64_t>> moment_steps_;
   AlignedVector<float> gradient_residual_;  ///< of warm-up gradients; empty after the warm-up
   std::deque<InFlight> in_flight_;          ///< in the order they were sent
   GradientObserver gradient_observer_;

@@ -46,9 +46,12 @@ class OuterLoop;
 class MemberNode final : public RoundExchange {
  public:
   /// Binds `network.listen` (Error(config) naming the address when it is in use) and starts the threads.
-  /// The layout and the trace must outlive the node.
+  /// The layout and the trace must outlive the node. With `moments` a replica that takes the state of the run
+  /// from its members takes the inner optimizer's moments too; all members must share theirs
+  /// (OuterLoop::share_moments).
   MemberNode(const NetworkConfig& network, const FragmentLayout& layout, protocol::CodecPlan codecs,
-             protocol::ClosingRule closing, Trace& trace, quant::Lossless lossless = quant::Lossless::none);
+             protocol::ClosingRule closing, Trace& trace, quant::Lossless lossless = quant::Lossless::none,
+             bool moments = false);
   ~MemberNode() override;
   MemberNode(const MemberNode&) = delete;
   MemberNode& operator=(const MemberNode&) = delete;
