@@ -161,6 +161,7 @@ class Worker {
 
  private:
   [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(config_.run.seed); }
+  [[nodiscard]] std::uint64_t batch() const { return static_cast<std::uint64_t>(config_.inner.batch); }
 
   // ---- joining ----
 
@@ -182,7 +183,6 @@ class Worker {
     }
     stopper_.in_run(node_);
     first_step_ = outer_.step();
-    data_steps_ = std::max(data_steps_, first_step_);
     const auto members = node_.view().members.size();
     say(fmt::format("member {} of {}, {}, {} threads", node_.self() + 1, members,
                     to_string(hardware_.precision), config_.trainer.threads));
@@ -196,8 +196,11 @@ class Worker {
     node_.catch_up(outer_);
     if (!config_.join.moments()) {
       replica_.forget_moments();
-      joined_at_ = data_steps_;
+      ramp_steps_ = 0;
     }
+    // Its count is that of one that was there from the start: so whoever comes back to its share needs no
+    // memory.
+    sequences_ = std::max(sequences_, outer_.step() * batch());
     say(fmt::format("takes part from step {}, {:.1f} s after it was let in", outer_.step(),
                     seconds_since(begin)));
     metrics_.write({{"event", "joined"}, {"step", outer_.step()}, {"seconds", seconds_since(begin)}});
@@ -210,7 +213,7 @@ class Worker {
     hello.member.incarnation =
         static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
     hello.build = build_name();
-    hello.config = config::shared_items(config_);
+    hello.config = shared_items(config_);
     hello.model = table_.fingerprint();
     hello.tokenizer = corpus_.tokenizer_fingerprint();
     hello.resume = request_.resume;
@@ -260,7 +263,7 @@ class Worker {
                          .replica = slot % shares,
                          .replicas = shares,
                          .seed = seed() + static_cast<std::uint64_t>(slot / shares),
-                         .first_step = data_steps_,
+                         .first_sequence = sequences_,
                          .prefetch = config_.data.prefetch},
                         *hardware_.memory, trace_);
     const auto steps = static_cast<std::uint64_t>(config_.run.steps);
@@ -340,7 +343,8 @@ class Worker {
       loss = replica_.forward_backward(batch);
       compute_seconds_ += seconds_since(compute);
     }
-    const auto tokens = static_cast<std::uint64_t>(batch.sequences * batch.seq_len);
+    const auto batch_size = static_cast<std::uint64_t>(batch.sequences);
+    const auto tokens = batch_size * static_cast<std::uint64_t>(batch.seq_len);
     if (outer_.synchronous()) average_gradients(tokens);
     {
       const Trace::Scope scope(trace_, Trace::Row::train, "inner_step");
@@ -349,7 +353,8 @@ class Worker {
       compute_seconds_ += seconds_since(compute);
     }
     outer_.after_step(tokens);
-    ++data_steps_;
+    sequences_ += batch_size;
+    ++ramp_steps_;
     tokens_ += tokens;
     const auto took = seconds_since(begin);
     train_seconds_ += took;
@@ -358,9 +363,8 @@ class Worker {
 
   /// Moments that begin at zero are wild for a while.
   double join_ramp() const {
-    constexpr std::uint64_t steps = 20;
-    if (!joined_at_ || data_steps_ - *joined_at_ >= steps) return 1;
-    return static_cast<double>(data_steps_ - *joined_at_ + 1) / steps;
+    if (ramp_steps_ >= join_ramp_steps) return 1;
+    return static_cast<double>(ramp_steps_ + 1) / join_ramp_steps;
   }
 
   void average_gradients(std::uint64_t tokens) {
@@ -381,7 +385,7 @@ class Worker {
     node_.report({outer_.step(), loss, rate, utilization, gloo_ ? gloo_->sent_bytes() : 0});
     const auto who = node_.participation();
     metrics_.write({{"step", outer_.step()},
-                    {"data_step", data_steps_},
+                    {"data_step", sequences_ / batch()},
                     {"committing", !outer_.frozen()},
                     {"loss", loss},
                     {"lr", lr},
@@ -415,12 +419,11 @@ class Worker {
 
   /// Once per step, also where a stop falls on a step that is due anyway: the coordinator counts the reports.
   void evaluate(std::uint64_t step) {
-    if (evaluated_ == step || heldout_.batches().empty()) return;
+    if (evaluated_ == step || heldout_.sequences() == 0) return;
     evaluated_ = step;
     const Trace::Scope scope(trace_, Trace::Row::train, "evaluate");
     inference_.load(outer_.global_parameters());
-    const auto sum =
-        trainer::evaluate(inference_, heldout_.batches(), node_.self(), node_.view().members.size());
+    const auto sum = trainer::evaluate(inference_, heldout_.share(node_.self(), node_.view().members.size()));
     node_.report_evaluation(step, sum.nats, sum.tokens);
     metrics_.write({{"step", step}, {"eval_nats", sum.nats}, {"eval_tokens", sum.tokens}});
   }
@@ -453,17 +456,17 @@ class Worker {
     std::filesystem::create_directories(checkpoints());
     const auto outer = outer_.save();
     if (!outer) return say("no checkpoint: rounds do not commit at present");
-    const auto yaml = config::to_yaml(config_);
-    const auto position = to_bytes(data_steps_);
+    const auto yaml = to_yaml(config_);
+    const auto position = to_bytes(sequences_);
     const std::vector<trainer::SectionView> sections = {
-        {"outer", *outer}, {"data_position", position}, {"config", std::as_bytes(std::span(yaml))}};
+        {"outer", *outer}, {"sequences", position}, {"config", std::as_bytes(std::span(yaml))}};
     trainer::save_replica(trainer::checkpoint_file(checkpoints(), outer_.step(), 0), replica_, sections);
   }
 
   void restore(std::uint64_t step) {
     const auto checkpoint = trainer::load_replica(trainer::checkpoint_file(checkpoints(), step, 0), replica_);
     outer_.restore(checkpoint.section("outer"));
-    data_steps_ = from_bytes<std::uint64_t>(checkpoint.section("data_position"));
+    sequences_ = from_bytes<std::uint64_t>(checkpoint.section("sequences"));
     say(fmt::format("resumed from {}", checkpoint.file.string()));
   }
 
@@ -533,9 +536,11 @@ class Worker {
 
   std::uint64_t first_step_ = 0;
   std::uint64_t tokens_ = 0;
-  std::uint64_t data_steps_ = 0;            ///< batches of this replica's share of the data that were used
-  std::optional<std::uint64_t> joined_at_;  ///< data step
-  std::optional<std::uint64_t> leave_by_;   ///< agreed step
+  std::uint64_t sequences_ = 0;  ///< of this replica's share of the data that were used
+  /// Since its inner optimizer began anew, as far as they count.
+  static constexpr std::uint64_t join_ramp_steps = 20;
+  std::uint64_t ramp_steps_ = join_ramp_steps;
+  std::optional<std::uint64_t> leave_by_;  ///< agreed step
   bool left_ = false;
   std::optional<std::uint64_t> evaluated_;  ///< newest step
   bool joined_ = false, stopped_ = false;
