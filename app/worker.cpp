@@ -290,16 +290,34 @@ class Worker {
   }
 
   void train_to(std::uint64_t last, data::Loader& loader) {
-    while (outer_.step() < last && !may_leave() && node_.may_begin(outer_.step() + 1)) {
+    outer_.end_at(last);
+    // Agreed steps that a checkpoint was in the middle of.
+    while (next_agreed_step()) at_agreed_step(last);
+    while (outer_.step() < last && !may_leave() &&
+           node_.may_begin(outer_.step() + 1, outer_.step_after_next())) {
+      if (const auto stop = node_.stops_at()) outer_.end_at(std::min(last, *stop));
       const auto before = outer_.step();
       train_step(loader);
-      const auto step = outer_.step();
-      // The agreed step of one that was away may leap.
-      if (step - first_step_ >= static_cast<std::uint64_t>(config_.run.trace_steps)) trace_.close();
-      if (step == before || step >= last) continue;
-      if (due(config_.run.eval_every, step)) evaluate(step);
-      if (due(config_.run.checkpoint_every, step)) save();
+      if (outer_.step() != before) at_agreed_step(last);
+      while (next_agreed_step()) at_agreed_step(last);
     }
+  }
+
+  bool next_agreed_step() {
+    const auto begin = Clock::now();
+    const bool made = outer_.next_step();
+    train_seconds_ += seconds_since(begin);
+    return made;
+  }
+
+  /// What is done between two agreed steps.
+  void at_agreed_step(std::uint64_t last) {
+    const auto step = outer_.step();
+    // The agreed step of one that was away may leap.
+    if (step - first_step_ >= static_cast<std::uint64_t>(config_.run.trace_steps)) trace_.close();
+    if (step >= last) return;
+    if (due(config_.run.eval_every, step)) evaluate(step);
+    if (due(config_.run.checkpoint_every, step)) save();
   }
 
   /// Rounds of an interrupted run are not the last ones; nor are those of one that was resumed at its end.
@@ -332,6 +350,7 @@ class Worker {
   void train_step(data::Loader& loader) {
     const auto begin = Clock::now();
     const auto step = outer_.step() + 1;
+    const double waited = waited_seconds();
     const auto& batch = loader.next();
     const auto lr = join_ramp() * trainer::learning_rate(config_.inner, step,
                                                          static_cast<std::uint64_t>(config_.run.steps));
@@ -358,8 +377,25 @@ class Worker {
     tokens_ += tokens;
     const auto took = seconds_since(begin);
     train_seconds_ += took;
+    measure_speed(took - (waited_seconds() - waited));
     record(step, loss, lr, norm, took, tokens);
   }
+
+  /// Waited for others so far, within steps.
+  double waited_seconds() const {
+    const auto& stats = outer_.stats();
+    return stats.stall_seconds + stats.warmup_wait_seconds + gloo_seconds_;
+  }
+
+  /// A mean over the last steps. What is waited for is no part of it: else the fast would seem as slow as
+  /// those they wait for.
+  void measure_speed(double busy_seconds) {
+    constexpr double weight = 1.0 / 16;
+    busy_step_seconds_ =
+        busy_step_seconds_ > 0 ? (1 - weight) * busy_step_seconds_ + weight * busy_seconds : busy_seconds;
+    outer_.set_speeds(speed(), node_.reference_speed());
+  }
+  double speed() const { return busy_step_seconds_ > 0 ? 1 / busy_step_seconds_ : 0; }
 
   /// Moments that begin at zero are wild for a while.
   double join_ramp() const {
@@ -382,10 +418,11 @@ class Worker {
   void record(std::uint64_t step, double loss, double lr, double norm, double took, std::uint64_t tokens) {
     const double utilization = compute_seconds_ / train_seconds_;
     const double rate = static_cast<double>(tokens) / took;
-    node_.report({outer_.step(), loss, rate, utilization, gloo_ ? gloo_->sent_bytes() : 0});
+    node_.report({outer_.step(), loss, rate, utilization, gloo_ ? gloo_->sent_bytes() : 0, speed()});
     const auto who = node_.participation();
     metrics_.write({{"step", outer_.step()},
                     {"data_step", sequences_ / batch()},
+                    {"inner_steps", outer_.inner_steps()},
                     {"committing", !outer_.frozen()},
                     {"loss", loss},
                     {"lr", lr},
@@ -411,6 +448,8 @@ class Worker {
       state.eta_seconds =
           train_seconds_ / static_cast<double>(step - first_step_) * static_cast<double>(state.steps - step);
       state.note = outer_.frozen() ? "NOT COMMITTING" : request_.name;
+      if (config_.outer.paced_by_time() && !outer_.frozen())
+        state.note += fmt::format(", H {}", outer_.inner_steps());
       progress_->update(state);
     }
   }
@@ -490,6 +529,7 @@ class Worker {
     report.parameters = table_.parameters();
     report.first_step = first_step_;
     report.last_step = outer_.step();
+    report.inner_steps = outer_.inner_steps();
     report.tokens = tokens_;
     report.train_seconds = train_seconds_;
     report.compute_seconds = compute_seconds_;
@@ -544,6 +584,7 @@ class Worker {
   bool left_ = false;
   std::optional<std::uint64_t> evaluated_;  ///< newest step
   bool joined_ = false, stopped_ = false;
+  double busy_step_seconds_ = 0;  ///< of an inner step, a mean over the last ones; 0 before the first
   double train_seconds_ = 0, compute_seconds_ = 0, data_wait_seconds_ = 0, gloo_seconds_ = 0;
 };
 

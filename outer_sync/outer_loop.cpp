@@ -78,6 +78,7 @@ OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout,
       noise_seed_(noise_seed),
       final_sync_(config.final_sync),
       max_local_rounds_(static_cast<std::uint64_t>(config.max_local_rounds)),
+      paced_by_time_(config.paced_by_time()),
       fragments_(layout.fragment_count()),
       tokens_(layout.fragment_count()),
       moment_steps_(layout.fragment_count()),
@@ -138,11 +139,44 @@ void OuterLoop::after_step(std::uint64_t tokens) {
   }
   for (auto& count : tokens_) count += tokens;
   // Whoever comes back after an absence goes on where the others are.
-  step_ = std::max(step_, exchange_.agreed_step());
+  if (const auto agreed = exchange_.agreed_step(); agreed > step_) {
+    step_ = agreed;
+    owed_ = 0;
+    pace_.cut_short();
+  }
   if (frozen_ && !keep_up(Waiting::stall)) return count_local_step();
+  frozen_ = false;
+  local_steps_ = 0;
+  begin_interval();
+  owed_ += paced_by_time_ ? pace_.tick() : 1;
+  static_cast<void>(next_step());
+}
+
+bool OuterLoop::next_step() {
+  if (step_ >= limit_) owed_ = 0;
+  if (owed_ == 0 || frozen_) return false;
+  --owed_;
   ++step_;
   frozen_ = !keep_up(Waiting::stall);
-  local_steps_ = 0;
+  return true;
+}
+
+/// If the one before is over. It ends with the run at the latest, for all alike.
+void OuterLoop::begin_interval() {
+  if (!paced_by_time_ || !pace_.over()) return;
+  const auto begin = step_ + owed_;
+  const auto end = std::max(begin + 1, std::min(schedule_.interval_end(begin), limit_));
+  pace_.begin(end - begin, speed_, reference_speed_);
+}
+
+std::uint64_t OuterLoop::step_after_next() {
+  if (synchronous() || !paced_by_time_) return step_ + 1;
+  begin_interval();
+  return std::max(step_, std::min(limit_, step_ + owed_ + pace_.next()));
+}
+
+std::uint64_t OuterLoop::inner_steps() const {
+  return paced_by_time_ && pace_.inner() > 0 ? pace_.inner() : schedule_.sync_every(step_ + 1);
 }
 
 /// Sends and applies what is due at this step, in fragment order; false where a result has not come. Somebody
@@ -188,7 +222,7 @@ void OuterLoop::end_warmup() {
 
 void OuterLoop::count_local_step() {
   ++stats_.uncommitted_steps;
-  const auto most = max_local_rounds_ * schedule_.sync_every(step_);
+  const auto most = max_local_rounds_ * std::max(schedule_.sync_every(step_), pace_.inner());
   if (++local_steps_ <= most) return;
   throw Error(ErrorKind::network,
               "no round has committed for " + std::to_string(local_steps_) + " local steps since step " +
@@ -439,9 +473,12 @@ struct SavedState {
   AlignedVector<float> gradient_residual;
   std::vector<SavedFlight> in_flight;
   Reducer::Residuals owner_residuals;
+  methods::Pace pace;
+  std::uint64_t owed = 0;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(step, fragments, tokens, error_feedback, vectors, gradient_residual, in_flight, owner_residuals);
+    ar(step, fragments, tokens, error_feedback, vectors, gradient_residual, in_flight, owner_residuals, pace,
+       owed);
   }
 };
 
@@ -502,6 +539,10 @@ std::vector<protocol::SharedBytes> shared(std::vector<Bytes> chunks) {
 
 }  // namespace
 
+/// Agreed steps that one inner step completes, where a replica is eight times slower than the others, and may
+/// have begun to be so while its clock was frozen.
+constexpr std::uint64_t most_owed = 64;
+
 std::optional<Bytes> OuterLoop::save() {
   SavedState state;
   for (auto& flight : in_flight_) {
@@ -524,6 +565,8 @@ std::optional<Bytes> OuterLoop::save() {
   state.vectors = state_->save();
   state.gradient_residual = gradient_residual_;
   state.owner_residuals = exchange_.reducer().residuals();
+  state.pace = pace_;
+  state.owed = owed_;
   return to_bytes(state);
 }
 
@@ -541,7 +584,8 @@ void OuterLoop::restore(std::span<const std::byte> bytes) {
   const bool in_warmup = state.step < schedule_.warmup_steps();
   if (state.fragments.size() != fragments_.size() || state.tokens.size() != tokens_.size() ||
       state.error_feedback != codecs_.error_feedback || !fits(state.vectors, layout_, eager_) ||
-      state.gradient_residual.size() != (in_warmup ? n : 0)) {
+      state.gradient_residual.size() != (in_warmup ? n : 0) || !state.pace.sound() ||
+      (paced_by_time_ ? state.owed > most_owed : state.owed > 0)) {
     refuse("is of another layout or other settings");
   }
   std::deque<InFlight> in_flight;
@@ -571,6 +615,8 @@ void OuterLoop::restore(std::span<const std::byte> bytes) {
   state_->restore(std::move(state.vectors));
   gradient_residual_ = std::move(state.gradient_residual);
   in_flight_ = std::move(in_flight);
+  if (paced_by_time_) pace_ = state.pace;
+  owed_ = state.owed;
   frozen_ = is_late();
   if (!synchronous()) offer_state();
 }
@@ -693,6 +739,8 @@ void OuterLoop::begin_at(std::uint64_t step) {
   gradient_residual_ = {};
   std::ranges::fill(tokens_, 0);
   step_ = step;
+  owed_ = 0;
+  pace_.cut_short();
   in_flight_.clear();
   // Rounds that are in flight wait for everybody in the view. What is sent to them is nothing yet, so it
   // weighs nothing.

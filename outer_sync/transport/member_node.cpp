@@ -169,7 +169,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     }
   }
 
-  bool may_begin(std::uint64_t step) {
+  bool may_begin(std::uint64_t step, std::uint64_t reach) {
     std::unique_lock lock(meet_.mutex);
     throw_if_ended();
     if (meet_.hold) meet_.wait_for(lock, [&] { return meet_.stop_at || !meet_.commits || meet_.displaced; });
@@ -178,7 +178,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       meet_.stopped = true;
       return false;
     }
-    meet_.begun = step;
+    meet_.begun = reach;
     return true;
   }
 
@@ -630,6 +630,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   }
 
   void on_reply(const HeartbeatReply& reply) {
+    meet_.update([&] { meet_.reference_speed = reply.inner_steps_per_second; });
     if (reply.newest.size() == layout_.fragment_count() && learner_) {
       newest_ = reply.newest;
       learner_->newest(newest_);
@@ -846,6 +847,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       beat.tokens_per_second = meet_.report.tokens_per_second;
       beat.utilization = meet_.report.utilization;
       beat.bytes_sent = meet_.report.other_bytes;
+      beat.inner_steps_per_second = meet_.report.inner_steps_per_second;
       beat.frozen = !meet_.commits;
       beat.contributed = static_cast<std::uint16_t>(participation_.contributed);
     }
@@ -932,7 +934,15 @@ std::string MemberNode::announced() {
   impl_->meet_.wait_for(lock, [&] { return impl_->meet_.announced.has_value(); });
   return *impl_->meet_.announced;
 }
-bool MemberNode::may_begin(std::uint64_t step) { return impl_->may_begin(step); }
+bool MemberNode::may_begin(std::uint64_t step, std::uint64_t reach) { return impl_->may_begin(step, reach); }
+std::optional<std::uint64_t> MemberNode::stops_at() const {
+  const std::lock_guard lock(impl_->meet_.mutex);
+  return impl_->meet_.stop_at;
+}
+double MemberNode::reference_speed() const {
+  const std::lock_guard lock(impl_->meet_.mutex);
+  return impl_->meet_.reference_speed;
+}
 void MemberNode::report(const StepReport& report) {
   const std::lock_guard lock(impl_->meet_.mutex);
   impl_->meet_.report = report;

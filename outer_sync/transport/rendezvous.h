@@ -61,10 +61,11 @@ struct Rendezvous {
 
   bool hold = false;
   std::optional<std::uint64_t> stop_at;
-  std::uint64_t begun = 0;  ///< step that the trainer is in
+  std::uint64_t begun = 0;  ///< step that the trainer is in, or where its inner step ends
   bool stopped = false;
   bool gone = false;  ///< the control connection has ended for good
   StepReport report;
+  double reference_speed = 0;  ///< of the run, as the coordinator has said
 
   /// Blocks until `ready()` or failure.
   template <class Ready>

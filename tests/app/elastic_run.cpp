@@ -12,25 +12,35 @@ ElasticRun::~ElasticRun() {
   coordinator_.reset();
 }
 
+void ElasticRun::resume(const Words& settings) {
+  settings_.insert(settings_.end(), settings.begin(), settings.end());
+  resume_ = true;
+  workers_.clear();
+  start({});
+}
+
 void ElasticRun::start(const Words& workers) {
-  coordinator_ = std::make_unique<Command>(site_.start(with_settings(
-      {"coordinator", "--config", site_.config().string(), "--listen", "127.0.0.1:0"}, settings_)));
-  const std::string words = "listens at port ";
+  Words words = {"coordinator", "--config", site_.config().string(), "--listen", "127.0.0.1:0"};
+  if (resume_) words.emplace_back("--resume");
+  coordinator_ = std::make_unique<Command>(site_.start(with_settings(std::move(words), settings_)));
+  const std::string phrase = "listens at port ";
   std::string text;
   ASSERT_TRUE(eventually([&] {
     text = coordinator_->output();
-    const auto at = text.find(words);
+    const auto at = text.find(phrase);
     return at != std::string::npos && text.find('\n', at) != std::string::npos;
   })) << logs();
-  address_ = "127.0.0.1:" + std::to_string(std::stoi(text.substr(text.find(words) + words.size())));
+  address_ = "127.0.0.1:" + std::to_string(std::stoi(text.substr(text.find(phrase) + phrase.size())));
   for (const auto& worker : workers) add(worker);
 }
 
 void ElasticRun::add(const std::string& worker, const Words& flags) {
   Words words = {"worker",        "--quiet", "--config", site_.config().string(),
                  "--coordinator", address_,  "--name",   worker};
-  words.insert(words.end(), flags.begin(), flags.end());
-  workers_[worker] = std::make_unique<Command>(site_.start(with_settings(std::move(words), settings_)));
+  if (resume_) words.emplace_back("--resume");
+  words = with_settings(std::move(words), settings_);
+  words.insert(words.end(), flags.begin(), flags.end());  // after them, so that they win
+  workers_[worker] = std::make_unique<Command>(site_.start(std::move(words)));
 }
 
 void ElasticRun::stop() {

@@ -21,6 +21,9 @@ class ElasticRun {
 
   /// A coordinator and the workers that the run begins with.
   void start(const Words& workers);
+  /// After a stop: a coordinator that resumes with these settings besides; workers that are added then resume
+  /// too.
+  void resume(const Words& settings);
   /// One more, with flags of its own.
   void add(const std::string& worker, const Words& flags = {});
   /// Ctrl-C at the coordinator; all must end well.
@@ -45,6 +48,7 @@ class ElasticRun {
   Site site_;
   Words settings_;
   std::string address_;
+  bool resume_ = false;
   std::unique_ptr<Command> coordinator_;
   std::map<std::string, std::unique_ptr<Command>> workers_;
 };

@@ -230,22 +230,23 @@ struct NewView {
 /// member -> coordinator, every `network.heartbeat` from its hello on, so that silence is noticed while
 /// members join and load too.
 struct Heartbeat {
-  std::uint64_t number = 0;       ///< comes back in the reply
-  ViewNumber view = 0;            ///< highest that has begun here
-  std::uint64_t step = 0;         ///< agreed step
-  bool frozen = false;            ///< rounds do not commit: trains on locally
-  std::uint16_t contributed = 0;  ///< members that are in the round applied last
-  std::vector<ReplicaId> lost;    ///< members of the view to whom there is no connection
-  double loss = 0;                ///< nats per token, last step
-  double tokens_per_second = 0;   ///< since the last heartbeat
-  double utilization = 0;         ///< 0..1 since the start
-  std::uint64_t bytes_sent = 0;   ///< since the start, headers and control included
+  std::uint64_t number = 0;           ///< comes back in the reply
+  ViewNumber view = 0;                ///< highest that has begun here
+  std::uint64_t step = 0;             ///< agreed step
+  bool frozen = false;                ///< rounds do not commit: trains on locally
+  std::uint16_t contributed = 0;      ///< members that are in the round applied last
+  std::vector<ReplicaId> lost;        ///< members of the view to whom there is no connection
+  double loss = 0;                    ///< nats per token, last step
+  double tokens_per_second = 0;       ///< since the last heartbeat
+  double utilization = 0;             ///< 0..1 since the start
+  std::uint64_t bytes_sent = 0;       ///< since the start, headers and control included
+  double inner_steps_per_second = 0;  ///< without what was waited for; 0: not known yet
   /// Last applied round, first 8 bytes of its chain hash; empty before Sealed.
   std::vector<std::pair<Round, std::uint64_t>> fragments;
   template <class Archive>
   void serialize(Archive& ar) {
     ar(number, view, step, frozen, contributed, lost, loss, tokens_per_second, utilization, bytes_sent,
-       fragments);
+       inner_steps_per_second, fragments);
   }
 };
 
@@ -254,11 +255,12 @@ struct Heartbeat {
 struct HeartbeatReply {
   ViewNumber view = 0;  ///< 0: none is in force
   std::uint64_t number = 0;
-  std::vector<Round> lowest;  ///< by fragment: applied by all members of the view
-  std::vector<Round> newest;  ///< by fragment: applied by any of them
+  std::vector<Round> lowest;          ///< by fragment: applied by all members of the view
+  std::vector<Round> newest;          ///< by fragment: applied by any of them
+  double inner_steps_per_second = 0;  ///< the median of the view's members; 0: not known
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(view, number, lowest, newest);
+    ar(view, number, lowest, newest, inner_steps_per_second);
   }
 };
 
