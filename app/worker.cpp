@@ -16,6 +16,7 @@
 #include "isthmus/base/random.h"
 #include "isthmus/data/heldout.h"
 #include "isthmus/data/loader.h"
+#include "isthmus/outer_sync/memory.h"
 #include "isthmus/outer_sync/outer_loop.h"
 #include "isthmus/outer_sync/transport/address.h"
 #include "isthmus/outer_sync/transport/member_node.h"
@@ -171,14 +172,14 @@ class Worker {
     const auto admission = node_.join(hello());
     joined_ = true;
     if (admission.how == How::joins) {
-      take_state();
+      begin_with_others_state();
     } else {
       if (admission.how == How::resumes) restore(admission.step);
       try {
         node_.activate(outer_.fragments(), outer_.global_hash());
       } catch (const outer_sync::Displaced& why) {  // the first view has begun without this replica
         say(why.what());
-        take_state();
+        begin_with_others_state();
       }
     }
     stopper_.in_run(node_);
@@ -187,6 +188,22 @@ class Worker {
     say(fmt::format("member {} of {}, {}, {} threads", node_.self() + 1, members,
                     to_string(hardware_.precision), config_.trainer.threads));
     if (config_.outer.data_parallel() && members > 1) join_gloo();
+    say(memory_line(members));
+  }
+
+  std::string memory_line(std::size_t members) const {
+    const auto bound = outer_sync::memory_bound(config_.outer, table_.layout(), members,
+                                                static_cast<std::size_t>(config_.network.lanes));
+    const auto megabytes = [](std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6; };
+    return fmt::format("outer loop: {:.1f} MB of state, {:.1f} MB of chunks, never above {:.1f} MB",
+                       megabytes(bound.state), megabytes(bound.usual), megabytes(bound.most));
+  }
+
+  /// Its count of sequences is then that of one that was there from the start: so whoever comes back to its
+  /// share of the data needs no memory. (Displaced in mid-run, it goes on with its own.)
+  void begin_with_others_state() {
+    take_state();
+    sequences_ = std::max(sequences_, outer_.step() * batch());
   }
 
   /// The state of the run from its members. Without their moments the inner optimizer begins anew, under a
@@ -198,9 +215,6 @@ class Worker {
       replica_.forget_moments();
       ramp_steps_ = 0;
     }
-    // Its count is that of one that was there from the start: so whoever comes back to its share needs no
-    // memory.
-    sequences_ = std::max(sequences_, outer_.step() * batch());
     say(fmt::format("takes part from step {}, {:.1f} s after it was let in", outer_.step(),
                     seconds_since(begin)));
     metrics_.write({{"event", "joined"}, {"step", outer_.step()}, {"seconds", seconds_since(begin)}});
