@@ -3,13 +3,11 @@
 #include "isthmus/outer_sync/methods/pace.h"
 
 #include <gmock/gmock.h>
-#include <rapidcheck.h>
-#include <rapidcheck/gtest.h>
 
 #include <cmath>
 
-#include "isthmus/base/archive.h"
 #include "isthmus/base/error.h"
+#include "isthmus/base/random.h"
 #include "scripted_exchange.h"
 
 namespace isthmus::outer_sync {
@@ -39,21 +37,23 @@ TEST(Pace, ASlowOneCrossesSeveralAndAFastOneSometimesNone) {
               ElementsAre(0, 1, 0, 1, 0, 1));
 }
 
-RC_GTEST_PROP(PaceProperty, AllInnerStepsOfAnIntervalMakeExactlyIt, ()) {
+TEST(Pace, AllInnerStepsOfAnIntervalMakeExactlyIt) {
   Pace pace;
-  for (int interval = 0; interval < 4; ++interval) {
-    const auto agreed = *rc::gen::inRange<std::uint64_t>(1, 2000);
-    const auto own = *rc::gen::inRange(1, 1000), reference = *rc::gen::inRange(1, 1000);
+  for (std::uint64_t i = 0; i < 2000; ++i) {
+    const auto agreed = 1 + random_bits(1, 0, i) % 2000;
+    const auto own = static_cast<double>(1 + random_bits(1, 1, i) % 1000);
+    const auto reference = static_cast<double>(1 + random_bits(1, 2, i) % 1000);
+    SCOPED_TRACE(testing::Message() << agreed << " agreed steps at " << own << " against " << reference);
     pace.begin(agreed, own, reference);
     std::uint64_t sum = 0;
-    for (std::uint64_t i = 0; i < pace.inner(); ++i) {
+    for (std::uint64_t made = 0; made < pace.inner(); ++made) {
       const auto next = pace.next();
-      RC_ASSERT(pace.tick() == next);
+      ASSERT_EQ(pace.tick(), next);
       sum += next;
     }
-    RC_ASSERT(sum == agreed);
-    RC_ASSERT(pace.over() && pace.sound());
-    RC_ASSERT(pace.ratio() >= Pace::slowest && pace.ratio() <= Pace::fastest);
+    ASSERT_EQ(sum, agreed);
+    ASSERT_TRUE(pace.over() && pace.sound());
+    ASSERT_TRUE(pace.ratio() >= Pace::slowest && pace.ratio() <= Pace::fastest);
   }
 }
 
