@@ -14,7 +14,7 @@ compiler=(g++)
 ! command -v ccache >/dev/null || compiler=(ccache g++)
 
 sources=(outer_sync/protocol/{member,coordinator,view_change,messages}.cpp outer_sync/layout.cpp
-  tests/simulation/{world,simulate}.cpp)
+  tests/simulation/{world,network,invariants,simulate}.cpp)
 
 # build NAME: compiles what has been changed in $work/NAME, and takes the rest from what was compiled before.
 build() {

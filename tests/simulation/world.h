@@ -4,6 +4,7 @@
 // it, and stall where the network is cut, one way or both; processes crash, stand still, are slow and come
 // back; disks are lost. After every event the invariants of docs/protocol.md are checked.
 
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <map>
@@ -19,6 +20,16 @@
 #include "isthmus/outer_sync/protocol/member.h"
 
 namespace isthmus::outer_sync::protocol {
+
+inline constexpr Time longest_delay = std::chrono::milliseconds(30);
+inline constexpr Time heartbeat = std::chrono::milliseconds(100);
+inline constexpr Time detect_timeout = std::chrono::milliseconds(500);
+inline constexpr Time tick_every = std::chrono::milliseconds(25);
+inline constexpr Time redial_after = std::chrono::milliseconds(60);
+inline constexpr Time fault_time = std::chrono::seconds(6);
+inline constexpr Time calm_time = std::chrono::seconds(16);
+inline constexpr Time longest_view_change = std::chrono::seconds(4);
+inline constexpr Round rounds_in_calm = 3;
 
 /// How often each thing happened, by name: a simulator that stopped testing something must show it.
 using Tally = std::map<std::string, std::uint64_t>;
