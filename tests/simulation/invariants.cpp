@@ -19,7 +19,111 @@ void World::check_chain(const Process& process) {
       return fail("member " + std::to_string(process.id) + " has another chain at round " +
                   std::to_string(state.round) + " of fragment " + std::to_string(p) + " in view " +
                   std::to_string(view) + " (I1, I2)");
+    settle(process, p);
   }
+}
+
+/// What all members of the view that was announced last have applied is settled, unless an operator has given
+/// the view up.
+void World::settle(const Process& process, FragmentId p) {
+  const auto& view = process.member->view();
+  const auto& state = process.member->fragments()[p];
+  auto& by = applied_by_[{p, state.round, prefix_of(state.chain)}];
+  by.insert(process.replica);
+  if (view.number == checked_ && std::ranges::all_of(view.members, [&](const MemberInfo& info) {
+        return by.contains(id_of(info));
+      })) {
+    settled_.insert_or_assign({p, state.round}, state.chain);
+  }
+}
+
+/// I10: the next view has what is settled: of those who have it one is in it.
+void World::check_settled(const NewView& message) {
+  for (const auto& [place, chain] : settled_) {
+    const auto [p, r] = place;
+    const auto& rounds = message.chains[p];
+    const auto same = std::ranges::find(rounds, r, &FragmentState::round);
+    const bool in_history = rounds.back().round >= r && (same == rounds.end() || same->chain == chain);
+    // What was delivered before a seal may have been applied after it.
+    if (in_history || (rounds.back().round < r && is_held(message, p, r))) continue;
+    return fail("round " + std::to_string(r) + " of fragment " + std::to_string(p) +
+                ", which all members of a view had applied, is lost in view " +
+                std::to_string(message.view.number) + " (I10)");
+  }
+}
+
+/// I7, of a view that is announced: its members can all get to where the foremost of them is, on one history.
+void World::check_view(const NewView& message) {
+  checked_ = message.view.number;
+  check_settled(message);
+  settled_.clear();
+  applied_by_.clear();
+  const auto view = " in view " + std::to_string(checked_);
+  for (std::size_t i = 0; i < message.view.members.size(); ++i) {
+    const auto& process = processes_[node_of(message.view.members[i])];
+    const auto name = "member " + std::to_string(process.id);
+    if (!process.answer || process.answer->view != checked_) continue;  // it has died meanwhile
+    if (process.answer->activated > message.reference)
+      return fail(name + " has been in a later view than the one whose rounds are the run's" + view + " (I7)");
+    for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+      const auto& chain = message.chains[p];
+      const auto& own = process.answer->fragments[p];
+      if (process.answer->activated != message.reference && std::ranges::find(chain, own) == chain.end())
+        return fail(name + " has another history than the others" + view + " (I7)");
+      for (auto r = message.applied[i][p] + 1; r <= chain.back().round; ++r) {
+        if (!is_held(message, p, r))
+          return fail(name + " needs round " + std::to_string(r) + " of fragment " + std::to_string(p) +
+                      ", which nobody has" + view + " (I7)");
+      }
+    }
+  }
+}
+
+bool World::is_held(const NewView& message, FragmentId p, Round r) const {
+  const auto fixed = std::ranges::find_if(
+      message.fixed, [&](const FixedRound& fixed) { return fixed.fragment == p && fixed.round == r; });
+  if (fixed == message.fixed.end()) return false;
+  for (std::size_t i = 0; i < layout_.chunks_of(p).size(); ++i) {
+    if (std::ranges::none_of(fixed->holders, [&](const auto& holder) { return holder.second.has(i); }))
+      return false;
+  }
+  return true;
+}
+
+/// I7, where a view begins: what the others count on is here.
+void World::check_holdings(const Process& process, const NewView& message, MemberIndex self) {
+  if (message.view.number != process.member->sealed()) return;
+  for (const auto& fixed : message.fixed) {
+    const auto mine =
+        std::ranges::find_if(fixed.holders, [&](const auto& holder) { return holder.first == self; });
+    if (mine == fixed.holders.end()) continue;
+    const auto held = process.member->held(fixed.fragment, fixed.round);
+    for (std::size_t i = 0; i < held.size(); ++i) {
+      if (mine->second.has(i) && !held[i])
+        return fail("member " + std::to_string(process.id) + " has forgotten a result of round " +
+                    std::to_string(fixed.round) + " of fragment " + std::to_string(fixed.fragment) +
+                    " that others are to get from it (I7)");
+    }
+  }
+}
+
+/// I10: who is no further behind than results are kept for goes on from its own rounds.
+void World::check_displaced(NodeId m, const std::string& reason) {
+  const auto& displaced = processes_[m];
+  if (reason.find("nobody keeps") == std::string::npos || !displaced.answer) return;
+  bool can_go_on = false;
+  for (const auto& process : processes_) {
+    if (process.id == m || !process.alive || !process.member || !process.in_run) continue;
+    if (!process.answer || process.answer->view != displaced.answer->view) continue;
+    can_go_on = true;
+    for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+      const auto from = displaced.answer->fragments[p].round, to = process.answer->fragments[p].round;
+      if (from < process.first[p] || to > from + Member::always_kept) return;
+    }
+  }
+  if (can_go_on)
+    fail("member " + std::to_string(m) + " is displaced although it is no more than " +
+         std::to_string(Member::always_kept) + " rounds behind anybody (I10)");
 }
 
 /// I3: a contribution is in the result or comes back, once. I4: nobody commits alone.
@@ -28,7 +132,7 @@ void World::check_result(const Process& process, const Deliver& round) {
   const bool contributed = process.contributed[round.fragment] >= round.round;
   for (std::size_t i = 0; i < round.results.size(); ++i) {
     const auto known = results_.find(round.results[i].get());
-    if (known == results_.end()) return fail("a result that nobody has made");
+    if (known == results_.end()) return fail("a result that nobody has made (I11)");
     const auto& [contributors, of] = known->second;
     if (contributors.size() < closing_.least)
       return fail("a result of " + std::to_string(contributors.size()) + " contributions (I4)");

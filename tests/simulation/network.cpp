@@ -29,7 +29,7 @@ void World::transmit(const LinkPtr& link, NodeId from, std::function<void()> arr
     link->stalled[way].push_back(std::move(arrive));
     return;
   }
-  const auto arrival = std::max(now_ + 1ms + some(longest_delay), link->last_arrival[way] + Time(1));
+  const auto arrival = std::max(now_ + 1ms + some(latency_), link->last_arrival[way] + Time(1));
   link->last_arrival[way] = arrival;
   at(arrival - now_, [this, link, way, from, to, arrive = std::move(arrive)] {
     if (now_ > link->survives_until) return count("message lost in a break");
@@ -53,7 +53,7 @@ void World::transmit(const LinkPtr& link, NodeId from, std::function<void()> arr
 void World::break_link(const LinkPtr& link) {
   if (!link || !link->open) return;
   link->open = false;
-  link->survives_until = now_ + some(longest_delay);
+  link->survives_until = now_ + some(latency_);
   for (const auto end : {link->a, link->b}) {
     const auto other = end == link->a ? link->b : link->a;
     const auto notice = cut(other, end) ? detect_timeout : link->survives_until - now_ + Time(1);
@@ -91,6 +91,7 @@ void World::closed(const LinkPtr& link, NodeId end) {
 void World::heal() {
   tell("all faults end");
   cuts_.clear();
+  if (now_ >= calm_from_) lanes_down_.clear();
   const auto flush = [this](const LinkPtr& link) {
     if (!link) return;
     for (const int way : {0, 1}) {
@@ -127,7 +128,8 @@ World::LinkPtr& World::lane(NodeId a, NodeId b, ChunkId chunk) {
 void World::dial_peer(NodeId a, NodeId b, std::size_t lane_index) {
   auto& link = lanes_up_[{a, b, lane_index}];
   const bool possible = processes_[a].alive && processes_[b].alive && !processes_[a].stopped &&
-                        !processes_[b].stopped && !cut(a, b) && !cut(b, a);
+                        !processes_[b].stopped && !cut(a, b) && !cut(b, a) &&
+                        !lanes_down_.contains({a, lane_index}) && !lanes_down_.contains({b, lane_index});
   if (possible && (!link || !link->open)) {
     link = connect(a, b);
     for (const auto& [own, other] : {std::pair{a, b}, std::pair{b, a}}) {
@@ -180,94 +182,122 @@ bool World::may_crash(NodeId m) const {
   return heirs > 0;
 }
 
-void World::disturb() {
-  const auto m = chance(members_);
-  auto& process = processes_[m];
+/// At once, but not in the middle of what the process is doing: an ambush is called from there.
+void World::ambush(Moment moment, NodeId m) {
+  if (now_ >= calm_from_) return;
+  for (auto& ambush : ambushes_) {
+    if (ambush.moment != moment || ambush.countdown-- > 0) continue;
+    ambush.countdown = chance(40);
+    count("ambush");
+    const auto target = chance(4) == 0 ? chance(members_) : m;
+    at(Time(1), [this, fault = ambush.fault, target] { strike(fault, target); });
+  }
+}
+
+void World::disturb() { strike(static_cast<Fault>(chance(faults)), chance(members_)); }
+
+void World::strike(Fault fault, NodeId m) {
+  if (now_ >= calm_from_) return;
+  const auto away = chance(3) == 0 ? some(200ms) : some(3s);
   const auto other = chance(members_ + 1);
-  const auto back_after = some(3s);
-  switch (chance(10)) {
-    case 0:
-    case 1:
-      if (!process.alive || (!may_crash(m) && chance(8) != 0)) return;
-      crash(m);
-      at(chance(3) == 0 ? some(20ms) : back_after, [this, m] {
-        count("member restart");
-        start(m);
-      });
-      return;
-    case 2:
-      if (!process.alive || process.stopped) return;
-      tell("member " + std::to_string(m) + " stands still");
-      count("member stopped and continued");
-      process.stopped = true;
-      in(process, Time(1), [] {});
-      at(back_after, [this, m, life = process.life] {
-        auto& stopped = processes_[m];
-        if (stopped.life != life || !stopped.stopped) return;
-        tell("member " + std::to_string(m) + " goes on");
-        stopped.stopped = false;
-        for (auto& event : std::exchange(stopped.backlog, {})) event();
-      });
-      return;
-    case 3:
-      if (other == m) return;
-      tell("cut from " + std::to_string(m) + " to " + std::to_string(other));
-      count("one-way cut");
-      cuts_.insert({m, other});
-      break;
-    case 4:
-      if (other == m) return;
-      tell("cut between " + std::to_string(m) + " and " + std::to_string(other));
-      count("cut");
-      cuts_.insert({m, other});
-      cuts_.insert({other, m});
-      break;
-    case 5: {
+  switch (fault) {
+    case Fault::crash:
+      return crash_for(m, chance(3) == 0 ? some(20ms) : away);
+    case Fault::stand_still:
+      return stand_still(m, away);
+    case Fault::one_way_cut:
+    case Fault::cut:
+      return cut_for(m, other, fault == Fault::cut, away);
+    case Fault::alone:
+      return cut_off({m}, away);
+    case Fault::partition: {
       std::set<NodeId> side{m};
       for (NodeId n = 0; n < members_; ++n) {
         if (chance(2) == 0) side.insert(n);
       }
-      count("partition");
-      tell("the network falls in two: " + std::to_string(side.size()) +
-           " members are without the coordinator");
-      CutSide without{now_, {}};
-      for (const auto a : side) {
-        for (NodeId b = 0; b <= members_; ++b) {
-          if (side.contains(b)) continue;
-          cuts_.insert({a, b});
-          cuts_.insert({b, a});
-        }
-        auto& applied = without.applied[a];
-        for (FragmentId p = 0; processes_[a].member && p < layout_.fragment_count(); ++p)
-          applied.push_back(processes_[a].member->fragments()[p].round);
-      }
-      if (side.size() < members_ && !without_coordinator_) without_coordinator_ = std::move(without);
-      break;
+      return cut_off(side, away);
     }
-    case 6: {
+    case Fault::lane:
       if (other == m || other >= members_) return;
       count("lane broken");
-      break_link(lane(m, other, static_cast<ChunkId>(chance(lanes_))));
-      return;
-    }
-    case 7:
+      return break_link(lane(m, other, static_cast<ChunkId>(chance(lanes_))));
+    case Fault::lane_down:
+      return take_lane_down(m, away);
+    case Fault::control:
       count("control connection broken");
-      break_link(process.control);
-      return;
-    case 8:
-      if (!coordinator_ || !disk_) return;
-      crash_coordinator(chance(4) == 0);
-      at(back_after, [this] {
-        if (!coordinator_) start_coordinator(disk_was_lost_);
-      });
-      return;
-    default:
+      return break_link(processes_[m].control);
+    case Fault::coordinator:
+      return lose_coordinator(away);
+    case Fault::slow:
       count("member slowed down");
-      process.slowness = static_cast<int>(2 + chance(20));
-      at(back_after, [this, m] { processes_[m].slowness = 1; });
-      return;
+      processes_[m].slowness = static_cast<int>(2 + chance(20));
+      return at(away, [this, m] { processes_[m].slowness = 1; });
   }
-  // What stays cut for longer than TCP waits is broken.
+}
+
+void World::crash_for(NodeId m, Time away) {
+  if (!processes_[m].alive || (!may_crash(m) && chance(8) != 0)) return;
+  crash(m);
+  at(away, [this, m] {
+    count("member restart");
+    start(m);
+  });
+}
+
+void World::stand_still(NodeId m, Time away) {
+  auto& process = processes_[m];
+  if (!process.alive || process.stopped) return;
+  tell("member " + std::to_string(m) + " stands still");
+  count("member stopped and continued");
+  process.stopped = true;
+  at(away, [this, m, life = process.life] {
+    auto& stopped = processes_[m];
+    if (stopped.life != life || !stopped.stopped) return;
+    tell("member " + std::to_string(m) + " goes on");
+    stopped.stopped = false;
+    for (auto& event : std::exchange(stopped.backlog, {})) event();
+  });
+}
+
+void World::cut_for(NodeId from, NodeId to, bool both_ways, Time away) {
+  if (from == to) return;
+  tell("cut " + std::string(both_ways ? "between " : "from ") + std::to_string(from) +
+       (both_ways ? " and " : " to ") + std::to_string(to));
+  count(both_ways ? "cut" : "one-way cut");
+  cuts_.insert({from, to});
+  if (both_ways) cuts_.insert({to, from});
+  end_cuts_after(away);
+}
+
+/// The side that has the coordinator is the other one.
+void World::cut_off(const std::set<NodeId>& side, Time away) {
+  count("partition");
+  std::string names;
+  for (const auto m : side) names += " " + std::to_string(m);
+  tell("cut off from the rest and the coordinator:" + names);
+  for (const auto a : side) {
+    for (NodeId b = 0; b <= members_; ++b) {
+      if (side.contains(b)) continue;
+      cuts_.insert({a, b});
+      cuts_.insert({b, a});
+    }
+  }
+  remember_side(side);
+  end_cuts_after(away);
+}
+
+void World::remember_side(const std::set<NodeId>& side) {
+  if (side.size() == members_ || without_coordinator_) return;
+  without_coordinator_ = {now_, {}};
+  for (const auto m : side) {
+    auto& applied = without_coordinator_->applied[m];
+    for (FragmentId p = 0; processes_[m].member && p < layout_.fragment_count(); ++p)
+      applied.push_back(processes_[m].member->fragments()[p].round);
+  }
+}
+
+/// What stays cut for longer than TCP waits is broken.
+void World::end_cuts_after(Time away) {
   at(detect_timeout, [this] {
     for (const auto& [a, b] : cuts_) {
       for (auto& [place, link] : lanes_up_) {
@@ -278,7 +308,7 @@ void World::disturb() {
       if (b < members_ && a == members_) break_link(processes_[b].control);
     }
   });
-  at(back_after, [this] {
+  at(away, [this] {
     if (now_ >= calm_from_) return;
     tell("the cuts heal");
     if (without_coordinator_) {
@@ -292,6 +322,27 @@ void World::disturb() {
       without_coordinator_.reset();
     }
     heal();
+  });
+}
+
+/// One of a member's lanes, to all others: of its fragments some get on and some do not.
+void World::take_lane_down(NodeId m, Time away) {
+  const auto down = std::pair(m, static_cast<std::size_t>(chance(lanes_)));
+  tell("lane " + std::to_string(down.second) + " of member " + std::to_string(m) + " is down");
+  count("lane down");
+  lanes_down_.insert(down);
+  for (NodeId other = 0; other < members_; ++other) {
+    if (other != m) break_link(lane(m, other, static_cast<ChunkId>(down.second)));
+  }
+  at(away, [this, down] { lanes_down_.erase(down); });
+  if (chance(2) == 0) at(some(away), [this] { break_link(processes_[chance(members_)].control); });
+}
+
+void World::lose_coordinator(Time away) {
+  if (!coordinator_ || !disk_) return;
+  crash_coordinator(chance(4) == 0);
+  at(away, [this] {
+    if (!coordinator_) start_coordinator(disk_was_lost_);
   });
 }
 

@@ -1,6 +1,7 @@
 #include "world.h"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <utility>
 
@@ -31,6 +32,11 @@ World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
               .warmup_rounds = 0,
               .last = {},
               .recover = {}};
+  constexpr Time latencies[] = {3ms, 30ms, 30ms, 100ms}, delays[] = {60ms, 60ms, 300ms, 1s};
+  latency_ = latencies[chance(4)];
+  apply_delay_ = delays[chance(4)];
+  pace_ = chance(6) == 0 ? 8 : 1;
+  in_flight_ = 1 + (chance(3) == 0 ? 1 : 0);
   closing_ = {.least = options_.least, .quorum = 0, .grace = Time(chance(300'000))};
   if (chance(2) == 0) closing_.quorum = 1 + chance(members_);
   options_.leases = closing_.quorum > 0;
@@ -38,13 +44,21 @@ World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
   if (chance(2) == 0) options_.least = closing_.least = std::max(closing_.least, closing_.quorum);
   processes_.resize(members_);
   for (NodeId m = 0; m < members_; ++m) processes_[m].id = m;
+  for (auto n = chance(2) * chance(6); n > 0; --n) {
+    const auto moment = static_cast<Moment>(chance(moments));
+    const bool often = moment == Moment::made || moment == Moment::delivered || moment == Moment::applied;
+    ambushes_.push_back({moment, chance(often ? 100 : 8), static_cast<Fault>(chance(faults))});
+  }
 }
 
 std::string World::describe() const {
   return "seed " + std::to_string(seed_) + ": " + std::to_string(members_) + " members, at least " +
          std::to_string(options_.least) + ", quorum " + std::to_string(closing_.quorum) + ", " +
          std::to_string(layout_.fragment_count()) + " fragments in " + std::to_string(layout_.chunk_count()) +
-         " chunks, " + std::to_string(lanes_) + " lanes, " + std::to_string(disturbances_) + " disturbances";
+         " chunks, " + std::to_string(lanes_) + " lanes, " + std::to_string(in_flight_) + " rounds in flight, messages take up to " +
+         std::to_string(latency_ / 1ms) + " ms, results wait up to " + std::to_string(apply_delay_ / 1ms) +
+         " ms, pace " + std::to_string(pace_) + ", " + std::to_string(disturbances_) + " disturbances, " +
+         std::to_string(ambushes_.size()) + " ambushes";
 }
 
 std::string World::run() {
@@ -117,6 +131,7 @@ void World::start(NodeId m) {
   process.incarnation = incarnation;
   process.life = life;
   process.alive = true;
+  process.patience = static_cast<int>(1 + chance(2) * chance(3));
   process.contributed.assign(layout_.fragment_count(), 0);
   process.sources.resize(layout_.fragment_count());
   tell("member " + std::to_string(m) + " starts");
@@ -149,6 +164,12 @@ void World::crash(NodeId m) {
   process.member.reset();
 }
 
+void World::start_again(Process& process) {
+  const auto m = process.id;
+  crash(m);
+  at(some(20ms), [this, m] { start(m); });
+}
+
 World::NodeId World::node_of(const MemberInfo& info) const { return std::stoul(info.name.substr(1)); }
 
 void World::say_hello(Process& process) {
@@ -168,6 +189,7 @@ void World::say_hello(Process& process) {
     process.learned.clear();
   }
   send_control(process, hello);
+  ambush(Moment::hello, process.id);
 }
 
 void World::send_control(Process& process, ControlMessage message) {
@@ -183,7 +205,7 @@ void World::beat(NodeId m) {
   auto& process = processes_[m];
   in(process, heartbeat, [this, m] { beat(m); });
   if (!process.control) return;
-  if (now_ - process.heard > detect_timeout + 2 * heartbeat) {
+  if (now_ - process.heard > process.patience * detect_timeout + 2 * heartbeat) {
     tell("member " + std::to_string(m) + " hears nothing of the coordinator");
     count("silent coordinator noticed");
     const auto link = process.control;
@@ -208,7 +230,8 @@ void World::beat(NodeId m) {
       }
       if (up) {
         process.down_since.erase(other);
-      } else if (now_ - process.down_since.try_emplace(other, now_).first->second > detect_timeout) {
+      } else if (now_ - process.down_since.try_emplace(other, now_).first->second >
+                 process.patience * detect_timeout) {
         beat.lost.push_back(id_of(info));
       }
     }
@@ -248,7 +271,7 @@ void World::on_control(NodeId m, const ControlMessage& message) {
   } else if (std::holds_alternative<Displaced>(message)) {
     on_displaced(process);
   } else if (const auto* refused = std::get_if<Refused>(&message)) {
-    fail("member " + std::to_string(m) + " was refused: " + refused->reason);
+    obey(process, *refused);
   } else if (std::holds_alternative<Suspended>(message)) {
     count("suspended");
   }
@@ -256,14 +279,16 @@ void World::on_control(NodeId m, const ControlMessage& message) {
 
 void World::on_seal(Process& process, const Seal& seal) {
   if (!process.member) {
-    if (process.learning || process.incarnation > 1) return;
+    if (process.used) return start_again(process);
     process.member = std::make_unique<Member>(layout_, codecs_, closing_,
                                               std::vector<FragmentState>(layout_.fragment_count()));
   }
   auto sealed = process.member->seal(seal.view);
   if (!sealed) return;
   tell("member " + std::to_string(process.id) + " seals view " + std::to_string(seal.view));
+  process.answer = *sealed;
   send_control(process, std::move(*sealed));
+  ambush(Moment::sealed, process.id);
 }
 
 /// Not while a round is being applied: what is thrown away must not be on its way into the parameters.
@@ -275,10 +300,11 @@ void World::try_view(Process& process) {
     const auto& members = message.view.members;
     const auto me =
         std::ranges::find_if(members, [&](const MemberInfo& info) { return id_of(info) == process.replica; });
-    if (me == members.end()) return fail("a view came to one that is not in it");
+    if (me == members.end()) return fail("a view came to one that is not in it (I11)");
     const auto self = static_cast<MemberIndex>(me - members.begin());
-    if (!process.member->fits(message, self)) return fail("a view does not fit");
+    if (!process.member->fits(message, self)) return fail("a view does not fit (I11)");
     const auto before = process.member->view().number;
+    check_holdings(process, message, self);
     switch (process.member->activate(message, self)) {
       case Member::Entry::ignored:
         count("view ignored");
@@ -297,7 +323,8 @@ void World::try_view(Process& process) {
         newest_begun_ = std::max(newest_begun_, process.member->view().number);
         if (before != message.reference) count(process.in_run ? "came back" : "joined");
         const bool joins = !process.in_run;
-        process.in_run = true;
+        if (joins) process.first = message.applied.at(self);
+        process.in_run = process.used = true;
         process.learning = false;
         process.token = message.token;
         check_chain(process);
@@ -306,6 +333,7 @@ void World::try_view(Process& process) {
           in(process, some(50ms), [this, m = process.id, p] { train(m, p); });
         for (FragmentId p = 0; !joins && p < layout_.fragment_count(); ++p)
           in(process, some(50ms), [this, m = process.id, p] { look_for_results(m, p); });
+        ambush(Moment::view_begun, process.id);
       }
     }
   }
@@ -314,6 +342,7 @@ void World::try_view(Process& process) {
 void World::on_displaced(Process& process) {
   tell("member " + std::to_string(process.id) + " is displaced");
   count("displaced");
+  ambush(Moment::displaced, process.id);
   process.member.reset();
   process.in_run = false;
   process.learning = false;
@@ -338,7 +367,7 @@ void World::on_displaced(Process& process) {
 void World::learn(Process& process, const Admitted& admitted) {
   if (process.in_run || process.learning) return;
   tell("member " + std::to_string(process.id) + " is admitted");
-  process.learning = true;
+  process.learning = process.used = true;
   process.said_ready = false;
   process.member.reset();
   process.learned.assign(layout_.fragment_count(), std::nullopt);
@@ -414,6 +443,7 @@ void World::be_ready(Process& process) {
   process.said_ready = true;
   process.member = std::make_unique<Member>(layout_, codecs_, closing_, std::move(fragments));
   send_control(process, Ready{});
+  ambush(Moment::ready, process.id);
 }
 
 // ---- training ----
@@ -427,11 +457,14 @@ std::optional<MemberIndex> World::index_of(const Process& process, NodeId other)
   return std::nullopt;
 }
 
+Time World::think(const Process& process) { return (10ms + some(150ms)) * process.slowness / pace_; }
+
 void World::train(NodeId m, FragmentId p) {
   auto& process = processes_[m];
   if (!process.member || !process.in_run) return;
-  const auto round = process.member->fragments()[p].round + 1;
-  if (process.contributed[p] >= round) return;
+  const auto last = process.member->fragments()[p].round;
+  const auto round = std::max(process.contributed[p], last) + 1;
+  if (round > last + in_flight_) return;
   process.contributed[p] = round;
   const auto chunks = layout_.chunks_of(p);
   const auto weight = 1 + chance(3);
@@ -445,6 +478,7 @@ void World::train(NodeId m, FragmentId p) {
     process.member->contribute(k, round, bytes, weight);
   }
   act(m);
+  if (round < last + in_flight_) in(process, think(process), [this, m, p] { train(m, p); });
   look_for_results(m, p);
 }
 
@@ -461,14 +495,14 @@ void World::look_for_results(NodeId m, FragmentId p) {
     return train(m, p);
   }
   process.applying = {p, round};
-  in(process, chance(20) == 0 ? some(300ms) : some(10ms),
+  in(process, (chance(20) == 0 ? some(300ms) : some(10ms)) / pace_,
      [this, m, p, round] { apply(processes_[m], p, round); });
 }
 
 void World::apply(Process& process, FragmentId p, Round r) {
   if (!process.applying || *process.applying != std::pair(p, r)) return;
   const auto place = process.delivered.find({p, r});
-  if (place == process.delivered.end()) return fail("a round was withdrawn while it was applied");
+  if (place == process.delivered.end()) return fail("a round was withdrawn while it was applied (I11)");
   const auto round = std::move(place->second);
   process.delivered.erase(place);
   check_result(process, round);
@@ -483,11 +517,12 @@ void World::apply(Process& process, FragmentId p, Round r) {
   count("round applied");
   check_chain(process);
   forward(process, p, state);
+  act(process.id);
   try_view(process);
   if (!process.member) return;
-  act(process.id);
-  in(process, (10ms + some(150ms)) * process.slowness, [this, m = process.id, p] { train(m, p); });
-  in(process, some(60ms), [this, m = process.id, p] { look_for_results(m, p); });
+  in(process, think(process), [this, m = process.id, p] { train(m, p); });
+  in(process, some(60ms) / pace_, [this, m = process.id, p] { look_for_results(m, p); });
+  ambush(Moment::applied, process.id);
 }
 
 void World::act(NodeId m) {
@@ -499,7 +534,7 @@ void World::act(NodeId m) {
       transmit(lane(m, to, send->message.key.chunk), m, [this, m, to, message = send->message] {
         const auto from = index_of(processes_[to], m);
         if (!from) return;
-        if (const auto refused = processes_[to].member->receive(*from, message)) fail("refused: " + *refused);
+        if (const auto refused = processes_[to].member->receive(*from, message)) fail("refused: " + *refused + " (I11)");
         act(to);
       });
     } else if (auto* ack = std::get_if<SendAck>(&action)) {
@@ -522,14 +557,16 @@ void World::act(NodeId m) {
       reduce(m, *job);
     } else if (auto* round = std::get_if<Deliver>(&action)) {
       if (round->round <= process.member->fragments()[round->fragment].round)
-        fail("a round is delivered that was applied");
+        fail("a round is delivered that was applied (I11)");
       const auto p = round->fragment;
       process.delivered[{p, round->round}] = std::move(*round);
-      in(process, chance(6) == 0 ? some(1s) : some(60ms), [this, m, p] { look_for_results(m, p); });
+      in(process, (chance(6) == 0 ? some(1s) : some(apply_delay_)) / pace_,
+         [this, m, p] { look_for_results(m, p); });
+      ambush(Moment::delivered, m);
     } else if (auto* retract = std::get_if<Retract>(&action)) {
       count("round withdrawn");
       if (process.delivered.erase({retract->fragment, retract->round}) == 0)
-        fail("a round is withdrawn that was not delivered");
+        fail("a round is withdrawn that was not delivered (I11)");
     } else if (std::holds_alternative<ForgetResidual>(action)) {
       count("owner's residual forgotten");
     }
@@ -562,6 +599,7 @@ void World::reduce(NodeId m, const Reduce& job) {
     if (!processes_[m].member) return;
     processes_[m].member->reduced(view, chunk, round, bytes);
     act(m);
+    ambush(Moment::made, m);
   });
 }
 
@@ -570,9 +608,14 @@ void World::reduce(NodeId m, const Reduce& job) {
 void World::start_coordinator(bool recover) {
   ++coordinator_life_;
   auto options = options_;
-  options.last = disk_;
-  if (recover) options.recover = static_cast<ViewNumber>(now_.count());
-  options.token.bytes.fill(7);
+  options.token.bytes.fill(static_cast<std::uint8_t>(coordinator_life_));
+  if (recover) {
+    options.recover = static_cast<ViewNumber>(now_.count());
+    settled_.clear();
+    checked_ = 0;  // an operator has given the last view up
+  } else {
+    options.last = disk_;
+  }
   coordinator_ = std::make_unique<Coordinator>(options, now_);
   tell(std::string("the coordinator starts") + (recover ? " to recover" : disk_ ? " from its disk" : ""));
   const auto tick = [this](const auto& self) -> void {
@@ -584,6 +627,41 @@ void World::start_coordinator(bool recover) {
     });
   };
   tick(tick);
+}
+
+void World::listen(const std::string& said) {
+  tell("coordinator: " + said);
+  constexpr std::array counted{
+      std::pair{"is left out", "left out for want of a link"},
+      std::pair{"the others are at", "displaced for its lag"},
+      std::pair{"nobody keeps", "came back too late"},
+      std::pair{"is not one of the run's", "had another history"},
+      std::pair{"the first view had begun", "first view begun unheard of"},
+      std::pair{"begins anew", "run begun anew"},
+  };
+  for (const auto& [words, what] : counted) {
+    if (said.find(words) != std::string::npos) count(what);
+  }
+}
+
+/// What the coordinator sends, before it is under way.
+void World::watch(NodeId to, const ControlMessage& message) {
+  if (const auto* view = std::get_if<NewView>(&message)) {
+    if (view->view.number > checked_) check_view(*view);
+    ambush(Moment::view_sent, to);
+  } else if (std::holds_alternative<Seal>(message)) {
+    ambush(Moment::seal_sent, to);
+  } else if (const auto* displaced = std::get_if<Displaced>(&message)) {
+    check_displaced(to, displaced->reason);
+  }
+}
+
+/// Of a run that has begun anew without it, it must be started again, and is.
+void World::obey(Process& process, const Refused& refused) {
+  if (refused.reason.find("has been in another run") == std::string::npos)
+    return fail("member " + std::to_string(process.id) + " was refused: " + refused.reason + " (I11)");
+  count("refused by a run that began anew");
+  start_again(process);
 }
 
 /// What the coordinator then asks for, an operator does.
@@ -619,6 +697,7 @@ void World::act_coordinator() {
       const auto place = control_.find(send->to);
       if (place == control_.end()) continue;
       const auto m = place->second.second;
+      watch(m, send->message);
       transmit(place->second.first, members_,
                [this, m, link = place->second.first, message = std::move(send->message)] {
                  if (processes_[m].control == link) on_control(m, message);
@@ -630,15 +709,9 @@ void World::act_coordinator() {
       control_.erase(place);
       if (!link->open) continue;
       link->open = false;  // what was sent arrives, then the end
-      in(processes_[m], longest_delay + 2ms, [this, link = link, m = m] { closed(link, m); });
+      in(processes_[m], latency_ + 2ms, [this, link = link, m = m] { closed(link, m); });
     } else if (auto* say = std::get_if<Say>(&action)) {
-      tell("coordinator: " + say->text);
-      if (say->text.find("is left out") != std::string::npos) count("left out for want of a link");
-      if (say->text.find("the others are at") != std::string::npos) count("displaced for its lag");
-      if (say->text.find("nobody keeps") != std::string::npos) count("came back too late");
-      if (say->text.find("is not one of the run's") != std::string::npos) count("had another history");
-      if (say->text.find("the first view had begun") != std::string::npos)
-        count("first view begun unheard of");
+      listen(say->text);
     } else if (auto* store = std::get_if<Store>(&action)) {
       if (now_ < calm_from_ && chance(40) == 0) {
         count("disk full at the coordinator");
@@ -646,9 +719,10 @@ void World::act_coordinator() {
       }
       disk_ = store->view;
       disk_was_lost_ = false;
+      ambush(Moment::stored, chance(members_));
       if (now_ < calm_from_ && chance(60) == 0) return crash_coordinator(false);
     } else if (auto* ended = std::get_if<Ended>(&action)) {
-      fail("the run ended: " + ended->reason);
+      fail("the run ended: " + ended->reason + " (I11)");
     }
   }
 }
