@@ -67,20 +67,4 @@ std::uint64_t Schedule::send_step(FragmentId p, std::uint64_t round) const {
   return step;
 }
 
-std::vector<FragmentId> Schedule::sends_at(std::uint64_t step) const {
-  std::vector<FragmentId> due;
-  for (FragmentId p = 0; p < num_fragments_; ++p) {
-    if (sends(p, step)) due.push_back(p);
-  }
-  return due;
-}
-
-std::vector<FragmentId> Schedule::applies_at(std::uint64_t step) const {
-  std::vector<FragmentId> due;
-  for (FragmentId p = 0; p < num_fragments_; ++p) {
-    if (applies(p, step)) due.push_back(p);
-  }
-  return due;
-}
-
 }  // namespace isthmus::outer_sync
