@@ -59,7 +59,8 @@ mutate() {
   local name=$1 file=$2 change=$3
   [[ $name == *"$only"* ]] || return 0
   local folder
-  folder=$work/$(printf '%03d' $((rules += 1)))
+  rules=$((rules + 1))
+  folder=$work/$(printf '%03d' $rules)
   mkdir -p "$folder/$(dirname "$file")"
   perl -0pe "$change" "$file" >"$folder/$file"
   ! cmp -s "$file" "$folder/$file" || touch "$folder/unchanged"
@@ -94,6 +95,11 @@ mutate "nothing is forgotten between seal and view" $member 's/if \(!in_view\(\)
 mutate "results are kept for those who come back" $member 's/round \+ always_kept <= last/round <= last/'
 mutate "what was too early is asked for again" $member 's/dropped_early_\.at\(from\) = true;//'
 mutate "what was left out comes back" $member 's/out\.included\.push_back\(.*?\);/out.included.push_back(true);/s'
+mutate "what is kept does not add up from view to view" $member 's/for \(FragmentId p = 0; p < layout_\.fragment_count\(\); \+\+p\) forget\(p\);\s*sealed_ = view/sealed_ = view/'
+mutate "results are forgotten in the end" $member 's/round \+ most_kept <= last/round + 4 * most_kept <= last/'
+mutate "rounds beyond the window are dropped" $member 's/if \(round > last \+ window\)/if (round > last + 2 * window)/'
+mutate "so many chain hashes are remembered and no more" $member 's/history\.size\(\) >= history_length/history.size() > history_length/'
+mutate "the newest round can be had too" $change 's/for \(auto r = own\.round \+ 1; r <= newest\(p\)/for (auto r = own.round + 1; r < newest(p)/'
 
 # Closing without all.
 mutate "least contributions" $member 's/gathering\.present < std::max\(closing_\.quorum, closing_\.least\)/gathering.present < closing_.quorum/; s/const auto needed = .*?;/const std::size_t needed = 0;/s'
@@ -103,15 +109,16 @@ mutate "what closes stays closed" $member 's/if \(gathering\.closed \|\| place\.
 mutate "lease" $member 's/const bool leased = .*?;/const bool leased = true;/s'
 mutate "leases of those left out" $coordinator 's/(bool Coordinator::leases_are_out\(\) const \{)/$1 return true;/'
 mutate "leases of a coordinator before" $coordinator 's/foreign_leases_end_ = started \+ options_\.detect_timeout;//'
+mutate "a lease lasts no longer than the coordinator waits" $coordinator 's/reply\.lease = static_cast<std::uint64_t>\(/reply.lease = 2 * static_cast<std::uint64_t>(/'
 
 # The coordinator.
 mutate "an heir is waited for" $coordinator 's/(bool Coordinator::has_heir\(\) const \{)/$1 return true;/'
 mutate "numbers are not given twice" $coordinator 's/number_ = options_\.last->number;/number_ = 0;/; s/number_ = std::max\(\{number_, hello\.sealed, hello\.activated\}\);//'
-mutate "a number is stored before it is given" $coordinator 's/actions_\.push_back\(Store\{options_\.last &&.*?\}\s*:\s*last\}\);//s'
 mutate "a view is stored before it is announced" $coordinator 's/actions_\.push_back\(Store\{\*options_\.last\}\);//'
 mutate "a lost disk is followed by higher numbers" $coordinator 's/if \(options_\.recover\) number_ = .*?;//s; s/number_ = std::max\(\{number_, hello\.sealed, hello\.activated\}\);//'
-mutate "the first view may have begun unheard of" $coordinator 's/if \(std::ranges::any_of\(members_, \[\]\(const auto& entry\) \{ return begun\(entry\.second\) > 0; \}\)\)\s*return go_on_after_first_view\(\);//s'
 mutate "the first view has all or none" $coordinator 's/return m\.answered; \}\) == options_\.replicas/return m.answered; }) == members_.size()/'
+mutate "who begins a run anew has nothing of the old one" $coordinator 's/count\(is_fresh\) != members_\.size\(\)/false/'
+mutate "a run that nobody is left of can begin anew" $coordinator 's/if \(state_is_gone\(\)\) return begin_anew\(\);//; s/if \(state_is_gone\(\)\) begin_anew\(\);//'
 mutate "who lags is taken out" $coordinator 's/if \(phase_ == Phase::running\) check_lag\(name, newest\);//'
 mutate "who lacks peers is left out" $coordinator 's/\n  check_links\(\);//'
 mutate "newcomers are told of donors later" $coordinator 's/(void Coordinator::admit_waiting\(\) \{)/$1 return;/'

@@ -30,9 +30,8 @@ void World::settle(const Process& process, FragmentId p) {
   const auto& state = process.member->fragments()[p];
   auto& by = applied_by_[{p, state.round, prefix_of(state.chain)}];
   by.insert(process.replica);
-  if (view.number == checked_ && std::ranges::all_of(view.members, [&](const MemberInfo& info) {
-        return by.contains(id_of(info));
-      })) {
+  if (view.number == checked_ &&
+      std::ranges::all_of(view.members, [&](const MemberInfo& info) { return by.contains(id_of(info)); })) {
     settled_.insert_or_assign({p, state.round}, state.chain);
   }
 }
@@ -52,10 +51,20 @@ void World::check_settled(const NewView& message) {
   }
 }
 
+/// I4: a run begins with all its replicas.
+void World::check_beginning(const NewView& message) {
+  const auto begins = [](const auto& chain) { return chain.back().round == 0; };
+  if (message.reference > 0 || !std::ranges::all_of(message.chains, begins)) return;
+  if (message.view.members.size() < members_)
+    fail("the run begins with " + std::to_string(message.view.members.size()) + " of " +
+         std::to_string(members_) + " replicas (I4)");
+}
+
 /// I7, of a view that is announced: its members can all get to where the foremost of them is, on one history.
 void World::check_view(const NewView& message) {
   checked_ = message.view.number;
   check_settled(message);
+  check_beginning(message);
   settled_.clear();
   applied_by_.clear();
   const auto view = " in view " + std::to_string(checked_);
@@ -64,7 +73,8 @@ void World::check_view(const NewView& message) {
     const auto name = "member " + std::to_string(process.id);
     if (!process.answer || process.answer->view != checked_) continue;  // it has died meanwhile
     if (process.answer->activated > message.reference)
-      return fail(name + " has been in a later view than the one whose rounds are the run's" + view + " (I7)");
+      return fail(name + " has been in a later view than the one whose rounds are the run's" + view +
+                  " (I7)");
     for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
       const auto& chain = message.chains[p];
       const auto& own = process.answer->fragments[p];
@@ -178,10 +188,6 @@ void World::check_end() {
 
 std::string World::missing_at_the_end() {
   const auto knows = [](const Process& process) { return process.alive && process.member && process.in_run; };
-  if (std::ranges::none_of(processes_, knows)) {
-    count("state lost with all who had it");
-    return {};
-  }
   if (!coordinator_) return "there is no coordinator";
   for (const auto& process : processes_) {
     const auto name = "member " + std::to_string(process.id);

@@ -55,9 +55,10 @@ std::string World::describe() const {
   return "seed " + std::to_string(seed_) + ": " + std::to_string(members_) + " members, at least " +
          std::to_string(options_.least) + ", quorum " + std::to_string(closing_.quorum) + ", " +
          std::to_string(layout_.fragment_count()) + " fragments in " + std::to_string(layout_.chunk_count()) +
-         " chunks, " + std::to_string(lanes_) + " lanes, " + std::to_string(in_flight_) + " rounds in flight, messages take up to " +
-         std::to_string(latency_ / 1ms) + " ms, results wait up to " + std::to_string(apply_delay_ / 1ms) +
-         " ms, pace " + std::to_string(pace_) + ", " + std::to_string(disturbances_) + " disturbances, " +
+         " chunks, " + std::to_string(lanes_) + " lanes, " + std::to_string(in_flight_) +
+         " rounds in flight, messages take up to " + std::to_string(latency_ / 1ms) +
+         " ms, results wait up to " + std::to_string(apply_delay_ / 1ms) + " ms, pace " +
+         std::to_string(pace_) + ", " + std::to_string(disturbances_) + " disturbances, " +
          std::to_string(ambushes_.size()) + " ambushes";
 }
 
@@ -175,6 +176,7 @@ World::NodeId World::node_of(const MemberInfo& info) const { return std::stoul(i
 void World::say_hello(Process& process) {
   Hello hello;
   hello.run = options_.run;
+  hello.fresh = !process.used;
   hello.member = {"m" + std::to_string(process.id), process.incarnation, "", 0};
   process.replica = id_of(hello.member);
   if (process.member && process.in_run) {
@@ -260,12 +262,13 @@ void World::on_control(NodeId m, const ControlMessage& message) {
     const auto sent = process.beat_times.find(reply->number);
     if (sent == process.beat_times.end()) return;
     if (process.member && process.in_run && reply->view == process.member->view().number) {
-      process.member->lease_until(sent->second + detect_timeout);
+      process.member->lease_until(sent->second + Time(reply->lease));
       process.member->lowest_applied(reply->lowest);
     }
     process.beat_times.erase(process.beat_times.begin(), std::next(sent));
     process.newest = reply->newest;
     be_ready(process);
+    ask_others_for_state(process);
   } else if (const auto* admitted = std::get_if<Admitted>(&message)) {
     learn(process, *admitted);
   } else if (std::holds_alternative<Displaced>(message)) {
@@ -279,7 +282,7 @@ void World::on_control(NodeId m, const ControlMessage& message) {
 
 void World::on_seal(Process& process, const Seal& seal) {
   if (!process.member) {
-    if (process.used) return start_again(process);
+    if (process.used) return fail("one that has taken part is asked to begin (I11)");
     process.member = std::make_unique<Member>(layout_, codecs_, closing_,
                                               std::vector<FragmentState>(layout_.fragment_count()));
   }
@@ -323,7 +326,10 @@ void World::try_view(Process& process) {
         newest_begun_ = std::max(newest_begun_, process.member->view().number);
         if (before != message.reference) count(process.in_run ? "came back" : "joined");
         const bool joins = !process.in_run;
-        if (joins) process.first = message.applied.at(self);
+        if (joins) {
+          process.first.clear();
+          for (const auto& state : process.member->fragments()) process.first.push_back(state.round);
+        }
         process.in_run = process.used = true;
         process.learning = false;
         process.token = message.token;
@@ -390,6 +396,17 @@ void World::ask_for_state(Process& process, FragmentId p) {
   }
   const auto link = process.sources[p] = connect(donor, process.id);
   transmit(link, process.id, [this, donor, m = process.id, p, link] { give_state(donor, m, p, link); });
+}
+
+/// Its donor may lag itself, and others have what it lacks.
+void World::ask_others_for_state(Process& process) {
+  if (!process.learning || process.said_ready || chance(10) != 0) return;
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+    if (!process.learning) return;
+    const auto& learned = process.learned.at(p);
+    if (learned && p < process.newest.size() && learned->round + 1 < process.newest[p])
+      ask_for_state(process, p);
+  }
 }
 
 void World::give_state(NodeId donor, NodeId m, FragmentId p, const LinkPtr& link) {
@@ -534,7 +551,8 @@ void World::act(NodeId m) {
       transmit(lane(m, to, send->message.key.chunk), m, [this, m, to, message = send->message] {
         const auto from = index_of(processes_[to], m);
         if (!from) return;
-        if (const auto refused = processes_[to].member->receive(*from, message)) fail("refused: " + *refused + " (I11)");
+        if (const auto refused = processes_[to].member->receive(*from, message))
+          fail("refused: " + *refused + " (I11)");
         act(to);
       });
     } else if (auto* ack = std::get_if<SendAck>(&action)) {
@@ -636,7 +654,6 @@ void World::listen(const std::string& said) {
       std::pair{"the others are at", "displaced for its lag"},
       std::pair{"nobody keeps", "came back too late"},
       std::pair{"is not one of the run's", "had another history"},
-      std::pair{"the first view had begun", "first view begun unheard of"},
       std::pair{"begins anew", "run begun anew"},
   };
   for (const auto& [words, what] : counted) {
@@ -664,8 +681,19 @@ void World::obey(Process& process, const Refused& refused) {
   start_again(process);
 }
 
-/// What the coordinator then asks for, an operator does.
+bool World::state_is_lost() const {
+  return std::ranges::none_of(
+      processes_, [](const Process& process) { return process.alive && process.member && process.in_run; });
+}
+
+/// What the coordinator then asks for, an operator does: starts it with --recover, and, where nobody is left
+/// who has the state, the others anew.
 void World::recover_if_the_heirs_are_gone() {
+  if (state_is_lost()) {
+    for (auto& process : processes_) {
+      if (process.used) start_again(process);
+    }
+  }
   if (!disk_) return;
   const auto is_here = [this](const MemberInfo& info) {
     const auto& process = processes_[node_of(info)];

@@ -30,13 +30,37 @@ inline constexpr Time calm_time = std::chrono::seconds(16);
 inline constexpr Time longest_view_change = std::chrono::seconds(4);
 inline constexpr Round rounds_in_calm = 3;
 
-/// Where an ambush lies in wait. A fault that comes at such a moment finds the protocol between two steps that
-/// belong together; one that comes at any time hardly ever does.
-enum class Moment { hello, seal_sent, sealed, stored, view_sent, view_begun, ready, displaced, made, delivered, applied };
+/// Where an ambush lies in wait. A fault that comes at such a moment finds the protocol between two steps
+/// that belong together; one that comes at any time hardly ever does.
+enum class Moment {
+  hello,
+  seal_sent,
+  sealed,
+  stored,
+  view_sent,
+  view_begun,
+  ready,
+  displaced,
+  made,
+  delivered,
+  applied
+};
 inline constexpr std::size_t moments = 11;
 
 /// What goes wrong with one member, or with the coordinator.
-enum class Fault { crash, stand_still, one_way_cut, cut, alone, partition, lane, lane_down, control, coordinator, slow };
+enum class Fault {
+  crash,
+  stand_still,
+  one_way_cut,
+  cut,
+  alone,
+  partition,
+  lane,
+  lane_down,
+  control,
+  coordinator,
+  slow
+};
 inline constexpr std::size_t faults = 11;
 
 /// How often each thing happened, by name: a simulator that stopped testing something must show it.
@@ -137,6 +161,7 @@ class World {
   void on_displaced(Process& process);
   void learn(Process& process, const Admitted& admitted);
   void ask_for_state(Process& process, FragmentId p);
+  void ask_others_for_state(Process& process);
   void give_state(NodeId donor, NodeId m, FragmentId p, const LinkPtr& link);
   void forward(Process& donor, FragmentId p, const FragmentState& state);
   void hear_state(NodeId m, FragmentId p, const FragmentState& state, bool snapshot);
@@ -160,6 +185,7 @@ class World {
   void obey(Process& process, const Refused& refused);
   void watch(NodeId to, const ControlMessage& message);
   void listen(const std::string& said);
+  [[nodiscard]] bool state_is_lost() const;
   void recover_if_the_heirs_are_gone();
   void crash_coordinator(bool lose_disk);
   void act_coordinator();
@@ -183,6 +209,7 @@ class World {
   void check_chain(const Process& process);
   void settle(const Process& process, FragmentId p);
   void check_settled(const NewView& message);
+  void check_beginning(const NewView& message);
   void check_view(const NewView& message);
   [[nodiscard]] bool is_held(const NewView& message, FragmentId p, Round r) const;
   void check_holdings(const Process& process, const NewView& message, MemberIndex self);
@@ -245,8 +272,9 @@ class World {
   std::map<std::tuple<ViewNumber, FragmentId, Round>, Digest> agreed_;
   std::map<const Bytes*, Result> results_;
   std::map<std::tuple<FragmentId, Round, std::uint64_t>, std::set<ReplicaId>> applied_by_;  ///< and chain
-  std::map<std::pair<FragmentId, Round>, Digest> settled_;  ///< all members of the newest view have applied it
-  ViewNumber checked_ = 0;    ///< newest view that was announced
+  std::map<std::pair<FragmentId, Round>, Digest>
+      settled_;             ///< all members of the newest view have applied it
+  ViewNumber checked_ = 0;  ///< newest view that was announced
   struct CutSide {
     Time from;
     std::map<NodeId, std::vector<Round>> applied;
