@@ -21,6 +21,7 @@ void visit_fields(Report& r, Visit visit) {
   visit("parameters", r.parameters);
   visit("first_step", r.first_step);
   visit("last_step", r.last_step);
+  visit("inner_steps", r.inner_steps);
   visit("tokens", r.tokens);
   visit("train_seconds", r.train_seconds);
   visit("compute_seconds", r.compute_seconds);

@@ -1,6 +1,7 @@
 #include "isthmus/outer_sync/protocol/coordinator.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -526,7 +527,12 @@ std::uint16_t Coordinator::free_slot(const std::string& name) const {
 
 void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat) {
   member.heartbeat = heartbeat;
-  HeartbeatReply reply{0, heartbeat.number, {}, {}, 0};
+  HeartbeatReply reply{.view = 0,
+                       .number = heartbeat.number,
+                       .lowest = {},
+                       .newest = {},
+                       .lease = 0,
+                       .inner_steps_per_second = median_speed()};
   if (phase_ == Phase::running) {
     if (member.role == Role::member) {
       reply.view = number_;
@@ -626,6 +632,18 @@ void Coordinator::bar(const std::string& name) {
   auto& bar = barred_[name];
   bar.length = std::clamp(2 * bar.length, shortest, longest);
   bar.until = now_ + bar.length;
+}
+
+/// Of those that have said how fast they are. A median: one that is far off moves nobody.
+double Coordinator::median_speed() const {
+  std::vector<double> speeds;
+  for (const auto& [name, member] : members_) {
+    const double speed = member.heartbeat.inner_steps_per_second;
+    if (member.role == Role::member && std::isfinite(speed) && speed > 0) speeds.push_back(speed);
+  }
+  if (speeds.empty()) return 0;
+  std::ranges::sort(speeds);
+  return (speeds[(speeds.size() - 1) / 2] + speeds[speeds.size() / 2]) / 2;
 }
 
 std::vector<Round> Coordinator::newest_of_donors() const {

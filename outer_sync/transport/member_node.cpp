@@ -75,11 +75,12 @@ class MemberNode::Impl final : public PeerMesh::Handler,
                                public Learner::Handler {
  public:
   Impl(const NetworkConfig& network, const FragmentLayout& layout, CodecPlan codecs, ClosingRule closing,
-       Trace& trace, quant::Lossless lossless)
+       Trace& trace, quant::Lossless lossless, bool moments)
       : network_(network),
         layout_(layout),
         codecs_(codecs),
         closing_(closing),
+        moments_(moments),
         trace_(trace),
         reducer_(layout, codecs),
         contribution_packer_(lossless, layout, codecs, reducer_.buffers()),
@@ -172,7 +173,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     }
   }
 
-  bool may_begin(std::uint64_t step) {
+  bool may_begin(std::uint64_t step, std::uint64_t reach) {
     std::unique_lock lock(meet_.mutex);
     throw_if_ended();
     if (meet_.hold) meet_.wait_for(lock, [&] { return meet_.stop_at || !meet_.commits || meet_.displaced; });
@@ -181,7 +182,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       meet_.stopped = true;
       return false;
     }
-    meet_.begun = step;
+    meet_.begun = reach;
     return true;
   }
 
@@ -386,11 +387,11 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 
   void serve_requests(std::unique_lock<std::mutex>& lock) {
     while (!meet_.state_requests.empty() && state_source_) {
-      const auto [fragment, answer] = std::move(meet_.state_requests.front());
+      const auto question = std::move(meet_.state_requests.front());
       meet_.state_requests.pop_front();
       const auto source = state_source_;
       lock.unlock();
-      answer(source(fragment));
+      question.answer(source(question.fragment, question.moments));
       lock.lock();
     }
   }
@@ -640,6 +641,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   }
 
   void on_reply(const HeartbeatReply& reply) {
+    meet_.update([&] { meet_.reference_speed = reply.inner_steps_per_second; });
     if (reply.newest.size() == layout_.fragment_count() && learner_) {
       newest_ = reply.newest;
       learner_->newest(newest_);
@@ -699,7 +701,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     });
     learner_.emplace(io_, layout_, codecs_, link_, counters_, trace_, reducer_.buffers(), *this);
     learner_->start(donors, own_id(), admitted.token,
-                    static_cast<StateParts>(set_of(StatePart::theta) | set_of(StatePart::velocity)));
+                    moments_ ? static_cast<StateParts>(agreed_parts | moment_parts) : agreed_parts);
   }
 
   void stop_learning() {
@@ -710,11 +712,15 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   void on_fragment(transport::FragmentSnapshot snapshot) override {
     // What it is ready with is what the others count on.
     if (member_) return on_displaced("rounds that it needs were gone before it was in a view");
-    meet_.update([&] {
-      meet_.lessons.emplace_back(outer_sync::FragmentSnapshot{
-          snapshot.fragment, snapshot.at, snapshot.values[static_cast<std::size_t>(StatePart::theta)],
-          snapshot.values[static_cast<std::size_t>(StatePart::velocity)]});
-    });
+    const auto part = [&](StatePart which) { return snapshot.values[static_cast<std::size_t>(which)]; };
+    outer_sync::FragmentSnapshot lesson{.fragment = snapshot.fragment,
+                                        .state = snapshot.at,
+                                        .theta = part(StatePart::theta),
+                                        .velocity = part(StatePart::velocity),
+                                        .first_moment = part(StatePart::first_moment),
+                                        .second_moment = part(StatePart::second_moment),
+                                        .inner_steps = snapshot.inner_steps};
+    meet_.update([&] { meet_.lessons.emplace_back(std::move(lesson)); });
   }
   void on_round(FragmentId fragment, Round round, std::vector<SharedBytes> results) override {
     meet_.update([&] { meet_.lessons.emplace_back(FollowedRound{fragment, round, std::move(results)}); });
@@ -746,6 +752,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 
   // ---- giving it ----
 
+  /// Throws Error(network), which ends the learner's connection, for moments that are not shared here.
   asio::awaitable<transport::FragmentSnapshot> snapshot(StateRequest request) {
     struct Answer {
       explicit Answer(asio::io_context& io) : there(io, Clock::time_point::max()) {}
@@ -754,22 +761,30 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     };
     const auto answer = std::make_shared<Answer>(io_);
     meet_.update([&] {
-      meet_.state_requests.emplace_back(request.fragment,
-                                        [this, answer](outer_sync::FragmentSnapshot snapshot) {
-                                          asio::post(io_, [answer, snapshot = std::move(snapshot)]() mutable {
-                                            answer->snapshot = std::move(snapshot);
-                                            answer->there.cancel();
-                                          });
-                                        });
+      const auto hand_over = [this, answer](outer_sync::FragmentSnapshot snapshot) {
+        asio::post(io_, [answer, snapshot = std::move(snapshot)]() mutable {
+          answer->snapshot = std::move(snapshot);
+          answer->there.cancel();
+        });
+      };
+      meet_.state_requests.push_back({request.fragment, (request.parts & moment_parts) != 0, hand_over});
     });
     asio::error_code woken;
     while (!answer->snapshot) {
       co_await answer->there.async_wait(asio::redirect_error(use_awaitable, woken));
     }
+    const auto& given = *answer->snapshot;
     transport::FragmentSnapshot out{
-        .fragment = request.fragment, .at = answer->snapshot->state, .values = {}};
-    out.values[static_cast<std::size_t>(StatePart::theta)] = answer->snapshot->theta;
-    out.values[static_cast<std::size_t>(StatePart::velocity)] = answer->snapshot->velocity;
+        .fragment = request.fragment, .at = given.state, .values = {}, .inner_steps = given.inner_steps};
+    const auto add = [&](StatePart part, const SharedFloats& values) {
+      if ((request.parts & set_of(part)) != 0) out.values[static_cast<std::size_t>(part)] = values;
+    };
+    add(StatePart::theta, given.theta);
+    add(StatePart::velocity, given.velocity);
+    add(StatePart::first_moment, given.first_moment);
+    add(StatePart::second_moment, given.second_moment);
+    if (out.parts() != request.parts)
+      throw Error(ErrorKind::network, "it asked for the inner optimizer's moments, which are not given here");
     co_return out;
   }
 
@@ -842,6 +857,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       beat.tokens_per_second = meet_.report.tokens_per_second;
       beat.utilization = meet_.report.utilization;
       beat.bytes_sent = meet_.report.other_bytes;
+      beat.inner_steps_per_second = meet_.report.inner_steps_per_second;
       beat.contributed = static_cast<std::uint16_t>(participation_.contributed);
     }
     beat.bytes_sent += counters_.total;
@@ -858,6 +874,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   const FragmentLayout& layout_;
   CodecPlan codecs_;
   ClosingRule closing_;
+  const bool moments_;  ///< taken from members with the state
   Trace& trace_;
   Reducer reducer_;
   ChunkPacker contribution_packer_;  ///< of the trainer's thread
@@ -900,8 +917,8 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 };
 
 MemberNode::MemberNode(const NetworkConfig& network, const FragmentLayout& layout, CodecPlan codecs,
-                       ClosingRule closing, Trace& trace, quant::Lossless lossless)
-    : impl_(std::make_unique<Impl>(network, layout, codecs, closing, trace, lossless)) {}
+                       ClosingRule closing, Trace& trace, quant::Lossless lossless, bool moments)
+    : impl_(std::make_unique<Impl>(network, layout, codecs, closing, trace, lossless, moments)) {}
 MemberNode::~MemberNode() = default;
 
 std::string MemberNode::advertised() const { return impl_->advertised(); }
@@ -926,7 +943,15 @@ std::string MemberNode::announced() {
   impl_->meet_.wait_for(lock, [&] { return impl_->meet_.announced.has_value(); });
   return *impl_->meet_.announced;
 }
-bool MemberNode::may_begin(std::uint64_t step) { return impl_->may_begin(step); }
+bool MemberNode::may_begin(std::uint64_t step, std::uint64_t reach) { return impl_->may_begin(step, reach); }
+std::optional<std::uint64_t> MemberNode::stops_at() const {
+  const std::lock_guard lock(impl_->meet_.mutex);
+  return impl_->meet_.stop_at;
+}
+double MemberNode::reference_speed() const {
+  const std::lock_guard lock(impl_->meet_.mutex);
+  return impl_->meet_.reference_speed;
+}
 void MemberNode::report(const StepReport& report) {
   const std::lock_guard lock(impl_->meet_.mutex);
   impl_->meet_.report = report;

@@ -75,8 +75,9 @@ std::vector<ControlMessage> one_of_each() {
                 .tokens_per_second = 1e5,
                 .utilization = 0.75,
                 .bytes_sent = 1ULL << 40,
+                .inner_steps_per_second = 12.5,
                 .fragments = {{9, 0x1122334455667788ULL}, {8, 1}}},
-      HeartbeatReply{4, 11, {7, 6}, {9, 8}, 5'000'000},
+      HeartbeatReply{4, 11, {7, 6}, {9, 8}, 5'000'000, 10.5},
       EvalReport{100, 1234.5, 4096},
       Announce{"10.0.0.1:29500"},
       StopRequest{"interrupted"},
@@ -182,6 +183,7 @@ TEST(Messages, FieldsLandWhereTheyCameFrom) {
   EXPECT_EQ(beat.bytes_sent, 1ULL << 40);
   EXPECT_EQ(beat.fragments[0].second, 0x1122334455667788ULL);
   EXPECT_EQ(beat.view, 4U);
+  EXPECT_EQ(beat.inner_steps_per_second, 12.5);
   EXPECT_THAT(beat.lost, testing::ElementsAre(5, 6));
 
   const auto reply = std::get<HeartbeatReply>(decode_control(encode(all[6])));
@@ -190,6 +192,7 @@ TEST(Messages, FieldsLandWhereTheyCameFrom) {
   EXPECT_THAT(reply.lowest, testing::ElementsAre(7, 6));
   EXPECT_THAT(reply.newest, testing::ElementsAre(9, 8));
   EXPECT_EQ(reply.lease, 5'000'000U);
+  EXPECT_EQ(reply.inner_steps_per_second, 10.5);
 }
 
 TEST(Messages, CutShortAnywhereIsRefused) {

@@ -1,5 +1,8 @@
 // The coordinator while the run goes on: agreement, losses, stopping, the end.
 
+#include <cmath>
+#include <limits>
+
 #include "coordinator_support.h"
 
 namespace isthmus::outer_sync::protocol {
@@ -64,6 +67,27 @@ TEST(Chains, MoreFragmentsThanTheModelHasAreIgnored) {
   harness.receive(1, heartbeat(1, {{1, 1}, {1, 1}, {1, 1}}));
   harness.receive(2, heartbeat(1, {{1, 2}, {1, 2}, {1, 2}}));
   EXPECT_FALSE(harness.ended) << "the layout has two fragments";
+}
+
+// ---- speeds ----
+
+TEST(Speeds, TheReplyHasTheMedianOfThoseThatAreKnown) {
+  CoordinatorHarness harness(4);
+  harness.run_all({"a", "b", "c", "d"});
+  const auto say = [&](ConnectionId member, double speed) {
+    auto beat = heartbeat(1, {{1, 1}, {1, 1}});
+    beat.inner_steps_per_second = speed;
+    harness.receive(member, beat);
+    return harness.last<HeartbeatReply>(member)->inner_steps_per_second;
+  };
+  EXPECT_EQ(say(1, 0), 0) << "nobody has said one yet";
+  EXPECT_EQ(say(1, 4), 4);
+  EXPECT_EQ(say(2, 2), 3) << "of two it lies between them";
+  EXPECT_EQ(say(3, 100), 4);
+  EXPECT_EQ(say(4, std::numeric_limits<double>::quiet_NaN()), 4) << "what is no speed does not count";
+  EXPECT_EQ(say(4, -5), 4);
+  EXPECT_EQ(say(4, INFINITY), 4);
+  EXPECT_EQ(say(4, 3), 3.5);
 }
 
 // ---- losses, where a run cannot live with them ----

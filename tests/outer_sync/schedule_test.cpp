@@ -218,6 +218,21 @@ TEST(Schedule, PhasesAreSound) {
   }
 }
 
+TEST(Schedule, AnIntervalEndsWhereFragmentZeroIsSentOrHChanges) {
+  const Schedule schedule(3, std::vector<SyncPhase>{{0, 5}, {12, 10}}, 1, 2);
+  EXPECT_EQ(schedule.interval_end(2), 7U);
+  EXPECT_EQ(schedule.interval_end(6), 7U);
+  EXPECT_EQ(schedule.interval_end(7), 12U);
+  EXPECT_EQ(schedule.interval_end(11), 12U);
+  EXPECT_EQ(schedule.interval_end(12), 22U);
+  EXPECT_EQ(schedule.interval_end(21), 22U);
+  EXPECT_EQ(schedule.interval_end(22), 32U);
+  for (std::uint64_t step = 2; step < 40; ++step) {
+    const auto end = schedule.interval_end(step);
+    EXPECT_TRUE(schedule.sends(0, end) || end == 12) << "after step " << step;
+  }
+}
+
 TEST(Schedule, PhasesThatEndInTheWarmUpHaveNoPart) {
   const Schedule late(2, {{0, 3}, {2, 5}, {4, 6}, {20, 8}}, 1, 4), plain(2, {{0, 6}, {20, 8}}, 1, 4);
   EXPECT_EQ(table(late, 2, 50), table(plain, 2, 50));

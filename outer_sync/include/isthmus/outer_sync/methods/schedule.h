@@ -55,6 +55,10 @@ class Schedule {
   /// At which step that round is sent.
   [[nodiscard]] std::uint64_t send_step(FragmentId p, std::uint64_t round) const;
 
+  /// Where the sync interval ends that the step after `step` is in: fragment 0 is sent there, or H changes.
+  /// Not in the warm-up.
+  [[nodiscard]] std::uint64_t interval_end(std::uint64_t step) const;
+
   [[nodiscard]] std::uint64_t warmup_steps() const { return warmup_steps_; }
 
  private:

@@ -169,6 +169,7 @@ class Coordinator {
   [[nodiscard]] std::vector<Round> rounds_of(const MemberStatus& member) const;
   [[nodiscard]] bool expects_more() const;
   [[nodiscard]] std::vector<Round> newest_of_donors() const;
+  [[nodiscard]] double median_speed() const;
   [[nodiscard]] bool has_heir() const;
   [[nodiscard]] bool nobody_has_begun() const;
   [[nodiscard]] bool state_is_gone() const;

@@ -232,20 +232,22 @@ struct NewView {
 /// member -> coordinator, every `network.heartbeat` from its hello on, so that silence is noticed while
 /// members join and load too.
 struct Heartbeat {
-  std::uint64_t number = 0;       ///< comes back in the reply
-  ViewNumber view = 0;            ///< highest that has begun here
-  std::uint64_t step = 0;         ///< agreed step
-  std::uint16_t contributed = 0;  ///< members that are in the round applied last
-  std::vector<ReplicaId> lost;    ///< members of the view to whom there is no connection
-  double loss = 0;                ///< nats per token, last step
-  double tokens_per_second = 0;   ///< since the last heartbeat
-  double utilization = 0;         ///< 0..1 since the start
-  std::uint64_t bytes_sent = 0;   ///< since the start, headers and control included
+  std::uint64_t number = 0;           ///< comes back in the reply
+  ViewNumber view = 0;                ///< highest that has begun here
+  std::uint64_t step = 0;             ///< agreed step
+  std::uint16_t contributed = 0;      ///< members that are in the round applied last
+  std::vector<ReplicaId> lost;        ///< members of the view to whom there is no connection
+  double loss = 0;                    ///< nats per token, last step
+  double tokens_per_second = 0;       ///< since the last heartbeat
+  double utilization = 0;             ///< 0..1 since the start
+  std::uint64_t bytes_sent = 0;       ///< since the start, headers and control included
+  double inner_steps_per_second = 0;  ///< without what was waited for; 0: not known yet
   /// Last applied round, first 8 bytes of its chain hash; empty before Sealed.
   std::vector<std::pair<Round, std::uint64_t>> fragments;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(number, view, step, contributed, lost, loss, tokens_per_second, utilization, bytes_sent, fragments);
+    ar(number, view, step, contributed, lost, loss, tokens_per_second, utilization, bytes_sent,
+       inner_steps_per_second, fragments);
   }
 };
 
@@ -255,12 +257,13 @@ struct Heartbeat {
 struct HeartbeatReply {
   ViewNumber view = 0;  ///< 0: none is in force
   std::uint64_t number = 0;
-  std::vector<Round> lowest;  ///< by fragment: applied by all members of the view
-  std::vector<Round> newest;  ///< by fragment: applied by any of them
-  std::uint64_t lease = 0;    ///< in microseconds; 0: none
+  std::vector<Round> lowest;          ///< by fragment: applied by all members of the view
+  std::vector<Round> newest;          ///< by fragment: applied by any of them
+  std::uint64_t lease = 0;            ///< in microseconds; 0: none
+  double inner_steps_per_second = 0;  ///< the median of the view's members; 0: not known
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(view, number, lowest, newest, lease);
+    ar(view, number, lowest, newest, lease, inner_steps_per_second);
   }
 };
 
