@@ -35,9 +35,10 @@ MemoryBound memory_bound(const OuterConfig& config, const FragmentLayout& layout
   const auto vectors = 2 + (config.eager() ? 2 : 0) + feedback + warmup + (feedback + warmup > 0 ? 1 : 0);
   // Own contributions of two rounds, those of all to owned chunks, results.
   constexpr std::uint64_t sets = 2 + (Member::window + 1) + most_rounds;
+  const std::uint64_t forms = config.lossless_stage() == quant::Lossless::none ? 1 : 2;  // packed and not
   const auto queues = (members - 1) * lanes * most_queued(layout, codecs, lanes);
   return {.state = vectors * parameters,
-          .usual = usual_chunks(layout) * chunk,
+          .usual = forms * usual_chunks(layout) * chunk,
           .most = sets * layout.chunk_count() * chunk + queues};
 }
 
