@@ -53,8 +53,8 @@ void World::check_settled(const NewView& message) {
 
 /// I4: a run begins with all its replicas.
 void World::check_beginning(const NewView& message) {
-  const auto begins = [](const auto& chain) { return chain.back().round == 0; };
-  if (message.reference > 0 || !std::ranges::all_of(message.chains, begins)) return;
+  const auto fresh = [this](const MemberInfo& info) { return !processes_[node_of(info)].used; };
+  if (message.reference > 0 || !std::ranges::all_of(message.view.members, fresh)) return;
   if (message.view.members.size() < members_)
     fail("the run begins with " + std::to_string(message.view.members.size()) + " of " +
          std::to_string(members_) + " replicas (I4)");

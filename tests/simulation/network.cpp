@@ -341,8 +341,11 @@ void World::take_lane_down(NodeId m, Time away) {
 void World::lose_coordinator(Time away) {
   if (!coordinator_ || !disk_) return;
   crash_coordinator(chance(4) == 0);
-  at(away, [this] {
+  // Back at once, it meets leases of its former self; and loses one who has them before it has sealed.
+  const bool at_once = chance(2) == 0;
+  at(at_once ? some(50ms) : away, [this, at_once] {
     if (!coordinator_) start_coordinator(disk_was_lost_);
+    if (at_once) at(some(300ms), [this] { strike(Fault::control, chance(members_)); });
   });
 }
 
