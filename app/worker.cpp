@@ -95,10 +95,16 @@ class Stopper {
   std::atomic<bool> interrupted_ = false, leaving_ = false;
 };
 
-/// The replica's own folder. One that holds checkpoints is of another run, unless that is resumed.
+/// The replica's own folder. One that holds checkpoints is of another run or life, unless that is resumed.
+/// The log of all lives stays where it is: `launch` has opened it by that name, and people look for it there.
 std::filesystem::path own_folder(const WorkerRequest& request) {
   auto folder = request.experiment.folder() / request.name;
-  if (!request.resume && std::filesystem::exists(folder / "checkpoints")) make_room(folder);
+  if (request.resume || !std::filesystem::exists(folder / "checkpoints")) return folder;
+  const auto kept = make_room(folder);
+  if (std::filesystem::exists(kept / "worker.log")) {
+    std::filesystem::create_directories(folder);
+    std::filesystem::rename(kept / "worker.log", folder / "worker.log");
+  }
   return folder;
 }
 

@@ -76,20 +76,4 @@ std::uint64_t Schedule::interval_end(std::uint64_t step) const {
   return i + 1 < phases_.size() ? std::min(end, phases_[i + 1].begin) : end;
 }
 
-std::vector<FragmentId> Schedule::sends_at(std::uint64_t step) const {
-  std::vector<FragmentId> due;
-  for (FragmentId p = 0; p < num_fragments_; ++p) {
-    if (sends(p, step)) due.push_back(p);
-  }
-  return due;
-}
-
-std::vector<FragmentId> Schedule::applies_at(std::uint64_t step) const {
-  std::vector<FragmentId> due;
-  for (FragmentId p = 0; p < num_fragments_; ++p) {
-    if (applies(p, step)) due.push_back(p);
-  }
-  return due;
-}
-
 }  // namespace isthmus::outer_sync

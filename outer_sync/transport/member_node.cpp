@@ -42,6 +42,7 @@ constexpr auto tick_every = 50ms;
 constexpr auto ask_again_after = 20ms;
 constexpr std::size_t most_beats_unanswered = 64;
 constexpr std::size_t most_reports_kept = 4;
+constexpr Time longest_lease = 1h + 1min;  ///< network.detect_timeout with network.emulate.rtt at their most
 
 Clock::duration to_duration(const config::Duration& duration) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(duration.seconds));
@@ -458,6 +459,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     }
     beats_.clear();
     hello_.done = done_.has_value();
+    hello_.fresh = is_fresh();
     control_.send(hello_);
     // A coordinator that has come back has not heard these.
     for (const auto& report : reports_) control_.send(report);
@@ -468,6 +470,11 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       return meet_.hold && !meet_.stop_at;
     }();
     if (stops) control_.send(StopRequest{"as was asked before"});
+  }
+
+  bool is_fresh() {
+    const std::lock_guard lock(meet_.mutex);
+    return !meet_.admitted && !meet_.view && !meet_.displaced;
   }
 
   void on_down(const std::string& why) override {
@@ -516,6 +523,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       meet_.update([&] { meet_.stop_at = stop->step; });
     } else if (auto* finished = std::get_if<Finished>(&message)) {
       meet_.update([&] { meet_.finished = *finished; });
+      if (ids_.empty()) fail(Error(ErrorKind::config, "the run has ended; there is nothing left to join"));
       control_.stop();
     } else if (auto* refused = std::get_if<Refused>(&message)) {
       on_refused(refused->reason);
@@ -643,8 +651,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     if (sent == beats_.end()) return;
     if (member_ && reply.view != 0 && reply.view == member_->view().number) {
       vouched_ = clock_.now();
-      member_->lease_until(sent->second +
-                           std::chrono::duration_cast<Time>(to_duration(network_.detect_timeout)));
+      member_->lease_until(sent->second + Time(std::min<std::uint64_t>(reply.lease, longest_lease.count())));
       member_->lowest_applied(reply.lowest);
     }
     beats_.erase(beats_.begin(), std::next(sent));
@@ -851,7 +858,6 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       beat.utilization = meet_.report.utilization;
       beat.bytes_sent = meet_.report.other_bytes;
       beat.inner_steps_per_second = meet_.report.inner_steps_per_second;
-      beat.frozen = !meet_.commits;
       beat.contributed = static_cast<std::uint16_t>(participation_.contributed);
     }
     beat.bytes_sent += counters_.total;

@@ -154,10 +154,12 @@ struct Hello {
   ViewNumber activated = 0;                ///< highest view that has begun for it; 0: it is fresh
   Digest token;                            ///< of the run, where it has been in one
   bool done = false;  ///< it has reached the last step; its Done follows, also where it was said before
+  /// It has just been started: its parameters are those that a run begins with, and nothing of a run's state.
+  bool fresh = true;
   template <class Archive>
   void serialize(Archive& ar) {
     ar(protocol, numerics, run, member, build, config, model, tokenizer, resume, checkpoints, sealed,
-       activated, token, done);
+       activated, token, done, fresh);
   }
 };
 
@@ -233,7 +235,6 @@ struct Heartbeat {
   std::uint64_t number = 0;           ///< comes back in the reply
   ViewNumber view = 0;                ///< highest that has begun here
   std::uint64_t step = 0;             ///< agreed step
-  bool frozen = false;                ///< rounds do not commit: trains on locally
   std::uint16_t contributed = 0;      ///< members that are in the round applied last
   std::vector<ReplicaId> lost;        ///< members of the view to whom there is no connection
   double loss = 0;                    ///< nats per token, last step
@@ -245,22 +246,24 @@ struct Heartbeat {
   std::vector<std::pair<Round, std::uint64_t>> fragments;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(number, view, step, frozen, contributed, lost, loss, tokens_per_second, utilization, bytes_sent,
+    ar(number, view, step, contributed, lost, loss, tokens_per_second, utilization, bytes_sent,
        inner_steps_per_second, fragments);
   }
 };
 
 /// coordinator -> member: heard you. If `view` is the one that the member is in, it holds a lease, counted
-/// from when it sent that heartbeat: until that ends no other view begins without it.
+/// from when it sent that heartbeat: until that ends no other view begins without it. How long that is the
+/// coordinator alone says, since it is what waits for the end.
 struct HeartbeatReply {
   ViewNumber view = 0;  ///< 0: none is in force
   std::uint64_t number = 0;
   std::vector<Round> lowest;          ///< by fragment: applied by all members of the view
   std::vector<Round> newest;          ///< by fragment: applied by any of them
+  std::uint64_t lease = 0;            ///< in microseconds; 0: none
   double inner_steps_per_second = 0;  ///< the median of the view's members; 0: not known
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(view, number, lowest, newest, inner_steps_per_second);
+    ar(view, number, lowest, newest, lease, inner_steps_per_second);
   }
 };
 
@@ -358,10 +361,9 @@ struct Abort {
 struct Admitted {
   Digest token;
   std::vector<MemberInfo> donors;
-  std::uint64_t step = 0;  ///< agreed step of the foremost
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(token, donors, step);
+    ar(token, donors);
   }
 };
 
