@@ -1,6 +1,7 @@
 // Control messages: what is written is read back, and nothing else can be made of them by a stranger's bytes.
 
 #include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/topology.h"
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>

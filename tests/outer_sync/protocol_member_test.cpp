@@ -300,7 +300,7 @@ TEST_F(Quorum, ResultsWithoutOneAreRefused) {
   for (const auto& wrong : {std::vector{id("a"), id("a")}, {id("c"), id("a")}, {id("a"), id("d")}}) {
     of_one.contributors = wrong;
     EXPECT_THAT(hasty.receive(0, of_one).value_or("accepted"),
-                HasSubstr("not members of the view, in its order"));
+                HasSubstr("not trainers of the view, in its order"));
   }
   EXPECT_THAT(refused(0, of_two), HasSubstr("at least 3")) << "without a quorum all are needed";
 }

@@ -50,12 +50,17 @@ World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
   options_.leases = closing_.quorum > 0;
   // A view of fewer than the quorum closes with all of it.
   if (chance(2) == 0) options_.least = closing_.least = std::max(closing_.least, closing_.quorum);
+  if (random_bits(seed_, 3, 0) % 4 == 0) {
+    reducer_ = random_bits(seed_, 3, 1) % ++members_;  // anywhere in the order of sums
+    options_.topology.setting = static_cast<Topology>(random_bits(seed_, 3, 2) % topology_names.size());
+  }
   processes_.resize(members_);
   for (NodeId m = 0; m < members_; ++m) processes_[m].id = m;
 }
 
 std::string World::describe() const {
-  return "seed " + std::to_string(seed_) + ": " + std::to_string(members_) + " members, at least " +
+  return "seed " + std::to_string(seed_) + ": " + std::to_string(members_) + " members" +
+         (reducer_ ? ", m" + std::to_string(*reducer_) + " of them reduces only" : "") + ", at least " +
          std::to_string(options_.least) + ", quorum " + std::to_string(closing_.quorum) + ", " +
          std::to_string(layout_.fragment_count()) + " fragments in " + std::to_string(layout_.chunk_count()) +
          " chunks, " + std::to_string(lanes_) + " lanes, " + std::to_string(disturbances_) + " disturbances";
@@ -313,10 +318,15 @@ void World::crash(NodeId m) {
 
 World::NodeId World::node_of(const MemberInfo& info) const { return std::stoul(info.name.substr(1)); }
 
+MemberInfo World::info_of(const Process& process) const {
+  return {"m" + std::to_string(process.id), process.incarnation, "", 0,
+          process.id == reducer_ ? MemberKind::reducer : MemberKind::trainer};
+}
+
 void World::say_hello(Process& process) {
   Hello hello;
   hello.run = options_.run;
-  hello.member = {"m" + std::to_string(process.id), process.incarnation, "", 0};
+  hello.member = info_of(process);
   process.replica = id_of(hello.member);
   if (process.member && process.in_run) {
     hello.sealed = process.member->sealed();
@@ -418,7 +428,7 @@ void World::on_control(NodeId m, const ControlMessage& message) {
 
 void World::on_seal(Process& process, const Seal& seal) {
   if (!process.member) {
-    if (process.learning || process.incarnation > 1) return;
+    if (process.id != reducer_ && (process.learning || process.incarnation > 1)) return;
     process.member = std::make_unique<Member>(layout_, codecs_, closing_,
                                               std::vector<FragmentState>(layout_.fragment_count()));
   }
@@ -458,6 +468,7 @@ void World::try_view(Process& process) {
           fail("a view begins after a higher one was sealed (I8)");
         newest_begun_ = std::max(newest_begun_, process.member->view().number);
         if (before != message.reference) count(process.in_run ? "came back" : "joined");
+        if (process.id == reducer_) count("view with a reducer");
         const bool joins = !process.in_run;
         process.in_run = true;
         process.learning = false;
@@ -591,7 +602,7 @@ std::optional<MemberIndex> World::index_of(const Process& process, NodeId other)
 
 void World::train(NodeId m, FragmentId p) {
   auto& process = processes_[m];
-  if (!process.member || !process.in_run) return;
+  if (!process.member || !process.in_run || m == reducer_) return;
   const auto round = process.member->fragments()[p].round + 1;
   if (process.contributed[p] >= round) return;
   process.contributed[p] = round;
@@ -618,7 +629,7 @@ void World::look_for_results(NodeId m, FragmentId p) {
   }
   const auto round = process.member->fragments()[p].round + 1;
   if (!process.delivered.contains({p, round})) return;
-  if (process.contributed[p] < round && chance(2) == 0) {
+  if (m != reducer_ && process.contributed[p] < round && chance(2) == 0) {
     count("late contribution");
     return train(m, p);
   }
@@ -701,7 +712,8 @@ void World::act(NodeId m) {
 /// Not the arithmetic: bytes that nobody else can make of other contributions.
 void World::reduce(NodeId m, const Reduce& job) {
   Result result;
-  result.of = processes_[m].member->view().members.size();
+  if (m == reducer_) count("reduced by one that does not train");
+  result.of = static_cast<std::size_t>(std::ranges::count_if(processes_[m].member->view().members, trains));
   Hasher hasher;
   for (std::size_t i = 0; i < job.contributions.size(); ++i) {
     hasher.update(std::span(*job.contributions[i])).update(job.weights[i]);
@@ -753,7 +765,7 @@ void World::recover_if_the_heirs_are_gone() {
   if (!disk_) return;
   const auto is_here = [this](const MemberInfo& info) {
     const auto& process = processes_[node_of(info)];
-    return process.alive && process.in_run && process.incarnation == info.incarnation;
+    return trains(info) && process.alive && process.in_run && process.incarnation == info.incarnation;
   };
   if (std::ranges::any_of(disk_->members, is_here)) return;
   count("operator recovers the run");
@@ -828,7 +840,7 @@ bool World::may_crash(NodeId m) const {
   std::size_t heirs = 0;
   for (NodeId other = 0; other < members_; ++other) {
     const auto& process = processes_[other];
-    if (other == m || !process.alive || !process.member || !process.in_run) continue;
+    if (other == m || other == reducer_ || !process.alive || !process.member || !process.in_run) continue;
     const bool listed = !disk_ || std::ranges::any_of(disk_->members, [&](const MemberInfo& info) {
       return id_of(info) == process.replica;
     });
@@ -1020,7 +1032,8 @@ void World::check_end() {
 
 std::string World::missing_at_the_end() {
   const auto knows = [](const Process& process) { return process.alive && process.member && process.in_run; };
-  if (std::ranges::none_of(processes_, knows)) {
+  if (std::ranges::none_of(processes_,
+                           [&](const auto& process) { return knows(process) && process.id != reducer_; })) {
     count("state lost with all who had it");
     return {};
   }
