@@ -16,6 +16,7 @@
 #include "isthmus/base/random.h"
 #include "isthmus/data/heldout.h"
 #include "isthmus/data/loader.h"
+#include "isthmus/outer_sync/memory.h"
 #include "isthmus/outer_sync/outer_loop.h"
 #include "isthmus/outer_sync/transport/address.h"
 #include "isthmus/outer_sync/transport/member_node.h"
@@ -186,6 +187,15 @@ class Worker {
     say(fmt::format("member {} of {}, {}, {} threads", node_.self() + 1, members,
                     to_string(hardware_.precision), config_.trainer.threads));
     if (config_.outer.data_parallel() && members > 1) join_gloo();
+    say(memory_line(members));
+  }
+
+  std::string memory_line(std::size_t members) const {
+    const auto bound = outer_sync::memory_bound(config_.outer, table_.layout(), members,
+                                                static_cast<std::size_t>(config_.network.lanes));
+    const auto megabytes = [](std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6; };
+    return fmt::format("outer loop: {:.1f} MB of state, {:.1f} MB of chunks, never above {:.1f} MB",
+                       megabytes(bound.state), megabytes(bound.usual), megabytes(bound.most));
   }
 
   /// The state of the run from its members. The inner optimizer begins anew, under a rising learning rate.

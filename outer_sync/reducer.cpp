@@ -2,6 +2,7 @@
 #include <cassert>
 
 #include "isthmus/base/error.h"
+#include "isthmus/outer_sync/memory.h"
 #include "isthmus/outer_sync/round_exchange.h"
 
 namespace isthmus::outer_sync {
@@ -19,9 +20,6 @@ std::size_t largest_chunk(const FragmentLayout& layout) {
   return largest;
 }
 
-/// What a round can hold here at once: of every chunk our contribution and the result, and contributions of M
-/// members to one chunk in M. Twice that, since two rounds of a fragment may be there.
-std::size_t most_chunks_held(const FragmentLayout& layout) { return 6 * std::size_t{layout.chunk_count()}; }
 constexpr std::size_t most_sums_held = 16;  // one for each thread that reduces
 
 }  // namespace
@@ -35,7 +33,7 @@ Reducer::Reducer(const FragmentLayout& layout, protocol::CodecPlan codecs)
     : layout_(layout),
       codecs_(codecs),
       residuals_(layout.chunk_count()),
-      buffers_(largest_encoded_chunk(layout, codecs), most_chunks_held(layout)),
+      buffers_(largest_encoded_chunk(layout, codecs), usual_chunks(layout)),
       sums_(largest_chunk(layout), most_sums_held) {}
 
 quant::Feedback Reducer::feedback(ChunkId chunk, protocol::Round round) {

@@ -38,6 +38,10 @@ void give_up_after(asio::ip::tcp::socket& socket, Connection::Clock::duration li
 #endif
 }
 
+std::size_t size_of(const Frame& frame) {
+  return sizeof(FrameHeader) + frame.head.size() + (frame.body ? frame.body->size() : 0);
+}
+
 /// What is wrong with the header of a chunk or an acknowledgement that `length` bytes follow.
 std::optional<std::string> problem_of(FrameType type, const ChunkHeader& header, std::size_t length) {
   const bool ack = type == FrameType::ack;
@@ -72,6 +76,7 @@ Connection::Connection(asio::ip::tcp::socket socket, WireCounters& counters, Lin
 
 void Connection::send(Frame frame) {
   if (closing_ || !open()) return;
+  queued_bytes_ += size_of(frame);
   queue_.push_back({Clock::now() + hold_, std::move(frame)});
   wake_.cancel();
 }
@@ -124,6 +129,7 @@ asio::awaitable<void> Connection::write_loop() {
       }
       const auto frame = std::move(queue_.front().frame);
       queue_.pop_front();
+      queued_bytes_ -= size_of(frame);
       writing_ = true;
       co_await write(frame);
       writing_ = false;
@@ -138,7 +144,7 @@ asio::awaitable<void> Connection::write_loop() {
 asio::awaitable<void> Connection::write(const Frame& frame) {
   const auto body_size = frame.body ? frame.body->size() : 0;
   const FrameHeader header{.type = frame.type,
-                           .length = static_cast<std::uint32_t>(frame.head.size() + body_size)};
+                           .length = static_cast<std::uint32_t>(size_of(frame) - sizeof(FrameHeader))};
   const std::array<asio::const_buffer, 3> buffers{
       asio::buffer(&header, sizeof header), asio::buffer(frame.head),
       frame.body ? asio::buffer(*frame.body) : asio::const_buffer()};

@@ -31,6 +31,9 @@ struct LinkOptions {
   std::chrono::steady_clock::duration give_up{};
   /// Whoever connects has that long to show who it is.
   std::chrono::steady_clock::duration hello_limit = std::chrono::seconds(10);
+  /// No more bytes than this wait for a peer that does not read; its lane is then cut. It gets what still
+  /// counts once more when the lane is up again.
+  std::size_t most_queued = SIZE_MAX;
 };
 
 class Connection : public std::enable_shared_from_this<Connection> {
@@ -57,6 +60,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   [[nodiscard]] asio::awaitable<void> drained();
   /// Frames that wait to be written.
   [[nodiscard]] std::size_t queued() const { return queue_.size(); }
+  [[nodiscard]] std::size_t queued_bytes() const { return queued_bytes_; }
   /// Closes once everything queued has left, at once if nothing is.
   void close_when_sent();
   void close();
@@ -83,6 +87,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Clock::duration hold_;
   Trace& trace_;
   std::deque<Queued> queue_;
+  std::size_t queued_bytes_ = 0;
   asio::steady_timer wake_;
   asio::steady_timer written_;  ///< cancelled after every frame
   bool closing_ = false, writing_ = false;

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "isthmus/base/error.h"
+#include "isthmus/outer_sync/memory.h"
 #include "isthmus/outer_sync/outer_loop.h"
 #include "transport/control_link.h"
 #include "transport/learner.h"
@@ -83,7 +84,9 @@ class MemberNode::Impl final : public PeerMesh::Handler,
         contribution_packer_(lossless, layout, codecs, reducer_.buffers()),
         result_packer_(lossless, layout, codecs, reducer_.buffers()),
         unpacker_(lossless, layout, codecs, reducer_.buffers()),
-        link_{.hold = to_duration(network.emulate.rtt) / 2, .give_up = to_duration(network.detect_timeout)},
+        link_{.hold = to_duration(network.emulate.rtt) / 2,
+              .give_up = to_duration(network.detect_timeout),
+              .most_queued = most_queued(layout, codecs, static_cast<std::size_t>(network.lanes))},
         clock_(2 * to_duration(network.heartbeat)),
         mesh_(io_, bind(), static_cast<std::size_t>(network.lanes), counters_, link_, clock_, trace, *this),
         control_(io_, control_options(network), link_, counters_, clock_, trace, *this),

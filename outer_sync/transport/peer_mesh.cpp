@@ -136,8 +136,12 @@ bool PeerMesh::dialled_from_here(const Peer& peer) const {
 void PeerMesh::send(ReplicaId peer, ChunkId lane_key, Frame frame) {
   const auto at = peers_.find(peer);
   if (at == peers_.end()) return;
-  if (const auto& connection = at->second->lanes[lane_of(lane_key)].connection)
-    connection->send(std::move(frame));
+  const auto& connection = at->second->lanes[lane_of(lane_key)].connection;
+  if (!connection || !connection->open()) return;
+  if (connection->queued_bytes() < link_.most_queued) return connection->send(std::move(frame));
+  stranger_line_("dropped a connection to " + at->second->info.name + ": it does not read, and " +
+                 std::to_string(connection->queued_bytes()) + " bytes wait for it");
+  connection->close();
 }
 
 std::vector<ReplicaId> PeerMesh::lost(AwakeClock::Clock::duration limit) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Chaos on real processes: a coordinator and four workers on loopback, to which things happen at random.
 
-    tests/chaos/chaos.py build/release/isthmus [--minutes 10] [--seed 1] [--goodput SECONDS]
+    tests/chaos/chaos.py build/release/isthmus [--minutes 10] [--seed 1] [--goodput SECONDS] [--stopped SECONDS]
 
 Workers are killed, suspended and asked to leave, and come back; a fifth one joins and leaves; the coordinator is
 killed and started again. Then the run is let end, and everything about it must be right: exit statuses, equal global
@@ -24,6 +24,7 @@ import tempfile
 import time
 
 REPLICAS = 4
+MOST_GROWTH = 16 << 20  # bytes of resident memory: what an allocator may come to by itself
 STEPS_PER_MINUTE = 900  # the round trip below makes it at least so long, whatever the machine
 PATIENCE = 90  # seconds without a step of anybody: a hang
 JOINED, LEFT = "joined", 128 + signal.SIGTERM
@@ -105,6 +106,11 @@ class Process:
         self.stopped = True
         self.child.send_signal(signal.SIGSTOP)
 
+    def resident(self):
+        """Bytes of memory."""
+        status = pathlib.Path(f"/proc/{self.child.pid}/status").read_text()
+        return 1024 * int(re.search(r"VmRSS:\s+(\d+) kB", status)[1])
+
     def wake(self):
         self.stopped = False
         if self.running():
@@ -127,7 +133,7 @@ class Worker(Process):
         self.read()
         self.rest = b""  # half a line of one that was killed
         self.data_step = self.step = None
-        self.begins_at = 0
+        self.begins_at = None
         self.leaving = False
         super().start()
 
@@ -151,14 +157,14 @@ class Worker(Process):
         except ValueError:
             return self.problems.append(f"life {self.lives}: not a line of JSON: {line[:80]!r}")
         if record.get("event") == JOINED:
-            if self.data_step is None:  # else it only takes the state once more, after an absence
+            if self.begins_at is None:  # else it only takes the state once more, after an absence
                 self.joins.append((time.monotonic() - self.started, record["seconds"]))
                 self.begins_at = record["step"]
             self.step = None  # it may have been ahead of the others
         if "data_step" not in record:
             return
         self.times.append((time.monotonic(), self.lives))
-        expected = (self.begins_at if self.data_step is None else self.data_step) + 1
+        expected = ((self.begins_at or 0) if self.data_step is None else self.data_step) + 1
         self.data_step, step, self.bytes_sent = record["data_step"], record["step"], record["bytes_sent"]
         if self.data_step != expected:
             self.problems.append(f"life {self.lives}: data_step is {self.data_step} at step {step}, not {expected}")
@@ -168,7 +174,7 @@ class Worker(Process):
 
 
 class Cluster:
-    def __init__(self, binary, folder, steps, sync_every=30):
+    def __init__(self, binary, folder, steps, sync_every=30, settings=()):
         self.folder = folder
         folder.mkdir()
         write_corpus(folder / "corpus.txt")
@@ -181,7 +187,7 @@ class Cluster:
         self.hurry = False
         self.events = []
         self.begin = time.monotonic()
-        config = ["--config", str(self.config)]
+        config = ["--config", str(self.config), *(word for setting in settings for word in ("--set", setting))]
         self.coordinator = Process("coordinator", [binary, "coordinator", *config], folder)
         self.workers = [
             Worker(name, [binary, "worker", "--quiet", "--name", name, *config], folder,
@@ -346,7 +352,15 @@ class Cluster:
         self.coordinator.child.send_signal(signal.SIGINT)
         self.let_end()
 
-    def check(self):
+    def wait_for(self, what, ready, seconds=PATIENCE):
+        end = time.monotonic() + seconds
+        while not ready():
+            if time.monotonic() > end:
+                raise Failure(f"{what} did not come in {seconds} s\n" + self.ends_of_logs())
+            self.turn()
+
+    def global_hashes(self):
+        """Of those that have ended well, by name; checks that they are equal."""
         hashes, ended = {}, []
         for worker in self.workers:
             if not worker.lives or worker.child.returncode != 0:
@@ -358,6 +372,10 @@ class Cluster:
             raise Failure(f"only {ended} were there at the end; with nobody else there is nothing to compare")
         if len(set(hashes.values())) != 1 or "none" in hashes.values():
             raise Failure(f"global hashes at the end differ or are missing: {hashes}")
+        return hashes
+
+    def check(self):
+        hashes = self.global_hashes()
         for log in self.folder.glob("*.log"):
             for line in log.read_text(errors="replace").splitlines():
                 if "differ" in line:
@@ -443,6 +461,43 @@ def state_transfer(binary, folder):
         return {"state_bytes": state, "state_bytes_sent": round(sent), "sent_to_size": round(sent / state, 3)}
 
 
+def stopped_peer(binary, folder, seconds):
+    """Memory of the others while one of four stands still, with rounds so large and frequent that whatever is kept for
+    it would show."""
+    settings = ["outer.codec=fp32", "outer.sync_every=6", "model.dim=64", "network.emulate.rtt=0"]
+    with Cluster(binary, folder / "stopped", steps=1_000_000, settings=settings) as cluster:
+        stopped, *others = cluster.workers[:-1]
+        cluster.wait_for_begin()
+        cluster.suspend(stopped, 0)
+        cluster.later.clear()
+
+        def most_resident(length):
+            most, end = [0] * len(others), time.monotonic() + length
+            while time.monotonic() < end:
+                cluster.turn()
+                most = [max(before, w.resident()) for before, w in zip(most, others)]
+            return most
+
+        first = most_resident(20)
+        sent = [w.bytes_sent for w in others]
+        last = most_resident(seconds - 20)
+        sent = [w.bytes_sent - before for w, before in zip(others, sent)]
+        growth = max(after - before for before, after in zip(first, last))
+        if min(sent) < 8 * MOST_GROWTH:
+            raise Failure(f"this proves little: only {min(sent)} bytes were sent meanwhile; use a longer --stopped")
+        if growth > MOST_GROWTH:
+            raise Failure(f"while a peer stood still for {seconds:g} s another's memory grew by {growth} bytes; at most "
+                          f"{MOST_GROWTH} can be by chance")
+        stopped.read()
+        stopped.step = None
+        stopped.wake()
+        cluster.wait_for(f"{stopped.name}, which stood still,", lambda: (stopped.step or 0) + 100 > cluster.step())
+        cluster.run_to_stop()
+        if len(cluster.global_hashes()) != REPLICAS:
+            raise Failure(f"not all were there at the end: {cluster.global_hashes()}")
+        return {"stopped_for_s": seconds, "sent_by_each_meanwhile": min(sent), "memory_growth": growth}
+
+
 def median(values):
     values = sorted(values)
     return values[len(values) // 2] if values else None
@@ -469,6 +524,8 @@ def happened(cluster):
 
 def run(arguments, folder):
     binary = str(arguments.binary.resolve())
+    if arguments.stopped:
+        return stopped_peer(binary, folder, arguments.stopped)
     with Cluster(binary, folder / "chaos", int(STEPS_PER_MINUTE * arguments.minutes)) as cluster:
         cluster.chaos(random.Random(arguments.seed), 60 * arguments.minutes)
         cluster.let_end()
@@ -506,6 +563,8 @@ def main():
     parser.add_argument("--quiet-runs", type=int, default=3, help="seeds of the runs to compare the loss with")
     parser.add_argument("--goodput", type=float, default=0, metavar="SECONDS",
                         help="measure goodput with a failure each 15 s for so long, and what a newcomer costs; 0 neither")
+    parser.add_argument("--stopped", type=float, default=0, metavar="SECONDS",
+                        help="only hold one worker still for so long, and measure the others' memory")
     parser.add_argument("--keep", action="store_true", help="keep the folder of logs of a run that was all right too")
     arguments = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="isthmus-chaos-"))

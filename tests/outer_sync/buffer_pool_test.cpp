@@ -1,6 +1,7 @@
 // The pool itself, and that a run in steady state takes no memory for chunks from the system.
 
 #include "isthmus/outer_sync/buffer_pool.h"
+#include "isthmus/outer_sync/memory.h"
 
 #include <gmock/gmock.h>
 
@@ -110,8 +111,9 @@ TEST(SteadyState, NeitherDoesARunOverTheNetwork) {
   auto options = NetworkRun::Options::packing();
   options.steps = 120;
   NetworkRun run(options);
-  std::size_t made[2] = {};
+  std::size_t made[2] = {}, most[2] = {};
   run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
+    most[m] = std::max(most[m], node.buffers().in_use());
     if (step == options.steps) made[m] = node.buffers().made();
   };
   run.start();
@@ -120,6 +122,10 @@ TEST(SteadyState, NeitherDoesARunOverTheNetwork) {
   // these are there at one time depends on who is faster; never more than of two rounds, and of the warm-up.
   const std::size_t chunks = run.layout().chunk_count();
   for (const auto count : made) EXPECT_LE(count, 3 * 6 * chunks) << "of " << 30 * 4 * chunks;
+  const auto usual = memory_bound(run.outer(), run.layout(), 2, 1).usual;
+  for (const auto count : most)
+    EXPECT_LE(count * largest_encoded_chunk(run.layout(), run.codecs()), usual)
+        << "more than was said at the start";
 }
 
 TEST(SteadyState, GlobalParametersBeginAtACacheLine) {

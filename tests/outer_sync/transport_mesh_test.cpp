@@ -310,6 +310,32 @@ TEST(Mesh, WhoeverHangsUpWhileItWaitsIsNotLetIn) {
   EXPECT_EQ(node[1]->ups(a.id), 1U);
 }
 
+TEST(Mesh, APeerThatDoesNotReadCostsABoundedQueue) {
+  constexpr std::size_t limit = 1 << 20, size = 64 << 10;
+  const BufferPool chunks(size, 4);
+  Node node("b", 1, {.most_queued = limit});
+  const PeerInfo a{protocol::id_of({"a", 1, ""}), "a", "127.0.0.1:1"};
+  node.set_peers({a});
+  std::vector<std::unique_ptr<RawPeer>> peer;
+  for (std::size_t lane = 0; lane < lanes; ++lane) {
+    peer.push_back(std::make_unique<RawPeer>(node.info().address));
+    peer.back()->say(Frame{
+        FrameType::peer_hello,
+        to_bytes(PeerHello{run_token(), a.id, node.info().id, static_cast<std::uint16_t>(lane)}), nullptr});
+  }
+  ASSERT_TRUE(node.sees({a}));
+  std::size_t most = 0;
+  for (std::uint64_t round = 1; round <= 1000; ++round) {  // 64 MB, more than the system takes for it
+    const protocol::ChunkKey key{round, 0, 0, protocol::ChunkKind::contribution};
+    node.send_to(a.id, {1, key, chunks.take(size)});
+    most = std::max(most, chunks.in_use());
+  }
+  EXPECT_TRUE(node.says("dropped a connection to a: it does not read"));
+  EXPECT_LE(most * size, limit + 2 * size)
+      << "beside the queue one is being written and one has just been made";
+  EXPECT_EQ(node.downs(a.id), 0U) << "the other lane is not to blame";
+}
+
 TEST(Mesh, TheEndWithTheSmallerNameDials) {
   const auto node = nodes(2);
   const auto a = node[0]->info();

@@ -34,6 +34,7 @@ class Pool {
 
   [[nodiscard]] std::size_t made() const { return shelf_->made(); }  ///< buffers taken from the system so far
   [[nodiscard]] std::size_t idle() const { return shelf_->idle(); }
+  [[nodiscard]] std::size_t in_use() const { return shelf_->in_use(); }
 
  private:
   class Shelf {
@@ -77,6 +78,10 @@ class Pool {
     [[nodiscard]] std::size_t idle() const {
       const std::lock_guard lock(mutex_);
       return idle_.size();
+    }
+    [[nodiscard]] std::size_t in_use() const {
+      const std::lock_guard lock(mutex_);
+      return in_use_;
     }
 
    private:

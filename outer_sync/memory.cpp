@@ -1,0 +1,44 @@
+#include "isthmus/outer_sync/memory.h"
+
+#include "isthmus/outer_sync/outer_loop.h"
+
+namespace isthmus::outer_sync {
+
+using protocol::Member;
+
+namespace {
+
+/// Rounds of which a member can hold results, and repeat what it has sent.
+constexpr std::size_t most_rounds = Member::most_held + 1;
+/// A header, ids of contributors, an acknowledgement of the other end's chunk.
+constexpr std::size_t beside_a_chunk = 256;
+constexpr std::size_t beside_all_chunks = std::size_t{64} << 10;
+
+}  // namespace
+
+std::size_t usual_chunks(const FragmentLayout& layout) { return 6 * std::size_t{layout.chunk_count()}; }
+
+std::size_t most_queued(const FragmentLayout& layout, const protocol::CodecPlan& codecs, std::size_t lanes) {
+  const auto chunks_of_a_lane = (layout.chunk_count() + lanes - 1) / lanes;
+  return beside_all_chunks +
+         (most_rounds + 1) * chunks_of_a_lane * (largest_encoded_chunk(layout, codecs) + beside_a_chunk);
+}
+
+MemoryBound memory_bound(const OuterConfig& config, const FragmentLayout& layout, std::size_t members,
+                         std::size_t lanes) {
+  const auto codecs = codec_plan(config, 0);
+  const std::uint64_t parameters = layout.buffer_size() * sizeof(float);
+  const std::uint64_t chunk = largest_encoded_chunk(layout, codecs);
+  const std::uint64_t warmup = config.warmup_steps > 0 ? 1 : 0, feedback = config.error_feedback ? 1 : 0;
+  // Parameters and momentum, twice with eager updates; residuals of the sender, of its gradients in the
+  // warm-up, and of the owner.
+  const auto vectors = 2 + (config.eager() ? 2 : 0) + feedback + warmup + (feedback + warmup > 0 ? 1 : 0);
+  // Own contributions of two rounds, those of all to owned chunks, results.
+  constexpr std::uint64_t sets = 2 + (Member::window + 1) + most_rounds;
+  const auto queues = (members - 1) * lanes * most_queued(layout, codecs, lanes);
+  return {.state = vectors * parameters,
+          .usual = usual_chunks(layout) * chunk,
+          .most = sets * layout.chunk_count() * chunk + queues};
+}
+
+}  // namespace isthmus::outer_sync
