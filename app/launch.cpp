@@ -146,10 +146,11 @@ class Launch {
     restarts_left_ = experiment_.run.restarts;
     start_coordinator(experiment_.network.coordinator, request_.resume);
     if (address_.empty()) return;  // it has said why on standard error; `watch` sees it end
-    for (std::int64_t m = 0; m < experiment_.replicas; ++m) {
-      const auto name = replica_name(m);
-      std::filesystem::create_directories(experiment_.folder() / name);
-      processes_.push_back(start_worker(name));
+    for (std::int64_t m = 0; m < experiment_.replicas; ++m)
+      processes_.push_back(start_worker(replica_name(m)));
+    for (std::int64_t k = 0; k < experiment_.reducers; ++k) {
+      reducers_.insert(fmt::format("reducer-{}", k));
+      processes_.push_back(start_worker(fmt::format("reducer-{}", k)));
     }
   }
 
@@ -173,6 +174,7 @@ class Launch {
   }
 
   std::unique_ptr<Process> start_worker(const std::string& name) const {
+    std::filesystem::create_directories(experiment_.folder() / name);
     return std::make_unique<Process>(
         Process::Options{.name = name,
                          .command = with_resume(worker_command(name), request_.resume),
@@ -181,8 +183,11 @@ class Launch {
   }
 
   std::vector<std::string> worker_command(const std::string& name) const {
-    return {request_.program.string(), "worker", "--quiet", "--config", config_file().string(),
-            "--coordinator",           address_, "--name",  name};
+    std::vector<std::string> command = {
+        request_.program.string(), "worker", "--quiet", "--config", config_file().string(),
+        "--coordinator",           address_, "--name",  name};
+    if (reducers_.contains(name)) command.emplace_back("--reduce-only");
+    return command;
   }
 
   static std::vector<std::string> with_resume(std::vector<std::string> command, bool resume) {
@@ -255,8 +260,8 @@ class Launch {
     if (!elastic()) return std::ranges::any_of(processes_, ended_badly);
     // The coordinator, or all that train.
     return ended_badly(processes_.front()) ||
-           std::ranges::none_of(processes_.begin() + 1, processes_.end(), [](const auto& process) {
-             return process->running() || process->poll() == 0;
+           std::ranges::none_of(processes_.begin() + 1, processes_.end(), [this](const auto& process) {
+             return !reducers_.contains(process->name()) && (process->running() || process->poll() == 0);
            });
   }
 
@@ -319,6 +324,7 @@ class Launch {
   const LaunchRequest& request_;
   Experiment experiment_;
   std::vector<std::unique_ptr<Process>> processes_;  ///< the coordinator first
+  std::set<std::string> reducers_;                   ///< by name
   std::set<std::string> killed_;                     ///< by us
   std::set<std::string> told_;                       ///< whose end was spoken of
   std::string address_;                              ///< of the coordinator

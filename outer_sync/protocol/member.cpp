@@ -78,9 +78,8 @@ bool Member::is_of_the_run(const NewView& message) const {
 Member::Entry Member::activate(const NewView& message, MemberIndex self) {
   assert(fits(message, self));
   if (message.view.number != sealed_ || message.view.number <= view_.number) return Entry::ignored;
-  const bool reduces = message.view.members[self].kind == MemberKind::reducer;
-  // (A fresh one has not begun the view 0 that the first one refers to.)
-  const bool of_reference = view_.number == message.reference && !(reduces && view_.number == 0);
+  const bool of_reference = is_of_reference(message, self);
+  const bool reduces = !trains(message.view.members[self]);
   if (!reduces && !is_of_the_run(message)) return Entry::displaced;
   if (!of_reference) discard_unapplied();
   if (!of_reference && reduces) begin_anew(message);
@@ -93,7 +92,7 @@ Member::Entry Member::activate(const NewView& message, MemberIndex self) {
   trainers_.clear();
   for (const auto& member : view_.members) {
     ids_.push_back(id_of(member));
-    if (member.kind == MemberKind::trainer) trainers_.push_back(ids_.back());
+    if (trains(member)) trainers_.push_back(ids_.back());
   }
   lease_end_.reset();
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
@@ -279,7 +278,7 @@ std::optional<std::string> Member::check(MemberIndex from, const ChunkMessage& m
   if (kind != ChunkKind::contribution && kind != ChunkKind::result) return "a chunk of unknown kind";
   if (kind == ChunkKind::contribution && owner != self_)
     return "a contribution to a chunk that is not owned here";
-  if (kind == ChunkKind::contribution && view_.members[from].kind != MemberKind::trainer)
+  if (kind == ChunkKind::contribution && !trains(view_.members[from]))
     return "a contribution of one that only reduces";
   if (kind == ChunkKind::result && owner != from && !decided)
     return "a result of a chunk that it does not own";

@@ -104,6 +104,11 @@ class Member {
   /// One that only reduces has no parameters that could be wrong: where it was not in the view of reference
   /// it begins at the newest round of the run's history.
   [[nodiscard]] Entry activate(const NewView& message, MemberIndex self);
+  /// Whether this member's rounds are among those that the view goes on from. (One that only reduces has none
+  /// before its first view.)
+  [[nodiscard]] bool is_of_reference(const NewView& message, MemberIndex self) const {
+    return view_.number == message.reference && (view_.number > 0 || trains(message.view.members.at(self)));
+  }
   /// Whether a message from the network is a view of this layout with `self` in it.
   [[nodiscard]] bool fits(const NewView& message, MemberIndex self) const;
   [[nodiscard]] const View& view() const { return view_; }
