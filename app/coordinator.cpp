@@ -178,9 +178,15 @@ void write_summary(Experiment& experiment, const Coordinator& coordinator, const
   RunReport report{
       .members = {}, .reducer_bytes = {}, .evaluations = display.evaluations(), .wall_seconds = wall_seconds};
   for (const auto& [name, member] : coordinator.members()) {
-    if (member.done) report.members.push_back(member_report(member.result.summary));
-    if (!outer_sync::protocol::trains(member.hello.member))
-      report.reducer_bytes[name] = member.heartbeat.bytes_sent;
+    if (outer_sync::protocol::trains(member.hello.member)) {
+      if (member.done) report.members.push_back(member_report(member.result.summary));
+    } else {
+      const auto done = nlohmann::json::parse(member.result.summary, nullptr, false);
+      const bool says =
+          done.is_object() && done.contains("total_bytes") && done["total_bytes"].is_number_unsigned();
+      report.reducer_bytes[name] =
+          says ? done["total_bytes"].get<std::uint64_t>() : member.heartbeat.bytes_sent;
+    }
   }
   // A run that had gone further before it was resumed has recalled evaluations of steps that are yet to come.
   auto& evaluations = report.evaluations;

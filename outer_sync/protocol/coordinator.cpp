@@ -45,11 +45,11 @@ std::uint64_t newest_common_checkpoint(const std::map<std::string, Coordinator::
   return !common || common->empty() ? 0 : common->back();
 }
 
-/// It trains nothing, so it has no step, no evaluation and no parameters to report.
+/// It trains nothing, so it has no step and no evaluation to report.
 bool is_a_reducers(const ControlMessage& message) {
   return std::holds_alternative<Sealed>(message) || std::holds_alternative<Heartbeat>(message) ||
          std::holds_alternative<Displaced>(message) || std::holds_alternative<StopRequest>(message) ||
-         std::holds_alternative<Leave>(message);
+         std::holds_alternative<Done>(message) || std::holds_alternative<Leave>(message);
 }
 
 }  // namespace
@@ -504,7 +504,7 @@ void Coordinator::announce(NewView message) {
   admit_waiting();
   actions_.push_back(MembersChanged{});
   if (stopping_) broadcast(Hold{});
-  if (stop_step_) broadcast(StopAt{*stop_step_});  // whoever has come back has not heard it
+  if (stop_step_) announce_stop_step();  // whoever has come back has not heard it
   settle_stop();
   links_lost_since_.reset();
   settle_evaluations();
@@ -749,14 +749,20 @@ void Coordinator::settle_stop() {
   }
   if (last == stop_step_) return;  // a lost member changes nothing: others may have stopped there
   stop_step_ = last;
-  broadcast(StopAt{*last});
+  announce_stop_step();
+}
+
+void Coordinator::announce_stop_step() {
+  for (const auto& [name, member] : members_) {
+    if (trains(member)) send(member, StopAt{*stop_step_});
+  }
 }
 
 void Coordinator::on_done(MemberStatus& member, const Done& done) {
   if (member.role == Role::joining) return;  // it has trained nothing
   member.done = true;
   member.result = done;
-  ending_ = true;
+  ending_ = ending_ || trains(member);
   finish_if_all_done();
 }
 
@@ -764,14 +770,19 @@ void Coordinator::finish_if_all_done() {
   if (expects_more()) return;  // the others' ends are to be heard too
   const auto here = [this](const MemberStatus& member) { return able(member) && trains(member); };
   const auto done = [&](const MemberStatus& member) { return here(member) && member.done; };
-  if (count(here) > 0 && count(done) == count(here)) finish();
+  if (count(here) == 0 || count(done) < count(here)) return;
+  for (const auto& [name, member] : members_) {
+    if (!trains(member) && able(member) && !member.done)  // the others needed it until now
+      send(member, StopAt{first_trainer()->heartbeat.step});
+  }
+  if (count([this](const MemberStatus& member) { return able(member) && !member.done; }) == 0) finish();
 }
 
 void Coordinator::finish() {
   std::string problem, first;
   Digest hash;
   for (const auto& [name, member] : members_) {
-    if (!member.done) continue;
+    if (!member.done || !trains(member)) continue;  // who only reduces has no parameters
     if (first.empty()) {
       first = name;
       hash = member.result.global_hash;

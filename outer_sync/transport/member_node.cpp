@@ -577,9 +577,11 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       judge_commits();
     } else if (auto* announce = std::get_if<Announce>(&message)) {
       meet_.update([&] { meet_.announced = announce->text; });
-    } else if (reduces_ &&
-               (std::holds_alternative<Hold>(message) || std::holds_alternative<StopAt>(message))) {
-      // It has no step. Those who stop may need it until they have.
+    } else if (reduces_ && std::holds_alternative<Hold>(message)) {
+      // It has no step to name.
+    } else if (reduces_ && std::holds_alternative<StopAt>(message)) {
+      done_ = Done{"{\"total_bytes\": " + std::to_string(counters_.total) + "}", {}};
+      control_.send(*done_);
     } else if (std::holds_alternative<Hold>(message)) {
       Held held;
       meet_.update([&] {

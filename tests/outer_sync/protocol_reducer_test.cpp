@@ -159,17 +159,37 @@ TEST(Reducers, StopAndEndAreTheTrainers) {
   harness.stop("enough");
   harness.receive(2, Held{12});
   ASSERT_TRUE(harness.last<StopAt>(2)) << "it has no step";
+  EXPECT_FALSE(harness.last<StopAt>(1)) << "it is needed until they have stopped";
   harness.receive(2, Done{"{}", digest_of(4)});
+  EXPECT_FALSE(harness.ended) << "it has not said what it sent";
+  ASSERT_TRUE(harness.last<StopAt>(1));
+  harness.receive(1, Done{"{}", {}});
+  ASSERT_TRUE(harness.ended);
+  EXPECT_EQ(harness.ended->how, Ended::How::finished) << "there is no hash of it to compare";
+  EXPECT_TRUE(harness.last<Finished>(1)) << "it is told that the run is over";
+}
+
+TEST(Reducers, OneThatIsLostAtTheEndHoldsNobodyUp) {
+  CoordinatorHarness harness(1);
+  auto reducer = CoordinatorHarness::hello("b");
+  reducer.member.kind = MemberKind::reducer;
+  harness.receive(1, reducer);
+  harness.receive(2, CoordinatorHarness::hello("c"));
+  Sealed blank;
+  blank.view = 1;
+  harness.receive(1, blank);
+  harness.receive(2, CoordinatorHarness::sealed());
+  harness.receive(2, Done{"{}", digest_of(4)});
+  harness.close(1);
   ASSERT_TRUE(harness.ended);
   EXPECT_EQ(harness.ended->how, Ended::How::finished);
-  EXPECT_TRUE(harness.last<Finished>(1)) << "it is told that the run is over";
 }
 
 TEST(Reducers, WhatIsNotTheirsToSayIsDropped) {
   CoordinatorHarness harness(1);
   auto reducer = CoordinatorHarness::hello("b");
   reducer.member.kind = MemberKind::reducer;
-  for (const ControlMessage& message : {ControlMessage(Done{"{}", digest_of(4)}), ControlMessage(Held{3}),
+  for (const ControlMessage& message : {ControlMessage(Announce{"here"}), ControlMessage(Held{3}),
                                         ControlMessage(EvalReport{1, 2, 3}), ControlMessage(Ready{})}) {
     CoordinatorHarness one(1);
     one.receive(1, reducer);

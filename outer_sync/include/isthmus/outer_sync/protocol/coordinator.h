@@ -188,6 +188,7 @@ class Coordinator {
   void remove(Members::iterator place);
   void settle_evaluations();
   void settle_stop();
+  void announce_stop_step();
   void finish_if_all_done();
   void finish();
   // (Names by value: callers have them from what is erased here.)

@@ -308,7 +308,8 @@ struct Held {
   }
 };
 
-/// coordinator -> member: go on to the end of this step and stop there; all members stop at the same one.
+/// coordinator -> member: go on to the end of this step and stop there; all trainers stop at the same one.
+/// To one that only reduces: all of them are done, say so too.
 struct StopAt {
   std::uint64_t step = 0;
   template <class Archive>
@@ -317,7 +318,8 @@ struct StopAt {
   }
 };
 
-/// member -> coordinator: finished; `summary` is a JSON object.
+/// member -> coordinator: finished; `summary` is a JSON object. The hash is a trainer's: who only reduces has
+/// no parameters.
 struct Done {
   std::string summary;
   Digest global_hash;
