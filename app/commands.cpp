@@ -28,7 +28,7 @@ void CommandLine::add_set(CLI::App& verb) {
       ->allow_extra_args(false);
 }
 
-Experiment CommandLine::load() const {
+Experiment CommandLine::load(const std::optional<WorkerPlace>& worker) const {
   auto assignments = flags_.set;
   const auto override_with = [&](const char* key, const std::string& value) {
     if (!value.empty()) assignments.push_back(std::string(key) + "=\"" + value + "\"");
@@ -36,7 +36,7 @@ Experiment CommandLine::load() const {
   override_with("network.coordinator", flags_.coordinator);
   override_with("network.listen", flags_.listen);
   override_with("network.advertise", flags_.advertise);
-  return load_experiment(flags_.config, assignments);
+  return load_experiment(flags_.config, assignments, worker);
 }
 
 void CommandLine::add_coordinator() {
@@ -64,6 +64,7 @@ void CommandLine::add_worker(std::function<int(WorkerRequest)> train) {
   verb->add_option("--config", flags_.config, "experiment in YAML")->required();
   verb->add_option("--coordinator", flags_.coordinator, "HOST:PORT");
   verb->add_option("--name", flags_.name, "of this worker, unique in the run")->required();
+  verb->add_option("--site", flags_.site, "whose settings apply; without it the site that the name is of");
   verb->add_option("--listen", flags_.listen, "ADDRESS:PORT for peers, in place of network.listen");
   verb->add_option("--advertise", flags_.advertise,
                    "HOST:PORT that peers dial, in place of network.advertise");
@@ -76,11 +77,14 @@ void CommandLine::add_worker(std::function<int(WorkerRequest)> train) {
       "Example: isthmus worker --config two_sites.yaml --coordinator eu.example:7000 --name us-1 "
       "--listen 0.0.0.0:7001 --advertise us.example:7001");
   on(*verb, [this, train = std::move(train)] {
-    WorkerRequest request{.experiment = load(),
-                          .name = flags_.name,
-                          .resume = flags_.resume,
-                          .quiet = flags_.quiet,
-                          .build = build_name(trainer_)};
+    // Sites are named for those who train: one that only reduces may stand at none of them.
+    const bool reduces_anywhere = flags_.reduce_only && flags_.site.empty();
+    WorkerRequest request{
+        .experiment = reduces_anywhere ? load() : load(WorkerPlace{flags_.name, flags_.site}),
+        .name = flags_.name,
+        .resume = flags_.resume,
+        .quiet = flags_.quiet,
+        .build = build_name(trainer_)};
     if (flags_.reduce_only) return run_reducer(request);
     if (!train)
       throw Error(ErrorKind::config,
@@ -93,13 +97,18 @@ void CommandLine::add_config() {
   auto* verb =
       app_.add_subcommand("config", "print an experiment with every key, or the reference of all keys");
   verb->add_option("config", flags_.config, "experiment in YAML; none prints the reference in Markdown");
+  verb->add_option("--name", flags_.name, "as it is for this worker");
+  verb->add_option("--site", flags_.site, "as it is at this site");
   add_set(*verb);
   verb->footer("Example: isthmus config configs/quickstart.yaml --set replicas=4");
   on(*verb, [this] {
-    Experiment experiment;
-    if (!flags_.config.empty()) experiment = load();
-    std::fputs((flags_.config.empty() ? config::reference(experiment) : config::to_yaml(experiment)).c_str(),
-               stdout);
+    if (flags_.config.empty()) {
+      std::fputs(reference().c_str(), stdout);
+      return 0;
+    }
+    auto experiment =
+        flags_.name.empty() && flags_.site.empty() ? load() : load(WorkerPlace{flags_.name, flags_.site});
+    std::fputs(to_yaml(experiment).c_str(), stdout);
     return 0;
   });
 }

@@ -14,7 +14,7 @@
 namespace isthmus::app {
 
 struct Flags {
-  std::string config, coordinator, name, listen, advertise, log, out;
+  std::string config, coordinator, name, site, listen, advertise, log, out;
   std::vector<std::string> set;
   bool resume = false, recover = false, quiet = false, reduce_only = false;
   int announce_fd = -1;
@@ -43,7 +43,7 @@ class CommandLine {
   [[nodiscard]] int run(int argc, char** argv);
 
  private:
-  [[nodiscard]] Experiment load() const;
+  [[nodiscard]] Experiment load(const std::optional<WorkerPlace>& worker = std::nullopt) const;
 
   CLI::App app_;
   TrainerBuild trainer_;

@@ -218,7 +218,7 @@ int run_coordinator(CoordinatorRequest request) {
   outer_sync::protocol::CoordinatorOptions options;
   options.run = experiment.run.name;
   options.replicas = static_cast<std::size_t>(experiment.replicas);
-  options.config = config::shared_items(experiment);
+  options.config = shared_items(experiment);
   options.least = std::max(rule.least, rule.quorum);
   options.leases = rule.quorum > 0;
   options.topology = {experiment.outer.topology_setting(),

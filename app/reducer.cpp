@@ -23,7 +23,7 @@ outer_sync::protocol::Hello hello_of(const WorkerRequest& request) {
   hello.member.incarnation =
       static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
   hello.build = request.build;
-  hello.config = config::shared_items(experiment);
+  hello.config = shared_items(experiment);
   return hello;
 }
 

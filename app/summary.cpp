@@ -21,6 +21,7 @@ void visit_fields(Report& r, Visit visit) {
   visit("parameters", r.parameters);
   visit("first_step", r.first_step);
   visit("last_step", r.last_step);
+  visit("inner_steps", r.inner_steps);
   visit("tokens", r.tokens);
   visit("train_seconds", r.train_seconds);
   visit("compute_seconds", r.compute_seconds);
@@ -60,6 +61,12 @@ double most(const std::vector<MemberReport>& members, Get get) {
   return value;
 }
 
+/// Of those who were there longest: one that came later has not seen the run's steps and rounds.
+const MemberReport& whole_run(const std::vector<MemberReport>& members) {
+  const auto length = [](const MemberReport& m) { return std::pair(m.last_step - m.first_step, m.rounds); };
+  return *std::ranges::max_element(members, {}, length);
+}
+
 }  // namespace
 
 ordered_json to_json(const MemberReport& report) {
@@ -81,9 +88,9 @@ MemberReport member_report(const std::string& text) {
 
 ordered_json summary_json(Experiment& experiment, const RunReport& report) {
   const auto& members = report.members;
-  const auto& first = members.at(0);
-  const auto steps = static_cast<double>(first.last_step - first.first_step);
-  const auto parameters = static_cast<double>(first.parameters);
+  const auto& longest = whole_run(members);
+  const auto steps = static_cast<double>(longest.last_step - longest.first_step);
+  const auto parameters = static_cast<double>(longest.parameters);
   const double bits =
       ratio(mean(members, [](const auto& m) { return 8.0 * static_cast<double>(m.payload_bytes); }),
             parameters * steps);
@@ -96,10 +103,10 @@ ordered_json summary_json(Experiment& experiment, const RunReport& report) {
   json["method"] = experiment.outer.method;
   json["codec"] = experiment.outer.codec;
   json["replicas"] = members.size();
-  json["parameters"] = first.parameters;
-  json["steps"] = first.last_step;
-  json["first_step"] = first.first_step;
-  json["stopped"] = first.stopped;
+  json["parameters"] = longest.parameters;
+  json["steps"] = longest.last_step;
+  json["first_step"] = longest.first_step;
+  json["stopped"] = longest.stopped;
   std::uint64_t tokens = 0;
   for (const auto& member : members) tokens += member.tokens;
   json["tokens"] = tokens;
@@ -120,8 +127,8 @@ ordered_json summary_json(Experiment& experiment, const RunReport& report) {
   for (const auto& [name, bytes] : report.reducer_bytes) json["reducer_bytes_sent"][name] = bytes;
   json["bits_per_parameter_per_step"] = bits;
   json["data_parallel_bf16_bits_per_parameter_per_step"] = baseline;
-  json["rounds_committed"] = first.rounds;
-  json["warmup_rounds"] = first.warmup_rounds;
+  json["rounds_committed"] = longest.rounds;
+  json["warmup_rounds"] = longest.warmup_rounds;
   for (const auto& member : members) json["global_hash"][member.name] = member.global_hash;
   for (const auto& [step, loss] : report.evaluations)
     json["evaluations"].push_back({{"step", step}, {"loss", loss}});

@@ -159,11 +159,11 @@ class Coordinator {
   void admit_waiting();
   [[nodiscard]] std::vector<MemberInfo> donors() const;
   [[nodiscard]] bool able(const MemberStatus& member) const;
+  [[nodiscard]] bool somebody_joins() const;
 
   void seal_first_view();
   void begin_first_view_if_sealed();
   void begin_first_view();
-  void go_on_after_first_view();
   [[nodiscard]] std::string initial_disagreement() const;
 
   void change_view(const std::string& why);
@@ -176,8 +176,11 @@ class Coordinator {
   [[nodiscard]] std::vector<Round> rounds_of(const MemberStatus& member) const;
   [[nodiscard]] bool expects_more() const;
   [[nodiscard]] std::vector<Round> newest_of_donors() const;
+  [[nodiscard]] double median_speed() const;
   [[nodiscard]] bool has_heir() const;
   [[nodiscard]] bool nobody_has_begun() const;
+  [[nodiscard]] bool state_is_gone() const;
+  void begin_anew();
 
   void check_chains(const MemberStatus& member);
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> missing_links() const;
@@ -189,6 +192,8 @@ class Coordinator {
   void settle_evaluations();
   void settle_stop();
   void announce_stop_step();
+  void begin_to_end();
+  void dismiss_newcomers();
   void finish_if_all_done();
   void finish();
   // (Names by value: callers have them from what is erased here.)
