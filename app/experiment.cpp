@@ -37,6 +37,8 @@ void RunConfig::serialize(config::Archive& ar) {
 void Experiment::serialize(config::Archive& ar) {
   ar.section("run", run);
   ar({"replicas", &replicas, Scope::agreed, "replicas that train together", 1, 1024});
+  ar({"reducers", &reducers, Scope::per_site,
+      "workers that only reduce, which `launch` starts beside the replicas", 0, 64});
   device.serialize(ar);
   ar.section("model", model);
   ar.section("data", data);
@@ -98,6 +100,11 @@ Experiment read_experiment(const config::Source& source, bool trains) {
   experiment.outer.resolve();
   experiment.outer.take_replicas(experiment.replicas);
   experiment.network.check();
+  if (experiment.reducers > 0 && experiment.outer.data_parallel()) {
+    throw Error(ErrorKind::config, "reducers is " + std::to_string(experiment.reducers) +
+                                       " and outer.method is data_parallel; expected 0: there is nothing "
+                                       "that they could reduce");
+  }
   // The data-parallel baseline averages gradients at every step: all of it is what others call warm-up.
   if (experiment.outer.data_parallel()) experiment.outer.warmup_steps = experiment.run.steps;
   return experiment;

@@ -35,6 +35,7 @@ struct RunConfig {
 struct Experiment {
   RunConfig run;
   std::int64_t replicas = 2;
+  std::int64_t reducers = 0;
   trainer::DeviceConfig device;
   trainer::ModelConfig model;
   data::DataConfig data;

@@ -139,9 +139,10 @@ class Launch {
     restarts_left_ = experiment_.run.restarts;
     start_coordinator(experiment_.network.coordinator, request_.resume);
     if (address_.empty()) return;  // it has said why on standard error; `watch` sees it end
-    for (const auto& name : worker_names(experiment_)) {
-      std::filesystem::create_directories(experiment_.folder() / name);
-      processes_.push_back(start_worker(name));
+    for (const auto& name : worker_names(experiment_)) processes_.push_back(start_worker(name));
+    for (std::int64_t k = 0; k < experiment_.reducers; ++k) {
+      reducers_.insert(fmt::format("reducer-{}", k));
+      processes_.push_back(start_worker(fmt::format("reducer-{}", k)));
     }
   }
 
@@ -165,6 +166,7 @@ class Launch {
   }
 
   std::unique_ptr<Process> start_worker(const std::string& name) const {
+    std::filesystem::create_directories(experiment_.folder() / name);
     return std::make_unique<Process>(
         Process::Options{.name = name,
                          .command = with_resume(worker_command(name), request_.resume),
@@ -173,8 +175,11 @@ class Launch {
   }
 
   std::vector<std::string> worker_command(const std::string& name) const {
-    return {request_.program.string(), "worker", "--quiet", "--config", config_file().string(),
-            "--coordinator",           address_, "--name",  name};
+    std::vector<std::string> command = {
+        request_.program.string(), "worker", "--quiet", "--config", config_file().string(),
+        "--coordinator",           address_, "--name",  name};
+    if (reducers_.contains(name)) command.emplace_back("--reduce-only");
+    return command;
   }
 
   static std::vector<std::string> with_resume(std::vector<std::string> command, bool resume) {
@@ -247,8 +252,8 @@ class Launch {
     if (!elastic()) return std::ranges::any_of(processes_, ended_badly);
     // The coordinator, or all that train.
     return ended_badly(processes_.front()) ||
-           std::ranges::none_of(processes_.begin() + 1, processes_.end(), [](const auto& process) {
-             return process->running() || process->poll() == 0;
+           std::ranges::none_of(processes_.begin() + 1, processes_.end(), [this](const auto& process) {
+             return !reducers_.contains(process->name()) && (process->running() || process->poll() == 0);
            });
   }
 
@@ -311,6 +316,7 @@ class Launch {
   const LaunchRequest& request_;
   Experiment experiment_;
   std::vector<std::unique_ptr<Process>> processes_;  ///< the coordinator first
+  std::set<std::string> reducers_;                   ///< by name
   std::set<std::string> killed_;                     ///< by us
   std::set<std::string> told_;                       ///< whose end was spoken of
   std::string address_;                              ///< of the coordinator

@@ -124,6 +124,7 @@ ordered_json summary_json(Experiment& experiment, const RunReport& report) {
   for (const auto& member : members) {
     json["wan_bytes_sent"][member.name] = {{"payload", member.payload_bytes}, {"total", member.total_bytes}};
   }
+  for (const auto& [name, bytes] : report.reducer_bytes) json["reducer_bytes_sent"][name] = bytes;
   json["bits_per_parameter_per_step"] = bits;
   json["data_parallel_bf16_bits_per_parameter_per_step"] = baseline;
   json["rounds_committed"] = longest.rounds;
@@ -173,6 +174,11 @@ std::string summary_table(const ordered_json& s, const std::string& sample) {
   row("", bits > 0 ? fmt::format("{:.3f} bits per parameter and step; bf16 data parallel: {:.1f} ({:.1f} x)",
                                  bits, baseline, baseline / bits)
                    : "nothing");
+  if (s.contains("reducer_bytes_sent")) {
+    double reduced = 0;
+    for (const auto& bytes : s["reducer_bytes_sent"]) reduced += bytes.get<double>();
+    row("", fmt::format("{} by {} that only reduce", format_bytes(reduced), s["reducer_bytes_sent"].size()));
+  }
   row("compute", fmt::format("{:.1f} % of training time; stalled {:.2f} s, warm-up waited {:.1f} s",
                              100 * s["compute_utilization"].get<double>(), s["stall_seconds"].get<double>(),
                              s["warmup_wait_seconds"].get<double>()));

@@ -36,7 +36,8 @@ struct MemberReport {
 [[nodiscard]] MemberReport member_report(const std::string& json);
 
 struct RunReport {
-  std::vector<MemberReport> members;
+  std::vector<MemberReport> members;                   ///< that have trained
+  std::map<std::string, std::uint64_t> reducer_bytes;  ///< sent by those that only reduce, by name
   std::map<std::uint64_t, double> evaluations;  ///< step -> loss of the global parameters, nats per token
   double wall_seconds = 0;
 };

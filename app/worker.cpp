@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <csignal>
-#include <mutex>
 #include <optional>
 
 #include "free_port.h"
@@ -30,8 +28,8 @@
 #include "outer_gradient_recorder.h"
 #include "run_folder.h"
 #include "signals.h"
+#include "stopper.h"
 #include "summary.h"
-#include "version.h"
 
 namespace isthmus::app {
 
@@ -62,37 +60,6 @@ struct Hardware {
     precision = trainer::choose_precision(experiment.inner, device, found);
     memory = device == trainer::Device::cuda ? data::make_cuda_device(0, nullptr) : data::make_cpu_device();
   }
-};
-
-/// What a signal does to a worker. In the run Ctrl-C asks all to stop at a step that they share, and SIGTERM
-/// takes this one out of the run; before it there is nothing to agree on; and a worker that is ending must
-/// get to say why.
-class Stopper {
- public:
-  void in_run(outer_sync::MemberNode& node) { set(Phase::in_run, &node); }
-  void ending() { set(Phase::ending, nullptr); }
-  [[nodiscard]] bool interrupted() const { return interrupted_; }
-  [[nodiscard]] bool leaving() const { return leaving_; }
-
-  void on_signal(int signal, int count) {
-    const std::lock_guard lock(mutex_);
-    if (count > 1 || phase_ == Phase::joining) _exit(128 + signal);
-    (signal == SIGTERM ? leaving_ : interrupted_) = true;
-    if (node_ != nullptr && interrupted_) node_->request_stop("asked to by a signal");
-  }
-
- private:
-  enum class Phase { joining, in_run, ending };
-  void set(Phase phase, outer_sync::MemberNode* node) {
-    const std::lock_guard lock(mutex_);
-    phase_ = phase;
-    node_ = node;
-  }
-
-  std::mutex mutex_;
-  Phase phase_ = Phase::joining;
-  outer_sync::MemberNode* node_ = nullptr;
-  std::atomic<bool> interrupted_ = false, leaving_ = false;
 };
 
 /// The replica's own folder. One that holds checkpoints is of another run or life, unless that is resumed.
@@ -190,15 +157,15 @@ class Worker {
     }
     stopper_.in_run(node_);
     first_step_ = outer_.step();
-    const auto members = node_.view().members.size();
-    say(fmt::format("member {} of {}, {}, {} threads", node_.self() + 1, members,
+    const auto rank = node_.rank();
+    say(fmt::format("member {} of {}, {}, {} threads", rank.index + 1, rank.of,
                     to_string(hardware_.precision), config_.trainer.threads));
-    if (config_.outer.data_parallel() && members > 1) join_gloo();
-    say(memory_line(members));
+    if (config_.outer.data_parallel() && rank.of > 1) join_gloo();
+    say(memory_line());
   }
 
-  std::string memory_line(std::size_t members) const {
-    const auto bound = outer_sync::memory_bound(config_.outer, table_.layout(), members,
+  std::string memory_line() const {
+    const auto bound = outer_sync::memory_bound(config_.outer, table_.layout(), node_.view(), node_.self(),
                                                 static_cast<std::size_t>(config_.network.lanes));
     const auto megabytes = [](std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6; };
     return fmt::format("outer loop: {:.1f} MB of state, {:.1f} MB of chunks, never above {:.1f} MB",
@@ -232,7 +199,7 @@ class Worker {
     hello.member.name = request_.name;
     hello.member.incarnation =
         static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
-    hello.build = build_name();
+    hello.build = request_.build;
     hello.config = shared_items(config_);
     hello.model = table_.fingerprint();
     hello.tokenizer = corpus_.tokenizer_fingerprint();
@@ -482,7 +449,8 @@ class Worker {
     evaluated_ = step;
     const Trace::Scope scope(trace_, Trace::Row::train, "evaluate");
     inference_.load(outer_.global_parameters());
-    const auto sum = trainer::evaluate(inference_, heldout_.share(node_.self(), node_.view().members.size()));
+    const auto rank = node_.rank();
+    const auto sum = trainer::evaluate(inference_, heldout_.share(rank.index, rank.of));
     node_.report_evaluation(step, sum.nats, sum.tokens);
     metrics_.write({{"step", step}, {"eval_nats", sum.nats}, {"eval_tokens", sum.tokens}});
   }
@@ -490,7 +458,7 @@ class Worker {
   std::string sample() {
     const auto wanted = static_cast<std::uint64_t>(config_.run.sample_tokens);
     const auto prompt_size = std::min<std::uint64_t>(32, corpus_.tokens(data::Split::heldout));
-    if (wanted == 0 || stopped_ || node_.self() != 0 || prompt_size == 0) return {};
+    if (wanted == 0 || stopped_ || node_.rank().index != 0 || prompt_size == 0) return {};
     std::vector<std::int64_t> ids(prompt_size);
     corpus_.read(data::Split::heldout, 0, ids);
     inference_.load(outer_.global_parameters());

@@ -19,6 +19,8 @@ const std::vector<std::string_view> lossless_stages(std::begin(quant::lossless_n
                                                     std::end(quant::lossless_names));
 const std::vector<std::string_view> method_names = {
     "streaming_diloco", "diloco", "local_sgd", "eager", "co2", "sparse", "data_parallel"};
+const std::vector<std::string_view> topologies(std::begin(protocol::topology_names),
+                                               std::end(protocol::topology_names));
 }  // namespace
 
 void OuterOptimizerConfig::serialize(config::Archive& ar) {
@@ -79,6 +81,9 @@ void OuterConfig::serialize(config::Archive& ar) {
       "replicas without which no round commits; 0 half of the configured ones", 0, 1024});
   ar({"quorum", &quorum, Scope::agreed,
       "contributions after which a round closes, and late ones wait for the next; 0 all of them", 0, 1024});
+  ar({"topology", &topology, Scope::agreed,
+      "who owns the chunks: all alike, by their uplinks, one; auto takes the fastest", -config::unbounded,
+      config::unbounded, topologies});
   ar({"grace", &grace, Scope::agreed, "how long a round waits for late ones once the quorum is there", 0,
       3600});
   ar({"log", &log, Scope::per_site,
@@ -165,6 +170,10 @@ std::vector<std::string> OuterConfig::notes() const {
   return out;
 }
 
+protocol::Topology OuterConfig::topology_setting() const {
+  return static_cast<protocol::Topology>(std::ranges::find(topologies, topology) - topologies.begin());
+}
+
 quant::CodecSpec OuterConfig::codec_spec() const {
   auto spec = quant::default_spec(quant::codec_kind(codec));
   if (codec_block > 0) spec.block = static_cast<std::uint32_t>(codec_block);
@@ -213,6 +222,8 @@ void NetworkConfig::serialize(config::Archive& ar) {
   ar({"join_rate", &join_rate, Scope::per_site,
       "bytes per second of state that a member gives to all who join, so that rounds keep their time", 4096,
       1e12});
+  ar({"uplink", &uplink, Scope::per_site, "what this site's line carries outwards; auto measures it", 1e3,
+      1e13});
   ar.section("emulate", emulate);
 }
 

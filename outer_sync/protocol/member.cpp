@@ -51,10 +51,17 @@ bool Member::fits(const NewView& message, MemberIndex self) const {
              return holder.first < members && holder.second.fits(layout_.chunks_of(fixed.fragment).size());
            });
   };
-  return self < members && members <= most_members && message.view.owners.size() == layout_.chunk_count() &&
+  const auto takes_part = [](const MemberInfo& member) {
+    return member.kind == MemberKind::trainer || member.kind == MemberKind::reducer;
+  };
+  return self < members && members <= most_members && std::ranges::all_of(message.view.members, takes_part) &&
+         std::ranges::any_of(message.view.members, trains) &&
+         message.view.owners.size() == layout_.chunk_count() &&
          std::ranges::all_of(message.view.owners, [&](MemberIndex owner) { return owner < members; }) &&
          message.chains.size() == fragments &&
-         std::ranges::none_of(message.chains, [](const auto& chain) { return chain.empty(); }) &&
+         std::ranges::none_of(
+             message.chains,
+             [](const auto& chain) { return chain.empty() || chain.size() > history_length; }) &&
          std::ranges::all_of(message.fixed, is_fixed_round) && message.applied.size() == members &&
          std::ranges::all_of(message.applied, [&](const auto& rounds) { return rounds.size() == fragments; });
 }
@@ -73,15 +80,22 @@ bool Member::is_of_the_run(const NewView& message) const {
 Member::Entry Member::activate(const NewView& message, MemberIndex self) {
   assert(fits(message, self));
   if (message.view.number != sealed_ || message.view.number <= view_.number) return Entry::ignored;
-  if (!is_of_the_run(message)) return Entry::displaced;
-  if (view_.number != message.reference) discard_unapplied();
+  const bool of_reference = is_of_reference(message, self);
+  const bool reduces = !trains(message.view.members[self]);
+  if (!reduces && !is_of_the_run(message)) return Entry::displaced;
+  if (!of_reference) discard_unapplied();
+  if (!of_reference && reduces) begin_anew(message);
   forget_residuals(message.view, self);
   gathering_.clear();
   fixed_.clear();
   view_ = message.view;
   self_ = self;
   ids_.clear();
-  for (const auto& member : view_.members) ids_.push_back(id_of(member));
+  trainers_.clear();
+  for (const auto& member : view_.members) {
+    ids_.push_back(id_of(member));
+    if (trains(member)) trainers_.push_back(ids_.back());
+  }
   lease_end_.reset();
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
     const auto round_of = [p](const auto& rounds) { return rounds[p]; };
@@ -108,6 +122,19 @@ void Member::discard_unapplied() {
     }
     if (at->second.missing == 0) actions_.push_back(Retract{fragment, round});
     at = results_.erase(at);
+  }
+}
+
+/// Nothing of older views counts: neither rounds and results nor what was carried between them.
+void Member::begin_anew(const NewView& message) {
+  for (ChunkId k = 0; k < view_.owners.size(); ++k) {
+    if (view_.owners[k] == self_) actions_.push_back(ForgetResidual{k});
+  }
+  results_.clear();
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+    history_[p] = message.chains[p];
+    applied_[p] = history_[p].back();
+    history_[p].pop_back();
   }
 }
 
@@ -183,7 +210,7 @@ void Member::reduced(ViewNumber view, ChunkId chunk, Round round, const SharedBy
     by_member[m].bytes = nullptr;
   }
   const auto members = static_cast<MemberIndex>(view_.members.size());
-  const auto listed = contributors.size() == members ? std::vector<ReplicaId>() : contributors;
+  const auto listed = contributors.size() == trainers_.size() ? std::vector<ReplicaId>() : contributors;
   for (MemberIndex peer = 0; peer < members; ++peer) {
     if (peer != self_) send(peer, {round, chunk, self_, ChunkKind::result}, bytes, 0, listed);
   }
@@ -253,6 +280,8 @@ std::optional<std::string> Member::check(MemberIndex from, const ChunkMessage& m
   if (kind != ChunkKind::contribution && kind != ChunkKind::result) return "a chunk of unknown kind";
   if (kind == ChunkKind::contribution && owner != self_)
     return "a contribution to a chunk that is not owned here";
+  if (kind == ChunkKind::contribution && !trains(view_.members[from]))
+    return "a contribution of one that only reduces";
   if (kind == ChunkKind::result && owner != from && !decided)
     return "a result of a chunk that it does not own";
   const auto size = quant::encoded_size(codecs_.of(round), layout_.chunk(chunk).size);
@@ -266,17 +295,18 @@ std::optional<std::string> Member::check(MemberIndex from, const ChunkMessage& m
   return std::nullopt;
 }
 
-/// Of a result made in this view: members of it in their order, and so many that its owner might close with
+/// Of a result made in this view: trainers of it in their order, and so many that its owner might close with
 /// them. (One of an older view may have been made of the contributions of others who are gone.)
 std::optional<std::string> Member::check_contributors(const std::vector<ReplicaId>& listed) const {
   if (listed.empty()) return std::nullopt;
-  auto rest = ids_.begin();
+  auto rest = trainers_.begin();
   for (const auto id : listed) {
-    rest = std::find(rest, ids_.end(), id);
-    if (rest == ids_.end()) return "a result of contributors that are not members of the view, in its order";
+    rest = std::find(rest, trainers_.end(), id);
+    if (rest == trainers_.end())
+      return "a result of contributors that are not trainers of the view, in its order";
     ++rest;
   }
-  const auto needed = closing_.quorum == 0 ? ids_.size() : std::max(closing_.quorum, closing_.least);
+  const auto needed = closing_.quorum == 0 ? trainers_.size() : std::max(closing_.quorum, closing_.least);
   if (listed.size() >= needed) return std::nullopt;
   return "a result of " + std::to_string(listed.size()) + " contributions; at least " +
          std::to_string(needed) + " are needed";
@@ -297,7 +327,8 @@ std::optional<std::string> Member::receive(MemberIndex from, const ChunkMessage&
     if (is_decided(chunk, round)) return std::nullopt;  // too late: what is decided is not made again
     gather(from, chunk, round, {message.bytes, message.weight});
   } else {
-    keep_result(chunk, round, {message.bytes, message.contributors.empty() ? ids_ : message.contributors});
+    keep_result(chunk, round,
+                {message.bytes, message.contributors.empty() ? trainers_ : message.contributors});
   }
   return std::nullopt;
 }
@@ -342,7 +373,7 @@ void Member::gather(MemberIndex from, ChunkId chunk, Round round, Contribution c
   if (gathering.closed || place.bytes) return;
   place = std::move(contribution);
   // With all contributions at once: nobody else could make another result of this view.
-  if (++gathering.present == view_.members.size()) close(chunk, round, gathering);
+  if (++gathering.present == trainers_.size()) close(chunk, round, gathering);
 }
 
 /// Only as long as the coordinator vouches that no other view has begun.
@@ -391,7 +422,7 @@ void Member::keep_result(ChunkId chunk, Round round, Result result) {
 }
 
 void Member::deliver(FragmentId fragment, Round round, const Results& results) {
-  Deliver out{fragment, round, {}, {}, view_.members.size()};
+  Deliver out{fragment, round, {}, {}, trainers_.size()};
   const auto me = ids_.at(self_);
   for (const auto& result : results.by_chunk) {
     out.results.push_back(result.bytes);

@@ -61,6 +61,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// Frames that wait to be written.
   [[nodiscard]] std::size_t queued() const { return queue_.size(); }
   [[nodiscard]] std::size_t queued_bytes() const { return queued_bytes_; }
+  /// Whether it is being written, and more waits: the line takes what it can.
+  [[nodiscard]] bool backed_up() const { return writing_ && !queue_.empty(); }
   /// Closes once everything queued has left, at once if nothing is.
   void close_when_sent();
   void close();

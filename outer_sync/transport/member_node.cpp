@@ -16,8 +16,10 @@
 #include <thread>
 
 #include "isthmus/base/error.h"
+#include "isthmus/outer_sync/log/chain.h"
 #include "isthmus/outer_sync/memory.h"
 #include "isthmus/outer_sync/outer_loop.h"
+#include "isthmus/outer_sync/protocol/view_change.h"
 #include "transport/control_link.h"
 #include "transport/learner.h"
 #include "transport/listen.h"
@@ -25,6 +27,7 @@
 #include "transport/peer_mesh.h"
 #include "transport/rendezvous.h"
 #include "transport/state_stream.h"
+#include "transport/uplink_meter.h"
 
 namespace isthmus::outer_sync {
 
@@ -68,32 +71,50 @@ ControlLinkOptions control_options(const NetworkConfig& network) {
           .seed = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count())};
 }
 
+/// What follows from the layout of the run.
+struct Workshop {
+  Workshop(const FragmentLayout& run, const CodecPlan& codecs, quant::Lossless lossless)
+      : layout(run),
+        reducer(layout, codecs),
+        contribution_packer(lossless, layout, codecs, reducer.buffers()),
+        result_packer(lossless, layout, codecs, reducer.buffers()),
+        unpacker(lossless, layout, codecs, reducer.buffers()) {}
+  Workshop(const Workshop&) = delete;
+  Workshop& operator=(const Workshop&) = delete;
+
+  FragmentLayout layout;
+  Reducer reducer;
+  ChunkPacker contribution_packer;  ///< of the trainer's thread
+  ChunkPacker result_packer;        ///< of the codec thread
+  ChunkUnpacker unpacker;           ///< of the io thread
+};
+
 }  // namespace
 
 class MemberNode::Impl final : public PeerMesh::Handler,
                                public ControlLink::Handler,
                                public Learner::Handler {
  public:
-  Impl(const NetworkConfig& network, const FragmentLayout& layout, CodecPlan codecs, ClosingRule closing,
-       Trace& trace, quant::Lossless lossless, bool moments)
+  /// `layout` is null for one that only reduces.
+  Impl(const NetworkConfig& network, const FragmentLayout* layout, std::uint64_t chunk_elements,
+       CodecPlan codecs, ClosingRule closing, Trace& trace, quant::Lossless lossless, bool moments)
       : network_(network),
-        layout_(layout),
+        reduces_(layout == nullptr),
+        chunk_elements_(chunk_elements),
+        lossless_(lossless),
         codecs_(codecs),
         closing_(closing),
         moments_(moments),
         trace_(trace),
-        reducer_(layout, codecs),
-        contribution_packer_(lossless, layout, codecs, reducer_.buffers()),
-        result_packer_(lossless, layout, codecs, reducer_.buffers()),
-        unpacker_(lossless, layout, codecs, reducer_.buffers()),
+        workshop_(reduces_ ? nullptr : std::make_unique<Workshop>(*layout, codecs, lossless)),
         link_{.hold = to_duration(network.emulate.rtt) / 2,
               .give_up = to_duration(network.detect_timeout),
-              .most_queued = most_queued(layout, codecs, static_cast<std::size_t>(network.lanes))},
+              .most_queued = reduces_ ? SIZE_MAX : most_bytes_queued(*layout)},
         clock_(2 * to_duration(network.heartbeat)),
         mesh_(io_, bind(), static_cast<std::size_t>(network.lanes), counters_, link_, clock_, trace, *this),
         control_(io_, control_options(network), link_, counters_, clock_, trace, *this),
         pacer_(std::make_shared<Pacer>(static_cast<std::uint64_t>(network.join_rate))),
-        chains_(layout.fragment_count()),
+        chains_(reduces_ ? 0 : layout->fragment_count()),
         work_(asio::make_work_guard(io_)),
         codec_pool_(1),
         io_thread_([this] { run_io(); }) {}
@@ -110,8 +131,10 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 
   std::string advertised() const { return advertised_.to_string(); }
 
-  Admission join(Hello hello) {
+  void say_hello(Hello hello) {
     hello.member.address = advertised();
+    hello.member.kind = reduces_ ? MemberKind::reducer : MemberKind::trainer;
+    hello.uplink = network_.uplink.bytes_per_second();
     name_ = hello.member.name;
     asio::post(io_, [this, hello] {
       hello_ = hello;
@@ -120,6 +143,10 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       asio::co_spawn(io_, heartbeat_loop(), asio::detached);
       asio::co_spawn(io_, tick_loop(), asio::detached);
     });
+  }
+
+  Admission join(Hello hello) {
+    say_hello(std::move(hello));
     std::unique_lock lock(meet_.mutex);
     meet_.wait_for(lock, [&] { return meet_.seal || meet_.admitted; });
     if (!meet_.seal) return {.how = Admission::How::joins, .step = 0};
@@ -131,7 +158,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     asio::post(io_, [this, fragments, parameters] {
       chains_ = fragments;
       parameters_ = parameters;
-      member_.emplace(layout_, codecs_, closing_, fragments);
+      member_.emplace(workshop_->layout, codecs_, closing_, fragments);
       std::uint64_t view = 0;
       meet_.update([&] { view = meet_.seal->view; });
       answer_seal(view);
@@ -201,6 +228,34 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     return meet_.finished->problem;
   }
 
+  std::optional<std::string> follow(Hello hello) {
+    say_hello(std::move(hello));
+    std::unique_lock lock(meet_.mutex);
+    for (;;) {
+      auto next = meet_.results.end();
+      meet_.changed.wait(lock, [&] {
+        next = next_to_follow();
+        return meet_.failure || meet_.finished || meet_.gone || next != meet_.results.end();
+      });
+      if (meet_.finished) return meet_.finished->problem;
+      if (meet_.gone) return std::nullopt;
+      if (meet_.failure) throw *meet_.failure;
+      const auto [fragment, round] = next->first;
+      const auto result = std::move(next->second);
+      const auto before = meet_.followed[fragment].chain;
+      const auto life = meet_.life;
+      meet_.results.erase(next);
+      meet_.taken.insert({fragment, round});
+      lock.unlock();
+      std::vector<std::span<const std::byte>> bytes;
+      for (const auto& chunk : result.chunks) bytes.emplace_back(*chunk);
+      const FragmentState state{round, log::next_chain(before, fragment, round, bytes)};
+      lock.lock();
+      if (life == meet_.life) meet_.followed[fragment] = state;
+      asio::post(io_, [this, fragment = fragment, state, life] { followed(fragment, state, life); });
+    }
+  }
+
   void leave(const std::string& reason) {
     asio::post(io_, [this, reason] {
       leaving_ = true;
@@ -210,10 +265,12 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     });
     std::unique_lock lock(meet_.mutex);
     meet_.changed.wait_for(lock, farewell_limit, [&] { return meet_.gone; });
+    meet_.gone = true;
+    meet_.changed.notify_all();
   }
 
   void contribute(ChunkId chunk, Round round, SharedBytes bytes, std::uint64_t weight) {
-    auto packed = contribution_packer_.pack(chunk, round, *bytes);
+    auto packed = workshop_->contribution_packer.pack(chunk, round, *bytes);
     asio::post(io_, [this, chunk, round, weight, bytes = std::move(bytes), packed = std::move(packed)] {
       if (!member_) return;
       member_->contribute(chunk, round, bytes, weight);
@@ -284,6 +341,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   void request_stop(const std::string& reason) {
     asio::post(io_, [this, reason] {
       if (control_.up()) return control_.send(StopRequest{reason});
+      if (reduces_) return;  // the others may need it
       // Nobody to agree with: this replica stops where it is.
       meet_.update([&] {
         meet_.hold = true;
@@ -304,7 +362,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   std::optional<std::string> on_chunk(ReplicaId from, Connection::Received chunk) override {
     const auto index = index_of(from);
     if (!index) return std::nullopt;  // of a view that has not begun here, or is over
-    if (auto problem = unpacker_.unpack(chunk.head, chunk.body)) return problem;
+    if (auto problem = workshop_->unpacker.unpack(chunk.head, chunk.body)) return problem;
     auto problem = member_->receive(*index, message_of(std::move(chunk)));
     act();
     return problem;
@@ -332,8 +390,9 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     fail(Error(ErrorKind::network, name + " breaks the protocol: " + why));
   }
   asio::awaitable<void> on_learner(ReplicaId, ConnectionPtr connection) override {
+    if (reduces_) throw Error(ErrorKind::network, "who only reduces has no state to give");
     return serve_learner(
-        connection, layout_, pacer_, [this](StateRequest request) { return snapshot(request); },
+        connection, workshop_->layout, pacer_, [this](StateRequest request) { return snapshot(request); },
         [this](FragmentId p, Round r) { return member_ ? member_->held(p, r) : std::vector<SharedBytes>(); });
   }
   void on_message(const std::string& text) override { say(text); }
@@ -378,7 +437,19 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     return static_cast<MemberIndex>(place - ids_.begin());
   }
 
+  std::size_t most_bytes_queued(const FragmentLayout& layout) const {
+    return most_queued(layout, codecs_, static_cast<std::size_t>(network_.lanes));
+  }
+
   // ---- of the trainer's thread, under the lock ----
+
+  /// Rounds of a fragment may be complete in any order; they are followed in theirs.
+  std::map<Rendezvous::Place, RoundResult>::iterator next_to_follow() {
+    return std::ranges::find_if(meet_.results, [this](const auto& entry) {
+      const auto [fragment, round] = entry.first;
+      return fragment < meet_.followed.size() && round == meet_.followed[fragment].round + 1;
+    });
+  }
 
   void throw_if_ended() const {
     if (meet_.failure) throw *meet_.failure;
@@ -418,7 +489,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       } else if (auto* job = std::get_if<Reduce>(&action)) {
         asio::post(codec_pool_, [this, job = std::move(*job)] { reduce(job); });
       } else if (auto* forget = std::get_if<ForgetResidual>(&action)) {
-        asio::post(codec_pool_, [this, chunk = forget->chunk] { reducer_.forget(chunk); });
+        asio::post(codec_pool_, [this, chunk = forget->chunk] { workshop_->reducer.forget(chunk); });
       } else if (auto* round = std::get_if<Deliver>(&action)) {
         meet_.update([&] {
           participation_.contributed = round->contributed;
@@ -434,9 +505,9 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       const Trace::Scope scope(
           trace_, Trace::Row::reduce, "reduce",
           "{\"chunk\":" + std::to_string(job.chunk) + ",\"round\":" + std::to_string(job.round) + "}");
-      auto bytes = reducer_.reduce(job.chunk, job.round, job.contributions, job.weights);
+      auto bytes = workshop_->reducer.reduce(job.chunk, job.round, job.contributions, job.weights);
       const bool alone = job.contributions.size() == 1;
-      auto packed = alone ? nullptr : result_packer_.pack(job.chunk, job.round, *bytes);
+      auto packed = alone ? nullptr : workshop_->result_packer.pack(job.chunk, job.round, *bytes);
       asio::post(io_, [this, view = job.view, chunk = job.chunk, round = job.round, bytes = std::move(bytes),
                        packed = std::move(packed)] {
         if (!member_) return;
@@ -457,6 +528,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       hello_.token = token_;
       say("the coordinator is there again");
     }
+    if (!member_) blank_seal_ = 0;  // what the one before had asked for is void with its connection
     beats_.clear();
     hello_.done = done_.has_value();
     hello_.fresh = is_fresh();
@@ -491,7 +563,8 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     }();
     if (over) return control_.stop();
     if (leaving_) return;
-    say(why + "; " + (ids_.empty() ? "dialling again" : "training goes on while rounds commit"));
+    const auto* meanwhile = reduces_ ? "rounds go on" : "training goes on while rounds commit";
+    say(why + "; " + (ids_.empty() ? "dialling again" : meanwhile));
   }
 
   void on_control(ControlMessage message) override {
@@ -503,7 +576,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       on_new_view(std::move(*view));
     } else if (auto* reply = std::get_if<HeartbeatReply>(&message)) {
       on_reply(*reply);
-    } else if (auto* admitted = std::get_if<Admitted>(&message)) {
+    } else if (auto* admitted = std::get_if<Admitted>(&message); admitted != nullptr && !reduces_) {
       learn(*admitted);
     } else if (auto* displaced = std::get_if<protocol::Displaced>(&message)) {
       on_displaced(displaced->reason);
@@ -512,6 +585,11 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       judge_commits();
     } else if (auto* announce = std::get_if<Announce>(&message)) {
       meet_.update([&] { meet_.announced = announce->text; });
+    } else if (reduces_ && std::holds_alternative<Hold>(message)) {
+      // It has no step to name.
+    } else if (reduces_ && std::holds_alternative<StopAt>(message)) {
+      done_ = Done{"{\"total_bytes\": " + std::to_string(counters_.total) + "}", {}};
+      control_.send(*done_);
     } else if (std::holds_alternative<Hold>(message)) {
       Held held;
       meet_.update([&] {
@@ -543,6 +621,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   }
 
   void on_seal(const Seal& seal) {
+    if (reduces_ && !member_) return answer_seal_blankly(seal.view);
     meet_.update([&] {
       if (!meet_.seal || !member_) meet_.seal = seal;
     });
@@ -560,7 +639,33 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     control_.send(std::move(*sealed));
   }
 
+  /// Who only reduces and has been in no view knows of nothing; but it enters no older one from here on.
+  void answer_seal_blankly(ViewNumber view) {
+    if (view < blank_seal_) return;
+    blank_seal_ = view;
+    Sealed sealed;
+    sealed.view = view;
+    control_.send(std::move(sealed));
+  }
+
+  /// What it needs it is told with the view.
+  void begin_reducing(const NewView& message) {
+    auto layout = layout_of(message.layout, message.chunk_elements);
+    if (!layout || message.chunk_elements != chunk_elements_)
+      throw Error(ErrorKind::network, "it announced a view of no layout that this run can have");
+    if (!workshop_) {
+      workshop_ = std::make_unique<Workshop>(*layout, codecs_, lossless_);
+      mesh_.queue_at_most(most_bytes_queued(*layout));
+    }
+    if (!std::ranges::equal(workshop_->layout.fragments(), message.layout))
+      throw Error(ErrorKind::network, "it announced a view of another layout than before");
+    member_.emplace(workshop_->layout, codecs_, closing_,
+                    std::vector<FragmentState>(workshop_->layout.fragment_count()));
+    static_cast<void>(member_->seal(blank_seal_));
+  }
+
   void on_new_view(NewView message) {
+    if (reduces_ && !member_) begin_reducing(message);
     const auto& members = message.view.members;
     const auto me = std::ranges::find(members, own_id(), id_of);
     const auto self = static_cast<MemberIndex>(me - members.begin());
@@ -573,16 +678,20 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   /// A view may void results that have not been applied: so not while one of them is being applied.
   void begin_waiting_view() {
     if (!waiting_view_) return;
-    const bool of_reference = member_->view().number == waiting_view_->reference;
+    const auto& members = waiting_view_->view.members;
+    const auto self = static_cast<MemberIndex>(std::ranges::find(members, own_id(), id_of) - members.begin());
+    const bool of_reference = member_->is_of_reference(*waiting_view_, self);
     std::unique_lock lock(meet_.mutex);
     if (!of_reference && !meet_.taken.empty()) return;
     const auto message = *std::exchange(waiting_view_, std::nullopt);
-    const auto me = std::ranges::find(message.view.members, own_id(), id_of);
-    const auto self = static_cast<MemberIndex>(me - message.view.members.begin());
     const auto entry = member_->activate(message, self);
     if (entry == Member::Entry::begun && !of_reference) {
       meet_.results.clear();
       meet_.lessons.clear();  // they come once more, as results that are decided
+      if (reduces_) {
+        meet_.followed = chains_ = member_->fragments();
+        ++meet_.life;
+      }
     }
     lock.unlock();
     if (entry == Member::Entry::displaced) {
@@ -620,29 +729,40 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   static std::string describe(const View& view) {
     std::string names;
     for (const auto& member : view.members) names += (names.empty() ? "" : ", ") + member.name;
-    return "view " + std::to_string(view.number) + " begins with " + std::to_string(view.members.size()) +
-           " replicas: " + names;
+    const auto trainers = std::ranges::count_if(view.members, trains);
+    const auto reducers = static_cast<std::ptrdiff_t>(view.members.size()) - trainers;
+    return "view " + std::to_string(view.number) + " begins with " + std::to_string(trainers) + " replicas" +
+           (reducers == 0 ? "" : " and " + std::to_string(reducers) + " that only reduce") + ": " + names;
   }
 
   void begin_mesh(const Digest& token) {
     if (token_ == token) return;
     token_ = token;
-    mesh_.begin(own_id(), hello_.member.name, token, largest_frame(layout_, codecs_), reducer_.buffers());
+    mesh_.begin(own_id(), hello_.member.name, token, largest_frame(workshop_->layout, codecs_),
+                workshop_->reducer.buffers());
   }
 
   ReplicaId own_id() const { return id_of(hello_.member); }
 
   void count_live() {
-    std::size_t up = 1;
-    for (const auto id : ids_) up += mesh_.up(id) ? 1 : 0;
+    Participation seen;
+    for (std::size_t m = 0; m < ids_.size(); ++m) {
+      if (!trains(member_->view().members[m])) continue;
+      ++seen.participating;
+      seen.live += ids_[m] == own_id() || mesh_.up(ids_[m]) ? 1 : 0;
+    }
     const std::lock_guard lock(meet_.mutex);
-    participation_.live = ids_.empty() ? 0 : up;
-    participation_.participating = ids_.size();
+    participation_.live = seen.live;
+    participation_.participating = seen.participating;
+  }
+
+  bool nobody_is_up() const {
+    return std::ranges::none_of(ids_, [this](ReplicaId id) { return mesh_.up(id); });
   }
 
   void on_reply(const HeartbeatReply& reply) {
     meet_.update([&] { meet_.reference_speed = reply.inner_steps_per_second; });
-    if (reply.newest.size() == layout_.fragment_count() && learner_) {
+    if (learner_ && reply.newest.size() == workshop_->layout.fragment_count()) {
       newest_ = reply.newest;
       learner_->newest(newest_);
       say_ready_if_so();
@@ -661,20 +781,22 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 
   /// What this replica has contributed is of one that is gone; so it comes back under another incarnation.
   void on_displaced(const std::string& reason) {
-    say("must take the state from other members: " + reason);
+    say((reduces_ ? "comes again: " : "must take the state from other members: ") + reason);
     member_.reset();
     ids_.clear();
     waiting_view_.reset();
     suspended_.clear();
     mesh_.set_peers({});
     stop_learning();
-    for (ChunkId k = 0; k < layout_.chunk_count(); ++k)
-      asio::post(codec_pool_, [this, k] { reducer_.forget(k); });
+    for (ChunkId k = 0; workshop_ && k < workshop_->layout.chunk_count(); ++k)
+      asio::post(codec_pool_, [this, k] { workshop_->reducer.forget(k); });
     ++hello_.member.incarnation;
     hello_.sealed = hello_.activated = 0;
     token_ = {};
+    blank_seal_ = 0;
     meet_.update([&] {
-      meet_.displaced = reason;
+      ++meet_.life;
+      if (!reduces_) meet_.displaced = reason;
       meet_.results.clear();
       meet_.view.reset();
       meet_.lessons.clear();
@@ -691,7 +813,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     std::vector<PeerInfo> donors;
     for (const auto& donor : admitted.donors) donors.push_back({id_of(donor), donor.name, donor.address});
     say("takes the state from " + std::to_string(donors.size()) + " members");
-    learned_.assign(layout_.fragment_count(), false);
+    learned_.assign(workshop_->layout.fragment_count(), false);
     newest_.clear();
     learning_ = false;  // until the trainer has begun anew
     meet_.update([&] {
@@ -699,7 +821,8 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       meet_.lessons.clear();
       meet_.lessons.emplace_back(BeginAnew{++attempt_});
     });
-    learner_.emplace(io_, layout_, codecs_, link_, counters_, trace_, reducer_.buffers(), *this);
+    learner_.emplace(io_, workshop_->layout, codecs_, link_, counters_, trace_, workshop_->reducer.buffers(),
+                     *this);
     learner_->start(donors, own_id(), admitted.token,
                     moments_ ? static_cast<StateParts>(agreed_parts | moment_parts) : agreed_parts);
   }
@@ -746,7 +869,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       if (!learned_[p] || (!newest_.empty() && chains_[p].round + 1 < newest_[p])) return;
     }
     say("has the state and is ready to take part");
-    member_.emplace(layout_, codecs_, closing_, chains_);
+    member_.emplace(workshop_->layout, codecs_, closing_, chains_);
     control_.send(Ready{});
   }
 
@@ -788,6 +911,23 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     co_return out;
   }
 
+  // ---- of one that only reduces ----
+
+  /// What was taken before its rounds became void counts no more.
+  void followed(FragmentId fragment, const FragmentState& state, std::uint64_t life) {
+    bool counts = false;
+    meet_.update([&] {
+      meet_.taken.erase({fragment, state.round});
+      counts = life == meet_.life;
+    });
+    if (counts && member_) {
+      chains_[fragment] = state;
+      member_->applied(fragment, state.round, state.chain);
+      act();
+    }
+    if (member_) begin_waiting_view();
+  }
+
   // ---- time ----
 
   asio::awaitable<void> heartbeat_loop() {
@@ -795,7 +935,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     for (;;) {
       control_.send(heartbeat());
       // Whoever trains does not need it for that; who waits for the run to begin, to go on or to end does.
-      const bool waits = ids_.empty() || done_ || is_stuck();
+      const bool waits = ids_.empty() || done_ || is_stuck() || (reduces_ && nobody_is_up());
       if (down_since_ && waits && clock_.now() - *down_since_ > to_duration(network_.join_timeout)) {
         control_.stop();
         fail(Error(ErrorKind::network, "the coordinator at " + network_.coordinator +
@@ -813,6 +953,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       timer.expires_after(tick_every);
       co_await timer.async_wait(use_awaitable);
       judge_commits();
+      uplink_.sample(clock_.now(), counters_.total, mesh_.backed_up());
       if (!member_) continue;
       member_->tick(real_time());
       act();
@@ -836,7 +977,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     });
     if (changed && !obstacle.empty())
       say("ROUNDS DO NOT COMMIT: " + obstacle +
-          ". Training goes on locally for at most outer.max_local_rounds.");
+          (reduces_ ? "" : ". Training goes on locally for at most outer.max_local_rounds."));
     if (changed && obstacle.empty()) say("rounds commit again");
   }
 
@@ -861,6 +1002,8 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       beat.contributed = static_cast<std::uint16_t>(participation_.contributed);
     }
     beat.bytes_sent += counters_.total;
+    beat.uplink = network_.uplink.bytes_per_second();
+    if (beat.uplink == 0) beat.uplink = uplink_.bytes_per_second();
     if (!member_ || ids_.empty()) return beat;
     beat.view = member_->view().number;
     beat.lost = mesh_.lost(to_duration(network_.detect_timeout) + 2 * link_.hold);
@@ -870,16 +1013,15 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   }
 
   NetworkConfig network_;
-  std::string name_;  ///< of the trainer's thread
-  const FragmentLayout& layout_;
+  std::string name_;              ///< of the trainer's thread
+  bool reduces_;                  ///< and does nothing else
+  std::uint64_t chunk_elements_;  ///< of its run, whose layout it does not know before its first view
+  quant::Lossless lossless_;
   CodecPlan codecs_;
   ClosingRule closing_;
   const bool moments_;  ///< taken from members with the state
   Trace& trace_;
-  Reducer reducer_;
-  ChunkPacker contribution_packer_;  ///< of the trainer's thread
-  ChunkPacker result_packer_;        ///< of the codec thread
-  ChunkUnpacker unpacker_;           ///< of the io thread
+  std::unique_ptr<Workshop> workshop_;
   LinkOptions link_;
   asio::io_context io_;
   Address advertised_;
@@ -898,6 +1040,8 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   std::vector<FragmentState> chains_;
   Digest parameters_;  ///< global ones, before the first view
   std::optional<NewView> waiting_view_;
+  ViewNumber blank_seal_ = 0;  ///< of one that only reduces: highest sealed before its first view
+  UplinkMeter uplink_;
   std::uint64_t beat_number_ = 0;
   std::map<std::uint64_t, Time> beats_;        ///< when each was sent, of those not answered
   std::optional<Clock::duration> down_since_;  ///< by clock_: no coordinator has been heard since
@@ -918,7 +1062,12 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 
 MemberNode::MemberNode(const NetworkConfig& network, const FragmentLayout& layout, CodecPlan codecs,
                        ClosingRule closing, Trace& trace, quant::Lossless lossless, bool moments)
-    : impl_(std::make_unique<Impl>(network, layout, codecs, closing, trace, lossless, moments)) {}
+    : impl_(std::make_unique<Impl>(network, &layout, layout.chunk_elements(), codecs, closing, trace,
+                                   lossless, moments)) {}
+MemberNode::MemberNode(const NetworkConfig& network, std::uint64_t chunk_elements, CodecPlan codecs,
+                       ClosingRule closing, Trace& trace, quant::Lossless lossless)
+    : impl_(std::make_unique<Impl>(network, nullptr, chunk_elements, codecs, closing, trace, lossless,
+                                   false)) {}
 MemberNode::~MemberNode() = default;
 
 std::string MemberNode::advertised() const { return impl_->advertised(); }
@@ -935,6 +1084,16 @@ MemberIndex MemberNode::self() const {
   const auto members = view().members;
   const auto me = std::ranges::find(members, impl_->name_, &MemberInfo::name);
   return static_cast<MemberIndex>(me - members.begin());
+}
+Rank MemberNode::rank() const {
+  const auto members = view().members;
+  Rank rank;
+  for (const auto& member : members) {
+    if (!trains(member)) continue;
+    rank.index += member.name < impl_->name_ ? 1 : 0;
+    ++rank.of;
+  }
+  return rank;
 }
 Participation MemberNode::participation() const { return impl_->participation(); }
 void MemberNode::announce(std::string text) { impl_->post_control(Announce{std::move(text)}); }
@@ -967,6 +1126,7 @@ bool MemberNode::stopped_early() const {
 std::string MemberNode::done(std::string summary, const Digest& global_hash) {
   return impl_->done({std::move(summary), global_hash});
 }
+std::optional<std::string> MemberNode::follow(Hello hello) { return impl_->follow(std::move(hello)); }
 void MemberNode::leave(const std::string& reason) noexcept {
   try {
     impl_->leave(reason);
@@ -989,7 +1149,7 @@ std::uint64_t MemberNode::agreed_step() const {
   const std::lock_guard lock(impl_->meet_.mutex);
   return impl_->meet_.agreed_step;
 }
-Reducer& MemberNode::reducer() { return impl_->reducer_; }
+Reducer& MemberNode::reducer() { return impl_->workshop_->reducer; }
 MemberNode::Wire MemberNode::wire() const { return {impl_->counters_.payload, impl_->counters_.total}; }
 
 }  // namespace isthmus::outer_sync

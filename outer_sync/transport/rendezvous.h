@@ -50,6 +50,9 @@ struct Rendezvous {
   std::optional<Place> unanswered;       ///< asked for in vain since the last step
   bool stuck = false;                    ///< asked for once more: the trainer has no step to make
   std::uint64_t agreed_step = 0;         ///< others were that far when this replica came back to them
+  /// Of one that only reduces: the rounds that it has followed, and a number that changes when they are void.
+  std::vector<protocol::FragmentState> followed;
+  std::uint64_t life = 0;
   std::deque<Lesson> lessons;
   /// Who asks for a fragment's state; answered by the trainer's thread.
   struct StateQuestion {

@@ -1,6 +1,7 @@
 // Control messages: what is written is read back, and nothing else can be made of them by a stranger's bytes.
 
 #include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/topology.h"
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>
@@ -21,7 +22,9 @@ Digest digest(std::uint8_t first) {
   return out;
 }
 
-MemberInfo member(const std::string& name) { return {name, 7, name + ".example:7000", 3}; }
+MemberInfo member(const std::string& name) {
+  return {name, 7, name + ".example:7000", 3, MemberKind::reducer};
+}
 
 /// Of nine chunks: the first and the last.
 ChunkSet some_chunks() {
@@ -47,7 +50,8 @@ std::vector<ControlMessage> one_of_each() {
             .sealed = 9,
             .activated = 8,
             .token = digest(9),
-            .done = true},
+            .done = true,
+            .uplink = 6'250'000},
       Refused{"no"},
       Seal{3, 400},
       Sealed{.view = 3,
@@ -61,6 +65,8 @@ std::vector<ControlMessage> one_of_each() {
              .parameters = digest(5)},
       NewView{.view = {4, {member("eu-1"), member("us-1")}, {0, 1, 1}},
               .token = digest(6),
+              .layout = {{0, 640}, {640, 100}},
+              .chunk_elements = 128,
               .reference = 3,
               .step = 78,
               .chains = {{{1, digest(8)}, {2, digest(3)}}, {{1, digest(4)}}},
@@ -75,6 +81,7 @@ std::vector<ControlMessage> one_of_each() {
                 .tokens_per_second = 1e5,
                 .utilization = 0.75,
                 .bytes_sent = 1ULL << 40,
+                .uplink = 7'250'000,
                 .inner_steps_per_second = 12.5,
                 .fragments = {{9, 0x1122334455667788ULL}, {8, 1}}},
       HeartbeatReply{4, 11, {7, 6}, {9, 8}, 5'000'000, 10.5},

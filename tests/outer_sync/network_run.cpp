@@ -40,6 +40,7 @@ protocol::CoordinatorOptions NetworkRun::coordinator_options() const {
   options.replicas = options_.members;
   options.config = config_items;
   options.least = options_.closing.least;
+  options.topology = options_.topology;
   options.leases = options_.closing.quorum > 0;
   options.elastic = options_.elastic;
   options.warmup_rounds = codecs().warmup_rounds;
@@ -145,7 +146,48 @@ protocol::LastView NetworkRun::stored() const {
 
 void NetworkRun::start() {
   start_coordinator();
+  for (const auto& name : options_.reducers) start_reducer(name);
+  // The first view has those who are there when the last trainer comes.
+  for (const auto& name : options_.reducers) wait_until_said(name + " joined");
   for (std::size_t m = 0; m < options_.members; ++m) start_worker(m);
+}
+
+void NetworkRun::start_reducer(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  auto& result = *(reducers_[name] = std::make_unique<ReducerResult>());
+  result.incarnation = ++reducer_starts_;
+  threads_.emplace_back([this, name, &result] { reduce(name, result); });
+}
+
+void NetworkRun::reduce(const std::string& name, ReducerResult& result) {
+  try {
+    Trace trace;
+    MemberNode node(network(SIZE_MAX), static_cast<std::uint64_t>(options_.layout.chunk_elements()), codecs(),
+                    options_.closing, trace, options_.outer.lossless_stage());
+    {
+      const std::lock_guard lock(mutex_);
+      result.node = &node;
+    }
+    auto hello = this->hello(0);
+    hello.member.name = name;
+    hello.member.incarnation = result.incarnation;
+    hello.model = hello.tokenizer = {};
+    result.problem = node.follow(hello);
+    result.wire = node.wire();
+    const std::lock_guard lock(mutex_);
+    result.node = nullptr;
+  } catch (const Error& error) {
+    const std::lock_guard lock(mutex_);
+    result.node = nullptr;
+    result.error = error;
+  }
+}
+
+void NetworkRun::let_reducer_leave(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  auto* node = reducers_.at(name)->node;
+  ASSERT_NE(node, nullptr) << name << " has ended";
+  node->leave("was asked to");
 }
 
 void NetworkRun::start_worker(std::size_t m) {
@@ -286,6 +328,10 @@ void NetworkRun::expect_good_end() {
     EXPECT_EQ(result(m).problem, "");
     EXPECT_EQ(result(m).step, options_.steps);
     EXPECT_FALSE(result(m).stopped);
+  }
+  for (const auto& name : options_.reducers) {
+    ASSERT_FALSE(reducer(name).error) << name << ": " << reducer(name).error->what();
+    EXPECT_EQ(reducer(name).problem, "") << name;
   }
   EXPECT_EQ(ended().how, protocol::Ended::How::finished) << ended().reason;
 }

@@ -39,7 +39,9 @@ struct WorkerResult {
 class NetworkRun : public CoordinatorObserver {
  public:
   struct Options {
-    std::size_t members = 2;
+    std::size_t members = 2;              ///< that train
+    std::vector<std::string> reducers{};  ///< names of those that only reduce; in the order of all names
+    protocol::TopologyRule topology;
     std::int64_t lanes = 1;
     std::uint64_t steps = 12;
     double detect_timeout = 30;  ///< seconds; generous, since sanitizers and loaded machines are slow
@@ -86,6 +88,10 @@ class NetworkRun : public CoordinatorObserver {
   [[nodiscard]] protocol::LastView stored() const;
   /// One more worker; `m` may be any number that no other has.
   void start_worker(std::size_t m);
+  /// One that only reduces. It ends with the run.
+  void start_reducer(const std::string& name);
+  /// Lets it leave politely.
+  void let_reducer_leave(const std::string& name);
   void wait_for_worker(std::size_t m);
   void watch_worker(std::size_t m) {
     start_worker(m);
@@ -110,6 +116,15 @@ class NetworkRun : public CoordinatorObserver {
 
   /// Of the same run without a network and without faults. One that was stopped early does not finish.
   [[nodiscard]] Digest expected_hash(std::uint64_t steps, bool finished = true) const;
+  struct ReducerResult {
+    std::optional<Error> error;
+    std::optional<std::string> problem;  ///< that `follow` returned
+    MemberNode::Wire wire;
+    MemberNode* node = nullptr;  ///< while it runs
+    std::uint64_t incarnation = 0;
+  };
+  /// Of one that has ended.
+  [[nodiscard]] const ReducerResult& reducer(const std::string& name) const { return *reducers_.at(name); }
   /// Fails the test unless all workers have finished with the expected hash.
   void expect_good_end();
   /// Fails the test unless the run has ended well, these workers with it, at one step and with equal global
@@ -124,6 +139,7 @@ class NetworkRun : public CoordinatorObserver {
 
  private:
   void work(std::size_t m, WorkerResult& result);
+  void reduce(const std::string& name, ReducerResult& result);
   void take_part(std::size_t m, MemberNode& node, WorkerResult& result);
   void train(std::size_t m, MemberNode& node, OuterLoop& loop, PlainParameters& local, WorkerResult& result);
   void make_coordinator(const NetworkConfig& network, const protocol::CoordinatorOptions& options);
@@ -146,6 +162,8 @@ class NetworkRun : public CoordinatorObserver {
   std::vector<std::pair<std::uint64_t, double>> evaluations_;
   std::mutex mutex_;  ///< of the two below: hooks may start workers
   std::map<std::size_t, std::unique_ptr<WorkerResult>> results_;
+  std::map<std::string, std::unique_ptr<ReducerResult>> reducers_;
+  std::uint64_t reducer_starts_ = 0;
   std::vector<std::thread> threads_;
 };
 

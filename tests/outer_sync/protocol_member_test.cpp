@@ -31,6 +31,7 @@ class ProtocolMember : public testing::Test {
     ASSERT_TRUE(which.seal(view_number));
     NewView message{.view = {.number = view_number, .members = {}, .owners = {0, 1, 1}},
                     .token = {},
+                    .layout = {},
                     .reference = 0,
                     .step = 0,
                     .chains = {{which.fragments()[0]}, {which.fragments()[1]}},
@@ -300,7 +301,7 @@ TEST_F(Quorum, ResultsWithoutOneAreRefused) {
   for (const auto& wrong : {std::vector{id("a"), id("a")}, {id("c"), id("a")}, {id("a"), id("d")}}) {
     of_one.contributors = wrong;
     EXPECT_THAT(hasty.receive(0, of_one).value_or("accepted"),
-                HasSubstr("not members of the view, in its order"));
+                HasSubstr("not trainers of the view, in its order"));
   }
   EXPECT_THAT(refused(0, of_two), HasSubstr("at least 3")) << "without a quorum all are needed";
 }
@@ -446,6 +447,7 @@ TEST_F(ProtocolMember, AloneItReducesItsOwn) {
   ASSERT_TRUE(alone.seal(1));
   ASSERT_EQ(alone.activate({.view = {1, {{"a", 1, "", 0}}, {0, 0, 0}},
                             .token = {},
+                            .layout = {},
                             .reference = 0,
                             .step = 0,
                             .chains = {{{}}, {{}}},
@@ -469,6 +471,7 @@ TEST_F(ProtocolMember, AloneItReducesItsOwn) {
 TEST_F(ProtocolMember, ViewsThatDoNotFitAreTold) {
   NewView good{.view = {4, {{"a", 1, "", 0}, {"b", 1, "", 0}}, {0, 1, 1}},
                .token = {},
+               .layout = {},
                .reference = view_number,
                .step = 0,
                .chains = {{{}}, {{}}},

@@ -53,11 +53,12 @@ void World::check_settled(const NewView& message) {
 
 /// I4: a run begins with all its replicas.
 void World::check_beginning(const NewView& message) {
-  const auto fresh = [this](const MemberInfo& info) { return !processes_[node_of(info)].used; };
+  const auto fresh = [this](const MemberInfo& info) { return !trains(info) || !processes_[node_of(info)].used; };
   if (message.reference > 0 || !std::ranges::all_of(message.view.members, fresh)) return;
-  if (message.view.members.size() < members_)
-    fail("the run begins with " + std::to_string(message.view.members.size()) + " of " +
-         std::to_string(members_) + " replicas (I4)");
+  const auto here = static_cast<std::size_t>(std::ranges::count_if(message.view.members, trains));
+  if (here < options_.replicas)
+    fail("the run begins with " + std::to_string(here) + " of " + std::to_string(options_.replicas) +
+         " replicas (I4)");
 }
 
 /// I7, of a view that is announced: its members can all get to where the foremost of them is, on one history.
@@ -72,6 +73,7 @@ void World::check_view(const NewView& message) {
     const auto& process = processes_[node_of(message.view.members[i])];
     const auto name = "member " + std::to_string(process.id);
     if (!process.answer || process.answer->view != checked_) continue;  // it has died meanwhile
+    if (process.id == reducer_ && process.answer->activated != message.reference) continue;  // it begins anew
     if (process.answer->activated > message.reference)
       return fail(name + " has been in a later view than the one whose rounds are the run's" + view +
                   " (I7)");
@@ -120,7 +122,7 @@ void World::check_holdings(const Process& process, const NewView& message, Membe
 /// I10: who is no further behind than results are kept for goes on from its own rounds.
 void World::check_displaced(NodeId m, const std::string& reason) {
   const auto& displaced = processes_[m];
-  if (reason.find("nobody keeps") == std::string::npos || !displaced.answer) return;
+  if (reason.find("nobody keeps") == std::string::npos || !displaced.answer || m == reducer_) return;
   bool can_go_on = false;
   for (const auto& process : processes_) {
     if (process.id == m || !process.alive || !process.member || !process.in_run) continue;

@@ -172,7 +172,7 @@ bool World::may_crash(NodeId m) const {
   std::size_t heirs = 0;
   for (NodeId other = 0; other < members_; ++other) {
     const auto& process = processes_[other];
-    if (other == m || !process.alive || !process.member || !process.in_run) continue;
+    if (other == m || other == reducer_ || !process.alive || !process.member || !process.in_run) continue;
     const bool listed = !disk_ || std::ranges::any_of(disk_->members, [&](const MemberInfo& info) {
       return id_of(info) == process.replica;
     });

@@ -52,6 +52,7 @@ constexpr std::array required{
     Required{"operator recovers the run", "all members of the last view are gone"},
     Required{"owner's residual forgotten", "of results that were dropped"},
     Required{"partition", "several members are cut off together"},
+    Required{"reduced by one that does not train", "it owns chunks and contributes nothing"},
     Required{"round applied", "the run gets on"},
     Required{"run begun anew", "nobody is left who had the state, and an operator says so"},
     Required{"round withdrawn", "it was delivered, and others have made it again"},

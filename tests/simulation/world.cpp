@@ -42,6 +42,10 @@ World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
   options_.leases = closing_.quorum > 0;
   // A view of fewer than the quorum closes with all of it.
   if (chance(2) == 0) options_.least = closing_.least = std::max(closing_.least, closing_.quorum);
+  if (random_bits(seed_, 3, 0) % 4 == 0) {
+    reducer_ = random_bits(seed_, 3, 1) % ++members_;  // anywhere in the order of sums
+    options_.topology.setting = static_cast<Topology>(random_bits(seed_, 3, 2) % topology_names.size());
+  }
   processes_.resize(members_);
   for (NodeId m = 0; m < members_; ++m) processes_[m].id = m;
   for (auto n = chance(2) * chance(6); n > 0; --n) {
@@ -52,7 +56,8 @@ World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
 }
 
 std::string World::describe() const {
-  return "seed " + std::to_string(seed_) + ": " + std::to_string(members_) + " members, at least " +
+  return "seed " + std::to_string(seed_) + ": " + std::to_string(members_) + " members" +
+         (reducer_ ? ", m" + std::to_string(*reducer_) + " of them reduces only" : "") + ", at least " +
          std::to_string(options_.least) + ", quorum " + std::to_string(closing_.quorum) + ", " +
          std::to_string(layout_.fragment_count()) + " fragments in " + std::to_string(layout_.chunk_count()) +
          " chunks, " + std::to_string(lanes_) + " lanes, " + std::to_string(in_flight_) +
@@ -173,11 +178,16 @@ void World::start_again(Process& process) {
 
 World::NodeId World::node_of(const MemberInfo& info) const { return std::stoul(info.name.substr(1)); }
 
+MemberInfo World::info_of(const Process& process) const {
+  return {"m" + std::to_string(process.id), process.incarnation, "", 0,
+          process.id == reducer_ ? MemberKind::reducer : MemberKind::trainer};
+}
+
 void World::say_hello(Process& process) {
   Hello hello;
   hello.run = options_.run;
-  hello.fresh = !process.used;
-  hello.member = {"m" + std::to_string(process.id), process.incarnation, "", 0};
+  hello.fresh = process.id == reducer_ ? !process.in_run : !process.used;
+  hello.member = info_of(process);
   process.replica = id_of(hello.member);
   if (process.member && process.in_run) {
     hello.sealed = process.member->sealed();
@@ -282,7 +292,8 @@ void World::on_control(NodeId m, const ControlMessage& message) {
 
 void World::on_seal(Process& process, const Seal& seal) {
   if (!process.member) {
-    if (process.used) return fail("one that has taken part is asked to begin (I11)");
+    if (process.used && process.id != reducer_)
+      return fail("one that has taken part is asked to begin (I11)");
     process.member = std::make_unique<Member>(layout_, codecs_, closing_,
                                               std::vector<FragmentState>(layout_.fragment_count()));
   }
@@ -325,6 +336,7 @@ void World::try_view(Process& process) {
           fail("a view begins after a higher one was sealed (I8)");
         newest_begun_ = std::max(newest_begun_, process.member->view().number);
         if (before != message.reference) count(process.in_run ? "came back" : "joined");
+        if (process.id == reducer_) count("view with a reducer");
         const bool joins = !process.in_run;
         if (joins) {
           process.first.clear();
@@ -478,7 +490,7 @@ Time World::think(const Process& process) { return (10ms + some(150ms)) * proces
 
 void World::train(NodeId m, FragmentId p) {
   auto& process = processes_[m];
-  if (!process.member || !process.in_run) return;
+  if (!process.member || !process.in_run || m == reducer_) return;
   const auto last = process.member->fragments()[p].round;
   const auto round = std::max(process.contributed[p], last) + 1;
   if (round > last + in_flight_) return;
@@ -507,7 +519,7 @@ void World::look_for_results(NodeId m, FragmentId p) {
   }
   const auto round = process.member->fragments()[p].round + 1;
   if (!process.delivered.contains({p, round})) return;
-  if (process.contributed[p] < round && chance(2) == 0) {
+  if (m != reducer_ && process.contributed[p] < round && chance(2) == 0) {
     count("late contribution");
     return train(m, p);
   }
@@ -594,7 +606,8 @@ void World::act(NodeId m) {
 /// Not the arithmetic: bytes that nobody else can make of other contributions.
 void World::reduce(NodeId m, const Reduce& job) {
   Result result;
-  result.of = processes_[m].member->view().members.size();
+  if (m == reducer_) count("reduced by one that does not train");
+  result.of = static_cast<std::size_t>(std::ranges::count_if(processes_[m].member->view().members, trains));
   Hasher hasher;
   for (std::size_t i = 0; i < job.contributions.size(); ++i) {
     hasher.update(std::span(*job.contributions[i])).update(job.weights[i]);
@@ -682,8 +695,9 @@ void World::obey(Process& process, const Refused& refused) {
 }
 
 bool World::state_is_lost() const {
-  return std::ranges::none_of(
-      processes_, [](const Process& process) { return process.alive && process.member && process.in_run; });
+  return std::ranges::none_of(processes_, [this](const Process& process) {
+    return process.id != reducer_ && process.alive && process.member && process.in_run;
+  });
 }
 
 /// What the coordinator then asks for, an operator does: starts it with --recover, and, where nobody is left
@@ -697,7 +711,7 @@ void World::recover_if_the_heirs_are_gone() {
   if (!disk_) return;
   const auto is_here = [this](const MemberInfo& info) {
     const auto& process = processes_[node_of(info)];
-    return process.alive && process.in_run && process.incarnation == info.incarnation;
+    return trains(info) && process.alive && process.in_run && process.incarnation == info.incarnation;
   };
   if (std::ranges::any_of(disk_->members, is_here)) return;
   count("operator recovers the run");

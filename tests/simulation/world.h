@@ -179,6 +179,7 @@ class World {
   void reduce(NodeId m, const Reduce& job);
   [[nodiscard]] std::optional<MemberIndex> index_of(const Process& process, NodeId other) const;
   [[nodiscard]] NodeId node_of(const MemberInfo& info) const;
+  [[nodiscard]] MemberInfo info_of(const Process& process) const;
 
   // the coordinator
   void start_coordinator(bool recover);
@@ -243,6 +244,7 @@ class World {
   bool telling_;
   Time now_{}, calm_from_{}, end_{};
   std::size_t members_, lanes_;
+  std::optional<NodeId> reducer_;  ///< the one that only reduces, in some worlds
   std::size_t disturbances_;
   std::vector<Ambush> ambushes_;
   Time latency_, apply_delay_;  ///< at most: of a message; of a result that waits for its apply point

@@ -48,6 +48,15 @@ struct Size {
   friend bool operator==(const Size&, const Size&) = default;
 };
 
+/// What a line carries. Written "50Mbps", "64kbps" or "2.5Gbps" (powers of 1000), or "auto": to be measured.
+struct Rate {
+  double bits_per_second = 0;  ///< 0: auto
+  [[nodiscard]] std::uint64_t bytes_per_second() const {
+    return static_cast<std::uint64_t>(bits_per_second / 8);
+  }
+  friend bool operator==(const Rate&, const Rate&) = default;
+};
+
 /// A whole number that changes with the step. Written "30", or "{0: 5, 200: 20}": 5, and 20 after step 200.
 struct Stepped {
   struct Part {
@@ -61,7 +70,7 @@ struct Stepped {
   friend bool operator==(const Stepped&, const Stepped&) = default;
 };
 
-using ValueRef = std::variant<bool*, std::int64_t*, double*, std::string*, Duration*, Size*, Stepped*,
+using ValueRef = std::variant<bool*, std::int64_t*, double*, std::string*, Duration*, Size*, Rate*, Stepped*,
                               std::vector<std::int64_t>*>;
 
 inline constexpr double unbounded = std::numeric_limits<double>::infinity();
@@ -71,7 +80,8 @@ struct Key {
   ValueRef value;
   Scope scope;
   std::string_view doc;  ///< one line, with the unit
-  /// Inclusive range for numbers (durations in seconds; sizes in bytes; each element of a list).
+  /// Inclusive range for numbers (durations in seconds; sizes in bytes; rates in bits per second,
+  /// but "auto" always; each element of a list).
   double min = -unbounded;
   double max = unbounded;
   /// For strings: the values allowed, in the order shown to users; empty allows any.

@@ -7,6 +7,7 @@
 
 #include "isthmus/base/config.h"
 #include "isthmus/outer_sync/methods/schedule.h"
+#include "isthmus/outer_sync/protocol/topology.h"
 #include "isthmus/quant/codec.h"
 #include "isthmus/quant/lossless.h"
 
@@ -44,6 +45,7 @@ struct OuterConfig {
   std::int64_t max_local_rounds = 2;
   std::int64_t min_replicas = 0;
   std::int64_t quorum = 0;
+  std::string topology = "auto";
   config::Duration grace{10.0};
   std::string log;
   config::Size log_budget{20'000'000'000};
@@ -68,6 +70,7 @@ struct OuterConfig {
   [[nodiscard]] std::vector<SyncPhase> sync_phases() const;
   [[nodiscard]] quant::CodecSpec codec_spec() const;
   [[nodiscard]] quant::CodecSpec warmup_codec_spec() const;
+  [[nodiscard]] protocol::Topology topology_setting() const;
   [[nodiscard]] quant::Lossless lossless_stage() const { return quant::lossless(lossless); }
   [[nodiscard]] bool paced_by_time() const { return pace == "time"; }
   [[nodiscard]] bool data_parallel() const { return method == "data_parallel"; }
@@ -97,6 +100,7 @@ struct NetworkConfig {
   config::Duration detect_timeout{5.0};
   config::Duration join_timeout{120.0};
   std::int64_t join_rate = 25'000'000;
+  config::Rate uplink;
   EmulateConfig emulate;
   void serialize(config::Archive& ar);
   /// Throws Error(config) for a detect_timeout that is too short for the heartbeat.

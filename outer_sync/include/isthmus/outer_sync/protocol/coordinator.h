@@ -15,6 +15,7 @@
 #include "isthmus/outer_sync/layout.h"
 #include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/topology.h"
 
 namespace isthmus::outer_sync::protocol {
 
@@ -38,7 +39,8 @@ struct CoordinatorOptions {
   Digest token;        ///< unguessable; members show it to each other
   Time join_timeout{};
   Time detect_timeout{};  ///< also how long a lease lasts
-  std::size_t least = 1;  ///< no view is formed with fewer members
+  std::size_t least = 1;  ///< no view is formed with fewer trainers
+  TopologyRule topology;  ///< how the chunks of a view are dealt
   /// Owners may close chunks without all members of the view (quorum), as long as they have a lease. Where
   /// they may not, nobody who is left out can do harm, and no view waits for a lease to end.
   bool leases = false;
@@ -84,7 +86,7 @@ using CoordinatorAction =
 
 class Coordinator {
  public:
-  /// What a replica is to the coordinator.
+  /// What a replica is to the coordinator. One that only reduces is never joining: it needs no state.
   enum class Role {
     joining,  ///< at the start of a run; or takes the state from members
     ready,    ///< has the state, or had it when it was cut off: the next view may have it
@@ -102,6 +104,7 @@ class Coordinator {
     std::vector<Round> to_reach;  ///< by fragment, where it was seen to lag: what the others had by then
     Time lags_since{};
     std::uint64_t held_step = 0;
+    std::uint64_t uplink = 0;  ///< bytes per second, the newest it said; 0: not known
     Heartbeat heartbeat;
     Done result;
   };
@@ -122,7 +125,9 @@ class Coordinator {
   /// By name, in member order: members of the view, and those that are to join it.
   [[nodiscard]] const Members& members() const { return members_; }
   [[nodiscard]] bool stopping() const { return stopping_; }
-  /// Members of the view in force; 0 while rounds do not commit.
+  /// Those that train, in all that there are.
+  [[nodiscard]] std::size_t trainers() const;
+  /// Trainers of the view in force; 0 while rounds do not commit.
   [[nodiscard]] std::size_t participating() const;
   [[nodiscard]] ViewNumber view() const { return number_; }
 
@@ -149,6 +154,7 @@ class Coordinator {
   [[nodiscard]] bool take_over_from(const Hello& hello);
   void come_back(MemberStatus& member);
   void admit(MemberStatus& member);
+  void join_as_reducer(MemberStatus& member);
   [[nodiscard]] bool is_past_warmup(const MemberStatus& member) const;
   void admit_waiting();
   [[nodiscard]] std::vector<MemberInfo> donors() const;
@@ -156,6 +162,7 @@ class Coordinator {
   [[nodiscard]] bool somebody_joins() const;
 
   void seal_first_view();
+  void begin_first_view_if_sealed();
   void begin_first_view();
   [[nodiscard]] std::string initial_disagreement() const;
 
@@ -184,6 +191,7 @@ class Coordinator {
   void remove(Members::iterator place);
   void settle_evaluations();
   void settle_stop();
+  void announce_stop_step();
   void begin_to_end();
   void dismiss_newcomers();
   void finish_if_all_done();
@@ -199,6 +207,7 @@ class Coordinator {
   [[nodiscard]] std::uint16_t free_slot(const std::string& name) const;
   [[nodiscard]] std::string name_of(ConnectionId connection) const;
   [[nodiscard]] std::string names(Role role) const;
+  [[nodiscard]] const MemberStatus* first_trainer() const;
   template <class Select>
   [[nodiscard]] std::size_t count(Select select) const;
   [[nodiscard]] std::size_t count(Role role) const;

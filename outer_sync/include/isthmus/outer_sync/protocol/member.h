@@ -35,8 +35,9 @@ struct CodecPlan {
 
 /// When an owner may close a chunk.
 struct ClosingRule {
-  std::size_t least = 1;   ///< contributions, always
-  std::size_t quorum = 0;  ///< contributions that are enough after `grace`; 0: only all of the view's members
+  std::size_t least = 1;  ///< contributions, always
+  std::size_t quorum =
+      0;  ///< contributions that are enough after `grace`; 0: only all of the view's trainers
   Time grace{};
 };
 
@@ -73,7 +74,7 @@ struct Deliver {
   Round round;
   std::vector<SharedBytes> results;
   std::vector<bool> included;   ///< by chunk: whether this member's contribution is in it
-  std::size_t contributed = 0;  ///< members in the chunk that has the fewest
+  std::size_t contributed = 0;  ///< trainers in the chunk that has the fewest
 };
 /// A round that was delivered and has not been applied is void.
 struct Retract {
@@ -100,7 +101,14 @@ class Member {
     ignored     ///< it has sealed another view since
   };
   /// Begins a view. Requires `fits(view)`, and that nothing that was delivered is being applied meanwhile.
+  /// One that only reduces has no parameters that could be wrong: where it was not in the view of reference
+  /// it begins at the newest round of the run's history.
   [[nodiscard]] Entry activate(const NewView& message, MemberIndex self);
+  /// Whether this member's rounds are among those that the view goes on from. (One that only reduces has none
+  /// before its first view.)
+  [[nodiscard]] bool is_of_reference(const NewView& message, MemberIndex self) const {
+    return view_.number == message.reference && (view_.number > 0 || trains(message.view.members.at(self)));
+  }
   /// Whether a message from the network is a view of this layout with `self` in it.
   [[nodiscard]] bool fits(const NewView& message, MemberIndex self) const;
   [[nodiscard]] const View& view() const { return view_; }
@@ -187,6 +195,7 @@ class Member {
   [[nodiscard]] std::optional<std::string> check(MemberIndex from, const ChunkMessage& message) const;
   [[nodiscard]] std::optional<std::string> check_contributors(const std::vector<ReplicaId>& listed) const;
   [[nodiscard]] bool is_of_the_run(const NewView& message) const;
+  void begin_anew(const NewView& message);
   void discard_unapplied();
   void forget_residuals(const View& next, MemberIndex next_self);
   void push_fixed(const NewView& message);
@@ -211,7 +220,8 @@ class Member {
   std::vector<std::vector<FragmentState>> history_;  ///< by fragment, oldest first, the last applied excluded
   ViewNumber sealed_ = 0;
   View view_;
-  std::vector<ReplicaId> ids_;  ///< of the view's members
+  std::vector<ReplicaId> ids_;       ///< of the view's members
+  std::vector<ReplicaId> trainers_;  ///< of those of them that contribute, in the same order
   MemberIndex self_ = 0;
   std::optional<Time> lease_end_;
   std::vector<Round> lowest_;             ///< by fragment, of all members of the view

@@ -49,6 +49,7 @@ struct MemberInfo {
     ar(name, incarnation, address, slot, kind);
   }
 };
+[[nodiscard]] inline bool trains(const MemberInfo& member) { return member.kind == MemberKind::trainer; }
 /// First 8 bytes of a digest, little-endian: enough to tell two apart that should be equal.
 [[nodiscard]] std::uint64_t prefix_of(const Digest& digest);
 /// The prefix of SHA-256(name, a zero byte, incarnation).
@@ -68,10 +69,6 @@ struct View {
 inline constexpr std::size_t most_members = 1024;
 /// No view has a higher number; who claims one would leave none for those to come.
 inline constexpr ViewNumber highest_view = ViewNumber{1} << 62;
-
-/// Gives each chunk of a fragment to the member with the fewest elements of that fragment so far, then of
-/// all.
-[[nodiscard]] std::vector<MemberIndex> balanced_owners(const FragmentLayout& layout, std::size_t members);
 
 // ---- bulk ----
 
@@ -146,7 +143,7 @@ struct Hello {
   MemberInfo member;
   std::string build;
   ConfigItems config;
-  Digest model;      ///< names, shapes and fragments of all tensors
+  Digest model;      ///< names, shapes and fragments of all tensors; of trainers alone, like the tokenizer
   Digest tokenizer;  ///< vocabulary
   bool resume = false;
   std::vector<std::uint64_t> checkpoints;  ///< steps this member could resume from
@@ -154,12 +151,13 @@ struct Hello {
   ViewNumber activated = 0;                ///< highest view that has begun for it; 0: it is fresh
   Digest token;                            ///< of the run, where it has been in one
   bool done = false;  ///< it has reached the last step; its Done follows, also where it was said before
+  std::uint64_t uplink = 0;  ///< bytes per second that its line carries outwards; 0: not known (yet)
   /// It has just been started: its parameters are those that a run begins with, and nothing of a run's state.
   bool fresh = true;
   template <class Archive>
   void serialize(Archive& ar) {
     ar(protocol, numerics, run, member, build, config, model, tokenizer, resume, checkpoints, sealed,
-       activated, token, done, fresh);
+       activated, token, done, uplink, fresh);
   }
 };
 
@@ -183,7 +181,8 @@ struct Seal {
   }
 };
 
-/// member -> coordinator: from here on I know no view before `view`. Where this member stands.
+/// member -> coordinator: from here on I know no view before `view`. Where this member stands; one that only
+/// reduces and has been in no view yet says nothing of it, since it does not know the layout.
 struct Sealed {
   ViewNumber view = 0;
   ViewNumber activated = 0;   ///< highest view that has begun here; 0: none yet
@@ -215,7 +214,9 @@ struct FixedRound {
 /// coordinator -> member: the view begins.
 struct NewView {
   View view;
-  Digest token;              ///< what members of this run show each other on bulk connections
+  Digest token;               ///< what members of this run show each other on bulk connections
+  std::vector<Range> layout;  ///< of the run, for those who have no parameters to know it from
+  std::uint64_t chunk_elements = 0;
   ViewNumber reference = 0;  ///< the view whose members' chains are the run's history
   std::uint64_t step = 0;    ///< agreed step of the foremost of them
   /// By fragment: the newest round that any of them has applied, and rounds before it, oldest first.
@@ -225,7 +226,7 @@ struct NewView {
   std::vector<std::vector<Round>> applied;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(view, token, reference, step, chains, fixed, applied);
+    ar(view, token, layout, chunk_elements, reference, step, chains, fixed, applied);
   }
 };
 
@@ -241,12 +242,13 @@ struct Heartbeat {
   double tokens_per_second = 0;       ///< since the last heartbeat
   double utilization = 0;             ///< 0..1 since the start
   std::uint64_t bytes_sent = 0;       ///< since the start, headers and control included
+  std::uint64_t uplink = 0;           ///< as in the hello, or as it was measured meanwhile
   double inner_steps_per_second = 0;  ///< without what was waited for; 0: not known yet
   /// Last applied round, first 8 bytes of its chain hash; empty before Sealed.
   std::vector<std::pair<Round, std::uint64_t>> fragments;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(number, view, step, contributed, lost, loss, tokens_per_second, utilization, bytes_sent,
+    ar(number, view, step, contributed, lost, loss, tokens_per_second, utilization, bytes_sent, uplink,
        inner_steps_per_second, fragments);
   }
 };
@@ -311,7 +313,8 @@ struct Held {
   }
 };
 
-/// coordinator -> member: go on to the end of this step and stop there; all members stop at the same one.
+/// coordinator -> member: go on to the end of this step and stop there; all trainers stop at the same one.
+/// To one that only reduces: all of them are done, say so too.
 struct StopAt {
   std::uint64_t step = 0;
   template <class Archive>
@@ -320,7 +323,8 @@ struct StopAt {
   }
 };
 
-/// member -> coordinator: finished; `summary` is a JSON object.
+/// member -> coordinator: finished; `summary` is a JSON object. The hash is a trainer's: who only reduces has
+/// no parameters.
 struct Done {
   std::string summary;
   Digest global_hash;

@@ -37,9 +37,14 @@ struct Admission {
 
 /// Who takes part, as it is seen from here.
 struct Participation {
-  std::size_t live = 0;           ///< members of the view to whom there is a connection, and this replica
-  std::size_t participating = 0;  ///< members of the view; 0 while rounds do not commit
-  std::size_t contributed = 0;    ///< members that are in the round applied last
+  std::size_t live = 0;           ///< trainers of the view to whom there is a connection, and this replica
+  std::size_t participating = 0;  ///< trainers of the view; 0 while rounds do not commit
+  std::size_t contributed = 0;    ///< trainers that are in the round applied last
+};
+
+/// A replica's place among those that train.
+struct Rank {
+  std::size_t index = 0, of = 0;
 };
 
 class OuterLoop;
@@ -53,6 +58,10 @@ class MemberNode final : public RoundExchange {
   MemberNode(const NetworkConfig& network, const FragmentLayout& layout, protocol::CodecPlan codecs,
              protocol::ClosingRule closing, Trace& trace, quant::Lossless lossless = quant::Lossless::none,
              bool moments = false);
+  /// Of one that only reduces (`follow`): it has no parameters, and learns the layout with its first view,
+  /// whose chunks must have so many elements. The trace must outlive the node.
+  MemberNode(const NetworkConfig& network, std::uint64_t chunk_elements, protocol::CodecPlan codecs,
+             protocol::ClosingRule closing, Trace& trace, quant::Lossless lossless = quant::Lossless::none);
   ~MemberNode() override;
   MemberNode(const MemberNode&) = delete;
   MemberNode& operator=(const MemberNode&) = delete;
@@ -72,6 +81,7 @@ class MemberNode final : public RoundExchange {
   /// The view in force here, and this member's position in it. They change when others come and go.
   [[nodiscard]] protocol::View view() const;
   [[nodiscard]] protocol::MemberIndex self() const;
+  [[nodiscard]] Rank rank() const;
   [[nodiscard]] Participation participation() const;
 
   /// Sends a line to all members, this one included; `announced` blocks until one is there.
@@ -96,7 +106,12 @@ class MemberNode final : public RoundExchange {
 
   /// Blocks until all members are done; returns what is wrong with the run's result, empty if nothing is.
   [[nodiscard]] std::string done(std::string summary, const Digest& global_hash);
-  /// Tells the coordinator that this member cannot go on, and why; waits a moment for it to leave.
+  /// All that one that only reduces does: joins, owns chunks and follows the rounds until the run has ended;
+  /// returns what is wrong with its result, empty if nothing is, or nothing where this member has left the
+  /// run meanwhile. Throws Error(config) when refused and Error(network) when the run cannot go on.
+  [[nodiscard]] std::optional<std::string> follow(protocol::Hello hello);
+  /// Tells the coordinator that this member cannot go on, and why; waits a moment for it to leave. Safe from
+  /// any thread.
   void leave(const std::string& reason) noexcept;
 
   void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes,
