@@ -50,6 +50,9 @@ World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
   options_.leases = closing_.quorum > 0;
   // A view of fewer than the quorum closes with all of it.
   if (chance(2) == 0) options_.least = closing_.least = std::max(closing_.least, closing_.quorum);
+  // Of a stream of its own, so that worlds without it stay as they are.
+  if (random_bits(seed_, 4, 0) % 4 == 0) closing_.reject = 4;
+  if (closing_.reject > 0) sick_ = random_bits(seed_, 4, 1) % members_;
   processes_.resize(members_);
   for (NodeId m = 0; m < members_; ++m) processes_[m].id = m;
 }
@@ -58,7 +61,9 @@ std::string World::describe() const {
   return "seed " + std::to_string(seed_) + ": " + std::to_string(members_) + " members, at least " +
          std::to_string(options_.least) + ", quorum " + std::to_string(closing_.quorum) + ", " +
          std::to_string(layout_.fragment_count()) + " fragments in " + std::to_string(layout_.chunk_count()) +
-         " chunks, " + std::to_string(lanes_) + " lanes, " + std::to_string(disturbances_) + " disturbances";
+         " chunks, " + std::to_string(lanes_) + " lanes, " +
+         (sick_ ? "member " + std::to_string(*sick_) + " sick, " : std::string()) +
+         std::to_string(disturbances_) + " disturbances";
 }
 
 std::string World::run() {
@@ -318,6 +323,7 @@ void World::say_hello(Process& process) {
   hello.run = options_.run;
   hello.member = {"m" + std::to_string(process.id), process.incarnation, "", 0};
   process.replica = id_of(hello.member);
+  node_of_[process.replica] = process.id;
   if (process.member && process.in_run) {
     hello.sealed = process.member->sealed();
     hello.activated = process.member->view().number;
@@ -604,7 +610,7 @@ void World::train(NodeId m, FragmentId p) {
     maker_[bytes.get()] = process.replica;
     kept_.push_back(bytes);
     made_[{process.replica, round, k}] = {};
-    process.member->contribute(k, round, bytes, weight);
+    process.member->contribute(k, round, bytes, weight, squares_of(m, *bytes));
   }
   act(m);
   look_for_results(m, p);
@@ -698,18 +704,33 @@ void World::act(NodeId m) {
   }
 }
 
+/// Healthy norms are between 1 and 2, so that no rule of four times the median can mean one of them.
+double World::squares_of(NodeId m, const Bytes& bytes) const {
+  if (sick_ == m) return 1e6;
+  return 1 + static_cast<double>(static_cast<std::uint8_t>(bytes.front())) / 85;
+}
+
 /// Not the arithmetic: bytes that nobody else can make of other contributions.
 void World::reduce(NodeId m, const Reduce& job) {
   Result result;
   result.of = processes_[m].member->view().members.size();
+  Measured measured;
+  for (const auto& bytes : job.contributions) {
+    const auto maker = maker_.at(bytes.get());
+    result.present.push_back(maker);
+    measured.squares.push_back(squares_of(node_of_.at(maker), *bytes));
+  }
+  measured.dots.resize(measured.squares.size(), 0);
+  const auto stays = kept(job.reject, measured.squares);
   Hasher hasher;
   for (std::size_t i = 0; i < job.contributions.size(); ++i) {
+    if (!stays[i]) continue;
     hasher.update(std::span(*job.contributions[i])).update(job.weights[i]);
-    result.contributors.push_back(maker_.at(job.contributions[i].get()));
+    result.contributors.push_back(result.present[i]);
   }
   if (!produced_.insert({job.view, job.round, job.chunk}).second)
     fail("two results of one chunk in one view (I8)");
-  if (result.contributors.size() < result.of) {
+  if (result.present.size() < result.of) {
     count("closed by quorum");
     if (job.view < newest_begun_) fail("a chunk is closed by quorum after another view has begun (I9)");
   }
@@ -720,11 +741,12 @@ void World::reduce(NodeId m, const Reduce& job) {
     (*bytes)[i] = static_cast<std::byte>(digest.bytes.at(i % digest.bytes.size()));
   results_[bytes.get()] = result;
   kept_.push_back(bytes);
-  in(processes_[m], some(20ms), [this, m, view = job.view, chunk = job.chunk, round = job.round, bytes] {
-    if (!processes_[m].member) return;
-    processes_[m].member->reduced(view, chunk, round, bytes);
-    act(m);
-  });
+  in(processes_[m], some(20ms),
+     [this, m, view = job.view, chunk = job.chunk, round = job.round, bytes, measured = std::move(measured)] {
+       if (!processes_[m].member) return;
+       processes_[m].member->reduced(view, chunk, round, bytes, measured);
+       act(m);
+     });
 }
 
 // ---- the coordinator ----
@@ -968,18 +990,22 @@ void World::check_chain(const Process& process) {
   }
 }
 
-/// I3: a contribution is in the result or comes back, once. I4: nobody commits alone.
+/// I3: a contribution is in the result, or is rejected by the rule, or comes back; once. I4: nobody commits
+/// alone.
 void World::check_result(const Process& process, const Deliver& round) {
   const auto first = layout_.chunks_of(round.fragment).first;
   const bool contributed = process.contributed[round.fragment] >= round.round;
   for (std::size_t i = 0; i < round.results.size(); ++i) {
     const auto known = results_.find(round.results[i].get());
     if (known == results_.end()) return fail("a result that nobody has made");
-    const auto& [contributors, of] = known->second;
-    if (contributors.size() < closing_.least)
+    const auto& [contributors, present, of] = known->second;
+    if (contributors.size() < std::min(closing_.least, present.size()))
       return fail("a result of " + std::to_string(contributors.size()) + " contributions (I4)");
-    if (contributors.size() < of && (closing_.quorum == 0 || contributors.size() < closing_.quorum))
+    if (present.size() < closing_.least)
+      return fail("a result of " + std::to_string(present.size()) + " contributions (I4)");
+    if (present.size() < of && (closing_.quorum == 0 || present.size() < closing_.quorum))
       return fail("a result without a quorum (I4)");
+    if (const auto problem = rejection_problem(known->second); !problem.empty()) return fail(problem);
     const bool in_it = std::ranges::find(contributors, process.replica) != contributors.end();
     if (in_it != round.included[i])
       return fail("member " + std::to_string(process.id) + " was told " +
@@ -990,10 +1016,26 @@ void World::check_result(const Process& process, const Deliver& round) {
       if (in_it) return fail("a contribution that was not made is in a result (I3)");
       continue;
     }
+    const bool was_there = std::ranges::find(present, process.replica) != present.end();
+    if (round.rejected[i] != (was_there && !in_it))
+      return fail("member " + std::to_string(process.id) + " was told that its contribution was " +
+                  (round.rejected[i] ? "rejected, and it was late" : "late, and it was rejected") + " (I3)");
     auto& made = made_.at({process.replica, round.round, static_cast<ChunkId>(first + i)});
     if (++made.settled > 1) return fail("a contribution is settled twice (I3)");
-    count(in_it ? "contribution committed" : "contribution returned");
+    count(in_it ? "contribution committed" : was_there ? "contribution rejected" : "contribution returned");
   }
+}
+
+/// Of three or more the sick one's is left out, unless too few would remain, and nobody else's.
+std::string World::rejection_problem(const Result& result) const {
+  const auto is_sick = [this](ReplicaId replica) { return sick_ == node_of_.at(replica); };
+  for (const auto replica : result.present) {
+    const bool in_it = std::ranges::find(result.contributors, replica) != result.contributors.end();
+    if (!in_it && !is_sick(replica)) return "a healthy contribution was rejected (I3)";
+    if (in_it && is_sick(replica) && result.present.size() >= 3 && result.present.size() > closing_.least)
+      return "a sick contribution is in a result (I3)";
+  }
+  return {};
 }
 
 /// I6.

@@ -44,6 +44,7 @@ struct OuterConfig {
   std::int64_t min_replicas = 0;
   std::int64_t quorum = 0;
   config::Duration grace{10.0};
+  double reject = 0;
   std::string log;
   config::Size log_budget{20'000'000'000};
   OuterOptimizerConfig optimizer;
