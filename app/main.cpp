@@ -10,6 +10,7 @@
 #include "coordinator.h"
 #include "isthmus/base/error.h"
 #include "launch.h"
+#include "observe.h"
 #include "replay.h"
 #include "version.h"
 #include "worker.h"
@@ -22,7 +23,7 @@ using namespace isthmus::app;
 struct Flags {
   std::string config, coordinator, name, listen, advertise, log, out;
   std::vector<std::string> set;
-  bool resume = false, recover = false, quiet = false;
+  bool resume = false, recover = false, quiet = false, once = false;
   int announce_fd = -1;
   std::optional<std::uint64_t> until;
 };
@@ -106,6 +107,25 @@ void add_worker(CLI::App& app, Flags& flags, std::function<int()>& act) {
   });
 }
 
+void add_observe(CLI::App& app, Flags& flags, std::function<int()>& act) {
+  auto* verb =
+      app.add_subcommand("observe", "follow a live run and evaluate it here, without taking part in it");
+  verb->add_option("--config,config", flags.config, "experiment in YAML, the run's")->required();
+  verb->add_option("--coordinator", flags.coordinator, "HOST:PORT");
+  verb->add_option("--name", flags.name, "of this observer, unique in the run; its folder's too")->required();
+  verb->add_option("--out", flags.out,
+                   "safetensors file for the newest global parameters, written at the end");
+  verb->add_flag("--once", flags.once, "take the state, evaluate it, and leave");
+  add_set(*verb, flags);
+  verb->footer("Example: isthmus observe --config two_sites.yaml --coordinator eu.example:7000 --name watch");
+  verb->callback([&] {
+    act = [&flags] {
+      return run_observe(
+          {.experiment = load(flags), .name = flags.name, .out = flags.out, .once = flags.once});
+    };
+  });
+}
+
 void add_config(CLI::App& app, Flags& flags, std::function<int()>& act) {
   auto* verb =
       app.add_subcommand("config", "print an experiment with every key, or the reference of all keys");
@@ -146,6 +166,7 @@ int main(int argc, char** argv) {
   add_launch(app, flags, act);
   add_coordinator(app, flags, act);
   add_worker(app, flags, act);
+  add_observe(app, flags, act);
   add_config(app, flags, act);
   add_replay(app, flags, act);
   app.footer(
