@@ -232,7 +232,7 @@ int run_coordinator(CoordinatorRequest request) {
   outer_sync::protocol::CoordinatorOptions options;
   options.run = experiment.run.name;
   options.replicas = static_cast<std::size_t>(experiment.replicas);
-  options.config = config::shared_items(experiment);
+  options.config = shared_items(experiment);
   options.least = std::max(rule.least, rule.quorum);
   options.leases = rule.quorum > 0;
   options.elastic = !experiment.outer.data_parallel();

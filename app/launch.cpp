@@ -105,7 +105,7 @@ class Launch {
     if (request_.resume) check_checkpoints();
     config_before_ = text_of(config_file());
     metrics_before_ = metrics_size();
-    write_text(config_file(), config::to_yaml(experiment_));
+    write_text(config_file(), to_yaml(experiment_));
   }
 
   std::filesystem::path config_file() const { return experiment_.folder() / "config.yaml"; }
@@ -116,10 +116,9 @@ class Launch {
   /// Grows as soon as replicas are in the run.
   std::uintmax_t metrics_size() const {
     std::uintmax_t sum = 0;
-    for (std::int64_t m = 0; m < experiment_.replicas; ++m) {
+    for (const auto& name : worker_names(experiment_)) {
       std::error_code no_file;
-      const auto size =
-          std::filesystem::file_size(experiment_.folder() / replica_name(m) / "metrics.jsonl", no_file);
+      const auto size = std::filesystem::file_size(experiment_.folder() / name / "metrics.jsonl", no_file);
       sum += no_file ? 0 : size;
     }
     return sum;
@@ -128,26 +127,19 @@ class Launch {
   /// Said at once, and not after all replicas have loaded their data.
   void check_checkpoints() const {
     std::vector<std::vector<std::uint64_t>> steps;
-    for (std::int64_t m = 0; m < experiment_.replicas; ++m) {
-      steps.push_back(trainer::checkpoint_steps(experiment_.folder() / replica_name(m) / "checkpoints", 0));
-    }
+    for (const auto& name : worker_names(experiment_))
+      steps.push_back(trainer::checkpoint_steps(experiment_.folder() / name / "checkpoints", 0));
     if (trainer::latest_common_step(steps)) return;
     throw Error(ErrorKind::data, fmt::format("{} has no checkpoint that all {} replicas have; start without "
                                              "--resume",
                                              experiment_.folder().string(), experiment_.replicas));
   }
 
-  std::string replica_name(std::int64_t m) const {
-    const auto digits = std::to_string(experiment_.replicas - 1).size();
-    return fmt::format("replica-{:0{}}", m, digits);
-  }
-
   void start() {
     restarts_left_ = experiment_.run.restarts;
     start_coordinator(experiment_.network.coordinator, request_.resume);
     if (address_.empty()) return;  // it has said why on standard error; `watch` sees it end
-    for (std::int64_t m = 0; m < experiment_.replicas; ++m) {
-      const auto name = replica_name(m);
+    for (const auto& name : worker_names(experiment_)) {
       std::filesystem::create_directories(experiment_.folder() / name);
       processes_.push_back(start_worker(name));
     }

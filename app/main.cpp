@@ -21,7 +21,7 @@ using namespace isthmus;
 using namespace isthmus::app;
 
 struct Flags {
-  std::string config, coordinator, name, listen, advertise, log, out;
+  std::string config, coordinator, name, site, listen, advertise, log, out;
   std::vector<std::string> set;
   bool resume = false, recover = false, quiet = false, once = false;
   int announce_fd = -1;
@@ -33,7 +33,7 @@ void add_set(CLI::App& verb, Flags& flags) {
       ->allow_extra_args(false);
 }
 
-Experiment load(const Flags& flags) {
+Experiment load(const Flags& flags, const std::optional<WorkerPlace>& worker = std::nullopt) {
   auto assignments = flags.set;
   const auto override_with = [&](const char* key, const std::string& value) {
     if (!value.empty()) assignments.push_back(std::string(key) + "=\"" + value + "\"");
@@ -41,7 +41,7 @@ Experiment load(const Flags& flags) {
   override_with("network.coordinator", flags.coordinator);
   override_with("network.listen", flags.listen);
   override_with("network.advertise", flags.advertise);
-  return load_experiment(flags.config, assignments);
+  return load_experiment(flags.config, assignments, worker);
 }
 
 void add_launch(CLI::App& app, Flags& flags, std::function<int()>& act) {
@@ -90,6 +90,7 @@ void add_worker(CLI::App& app, Flags& flags, std::function<int()>& act) {
   verb->add_option("--config", flags.config, "experiment in YAML")->required();
   verb->add_option("--coordinator", flags.coordinator, "HOST:PORT");
   verb->add_option("--name", flags.name, "of this replica, unique in the run")->required();
+  verb->add_option("--site", flags.site, "whose settings apply; without it the site that the name is of");
   verb->add_option("--listen", flags.listen, "ADDRESS:PORT for peers, in place of network.listen");
   verb->add_option("--advertise", flags.advertise,
                    "HOST:PORT that peers dial, in place of network.advertise");
@@ -101,8 +102,10 @@ void add_worker(CLI::App& app, Flags& flags, std::function<int()>& act) {
       "--listen 0.0.0.0:7001 --advertise us.example:7001");
   verb->callback([&] {
     act = [&flags] {
-      return run_worker(
-          {.experiment = load(flags), .name = flags.name, .resume = flags.resume, .quiet = flags.quiet});
+      return run_worker({.experiment = load(flags, WorkerPlace{flags.name, flags.site}),
+                         .name = flags.name,
+                         .resume = flags.resume,
+                         .quiet = flags.quiet});
     };
   });
 }
@@ -130,14 +133,20 @@ void add_config(CLI::App& app, Flags& flags, std::function<int()>& act) {
   auto* verb =
       app.add_subcommand("config", "print an experiment with every key, or the reference of all keys");
   verb->add_option("config", flags.config, "experiment in YAML; none prints the reference in Markdown");
+  verb->add_option("--name", flags.name, "as it is for this worker");
+  verb->add_option("--site", flags.site, "as it is at this site");
   add_set(*verb, flags);
   verb->footer("Example: isthmus config configs/quickstart.yaml --set replicas=4");
   verb->callback([&] {
     act = [&flags] {
-      Experiment experiment;
-      if (!flags.config.empty()) experiment = load(flags);
-      std::fputs((flags.config.empty() ? config::reference(experiment) : config::to_yaml(experiment)).c_str(),
-                 stdout);
+      if (flags.config.empty()) {
+        std::fputs(reference().c_str(), stdout);
+        return 0;
+      }
+      auto experiment = flags.name.empty() && flags.site.empty()
+                            ? load(flags)
+                            : load(flags, WorkerPlace{flags.name, flags.site});
+      std::fputs(to_yaml(experiment).c_str(), stdout);
       return 0;
     };
   });

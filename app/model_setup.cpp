@@ -32,7 +32,7 @@ outer_sync::protocol::Hello ModelSetup::hello(Experiment& experiment, const std:
   hello.member.incarnation =
       static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
   hello.build = build_name();
-  hello.config = config::shared_items(experiment);
+  hello.config = shared_items(experiment);
   hello.model = table.fingerprint();
   hello.tokenizer = corpus.tokenizer_fingerprint();
   return hello;
@@ -41,7 +41,7 @@ outer_sync::protocol::Hello ModelSetup::hello(Experiment& experiment, const std:
 trainer::LossSum ModelSetup::evaluate(std::span<const float> parameters, std::uint64_t replica,
                                       std::uint64_t replicas) {
   inference.load(parameters);
-  return trainer::evaluate(inference, heldout.batches(), replica, replicas);
+  return trainer::evaluate(inference, heldout.share(replica, replicas));
 }
 
 double ModelSetup::bytes_per_token(const Experiment& experiment) const {

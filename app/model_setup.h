@@ -37,7 +37,7 @@ struct ModelSetup {
 
   /// What it says first to the coordinator, as a trainer; the incarnation is the time.
   [[nodiscard]] outer_sync::protocol::Hello hello(Experiment& experiment, const std::string& name) const;
-  /// Of these flat parameters, over the batches i with i % replicas == replica.
+  /// Of these flat parameters, over one replica's share of the held-out sequences.
   [[nodiscard]] trainer::LossSum evaluate(std::span<const float> parameters, std::uint64_t replica = 0,
                                           std::uint64_t replicas = 1);
   /// Bytes of text that a held-out token stands for on average; 0 where tokens are no text.

@@ -176,7 +176,7 @@ class Observer {
     if (!step) {
       for (const auto round : rounds()) text += " " + std::to_string(round);
     }
-    if (!setup_.heldout.batches().empty()) {
+    if (setup_.heldout.sequences() > 0) {
       const auto sum = setup_.evaluate(loop_.global_parameters());
       const double loss = sum.nats / static_cast<double>(sum.tokens);
       line["eval_loss"] = loss;

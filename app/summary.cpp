@@ -22,6 +22,7 @@ void visit_fields(Report& r, Visit visit) {
   visit("parameters", r.parameters);
   visit("first_step", r.first_step);
   visit("last_step", r.last_step);
+  visit("inner_steps", r.inner_steps);
   visit("tokens", r.tokens);
   visit("train_seconds", r.train_seconds);
   visit("compute_seconds", r.compute_seconds);
@@ -83,6 +84,12 @@ std::string gradients_row(const ordered_json& gradients) {
                      cosine);
 }
 
+/// Of those who were there longest: one that came later has not seen the run's steps and rounds.
+const MemberReport& whole_run(const std::vector<MemberReport>& members) {
+  const auto length = [](const MemberReport& m) { return std::pair(m.last_step - m.first_step, m.rounds); };
+  return *std::ranges::max_element(members, {}, length);
+}
+
 }  // namespace
 
 ordered_json to_json(const MemberReport& report) {
@@ -104,9 +111,9 @@ MemberReport member_report(const std::string& text) {
 
 ordered_json summary_json(Experiment& experiment, const RunReport& report) {
   const auto& members = report.members;
-  const auto& first = members.at(0);
-  const auto steps = static_cast<double>(first.last_step - first.first_step);
-  const auto parameters = static_cast<double>(first.parameters);
+  const auto& longest = whole_run(members);
+  const auto steps = static_cast<double>(longest.last_step - longest.first_step);
+  const auto parameters = static_cast<double>(longest.parameters);
   const double bits =
       ratio(mean(members, [](const auto& m) { return 8.0 * static_cast<double>(m.payload_bytes); }),
             parameters * steps);
@@ -119,10 +126,10 @@ ordered_json summary_json(Experiment& experiment, const RunReport& report) {
   json["method"] = experiment.outer.method;
   json["codec"] = experiment.outer.codec;
   json["replicas"] = members.size();
-  json["parameters"] = first.parameters;
-  json["steps"] = first.last_step;
-  json["first_step"] = first.first_step;
-  json["stopped"] = first.stopped;
+  json["parameters"] = longest.parameters;
+  json["steps"] = longest.last_step;
+  json["first_step"] = longest.first_step;
+  json["stopped"] = longest.stopped;
   std::uint64_t tokens = 0;
   for (const auto& member : members) tokens += member.tokens;
   json["tokens"] = tokens;
@@ -142,8 +149,8 @@ ordered_json summary_json(Experiment& experiment, const RunReport& report) {
   }
   json["bits_per_parameter_per_step"] = bits;
   json["data_parallel_bf16_bits_per_parameter_per_step"] = baseline;
-  json["rounds_committed"] = first.rounds;
-  json["warmup_rounds"] = first.warmup_rounds;
+  json["rounds_committed"] = longest.rounds;
+  json["warmup_rounds"] = longest.warmup_rounds;
   for (const auto& [name, gradient] : report.gradients) {
     json["outer_gradients"][name] = {{"norm", gradient.norm},
                                      {"cosine", gradient.cosine},

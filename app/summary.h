@@ -16,6 +16,7 @@ struct MemberReport {
   std::string global_hash;
   std::uint64_t parameters = 0;
   std::uint64_t first_step = 0, last_step = 0;  ///< trained (first_step, last_step]
+  std::uint64_t inner_steps = 0;                ///< in its last sync interval
   std::uint64_t tokens = 0;
   double train_seconds = 0;        ///< wall time of the training loop without evaluations and checkpoints
   double compute_seconds = 0;      ///< of these, inner steps

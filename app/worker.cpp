@@ -80,10 +80,16 @@ class Stopper {
   std::atomic<bool> interrupted_ = false, leaving_ = false;
 };
 
-/// The replica's own folder. One that holds checkpoints is of another run, unless that is resumed.
+/// The replica's own folder. One that holds checkpoints is of another run or life, unless that is resumed.
+/// The log of all lives stays where it is: `launch` has opened it by that name, and people look for it there.
 std::filesystem::path own_folder(const WorkerRequest& request) {
   auto folder = request.experiment.folder() / request.name;
-  if (!request.resume && std::filesystem::exists(folder / "checkpoints")) make_room(folder);
+  if (request.resume || !std::filesystem::exists(folder / "checkpoints")) return folder;
+  const auto kept = make_room(folder);
+  if (std::filesystem::exists(kept / "worker.log")) {
+    std::filesystem::create_directories(folder);
+    std::filesystem::rename(kept / "worker.log", folder / "worker.log");
+  }
   return folder;
 }
 
@@ -111,9 +117,10 @@ class Worker {
                                 .longest_sequence = config_.data.seq_len,
                                 .seed = static_cast<std::uint64_t>(config_.run.seed)}),
         node_(config_.network, setup_.table.layout(), outer_sync::codec_plan(config_.outer, seed()),
-              closing_rule(config_), trace_, config_.outer.lossless_stage()),
+              closing_rule(config_), trace_, config_.outer.lossless_stage(), config_.join.moments()),
         outer_(config_.outer, setup_.table.layout(), trainer::make_outer_state(replica_, config_.outer),
                node_, trace_, noise_seed(seed(), request_.name)) {
+    outer_.share_moments(replica_);
     for (const auto& note : setup_.corpus.notes()) say(note);
     for (const auto& note : config_.outer.notes()) say(note);
     if (!config_.outer.log.empty()) outer_.keep_log(log_plan());
@@ -140,6 +147,7 @@ class Worker {
 
  private:
   [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(config_.run.seed); }
+  [[nodiscard]] std::uint64_t batch() const { return static_cast<std::uint64_t>(config_.inner.batch); }
 
   // ---- joining ----
 
@@ -149,19 +157,18 @@ class Worker {
     const auto admission = node_.join(hello());
     joined_ = true;
     if (admission.how == How::joins) {
-      take_state();
+      begin_with_others_state();
     } else {
       if (admission.how == How::resumes) restore(admission.step);
       try {
         node_.activate(outer_.fragments(), outer_.global_hash());
       } catch (const outer_sync::Displaced& why) {  // the first view has begun without this replica
         say(why.what());
-        take_state();
+        begin_with_others_state();
       }
     }
     stopper_.in_run(node_);
     first_step_ = outer_.step();
-    data_steps_ = std::max(data_steps_, first_step_);
     const auto members = node_.view().members.size();
     say(fmt::format("member {} of {}, {}, {} threads", node_.self() + 1, members,
                     to_string(setup_.hardware.precision), config_.trainer.threads));
@@ -177,12 +184,22 @@ class Worker {
                        megabytes(bound.state), megabytes(bound.usual), megabytes(bound.most));
   }
 
-  /// The state of the run from its members. The inner optimizer begins anew, under a rising learning rate.
+  /// Its count of sequences is then that of one that was there from the start: so whoever comes back to its
+  /// share of the data needs no memory. (Displaced in mid-run, it goes on with its own.)
+  void begin_with_others_state() {
+    take_state();
+    sequences_ = std::max(sequences_, outer_.step() * batch());
+  }
+
+  /// The state of the run from its members. Without their moments the inner optimizer begins anew, under a
+  /// rising learning rate.
   void take_state() {
     const auto begin = Clock::now();
     node_.catch_up(outer_);
-    replica_.forget_moments();
-    joined_at_ = data_steps_;
+    if (!config_.join.moments()) {
+      replica_.forget_moments();
+      ramp_steps_ = 0;
+    }
     say(fmt::format("takes part from step {}, {:.1f} s after it was let in", outer_.step(),
                     seconds_since(begin)));
     metrics_.write({{"event", "joined"}, {"step", outer_.step()}, {"seconds", seconds_since(begin)}});
@@ -237,7 +254,7 @@ class Worker {
                          .replica = slot % shares,
                          .replicas = shares,
                          .seed = seed() + static_cast<std::uint64_t>(slot / shares),
-                         .first_step = data_steps_,
+                         .first_sequence = sequences_,
                          .prefetch = config_.data.prefetch},
                         *setup_.hardware.memory, trace_);
     const auto steps = static_cast<std::uint64_t>(config_.run.steps);
@@ -264,16 +281,34 @@ class Worker {
   }
 
   void train_to(std::uint64_t last, data::Loader& loader) {
-    while (outer_.step() < last && !may_leave() && node_.may_begin(outer_.step() + 1)) {
+    outer_.end_at(last);
+    // Agreed steps that a checkpoint was in the middle of.
+    while (next_agreed_step()) at_agreed_step(last);
+    while (outer_.step() < last && !may_leave() &&
+           node_.may_begin(outer_.step() + 1, outer_.step_after_next())) {
+      if (const auto stop = node_.stops_at()) outer_.end_at(std::min(last, *stop));
       const auto before = outer_.step();
       train_step(loader);
-      const auto step = outer_.step();
-      // The agreed step of one that was away may leap.
-      if (step - first_step_ >= static_cast<std::uint64_t>(config_.run.trace_steps)) trace_.close();
-      if (step == before || step >= last) continue;
-      if (due(config_.run.eval_every, step)) evaluate(step);
-      if (due(config_.run.checkpoint_every, step)) save();
+      if (outer_.step() != before) at_agreed_step(last);
+      while (next_agreed_step()) at_agreed_step(last);
     }
+  }
+
+  bool next_agreed_step() {
+    const auto begin = Clock::now();
+    const bool made = outer_.next_step();
+    train_seconds_ += seconds_since(begin);
+    return made;
+  }
+
+  /// What is done between two agreed steps.
+  void at_agreed_step(std::uint64_t last) {
+    const auto step = outer_.step();
+    // The agreed step of one that was away may leap.
+    if (step - first_step_ >= static_cast<std::uint64_t>(config_.run.trace_steps)) trace_.close();
+    if (step >= last) return;
+    if (due(config_.run.eval_every, step)) evaluate(step);
+    if (due(config_.run.checkpoint_every, step)) save();
   }
 
   /// Rounds of an interrupted run are not the last ones; nor are those of one that was resumed at its end.
@@ -306,6 +341,7 @@ class Worker {
   void train_step(data::Loader& loader) {
     const auto begin = Clock::now();
     const auto step = outer_.step() + 1;
+    const double waited = waited_seconds();
     const auto& batch = loader.next();
     const auto lr = join_ramp() * trainer::learning_rate(config_.inner, step,
                                                          static_cast<std::uint64_t>(config_.run.steps));
@@ -317,7 +353,8 @@ class Worker {
       loss = replica_.forward_backward(batch);
       compute_seconds_ += seconds_since(compute);
     }
-    const auto tokens = static_cast<std::uint64_t>(batch.sequences * batch.seq_len);
+    const auto batch_size = static_cast<std::uint64_t>(batch.sequences);
+    const auto tokens = batch_size * static_cast<std::uint64_t>(batch.seq_len);
     if (outer_.synchronous()) average_gradients(tokens);
     {
       const Trace::Scope scope(trace_, Trace::Row::train, "inner_step");
@@ -326,18 +363,35 @@ class Worker {
       compute_seconds_ += seconds_since(compute);
     }
     outer_.after_step(tokens);
-    ++data_steps_;
+    sequences_ += batch_size;
+    ++ramp_steps_;
     tokens_ += tokens;
     const auto took = seconds_since(begin);
     train_seconds_ += took;
+    measure_speed(took - (waited_seconds() - waited));
     record(step, loss, lr, norm, took, tokens);
   }
 
+  /// Waited for others so far, within steps.
+  double waited_seconds() const {
+    const auto& stats = outer_.stats();
+    return stats.stall_seconds + stats.warmup_wait_seconds + gloo_seconds_;
+  }
+
+  /// A mean over the last steps. What is waited for is no part of it: else the fast would seem as slow as
+  /// those they wait for.
+  void measure_speed(double busy_seconds) {
+    constexpr double weight = 1.0 / 16;
+    busy_step_seconds_ =
+        busy_step_seconds_ > 0 ? (1 - weight) * busy_step_seconds_ + weight * busy_seconds : busy_seconds;
+    outer_.set_speeds(speed(), node_.reference_speed());
+  }
+  double speed() const { return busy_step_seconds_ > 0 ? 1 / busy_step_seconds_ : 0; }
+
   /// Moments that begin at zero are wild for a while.
   double join_ramp() const {
-    constexpr std::uint64_t steps = 20;
-    if (!joined_at_ || data_steps_ - *joined_at_ >= steps) return 1;
-    return static_cast<double>(data_steps_ - *joined_at_ + 1) / steps;
+    if (ramp_steps_ >= join_ramp_steps) return 1;
+    return static_cast<double>(ramp_steps_ + 1) / join_ramp_steps;
   }
 
   void average_gradients(std::uint64_t tokens) {
@@ -355,10 +409,11 @@ class Worker {
   void record(std::uint64_t step, double loss, double lr, double norm, double took, std::uint64_t tokens) {
     const double utilization = compute_seconds_ / train_seconds_;
     const double rate = static_cast<double>(tokens) / took;
-    node_.report({outer_.step(), loss, rate, utilization, gloo_ ? gloo_->sent_bytes() : 0});
+    node_.report({outer_.step(), loss, rate, utilization, gloo_ ? gloo_->sent_bytes() : 0, speed()});
     const auto who = node_.participation();
     metrics_.write({{"step", outer_.step()},
-                    {"data_step", data_steps_},
+                    {"data_step", sequences_ / batch()},
+                    {"inner_steps", outer_.inner_steps()},
                     {"committing", !outer_.frozen()},
                     {"loss", loss},
                     {"lr", lr},
@@ -385,6 +440,8 @@ class Worker {
       state.eta_seconds =
           train_seconds_ / static_cast<double>(step - first_step_) * static_cast<double>(state.steps - step);
       state.note = outer_.frozen() ? "NOT COMMITTING" : request_.name;
+      if (config_.outer.paced_by_time() && !outer_.frozen())
+        state.note += fmt::format(", H {}", outer_.inner_steps());
       progress_->update(state);
     }
   }
@@ -393,7 +450,7 @@ class Worker {
 
   /// Once per step, also where a stop falls on a step that is due anyway: the coordinator counts the reports.
   void evaluate(std::uint64_t step) {
-    if (evaluated_ == step || setup_.heldout.batches().empty()) return;
+    if (evaluated_ == step || setup_.heldout.sequences() == 0) return;
     evaluated_ = step;
     const Trace::Scope scope(trace_, Trace::Row::train, "evaluate");
     const auto sum = setup_.evaluate(outer_.global_parameters(), node_.self(), node_.view().members.size());
@@ -429,17 +486,17 @@ class Worker {
     std::filesystem::create_directories(checkpoints());
     const auto outer = outer_.save();
     if (!outer) return say("no checkpoint: rounds do not commit at present");
-    const auto yaml = config::to_yaml(config_);
-    const auto position = to_bytes(data_steps_);
+    const auto yaml = to_yaml(config_);
+    const auto position = to_bytes(sequences_);
     const std::vector<trainer::SectionView> sections = {
-        {"outer", *outer}, {"data_position", position}, {"config", std::as_bytes(std::span(yaml))}};
+        {"outer", *outer}, {"sequences", position}, {"config", std::as_bytes(std::span(yaml))}};
     trainer::save_replica(trainer::checkpoint_file(checkpoints(), outer_.step(), 0), replica_, sections);
   }
 
   void restore(std::uint64_t step) {
     const auto checkpoint = trainer::load_replica(trainer::checkpoint_file(checkpoints(), step, 0), replica_);
     outer_.restore(checkpoint.section("outer"));
-    data_steps_ = from_bytes<std::uint64_t>(checkpoint.section("data_position"));
+    sequences_ = from_bytes<std::uint64_t>(checkpoint.section("sequences"));
     say(fmt::format("resumed from {}", checkpoint.file.string()));
   }
 
@@ -463,6 +520,7 @@ class Worker {
     report.parameters = setup_.table.parameters();
     report.first_step = first_step_;
     report.last_step = outer_.step();
+    report.inner_steps = outer_.inner_steps();
     report.tokens = tokens_;
     report.train_seconds = train_seconds_;
     report.compute_seconds = compute_seconds_;
@@ -506,12 +564,15 @@ class Worker {
 
   std::uint64_t first_step_ = 0;
   std::uint64_t tokens_ = 0;
-  std::uint64_t data_steps_ = 0;            ///< batches of this replica's share of the data that were used
-  std::optional<std::uint64_t> joined_at_;  ///< data step
-  std::optional<std::uint64_t> leave_by_;   ///< agreed step
+  std::uint64_t sequences_ = 0;  ///< of this replica's share of the data that were used
+  /// Since its inner optimizer began anew, as far as they count.
+  static constexpr std::uint64_t join_ramp_steps = 20;
+  std::uint64_t ramp_steps_ = join_ramp_steps;
+  std::optional<std::uint64_t> leave_by_;  ///< agreed step
   bool left_ = false;
   std::optional<std::uint64_t> evaluated_;  ///< newest step
   bool joined_ = false, stopped_ = false;
+  double busy_step_seconds_ = 0;  ///< of an inner step, a mean over the last ones; 0 before the first
   double train_seconds_ = 0, compute_seconds_ = 0, data_wait_seconds_ = 0, gloo_seconds_ = 0;
 };
 

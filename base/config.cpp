@@ -222,8 +222,6 @@ std::string nearest(std::string_view key, std::span<const std::string> valid) {
 
 // Out of the structs
 
-namespace detail {
-
 namespace {
 
 std::string yaml_value(const Item& item) { return item.is_text ? yaml_string(item.value) : item.value; }
@@ -257,7 +255,7 @@ std::string table_cell(std::string_view text) {
 
 }  // namespace
 
-void Lister::visit(const std::string& path, const Key& key) {
+void detail::Lister::visit(const std::string& path, const Key& key) {
   items.push_back({path, std::visit([](const auto* value) { return text_of(*value); }, key.value), key.scope,
                    std::string(key.doc), expected_words(key),
                    std::holds_alternative<std::string*>(key.value)});
@@ -269,7 +267,7 @@ std::string yaml_of(std::span<const Item> items) {
   return out;
 }
 
-Digest fingerprint_of(std::span<const Item> items) {
+Digest detail::fingerprint_of(std::span<const Item> items) {
   Hasher hasher;
   for (const auto& item : items) {
     // Quoted as in YAML: a line break inside a value must not look like a further key.
@@ -286,8 +284,6 @@ std::string reference_of(std::span<const Item> items) {
   }
   return out;
 }
-
-}  // namespace detail
 
 namespace {
 

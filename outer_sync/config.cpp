@@ -34,6 +34,15 @@ void OuterConfig::serialize(config::Archive& ar) {
       config::unbounded, method_names});
   ar({"num_fragments", &num_fragments, Scope::agreed, "fragments P that are synchronised in turn", 1, 1e9});
   ar({"sync_every", &sync_every, Scope::live, "inner steps H between two syncs of one fragment", 1, 1e9});
+  ar({"pace",
+      &pace,
+      Scope::agreed,
+      "steps: every replica makes H inner steps between two syncs; time: each makes as many as it can while "
+      "the "
+      "median one makes H, from an eighth to eight times, and the run does not repeat to the bit",
+      -config::unbounded,
+      config::unbounded,
+      {"steps", "time"}});
   ar({"sync_delay", &sync_delay, Scope::agreed,
       "inner steps tau between sending a fragment and applying its result", 0, 1e9});
   ar({"merge_alpha", &merge_alpha, Scope::agreed, "weight of the local parameters when a result is merged", 0,
@@ -84,6 +93,12 @@ void OuterConfig::serialize(config::Archive& ar) {
 
 void OuterConfig::resolve() {
   const auto refuse = [](const std::string& why) { throw Error(ErrorKind::config, why); };
+  if (data_parallel() && paced_by_time()) {
+    refuse(
+        "outer.pace is time and outer.method is data_parallel; expected pace steps: gradients are averaged "
+        "at every "
+        "step, which all must make");
+  }
   if (method == "diloco" || method == "local_sgd") {
     sync_delay = 0;
     merge_alpha = 0;
@@ -177,6 +192,19 @@ quant::CodecSpec OuterConfig::warmup_codec_spec() const {
   auto spec = quant::default_spec(quant::codec_kind(warmup_codec));
   if (codec_block > 0) spec.block = static_cast<std::uint32_t>(codec_block);
   return spec;
+}
+
+void JoinConfig::serialize(config::Archive& ar) {
+  // A newcomer's own affair: members give what it asks for.
+  ar({"inner_state",
+      &inner_state,
+      Scope::per_site,
+      "where a newcomer's inner optimizer begins: with a member's moments, which doubles what it is sent, or "
+      "with "
+      "zeros under a learning rate that rises over 20 steps",
+      -config::unbounded,
+      config::unbounded,
+      {"donor", "fresh"}});
 }
 
 void EmulateConfig::serialize(config::Archive& ar) {

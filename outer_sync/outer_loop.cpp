@@ -82,8 +82,10 @@ OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout,
       noise_seed_(noise_seed),
       final_sync_(config.final_sync),
       max_local_rounds_(static_cast<std::uint64_t>(config.max_local_rounds)),
+      paced_by_time_(config.paced_by_time()),
       fragments_(layout.fragment_count()),
       tokens_(layout.fragment_count()),
+      moment_steps_(layout.fragment_count()),
       gradient_residual_(config.warmup_steps > 0 ? layout.buffer_size() : 0, 0.0F) {
   assert(!eager_ || config.replicas > 0);
   if (!synchronous()) offer_state();
@@ -92,7 +94,8 @@ OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout,
 OuterLoop::~OuterLoop() { exchange_.serve_state_from(nullptr); }
 
 void OuterLoop::offer_state() {
-  exchange_.serve_state_from([this](FragmentId fragment) { return snapshot(fragment); });
+  exchange_.serve_state_from(
+      [this](FragmentId fragment, bool moments) { return snapshot(fragment, moments); });
 }
 
 // ---- synchronous warm-up ----
@@ -140,11 +143,44 @@ void OuterLoop::after_step(std::uint64_t tokens) {
   }
   for (auto& count : tokens_) count += tokens;
   // Whoever comes back after an absence goes on where the others are.
-  step_ = std::max(step_, exchange_.agreed_step());
+  if (const auto agreed = exchange_.agreed_step(); agreed > step_) {
+    step_ = agreed;
+    owed_ = 0;
+    pace_.cut_short();
+  }
   if (frozen_ && !keep_up(Waiting::stall)) return count_local_step();
+  frozen_ = false;
+  local_steps_ = 0;
+  begin_interval();
+  owed_ += paced_by_time_ ? pace_.tick() : 1;
+  static_cast<void>(next_step());
+}
+
+bool OuterLoop::next_step() {
+  if (step_ >= limit_) owed_ = 0;
+  if (owed_ == 0 || frozen_) return false;
+  --owed_;
   ++step_;
   frozen_ = !keep_up(Waiting::stall);
-  local_steps_ = 0;
+  return true;
+}
+
+/// If the one before is over. It ends with the run at the latest, for all alike.
+void OuterLoop::begin_interval() {
+  if (!paced_by_time_ || !pace_.over()) return;
+  const auto begin = step_ + owed_;
+  const auto end = std::max(begin + 1, std::min(schedule_.interval_end(begin), limit_));
+  pace_.begin(end - begin, speed_, reference_speed_);
+}
+
+std::uint64_t OuterLoop::step_after_next() {
+  if (synchronous() || !paced_by_time_) return step_ + 1;
+  begin_interval();
+  return std::max(step_, std::min(limit_, step_ + owed_ + pace_.next()));
+}
+
+std::uint64_t OuterLoop::inner_steps() const {
+  return paced_by_time_ && pace_.inner() > 0 ? pace_.inner() : schedule_.sync_every(step_ + 1);
 }
 
 /// Sends and applies what is due at this step, in fragment order; false where a result has not come. Somebody
@@ -190,7 +226,7 @@ void OuterLoop::end_warmup() {
 
 void OuterLoop::count_local_step() {
   ++stats_.uncommitted_steps;
-  const auto most = max_local_rounds_ * schedule_.sync_every(step_);
+  const auto most = max_local_rounds_ * std::max(schedule_.sync_every(step_), pace_.inner());
   if (++local_steps_ <= most) return;
   throw Error(ErrorKind::network,
               "no round has committed for " + std::to_string(local_steps_) + " local steps since step " +
@@ -460,9 +496,12 @@ struct SavedState {
   AlignedVector<float> gradient_residual;
   std::vector<SavedFlight> in_flight;
   Reducer::Residuals owner_residuals;
+  methods::Pace pace;
+  std::uint64_t owed = 0;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(step, fragments, tokens, error_feedback, vectors, gradient_residual, in_flight, owner_residuals);
+    ar(step, fragments, tokens, error_feedback, vectors, gradient_residual, in_flight, owner_residuals, pace,
+       owed);
   }
 };
 
@@ -526,6 +565,10 @@ std::vector<protocol::SharedBytes> shared(std::vector<Bytes> chunks) {
 
 }  // namespace
 
+/// Agreed steps that one inner step completes, where a replica is eight times slower than the others, and may
+/// have begun to be so while its clock was frozen.
+constexpr std::uint64_t most_owed = 64;
+
 std::optional<Bytes> OuterLoop::save() {
   SavedState state;
   for (auto& flight : in_flight_) {
@@ -543,6 +586,8 @@ std::optional<Bytes> OuterLoop::save() {
   state.vectors = state_->save();
   state.gradient_residual = gradient_residual_;
   state.owner_residuals = exchange_.reducer().residuals();
+  state.pace = pace_;
+  state.owed = owed_;
   return to_bytes(state);
 }
 
@@ -560,7 +605,8 @@ void OuterLoop::restore(std::span<const std::byte> bytes) {
   const bool in_warmup = state.step < schedule_.warmup_steps();
   if (state.fragments.size() != fragments_.size() || state.tokens.size() != tokens_.size() ||
       state.error_feedback != codecs_.error_feedback || !fits(state.vectors, layout_, eager_) ||
-      state.gradient_residual.size() != (in_warmup ? n : 0)) {
+      state.gradient_residual.size() != (in_warmup ? n : 0) || !state.pace.sound() ||
+      (paced_by_time_ ? state.owed > most_owed : state.owed > 0)) {
     refuse("is of another layout or other settings");
   }
   std::deque<InFlight> in_flight;
@@ -593,6 +639,8 @@ void OuterLoop::restore(std::span<const std::byte> bytes) {
   state_->restore(std::move(state.vectors));
   gradient_residual_ = std::move(state.gradient_residual);
   in_flight_ = std::move(in_flight);
+  if (paced_by_time_) pace_ = state.pace;
+  owed_ = state.owed;
   frozen_ = is_late();
   if (!synchronous()) offer_state();
 }
@@ -617,14 +665,20 @@ bool OuterLoop::is_late() const {
 
 // ---- members that come and go ----
 
-FragmentSnapshot OuterLoop::snapshot(FragmentId p) {
+FragmentSnapshot OuterLoop::snapshot(FragmentId p, bool with_moments) {
   assert(!synchronous() && p < layout_.fragment_count());
   const auto copy = [](std::span<const float> values) {
     return std::make_shared<const AlignedVector<float>>(values.begin(), values.end());
   };
   const auto& fragment = layout_.fragment(p);
-  auto theta = copy(state_->global(fragment));
-  return {p, fragments_[p], std::move(theta), copy(state_->velocity(fragment))};
+  FragmentSnapshot snapshot{
+      .fragment = p, .state = fragments_[p], .theta = copy(state_->global(fragment)), .velocity = nullptr};
+  snapshot.velocity = copy(state_->velocity(fragment));
+  if (!with_moments || moments_ == nullptr) return snapshot;
+  snapshot.first_moment = copy(moments_->first_moment(fragment));
+  snapshot.second_moment = copy(moments_->second_moment(fragment));
+  snapshot.inner_steps = moments_->steps();
+  return snapshot;
 }
 
 void OuterLoop::install(const FragmentSnapshot& snapshot) {
@@ -637,13 +691,22 @@ void OuterLoop::install(const FragmentSnapshot& snapshot) {
   if (p >= layout_.fragment_count())
     refuse("is of none: there are " + std::to_string(layout_.fragment_count()));
   const auto size = layout_.fragment(p).size;
-  for (const auto& values : {snapshot.theta, snapshot.velocity}) {
+  const bool has_moments = moments_ != nullptr && (snapshot.first_moment || snapshot.second_moment);
+  const auto check = [&](const std::shared_ptr<const AlignedVector<float>>& values) {
     if (!values || values->size() != size) {
       refuse("has " + std::to_string(values ? values->size() : 0) + " elements; expected " +
              std::to_string(size));
     }
     if (!std::ranges::all_of(*values, [](float x) { return std::isfinite(x); }))
       refuse("has a value that is not finite");
+  };
+  check(snapshot.theta);
+  check(snapshot.velocity);
+  if (has_moments) {
+    check(snapshot.first_moment);
+    check(snapshot.second_moment);
+    if (std::ranges::any_of(*snapshot.second_moment, [](float x) { return x < 0; }))
+      refuse("has a mean square that is negative");
   }
   if (snapshot.state.round < codecs_.warmup_rounds) {
     refuse("is of round " + std::to_string(snapshot.state.round) +
@@ -654,6 +717,21 @@ void OuterLoop::install(const FragmentSnapshot& snapshot) {
   // The global parameters are past the warm-up, and no longer the local ones.
   step_ = std::max(step_, schedule_.warmup_steps());
   gradient_residual_ = {};
+  moment_steps_[p].reset();
+  if (!has_moments) return;
+  moments_->set_moments(layout_.fragment(p), *snapshot.first_moment, *snapshot.second_moment);
+  moment_steps_[p] = snapshot.inner_steps;
+}
+
+/// One count is for all moments, which may be of several members. The least of theirs is the safe one: a mean
+/// square that is taken for younger than it is makes smaller steps, never larger ones.
+void OuterLoop::count_moment_steps() {
+  std::optional<std::uint64_t> least;
+  for (auto& steps : moment_steps_) {
+    if (steps) least = std::min(least.value_or(*steps), *steps);
+    steps.reset();
+  }
+  if (least) moments_->set_steps(*least);
 }
 
 void OuterLoop::follow(FragmentId p, std::span<const protocol::SharedBytes> results) {
@@ -684,9 +762,12 @@ void OuterLoop::begin_at(std::uint64_t step) {
                                         " of this run; a snapshot is too old, or not its");
   }
   state_->begin_from_global();
+  count_moment_steps();
   gradient_residual_ = {};
   std::ranges::fill(tokens_, 0);
   step_ = step;
+  owed_ = 0;
+  pace_.cut_short();
   in_flight_.clear();
   // Rounds that are in flight wait for everybody in the view. What is sent to them is nothing yet, so it
   // weighs nothing.

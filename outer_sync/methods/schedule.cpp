@@ -81,20 +81,13 @@ std::uint64_t Schedule::send_step(FragmentId p, std::uint64_t round) const {
   return step;
 }
 
-std::vector<FragmentId> Schedule::sends_at(std::uint64_t step) const {
-  std::vector<FragmentId> due;
-  for (FragmentId p = 0; p < num_fragments_; ++p) {
-    if (sends(p, step)) due.push_back(p);
-  }
-  return due;
-}
-
-std::vector<FragmentId> Schedule::applies_at(std::uint64_t step) const {
-  std::vector<FragmentId> due;
-  for (FragmentId p = 0; p < num_fragments_; ++p) {
-    if (applies(p, step)) due.push_back(p);
-  }
-  return due;
+std::uint64_t Schedule::interval_end(std::uint64_t step) const {
+  assert(step >= warmup_steps_);
+  std::size_t i = 0;
+  while (i + 1 < phases_.size() && phases_[i + 1].begin <= step) ++i;
+  const auto [begin, every] = phases_[i];
+  const auto end = begin + ((step - begin) / every + 1) * every;
+  return i + 1 < phases_.size() ? std::min(end, phases_[i + 1].begin) : end;
 }
 
 }  // namespace isthmus::outer_sync

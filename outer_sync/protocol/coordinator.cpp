@@ -1,6 +1,7 @@
 #include "isthmus/outer_sync/protocol/coordinator.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -40,6 +41,8 @@ bool same_layout(const FragmentLayout& layout, const Sealed& sealed) {
   return sealed.chunk_elements == layout.chunk_elements() &&
          std::ranges::equal(sealed.layout, layout.fragments());
 }
+
+constexpr auto too_late = "the run is ending; there is nothing left to join";
 
 /// Highest view that has begun at a member, as far as it has said.
 ViewNumber begun(const Coordinator::MemberStatus& member) {
@@ -146,7 +149,7 @@ std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
            "; all or none must";
   }
   if (!options_.elastic) return "the run has begun; members cannot join a data-parallel run";
-  if (ending_ || stopping_) return "the run is ending; there is nothing left to join";
+  if (ending_ || stopping_) return too_late;
   return {};
 }
 
@@ -159,10 +162,11 @@ void Coordinator::refuse(ConnectionId connection, const std::string& reason) {
 void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
   if (hello.member.kind == MemberKind::observer) return on_observer_hello(from, hello);
   const auto& name = hello.member.name;
-  if (phase_ == Phase::joining && hello.activated > 0 && !options_.last) {
-    say(name + " is in view " + std::to_string(hello.activated) +
-        " of this run, which this coordinator does "
-        "not remember; if its disk is lost, start it with --recover");
+  if (phase_ == Phase::joining && (hello.activated > 0 || !hello.fresh) && !options_.last) {
+    say(name +
+        (hello.activated > 0 ? " is in view " + std::to_string(hello.activated) : " has taken the state") +
+        " of this run, which this coordinator does not remember; if its disk is lost, start it with "
+        "--recover");
     close(from);  // it asks again, and trains on meanwhile
     return;
   }
@@ -172,10 +176,11 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
   member.connection = from;
   member.hello = hello;
   member.heard = now_;
-  ending_ = ending_ || (hello.activated > 0 && hello.done);
   if (hello.activated > 0) {
     if (phase_ == Phase::joining)
       phase_ = Phase::suspended;  // the first view had begun somewhere, unheard of
+    member.role = Role::ready;
+    if (hello.done) begin_to_end();
     return come_back(member);
   }
   if (phase_ != Phase::joining) {
@@ -186,6 +191,7 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
     }
     admit(member);
     if (was_member) change_view(name + " was started again");
+    if (state_is_gone()) begin_anew();
     return;
   }
   say(name + " joined from " + hello.member.address + " (" + std::to_string(members_.size()) + " of " +
@@ -204,6 +210,32 @@ bool Coordinator::nobody_has_begun() const {
   });
 }
 
+/// An operator recovers a run, and nobody who has begun it has come.
+bool Coordinator::state_is_gone() const {
+  return phase_ == Phase::suspended && options_.recover && !token_is_known_ && !gathering_until_;
+}
+
+/// Once there are enough who have just been started, with a token of its own: whoever is left of the old run
+/// is told to start again.
+void Coordinator::begin_anew() {
+  const auto is_fresh = [](const MemberStatus& member) { return member.hello.fresh; };
+  const auto resumes = [](const MemberStatus& member) { return member.hello.resume; };
+  const bool all_or_none = count(resumes) == 0 || count(resumes) == members_.size();
+  if (members_.size() != options_.replicas || count(is_fresh) != members_.size() || !all_or_none) {
+    std::string stale;
+    for (const auto& [name, member] : members_) stale += member.hello.fresh ? "" : " " + name;
+    return suspend("nobody who is here has begun this run; it begins anew when exactly " +
+                   std::to_string(options_.replicas) +
+                   " replicas are here that have just been started, all or "
+                   "none of them with --resume" +
+                   (stale.empty() ? "" : "; start again:" + stale));
+  }
+  say("nobody who is here has begun this run: it begins anew");
+  token_is_known_ = true;
+  phase_ = Phase::joining;
+  seal_first_view();
+}
+
 /// The same replica on a new connection, or started anew before its old connection was seen to end. True if
 /// that leaves the view without one of its members.
 bool Coordinator::take_over_from(const Hello& hello) {
@@ -216,7 +248,6 @@ bool Coordinator::take_over_from(const Hello& hello) {
 
 void Coordinator::come_back(MemberStatus& member) {
   const auto& hello = member.hello;
-  member.role = Role::ready;
   number_ = std::max({number_, hello.sealed, hello.activated});
   if (!options_.last) slots_[hello.member.name] = hello.member.slot;
   if (!token_is_known_) options_.token = hello.token;  // the first to come says which run is recovered
@@ -262,11 +293,7 @@ void Coordinator::admit(MemberStatus& member) {
   send(member, std::move(admitted));
 }
 
-Admitted Coordinator::admission() const {
-  Admitted admitted{options_.token, donors(), 0};
-  for (const auto& [name, other] : members_) admitted.step = std::max(admitted.step, other.heartbeat.step);
-  return admitted;
-}
+Admitted Coordinator::admission() const { return {options_.token, donors()}; }
 
 void Coordinator::admit_waiting() {
   for (auto& [name, member] : members_) {
@@ -351,6 +378,12 @@ void Coordinator::drop_observer(Observers::iterator observer, const std::string&
   observers_.erase(observer);
 }
 
+bool Coordinator::somebody_joins() const {
+  return count([](const MemberStatus& member) {
+           return member.role == Role::ready || (member.role == Role::joining && member.admitted);
+         }) > 0;
+}
+
 bool Coordinator::able(const MemberStatus& member) const {
   if (member.role != Role::member && member.role != Role::ready) return false;
   const auto bar = barred_.find(member.hello.member.name);
@@ -390,25 +423,13 @@ std::string Coordinator::initial_disagreement() const {
   return {};
 }
 
+/// An earlier one may have begun unheard of at some of those who are here. Nobody has committed in it: with
+/// so few members that no other view was formed without the rest, nothing is closed without them either.
 void Coordinator::begin_first_view() {
-  if (std::ranges::any_of(members_, [](const auto& entry) { return begun(entry.second) > 0; }))
-    return go_on_after_first_view();
   if (auto difference = initial_disagreement(); !difference.empty())
     return end(Ended::How::diverged, difference);
   layout_ = layout_of(members_.begin()->second.state);
   begin_view();
-}
-
-/// The first view had begun somewhere, unheard of.
-void Coordinator::go_on_after_first_view() {
-  phase_ = Phase::suspended;
-  for (auto& [name, member] : members_) {
-    member.answered = false;
-    if (begun(member) > 0) member.role = Role::ready;
-  }
-  gathering_until_.reset();  // all are here
-  change_view("the first view had begun");
-  admit_waiting();
 }
 
 // ---- view changes ----
@@ -433,16 +454,10 @@ void Coordinator::change_view(const std::string& why) {
   phase_ = Phase::changing;
   change_began_ = now_;
   ++number_;
-  LastView last{number_, {}, options_.token};
   for (auto& [name, member] : members_) {
     member.answered = false;
-    if (!able(member)) continue;
-    slots_[name] = member.hello.member.slot = free_slot(name);
-    last.members.push_back(member.hello.member);
+    if (able(member)) slots_[name] = member.hello.member.slot = free_slot(name);
   }
-  // Before the first Seal leaves: a number that was given once must not be given again.
-  if (options_.last && !options_.last->members.empty()) last.members = options_.last->members;
-  actions_.push_back(Store{std::move(last)});
   for (const auto& [name, member] : members_) {
     if (able(member)) send(member, Seal{number_, 0});
   }
@@ -610,10 +625,16 @@ std::uint16_t Coordinator::free_slot(const std::string& name) const {
 
 void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat) {
   member.heartbeat = heartbeat;
-  HeartbeatReply reply{0, heartbeat.number, {}, {}};
+  HeartbeatReply reply{.view = 0,
+                       .number = heartbeat.number,
+                       .lowest = {},
+                       .newest = {},
+                       .lease = 0,
+                       .inner_steps_per_second = median_speed()};
   if (phase_ == Phase::running) {
     if (member.role == Role::member) {
       reply.view = number_;
+      reply.lease = static_cast<std::uint64_t>(options_.detect_timeout.count());
       member.lease_end = now_ + options_.detect_timeout;
     }
     reply.lowest.assign(layout_->fragment_count(), ~Round{0});
@@ -626,6 +647,8 @@ void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat)
         reply.newest[p] = std::max(reply.newest[p], rounds[p]);
       }
     }
+    // While a view with a newcomer forms, the others go on; what it needs then is kept as long as it may be.
+    if (somebody_joins()) reply.lowest.assign(layout_->fragment_count(), 0);
   }
   // What a newcomer has to reach before it is ready: it may be whom the others wait for.
   if (phase_ == Phase::suspended) reply.newest = newest_of_donors();
@@ -720,6 +743,18 @@ void Coordinator::bar(const std::string& name) {
   bar.until = now_ + bar.length;
 }
 
+/// Of those that have said how fast they are. A median: one that is far off moves nobody.
+double Coordinator::median_speed() const {
+  std::vector<double> speeds;
+  for (const auto& [name, member] : members_) {
+    const double speed = member.heartbeat.inner_steps_per_second;
+    if (member.role == Role::member && std::isfinite(speed) && speed > 0) speeds.push_back(speed);
+  }
+  if (speeds.empty()) return 0;
+  std::ranges::sort(speeds);
+  return (speeds[(speeds.size() - 1) / 2] + speeds[speeds.size() / 2]) / 2;
+}
+
 std::vector<Round> Coordinator::newest_of_donors() const {
   std::vector<Round> newest;
   for (const auto& donor : donors()) {
@@ -803,6 +838,7 @@ void Coordinator::request_stop(const std::string& reason) {
   stopping_ = true;
   say("stopping: " + reason);
   if (phase_ == Phase::joining) return end(Ended::How::stopped, "stopped before the first step");
+  dismiss_newcomers();
   broadcast(Hold{});
 }
 
@@ -831,8 +867,24 @@ void Coordinator::on_done(MemberStatus& member, const Done& done) {
   if (member.role == Role::joining) return;  // it has trained nothing
   member.done = true;
   member.result = done;
-  ending_ = true;
+  begin_to_end();
   finish_if_all_done();
+}
+
+void Coordinator::begin_to_end() {
+  ending_ = true;
+  dismiss_newcomers();
+}
+
+/// Whoever still takes the state from others cannot take part any more.
+void Coordinator::dismiss_newcomers() {
+  for (auto next = members_.begin(); next != members_.end();) {
+    const auto place = next++;
+    if (place->second.role != Role::joining) continue;
+    say(place->first + " comes too late: " + too_late);
+    send(place->second, Refused{too_late});
+    remove(place);
+  }
 }
 
 void Coordinator::finish_if_all_done() {
@@ -977,7 +1029,9 @@ void Coordinator::tick(Time now) {
   }
   if (gathering_until_ && now_ >= *gathering_until_) {
     gathering_until_.reset();
-    if (!members_.empty()) return change_view("not all members of the last view are here");
+    if (members_.empty()) return;
+    if (state_is_gone()) return begin_anew();
+    return change_view("not all members of the last view are here");
   }
   for (auto& [name, bar] : barred_) {
     if (bar.until == Time{} || now_ < bar.until) continue;

@@ -21,6 +21,8 @@ Member::Member(const FragmentLayout& layout, CodecPlan codecs, ClosingRule closi
 
 std::optional<Sealed> Member::seal(ViewNumber view) {
   if (view < sealed_ || view <= view_.number) return std::nullopt;
+  // Else views that follow each other before anything is applied in one would add up what is kept.
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) forget(p);
   sealed_ = view;
   Sealed sealed{.view = view,
                 .activated = view_.number,

@@ -43,8 +43,7 @@ constexpr auto tick_every = 50ms;
 constexpr auto ask_again_after = 20ms;
 constexpr std::size_t most_beats_unanswered = 64;
 constexpr std::size_t most_reports_kept = 4;
-constexpr auto parts_to_learn =
-    static_cast<StateParts>(set_of(StatePart::theta) | set_of(StatePart::velocity));
+constexpr Time longest_lease = 1h + 1min;  ///< network.detect_timeout with network.emulate.rtt at their most
 
 Clock::duration to_duration(const config::Duration& duration) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(duration.seconds));
@@ -77,11 +76,12 @@ class MemberNode::Impl final : public PeerMesh::Handler,
                                public Learner::Handler {
  public:
   Impl(const NetworkConfig& network, const FragmentLayout& layout, CodecPlan codecs, ClosingRule closing,
-       Trace& trace, quant::Lossless lossless)
+       Trace& trace, quant::Lossless lossless, bool moments)
       : network_(network),
         layout_(layout),
         codecs_(codecs),
         closing_(closing),
+        moments_(moments),
         trace_(trace),
         reducer_(layout, codecs),
         contribution_packer_(lossless, layout, codecs, reducer_.buffers()),
@@ -145,14 +145,13 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   void catch_up(OuterLoop& loop) {
     for (;;) {
       std::unique_lock lock(meet_.mutex);
-      meet_.wait_for(lock, [&] { return !meet_.lessons.empty() || meet_.view || meet_.finished; });
+      meet_.wait_for(lock, [&] { return !meet_.lessons.empty() || meet_.view.has_value(); });
       if (meet_.view) {
         meet_.displaced.reset();
         const auto step = meet_.agreed_step;
         lock.unlock();
         return loop.begin_at(step);
       }
-      if (meet_.finished) throw Error(ErrorKind::network, "the run has ended before this replica was in it");
       const auto lesson = std::move(meet_.lessons.front());
       meet_.lessons.pop_front();
       if (const auto* round = std::get_if<FollowedRound>(&lesson))
@@ -218,7 +217,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     }
   }
 
-  bool may_begin(std::uint64_t step) {
+  bool may_begin(std::uint64_t step, std::uint64_t reach) {
     std::unique_lock lock(meet_.mutex);
     throw_if_ended();
     if (meet_.hold) meet_.wait_for(lock, [&] { return meet_.stop_at || !meet_.commits || meet_.displaced; });
@@ -227,7 +226,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       meet_.stopped = true;
       return false;
     }
-    meet_.begun = step;
+    meet_.begun = reach;
     return true;
   }
 
@@ -433,6 +432,9 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     return results;
   }
 
+  StateParts parts_to_learn() const {
+    return moments_ ? static_cast<StateParts>(agreed_parts | moment_parts) : agreed_parts;
+  }
   bool observes() const { return hello_.member.kind == MemberKind::observer; }
 
   asio::ip::tcp::acceptor bind() {
@@ -478,11 +480,11 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 
   void serve_requests(std::unique_lock<std::mutex>& lock) {
     while (!meet_.state_requests.empty() && state_source_) {
-      const auto [fragment, answer] = std::move(meet_.state_requests.front());
+      const auto question = std::move(meet_.state_requests.front());
       meet_.state_requests.pop_front();
       const auto source = state_source_;
       lock.unlock();
-      answer(source(fragment));
+      question.answer(source(question.fragment, question.moments));
       lock.lock();
     }
   }
@@ -568,6 +570,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     }
     beats_.clear();
     hello_.done = done_.has_value();
+    hello_.fresh = is_fresh();
     control_.send(hello_);
     // A coordinator that has come back has not heard these.
     for (const auto& report : reports_) control_.send(report);
@@ -578,6 +581,11 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       return meet_.hold && !meet_.stop_at;
     }();
     if (stops) control_.send(StopRequest{"as was asked before"});
+  }
+
+  bool is_fresh() {
+    const std::lock_guard lock(meet_.mutex);
+    return !meet_.admitted && !meet_.view && !meet_.displaced;
   }
 
   void on_down(const std::string& why) override {
@@ -626,6 +634,8 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       meet_.update([&] { meet_.stop_at = stop->step; });
     } else if (auto* finished = std::get_if<Finished>(&message)) {
       meet_.update([&] { meet_.finished = *finished; });
+      if (ids_.empty() && !observes())
+        fail(Error(ErrorKind::config, "the run has ended; there is nothing left to join"));
       control_.stop();
     } else if (auto* refused = std::get_if<Refused>(&message)) {
       on_refused(refused->reason);
@@ -743,6 +753,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   }
 
   void on_reply(const HeartbeatReply& reply) {
+    meet_.update([&] { meet_.reference_speed = reply.inner_steps_per_second; });
     if (reply.newest.size() == layout_.fragment_count() && learner_) {
       newest_ = reply.newest;
       learner_->newest(newest_);
@@ -752,8 +763,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     if (sent == beats_.end()) return;
     if (member_ && reply.view != 0 && reply.view == member_->view().number) {
       vouched_ = clock_.now();
-      member_->lease_until(sent->second +
-                           std::chrono::duration_cast<Time>(to_duration(network_.detect_timeout)));
+      member_->lease_until(sent->second + Time(std::min<std::uint64_t>(reply.lease, longest_lease.count())));
       member_->lowest_applied(reply.lowest);
     }
     beats_.erase(beats_.begin(), std::next(sent));
@@ -794,7 +804,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     begin_mesh(admitted.token);
     std::vector<PeerInfo> donors;
     for (const auto& donor : admitted.donors) donors.push_back({id_of(donor), donor.name, donor.address});
-    if (goes_on) return learner_->start(donors, own_id(), token_, parts_to_learn);  // what is here stays
+    if (goes_on) return learner_->start(donors, own_id(), token_, parts_to_learn());  // what is here stays
     say("takes the state from " + std::to_string(donors.size()) + " members");
     learned_.assign(layout_.fragment_count(), false);
     newest_.clear();
@@ -807,7 +817,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       meet_.lessons.emplace_back(BeginAnew{++attempt_});
     });
     learner_.emplace(io_, layout_, codecs_, link_, counters_, trace_, reducer_.buffers(), *this);
-    learner_->start(donors, own_id(), admitted.token, parts_to_learn);
+    learner_->start(donors, own_id(), admitted.token, parts_to_learn());
   }
 
   void stop_learning() {
@@ -819,11 +829,15 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     // What it is ready with is what the others count on.
     if (member_) return on_displaced("rounds that it needs were gone before it was in a view");
     received_.at(snapshot.fragment) = snapshot.at.round;
-    meet_.update([&] {
-      meet_.lessons.emplace_back(outer_sync::FragmentSnapshot{
-          snapshot.fragment, snapshot.at, snapshot.values[static_cast<std::size_t>(StatePart::theta)],
-          snapshot.values[static_cast<std::size_t>(StatePart::velocity)]});
-    });
+    const auto part = [&](StatePart which) { return snapshot.values[static_cast<std::size_t>(which)]; };
+    outer_sync::FragmentSnapshot lesson{.fragment = snapshot.fragment,
+                                        .state = snapshot.at,
+                                        .theta = part(StatePart::theta),
+                                        .velocity = part(StatePart::velocity),
+                                        .first_moment = part(StatePart::first_moment),
+                                        .second_moment = part(StatePart::second_moment),
+                                        .inner_steps = snapshot.inner_steps};
+    meet_.update([&] { meet_.lessons.emplace_back(std::move(lesson)); });
     count_behind();
   }
   void on_round(FragmentId fragment, Round round, std::vector<SharedBytes> results) override {
@@ -872,6 +886,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 
   // ---- giving it ----
 
+  /// Throws Error(network), which ends the learner's connection, for moments that are not shared here.
   asio::awaitable<transport::FragmentSnapshot> snapshot(StateRequest request) {
     struct Answer {
       explicit Answer(asio::io_context& io) : there(io, Clock::time_point::max()) {}
@@ -880,22 +895,30 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     };
     const auto answer = std::make_shared<Answer>(io_);
     meet_.update([&] {
-      meet_.state_requests.emplace_back(request.fragment,
-                                        [this, answer](outer_sync::FragmentSnapshot snapshot) {
-                                          asio::post(io_, [answer, snapshot = std::move(snapshot)]() mutable {
-                                            answer->snapshot = std::move(snapshot);
-                                            answer->there.cancel();
-                                          });
-                                        });
+      const auto hand_over = [this, answer](outer_sync::FragmentSnapshot snapshot) {
+        asio::post(io_, [answer, snapshot = std::move(snapshot)]() mutable {
+          answer->snapshot = std::move(snapshot);
+          answer->there.cancel();
+        });
+      };
+      meet_.state_requests.push_back({request.fragment, (request.parts & moment_parts) != 0, hand_over});
     });
     asio::error_code woken;
     while (!answer->snapshot) {
       co_await answer->there.async_wait(asio::redirect_error(use_awaitable, woken));
     }
+    const auto& given = *answer->snapshot;
     transport::FragmentSnapshot out{
-        .fragment = request.fragment, .at = answer->snapshot->state, .values = {}};
-    out.values[static_cast<std::size_t>(StatePart::theta)] = answer->snapshot->theta;
-    out.values[static_cast<std::size_t>(StatePart::velocity)] = answer->snapshot->velocity;
+        .fragment = request.fragment, .at = given.state, .values = {}, .inner_steps = given.inner_steps};
+    const auto add = [&](StatePart part, const SharedFloats& values) {
+      if ((request.parts & set_of(part)) != 0) out.values[static_cast<std::size_t>(part)] = values;
+    };
+    add(StatePart::theta, given.theta);
+    add(StatePart::velocity, given.velocity);
+    add(StatePart::first_moment, given.first_moment);
+    add(StatePart::second_moment, given.second_moment);
+    if (out.parts() != request.parts)
+      throw Error(ErrorKind::network, "it asked for the inner optimizer's moments, which are not given here");
     co_return out;
   }
 
@@ -968,7 +991,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       beat.tokens_per_second = meet_.report.tokens_per_second;
       beat.utilization = meet_.report.utilization;
       beat.bytes_sent = meet_.report.other_bytes;
-      beat.frozen = !meet_.commits;
+      beat.inner_steps_per_second = meet_.report.inner_steps_per_second;
       beat.contributed = static_cast<std::uint16_t>(participation_.contributed);
     }
     beat.bytes_sent += counters_.total;
@@ -993,6 +1016,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   const FragmentLayout& layout_;
   CodecPlan codecs_;
   ClosingRule closing_;
+  const bool moments_;  ///< taken from members with the state
   Trace& trace_;
   Reducer reducer_;
   ChunkPacker contribution_packer_;  ///< of the trainer's thread
@@ -1037,8 +1061,8 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 };
 
 MemberNode::MemberNode(const NetworkConfig& network, const FragmentLayout& layout, CodecPlan codecs,
-                       ClosingRule closing, Trace& trace, quant::Lossless lossless)
-    : impl_(std::make_unique<Impl>(network, layout, codecs, closing, trace, lossless)) {}
+                       ClosingRule closing, Trace& trace, quant::Lossless lossless, bool moments)
+    : impl_(std::make_unique<Impl>(network, layout, codecs, closing, trace, lossless, moments)) {}
 MemberNode::~MemberNode() = default;
 
 std::string MemberNode::advertised() const { return impl_->advertised(); }
@@ -1079,7 +1103,15 @@ std::string MemberNode::announced() {
   impl_->meet_.wait_for(lock, [&] { return impl_->meet_.announced.has_value(); });
   return *impl_->meet_.announced;
 }
-bool MemberNode::may_begin(std::uint64_t step) { return impl_->may_begin(step); }
+bool MemberNode::may_begin(std::uint64_t step, std::uint64_t reach) { return impl_->may_begin(step, reach); }
+std::optional<std::uint64_t> MemberNode::stops_at() const {
+  const std::lock_guard lock(impl_->meet_.mutex);
+  return impl_->meet_.stop_at;
+}
+double MemberNode::reference_speed() const {
+  const std::lock_guard lock(impl_->meet_.mutex);
+  return impl_->meet_.reference_speed;
+}
 void MemberNode::report(const StepReport& report) {
   const std::lock_guard lock(impl_->meet_.mutex);
   impl_->meet_.report = report;

@@ -53,7 +53,12 @@ struct Rendezvous {
   std::uint64_t agreed_step = 0;         ///< others were that far when this replica came back to them
   std::deque<Lesson> lessons;
   /// Who asks for a fragment's state; answered by the trainer's thread.
-  std::deque<std::pair<FragmentId, std::function<void(outer_sync::FragmentSnapshot)>>> state_requests;
+  struct StateQuestion {
+    FragmentId fragment;
+    bool moments;
+    std::function<void(outer_sync::FragmentSnapshot)> answer;
+  };
+  std::deque<StateQuestion> state_requests;
 
   // Of an observer:
   std::optional<protocol::Round> behind;  ///< rounds that have not come, of the fragment that lacks most
@@ -65,10 +70,11 @@ struct Rendezvous {
 
   bool hold = false;
   std::optional<std::uint64_t> stop_at;
-  std::uint64_t begun = 0;  ///< step that the trainer is in
+  std::uint64_t begun = 0;  ///< step that the trainer is in, or where its inner step ends
   bool stopped = false;
   bool gone = false;  ///< the control connection has ended for good
   StepReport report;
+  double reference_speed = 0;  ///< of the run, as the coordinator has said
 
   /// Blocks until `ready()` or failure.
   template <class Ready>

@@ -338,6 +338,32 @@ TEST(Config, TheFirstDifferenceIsNamed) {
   EXPECT_EQ(difference(more), "outer.new is unknown at the coordinator and 1 at eu-1");
 }
 
+TEST(Config, ASectionCanBeTakenOutAndPutOverTheRest) {
+  auto source = Source::from_text(
+      "outer: {sync_every: 10, offset: 1}\nextra:\n  outer.offset: 5\n  name: b\n", "a.yaml");
+  source.set("extra.name=c");
+  EXPECT_THAT(complaint([&] { static_cast<void>(read<Sample>(source)); }),
+              testing::HasSubstr("unknown key extra."));
+  const auto taken = source.take_section("extra");
+  ASSERT_EQ(taken.size(), 2U);
+  EXPECT_EQ(taken[0].key, "extra.outer.offset");
+  EXPECT_EQ(taken[0].place, "a.yaml:3");
+  EXPECT_FALSE(taken[0].assigned());
+  EXPECT_TRUE(taken[1].assigned());
+  EXPECT_EQ(read<Sample>(source).outer.offset, 1) << "the rest is as it was";
+  EXPECT_EQ(source.find("extra.name"), nullptr);
+  for (auto entry : taken) {
+    entry.key.erase(0, std::string("extra.").size());
+    source.put(std::move(entry));
+  }
+  EXPECT_EQ(read<Sample>(source).outer.offset, 5);
+  EXPECT_EQ(read<Sample>(source).outer.sync_every, 10);
+  EXPECT_EQ(read<Sample>(source).name, "c");
+  EXPECT_TRUE(source.take_section("none").empty());
+  EXPECT_THAT(complaint([&] { static_cast<void>(source.take_section("name")); }),
+              testing::HasSubstr("name is a plain value (--set); expected a section"));
+}
+
 TEST(Config, TheNearestKey) {
   const std::vector<std::string> valid = {"outer.lr", "inner.lr", "outer.sync_every", "trainer.save_every"};
   EXPECT_EQ(nearest("outr.lr", valid), "outer.lr");

@@ -456,7 +456,8 @@ def state_transfer(binary, folder):
         newcomer.start()
         seconds, sent = sent_until(lambda _: newcomer.joins)
         cluster.run_to_stop()
-        state = 8 * json.loads((cluster.run_folder / "summary.json").read_text())["parameters"]
+        # Parameters, momentum and the inner optimizer's two moments.
+        state = 16 * json.loads((cluster.run_folder / "summary.json").read_text())["parameters"]
         sent -= quiet / quiet_seconds * seconds
         return {"state_bytes": state, "state_bytes_sent": round(sent), "sent_to_size": round(sent / state, 3)}
 

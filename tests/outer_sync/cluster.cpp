@@ -227,7 +227,7 @@ void Cluster::hear(Replica& replica, const ControlMessage& message) {
     begin(replica, *view);
   } else if (const auto* reply = std::get_if<HeartbeatReply>(&message)) {
     if (!replica.takes_part || reply->view != replica.member->view().number) return;
-    replica.member->lease_until(Time(static_cast<std::int64_t>(reply->number)) + detect_timeout);
+    replica.member->lease_until(Time(reply->number + reply->lease));
     replica.member->lowest_applied(reply->lowest);
   } else if (std::holds_alternative<Admitted>(message)) {
     replica.admitted = true;

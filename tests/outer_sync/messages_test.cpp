@@ -69,16 +69,16 @@ std::vector<ControlMessage> one_of_each() {
       Heartbeat{.number = 11,
                 .view = 4,
                 .step = 12,
-                .frozen = true,
                 .contributed = 2,
                 .lost = {5, 6},
                 .loss = 3.5,
                 .tokens_per_second = 1e5,
                 .utilization = 0.75,
                 .bytes_sent = 1ULL << 40,
+                .inner_steps_per_second = 12.5,
                 .fragments = {{9, 0x1122334455667788ULL}, {8, 1}},
                 .health = {{1, 9, 3, 2.5, {{7, 3, 1.5, -0.5}}}}},
-      HeartbeatReply{4, 11, {7, 6}, {9, 8}},
+      HeartbeatReply{4, 11, {7, 6}, {9, 8}, 5'000'000, 10.5},
       EvalReport{100, 1234.5, 4096},
       Announce{"10.0.0.1:29500"},
       StopRequest{"interrupted"},
@@ -89,7 +89,7 @@ std::vector<ControlMessage> one_of_each() {
       Finished{"hashes differ", digest(5)},
       Leave{"out of memory"},
       Abort{"us-1 is lost"},
-      Admitted{digest(6), {member("eu-1"), member("us-1")}, 79},
+      Admitted{digest(6), {member("eu-1"), member("us-1")}},
       Ready{},
       Displaced{"too far behind"},
       Suspended{"1 of at least 2 replicas are here"},
@@ -184,7 +184,7 @@ TEST(Messages, FieldsLandWhereTheyCameFrom) {
   EXPECT_EQ(beat.bytes_sent, 1ULL << 40);
   EXPECT_EQ(beat.fragments[0].second, 0x1122334455667788ULL);
   EXPECT_EQ(beat.view, 4U);
-  EXPECT_TRUE(beat.frozen);
+  EXPECT_EQ(beat.inner_steps_per_second, 12.5);
   EXPECT_THAT(beat.lost, testing::ElementsAre(5, 6));
 
   const auto reply = std::get<HeartbeatReply>(decode_control(encode(all[6])));
@@ -192,6 +192,8 @@ TEST(Messages, FieldsLandWhereTheyCameFrom) {
   EXPECT_EQ(reply.number, 11U);
   EXPECT_THAT(reply.lowest, testing::ElementsAre(7, 6));
   EXPECT_THAT(reply.newest, testing::ElementsAre(9, 8));
+  EXPECT_EQ(reply.lease, 5'000'000U);
+  EXPECT_EQ(reply.inner_steps_per_second, 10.5);
 }
 
 TEST(Messages, CutShortAnywhereIsRefused) {

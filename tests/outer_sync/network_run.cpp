@@ -202,7 +202,7 @@ void NetworkRun::work(std::size_t m, WorkerResult& result) {
   try {
     Trace trace;
     MemberNode node(network(m), options_.layout, codecs(), options_.closing, trace,
-                    options_.outer.lossless_stage());
+                    options_.outer.lossless_stage(), options_.moments);
     try {
       take_part(m, node, result);
     } catch (const Error& error) {
@@ -223,7 +223,10 @@ void NetworkRun::take_part(std::size_t m, MemberNode& node, WorkerResult& result
   result.joined = admission.how == Admission::How::joins;
   Trace trace;
   PlainParameters local(initial_parameters(options_.layout));
+  const auto worth = static_cast<float>(m);
+  PlainMoments moments(options_.layout.buffer_size(), worth, worth * worth, 1000 + m);
   OuterLoop loop(options_.outer, options_.layout, local, node, trace);
+  if (options_.moments) loop.share_moments(moments);
   for (bool trains = false, done = false; !done;) {
     try {
       if (trains) {
@@ -242,6 +245,8 @@ void NetworkRun::take_part(std::size_t m, MemberNode& node, WorkerResult& result
   }
   result.hash = loop.global_hash();
   result.stopped = node.stopped_early();
+  result.first_moment = moments.first;
+  result.moment_steps = moments.count;
   result.stats = loop.stats();
   node.report_evaluation(result.step, static_cast<double>(m), 1);
   result.problem = node.done("{}", result.hash);

@@ -29,6 +29,8 @@ struct WorkerResult {
   bool joined = false;        ///< the run had begun
   std::size_t displaced = 0;  ///< times that it had to take the state from others
   OuterLoop::Stats stats;
+  std::vector<float> first_moment;  ///< at its end
+  std::uint64_t moment_steps = 0;
   MemberNode::Wire wire;
   protocol::MemberIndex self = 0;
   std::promise<void> ended;
@@ -49,6 +51,8 @@ class NetworkRun : public CoordinatorObserver {
     /// In seconds: each step of the mock lasts at least as long. Where rounds follow one another faster than
     /// heartbeats, nobody can come after them.
     double pace = 0;
+    /// Newcomers take the inner optimizer's moments too. Those of worker m begin as m, and m squared.
+    bool moments = false;
     OuterConfig outer;
     FragmentLayout layout;
     Replicas::Table table = random_step;  ///< the mock's training

@@ -355,7 +355,7 @@ class StateTransfer : public testing::Test {
     while (donor.loop->step() < last) donor.step(0.01F * static_cast<float>(donor.loop->step()));
   }
   void install_all() {
-    for (FragmentId p = 0; p < 3; ++p) joiner.loop->install(donor.exchange.source(p));
+    for (FragmentId p = 0; p < 3; ++p) joiner.loop->install(donor.exchange.source(p, false));
   }
 
   OuterConfig config;
@@ -384,7 +384,7 @@ TEST_F(StateTransfer, AfterASnapshotAndTheRoundsSinceItIsWhereTheOthersAre) {
         reference.step(0.01F * static_cast<float>(reference.loop->step()));
     };
     train(begin - 2);
-    for (FragmentId p = 0; p < 3; ++p) late.loop->install(reference.exchange.source(p));
+    for (FragmentId p = 0; p < 3; ++p) late.loop->install(reference.exchange.source(p, false));
     train(begin);
     for (FragmentId p = 0; p < 3; ++p) {
       while (late.loop->fragments()[p].round < reference.loop->fragments()[p].round)
@@ -463,7 +463,7 @@ TEST_F(StateTransfer, JoinedWhereTheOthersAreFrozenItIsFrozenToo) {
 
 TEST_F(StateTransfer, SnapshotsThatDoNotFitAreRefused) {
   train_donor(10);
-  const auto good = donor.exchange.source(1);
+  const auto good = donor.exchange.source(1, false);
   const auto refusal = [&](const std::function<void(FragmentSnapshot&)>& spoil) {
     auto bad = good;
     spoil(bad);
@@ -481,6 +481,59 @@ TEST_F(StateTransfer, SnapshotsThatDoNotFitAreRefused) {
   EXPECT_THAT(refusal([&](auto& s) { s.velocity = std::make_shared<const AlignedVector<float>>(broken); }),
               HasSubstr("not finite"));
   EXPECT_THAT(refusal([](auto& s) { s.state.round = 1; }), HasSubstr("in the warm-up"));
+}
+
+TEST_F(StateTransfer, MomentsComeWithTheFragmentsWhereTheyAreAskedFor) {
+  const auto size = donor.layout.buffer_size();
+  PlainMoments given(size, 0.5F, 0.25F, 90), taken(size, 7, 7, 3);
+  for (std::size_t i = 0; i < size; ++i) given.first[i] = static_cast<float>(i);
+  train_donor(10);
+  EXPECT_FALSE(donor.exchange.source(0, true).first_moment) << "they are not shared yet";
+  donor.loop->share_moments(given);
+  joiner.loop->share_moments(taken);
+  EXPECT_FALSE(donor.exchange.source(0, false).first_moment) << "nobody has asked for them";
+  for (FragmentId p = 0; p < 3; ++p) {
+    const auto snapshot = donor.exchange.source(p, true);
+    given.count -= p;  // as if each were of another member
+    joiner.loop->install(snapshot);
+    EXPECT_EQ(taken.count, 3U) << "not before all are there";
+  }
+  joiner.loop->begin_at(10);
+  EXPECT_EQ(taken.count, 89U) << "the least count of the three";
+  for (const auto& fragment : donor.layout.fragments()) {
+    for (auto i = fragment.begin; i < fragment.end(); ++i) {
+      ASSERT_EQ(taken.first[i], static_cast<float>(i));
+      ASSERT_EQ(taken.second[i], 0.25F);
+    }
+  }
+  // Taken once more without them (a newcomer that begins afresh), they stay as they are.
+  joiner.exchange.contributions.clear();
+  install_all();
+  joiner.loop->begin_at(10);
+  EXPECT_EQ(taken.count, 89U);
+}
+
+TEST_F(StateTransfer, MomentsThatDoNotFitAreRefused) {
+  const auto size = donor.layout.buffer_size();
+  PlainMoments given(size, 0.5F, 0.25F, 90), taken(size, 7, 7, 3);
+  donor.loop->share_moments(given);
+  joiner.loop->share_moments(taken);
+  train_donor(10);
+  const auto good = donor.exchange.source(1, true);
+  const auto refusal = [&](const std::function<void(FragmentSnapshot&)>& spoil) {
+    auto bad = good;
+    spoil(bad);
+    auto why = failure_of([&] { joiner.loop->install(bad); }, ErrorKind::network);
+    EXPECT_THAT(taken.first, testing::Each(7.0F)) << "a refusal changes nothing";
+    return why;
+  };
+  const auto with = [&](float value) {
+    return std::make_shared<const AlignedVector<float>>(good.theta->size(), value);
+  };
+  EXPECT_THAT(refusal([](auto& s) { s.second_moment = nullptr; }), HasSubstr("has 0 elements; expected 41"));
+  EXPECT_THAT(refusal([](auto& s) { s.first_moment = nullptr; }), HasSubstr("has 0 elements; expected 41"));
+  EXPECT_THAT(refusal([&](auto& s) { s.first_moment = with(INFINITY); }), HasSubstr("not finite"));
+  EXPECT_THAT(refusal([&](auto& s) { s.second_moment = with(-1); }), HasSubstr("negative"));
 }
 
 TEST_F(StateTransfer, ResultsThatDoNotFitAreRefused) {

@@ -1,5 +1,5 @@
 #pragma once
-// Keys `outer.*` and `network.*`.
+// Keys `outer.*`, `join.*` and `network.*`.
 
 #include <cstdint>
 #include <string>
@@ -23,6 +23,7 @@ struct OuterConfig {
   std::string method = "streaming_diloco";
   std::int64_t num_fragments = 3;
   config::Stepped sync_every = 30;
+  std::string pace = "steps";
   std::int64_t sync_delay = 1;
   double merge_alpha = 0.5;
   double staleness_penalty = 1;
@@ -69,10 +70,18 @@ struct OuterConfig {
   [[nodiscard]] quant::CodecSpec codec_spec() const;
   [[nodiscard]] quant::CodecSpec warmup_codec_spec() const;
   [[nodiscard]] quant::Lossless lossless_stage() const { return quant::lossless(lossless); }
+  [[nodiscard]] bool paced_by_time() const { return pace == "time"; }
   [[nodiscard]] bool data_parallel() const { return method == "data_parallel"; }
   [[nodiscard]] bool eager() const { return method == "eager"; }
   [[nodiscard]] bool co2() const { return method == "co2"; }
   [[nodiscard]] Overlap overlap() const { return eager() || co2() ? Overlap::whole_round : Overlap::delay; }
+};
+
+struct JoinConfig {
+  std::string inner_state = "donor";
+  void serialize(config::Archive& ar);
+  /// A newcomer takes the inner optimizer's moments from the members.
+  [[nodiscard]] bool moments() const { return inner_state == "donor"; }
 };
 
 struct EmulateConfig {

@@ -96,11 +96,15 @@ struct RoundResult {
   std::vector<bool> rejected = {};
 };
 
-/// A fragment's agreed state after a round: all that a replica needs to follow it from there on.
+/// A fragment's agreed state after a round: all that a replica needs to follow it from there on. Vectors are
+/// as long as the fragment.
 struct FragmentSnapshot {
   FragmentId fragment = 0;
   protocol::FragmentState state;
-  std::shared_ptr<const AlignedVector<float>> theta, velocity;  ///< as long as the fragment
+  std::shared_ptr<const AlignedVector<float>> theta, velocity;
+  /// Where they were asked for: one member's inner optimizer at that moment (inner_moments.h); else null.
+  std::shared_ptr<const AlignedVector<float>> first_moment{}, second_moment{};
+  std::uint64_t inner_steps = 0;  ///< behind these moments
 };
 
 /// Thrown when this replica's rounds turn out not to be those of the run, or too far behind them: it goes on
@@ -123,8 +127,9 @@ class RoundExchange {
   /// The round is in the global parameters here.
   virtual void applied(FragmentId fragment, protocol::Round round, const Digest& chain) = 0;
 
-  /// Who can give a fragment's state; it is called on the trainer's thread, from within wait() and serve().
-  using StateSource = std::function<FragmentSnapshot(FragmentId)>;
+  /// Who can give a fragment's state, with the inner optimizer's moments if `moments` (and there are any); it
+  /// is called on the trainer's thread, from within wait() and serve().
+  using StateSource = std::function<FragmentSnapshot(FragmentId, bool moments)>;
   /// Until it is called there is no state to give: in the warm-up it is the inner optimizer's too.
   virtual void serve_state_from(StateSource source) = 0;
   /// Called between two steps: answers the requests for state that have come in.

@@ -46,12 +46,6 @@ class Schedule {
   [[nodiscard]] bool sends(FragmentId p, std::uint64_t step) const {
     return step > warmup_steps_ && rounds_sent(p, step) > rounds_sent(p, step - 1);
   }
-  /// The fragment was sent tau steps ago.
-  [[nodiscard]] bool applies(FragmentId p, std::uint64_t step) const {
-    return step > warmup_steps_ && rounds_due(p, step) > rounds_due(p, step - 1);
-  }
-  [[nodiscard]] std::vector<FragmentId> sends_at(std::uint64_t step) const;
-  [[nodiscard]] std::vector<FragmentId> applies_at(std::uint64_t step) const;
 
   /// The newest round of a fragment that is sent at or before that step: rounds count from 1, and every step
   /// of the warm-up is one.
@@ -63,6 +57,10 @@ class Schedule {
   [[nodiscard]] std::uint64_t step_with(const std::vector<std::uint64_t>& rounds, std::uint64_t every) const;
   /// At which step that round is sent.
   [[nodiscard]] std::uint64_t send_step(FragmentId p, std::uint64_t round) const;
+
+  /// Where the sync interval ends that the step after `step` is in: fragment 0 is sent there, or H changes.
+  /// Not in the warm-up.
+  [[nodiscard]] std::uint64_t interval_end(std::uint64_t step) const;
 
   [[nodiscard]] std::uint64_t warmup_steps() const { return warmup_steps_; }
 

@@ -174,10 +174,10 @@ class Coordinator {
   void admit_observers();
   [[nodiscard]] std::vector<MemberInfo> donors() const;
   [[nodiscard]] bool able(const MemberStatus& member) const;
+  [[nodiscard]] bool somebody_joins() const;
 
   void seal_first_view();
   void begin_first_view();
-  void go_on_after_first_view();
   [[nodiscard]] std::string initial_disagreement() const;
 
   void change_view(const std::string& why);
@@ -190,8 +190,11 @@ class Coordinator {
   [[nodiscard]] std::vector<Round> rounds_of(const MemberStatus& member) const;
   [[nodiscard]] bool expects_more() const;
   [[nodiscard]] std::vector<Round> newest_of_donors() const;
+  [[nodiscard]] double median_speed() const;
   [[nodiscard]] bool has_heir() const;
   [[nodiscard]] bool nobody_has_begun() const;
+  [[nodiscard]] bool state_is_gone() const;
+  void begin_anew();
 
   void check_chains(const MemberStatus& member);
   void take_health(MemberStatus& member);
@@ -203,6 +206,8 @@ class Coordinator {
   void remove(Members::iterator place);
   void settle_evaluations();
   void settle_stop();
+  void begin_to_end();
+  void dismiss_newcomers();
   void finish_if_all_done();
   void finish();
   // (Names by value: callers have them from what is erased here.)

@@ -163,10 +163,12 @@ struct Hello {
   ViewNumber activated = 0;                ///< highest view that has begun for it; 0: it is fresh
   Digest token;                            ///< of the run, where it has been in one
   bool done = false;  ///< it has reached the last step; its Done follows, also where it was said before
+  /// It has just been started: its parameters are those that a run begins with, and nothing of a run's state.
+  bool fresh = true;
   template <class Archive>
   void serialize(Archive& ar) {
     ar(protocol, numerics, run, member, build, config, model, tokenizer, resume, checkpoints, sealed,
-       activated, token, done);
+       activated, token, done, fresh);
   }
 };
 
@@ -262,36 +264,39 @@ struct RoundHealth {
 /// member -> coordinator, every `network.heartbeat` from its hello on, so that silence is noticed while
 /// members join and load too.
 struct Heartbeat {
-  std::uint64_t number = 0;       ///< comes back in the reply
-  ViewNumber view = 0;            ///< highest that has begun here
-  std::uint64_t step = 0;         ///< agreed step
-  bool frozen = false;            ///< rounds do not commit: trains on locally
-  std::uint16_t contributed = 0;  ///< members that are in the round applied last
-  std::vector<ReplicaId> lost;    ///< members of the view to whom there is no connection
-  double loss = 0;                ///< nats per token, last step
-  double tokens_per_second = 0;   ///< since the last heartbeat
-  double utilization = 0;         ///< 0..1 since the start
-  std::uint64_t bytes_sent = 0;   ///< since the start, headers and control included
+  std::uint64_t number = 0;           ///< comes back in the reply
+  ViewNumber view = 0;                ///< highest that has begun here
+  std::uint64_t step = 0;             ///< agreed step
+  std::uint16_t contributed = 0;      ///< members that are in the round applied last
+  std::vector<ReplicaId> lost;        ///< members of the view to whom there is no connection
+  double loss = 0;                    ///< nats per token, last step
+  double tokens_per_second = 0;       ///< since the last heartbeat
+  double utilization = 0;             ///< 0..1 since the start
+  std::uint64_t bytes_sent = 0;       ///< since the start, headers and control included
+  double inner_steps_per_second = 0;  ///< without what was waited for; 0: not known yet
   /// Last applied round, first 8 bytes of its chain hash; empty before Sealed.
   std::vector<std::pair<Round, std::uint64_t>> fragments;
   std::vector<RoundHealth> health;  ///< at most one round of each fragment, each once
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(number, view, step, frozen, contributed, lost, loss, tokens_per_second, utilization, bytes_sent,
-       fragments, health);
+    ar(number, view, step, contributed, lost, loss, tokens_per_second, utilization, bytes_sent,
+       inner_steps_per_second, fragments, health);
   }
 };
 
 /// coordinator -> member: heard you. If `view` is the one that the member is in, it holds a lease, counted
-/// from when it sent that heartbeat: until that ends no other view begins without it.
+/// from when it sent that heartbeat: until that ends no other view begins without it. How long that is the
+/// coordinator alone says, since it is what waits for the end.
 struct HeartbeatReply {
   ViewNumber view = 0;  ///< 0: none is in force
   std::uint64_t number = 0;
-  std::vector<Round> lowest;  ///< by fragment: applied by all members of the view
-  std::vector<Round> newest;  ///< by fragment: applied by any of them
+  std::vector<Round> lowest;          ///< by fragment: applied by all members of the view
+  std::vector<Round> newest;          ///< by fragment: applied by any of them
+  std::uint64_t lease = 0;            ///< in microseconds; 0: none
+  double inner_steps_per_second = 0;  ///< the median of the view's members; 0: not known
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(view, number, lowest, newest);
+    ar(view, number, lowest, newest, lease, inner_steps_per_second);
   }
 };
 
@@ -391,10 +396,9 @@ struct Abort {
 struct Admitted {
   Digest token;
   std::vector<MemberInfo> donors;
-  std::uint64_t step = 0;  ///< agreed step of the foremost
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(token, donors, step);
+    ar(token, donors);
   }
 };
 

@@ -20,8 +20,9 @@ struct StepReport {
   std::uint64_t step = 0;
   double loss = 0;  ///< nats per token
   double tokens_per_second = 0;
-  double utilization = 0;         ///< 0..1
-  std::uint64_t other_bytes = 0;  ///< sent by means other than this node (the data-parallel baseline)
+  double utilization = 0;             ///< 0..1
+  std::uint64_t other_bytes = 0;      ///< sent by means other than this node (the data-parallel baseline)
+  double inner_steps_per_second = 0;  ///< without what was waited for
 };
 
 /// How a replica comes into a run.
@@ -46,9 +47,12 @@ class OuterLoop;
 class MemberNode final : public RoundExchange {
  public:
   /// Binds `network.listen` (Error(config) naming the address when it is in use) and starts the threads.
-  /// The layout and the trace must outlive the node.
+  /// The layout and the trace must outlive the node. With `moments` a replica that takes the state of the run
+  /// from its members takes the inner optimizer's moments too; all members must share theirs
+  /// (OuterLoop::share_moments).
   MemberNode(const NetworkConfig& network, const FragmentLayout& layout, protocol::CodecPlan codecs,
-             protocol::ClosingRule closing, Trace& trace, quant::Lossless lossless = quant::Lossless::none);
+             protocol::ClosingRule closing, Trace& trace, quant::Lossless lossless = quant::Lossless::none,
+             bool moments = false);
   ~MemberNode() override;
   MemberNode(const MemberNode&) = delete;
   MemberNode& operator=(const MemberNode&) = delete;
@@ -89,8 +93,14 @@ class MemberNode final : public RoundExchange {
   [[nodiscard]] std::string announced();
 
   /// To be asked before each step: false when all members have agreed to stop before it. Blocks while they
-  /// agree. Throws Error(network) when the run cannot go on.
-  [[nodiscard]] bool may_begin(std::uint64_t step);
+  /// agree. An inner step may end at an agreed one before or after `step`, which `reach` is then: what was
+  /// begun is finished. Throws Error(network) when the run cannot go on.
+  [[nodiscard]] bool may_begin(std::uint64_t step, std::uint64_t reach);
+  [[nodiscard]] bool may_begin(std::uint64_t step) { return may_begin(step, step); }
+  /// The step that all have agreed to stop at, once they have.
+  [[nodiscard]] std::optional<std::uint64_t> stops_at() const;
+  /// Inner steps per second of the run, the median of its members; 0 while it is not known.
+  [[nodiscard]] double reference_speed() const;
   void report(const StepReport& report);
   void report_evaluation(std::uint64_t step, double sum_nats, std::uint64_t tokens);
   /// Asks the coordinator to end the run at a step that all share. Safe from any thread.
