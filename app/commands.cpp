@@ -84,7 +84,7 @@ void CommandLine::add_worker(std::function<int(WorkerRequest)> train) {
         .name = flags_.name,
         .resume = flags_.resume,
         .quiet = flags_.quiet,
-        .build = build_name(trainer_)};
+        .build = build()};
     if (flags_.reduce_only) return run_reducer(request);
     if (!train)
       throw Error(ErrorKind::config,

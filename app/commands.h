@@ -16,7 +16,7 @@ namespace isthmus::app {
 struct Flags {
   std::string config, coordinator, name, site, listen, advertise, log, out;
   std::vector<std::string> set;
-  bool resume = false, recover = false, quiet = false, reduce_only = false;
+  bool resume = false, recover = false, quiet = false, reduce_only = false, once = false;
   int announce_fd = -1;
   std::optional<std::uint64_t> until;
 };
@@ -38,13 +38,15 @@ class CommandLine {
   void add_set(CLI::App& verb);
   /// What is done once the command line has been read.
   void on(CLI::App& verb, std::function<int()> act);
+  /// The experiment that the flags name.
+  [[nodiscard]] Experiment load(const std::optional<WorkerPlace>& worker = std::nullopt) const;
+  /// What this binary is, for messages about unequal builds.
+  [[nodiscard]] std::string build() const { return build_name(trainer_); }
 
   /// Exit status; errors are said on standard error.
   [[nodiscard]] int run(int argc, char** argv);
 
  private:
-  [[nodiscard]] Experiment load(const std::optional<WorkerPlace>& worker = std::nullopt) const;
-
   CLI::App app_;
   TrainerBuild trainer_;
   Flags flags_;

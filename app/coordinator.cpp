@@ -85,6 +85,25 @@ class Display final : public outer_sync::CoordinatorObserver {
     metrics_.write({{"step", step}, {"eval_loss", loss}});
   }
 
+  void round_judged(const outer_sync::protocol::RoundJudged& round) override {
+    nlohmann::ordered_json norms, cosines;
+    for (const auto& replica : round.replicas) {
+      auto& record = gradients_[replica.name];
+      record.norm = replica.norm;
+      record.cosine = replica.cosine;
+      ++record.rounds;
+      norms[replica.name] = replica.norm;
+      cosines[replica.name] = replica.cosine;
+    }
+    for (const auto& name : round.outliers) ++gradients_[name].outlier_rounds;
+    outlier_ = round.outliers.empty() ? std::string() : round.outliers.front();
+    metrics_.write({{"fragment", round.fragment},
+                    {"round", round.round},
+                    {"outer_gradient_norm", norms},
+                    {"outer_gradient_cosine", cosines},
+                    {"outliers", round.outliers}});
+  }
+
   void members_changed(const Coordinator& coordinator) override {
     ProgressState state;
     Totals now;
@@ -111,6 +130,7 @@ class Display final : public outer_sync::CoordinatorObserver {
         coordinator.trainers() != static_cast<std::size_t>(experiment_.replicas)) {
       state.note = fmt::format("{}/{} in", coordinator.participating(), experiment_.replicas);
     }
+    if (!outlier_.empty()) state.note += (state.note.empty() ? "" : ", ") + outlier_ + " is an outlier";
     state.step = slowest;
     state.steps = static_cast<std::uint64_t>(experiment_.run.steps);
     rate(now, state);
@@ -130,6 +150,7 @@ class Display final : public outer_sync::CoordinatorObserver {
 
   void finish() { progress_.finish(); }
   [[nodiscard]] const std::map<std::uint64_t, double>& evaluations() const { return evaluations_; }
+  [[nodiscard]] const std::map<std::string, GradientReport>& gradients() const { return gradients_; }
 
  private:
   /// Wire rate over the last seconds, time left from the pace since the first step seen.
@@ -152,6 +173,8 @@ class Display final : public outer_sync::CoordinatorObserver {
   Progress progress_;
   Metrics metrics_;
   std::map<std::uint64_t, double> evaluations_;
+  std::map<std::string, GradientReport> gradients_;  ///< by name
+  std::string outlier_;                              ///< of the round judged last
   std::optional<Totals> first_, recent_;
   std::pair<std::uint64_t, std::size_t> shown_;  ///< view, members that participate
   double wire_ = 0;
@@ -175,8 +198,11 @@ void announce_port(int fd, std::uint16_t port) {
 
 void write_summary(Experiment& experiment, const Coordinator& coordinator, const Display& display,
                    double wall_seconds) {
-  RunReport report{
-      .members = {}, .reducer_bytes = {}, .evaluations = display.evaluations(), .wall_seconds = wall_seconds};
+  RunReport report{.members = {},
+                   .reducer_bytes = {},
+                   .evaluations = display.evaluations(),
+                   .gradients = display.gradients(),
+                   .wall_seconds = wall_seconds};
   for (const auto& [name, member] : coordinator.members()) {
     if (outer_sync::protocol::trains(member.hello.member)) {
       if (member.done) report.members.push_back(member_report(member.result.summary));

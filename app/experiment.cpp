@@ -80,7 +80,8 @@ outer_sync::protocol::ClosingRule closing_rule(const Experiment& experiment) {
   const auto grace = std::chrono::duration<double>(outer.grace.seconds);
   return {.least = std::max(static_cast<std::size_t>(outer.least_replicas()), quorum),
           .quorum = quorum,
-          .grace = std::chrono::duration_cast<outer_sync::protocol::Time>(grace)};
+          .grace = std::chrono::duration_cast<outer_sync::protocol::Time>(grace),
+          .reject = outer.reject};
 }
 
 namespace {

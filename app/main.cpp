@@ -5,6 +5,7 @@
 #include "commands.h"
 #include "isthmus/base/error.h"
 #include "launch.h"
+#include "observe.h"
 
 namespace {
 
@@ -30,6 +31,27 @@ void add_launch(CommandLine& commands) {
   });
 }
 
+void add_observe(CommandLine& commands) {
+  auto& flags = commands.flags();
+  auto* verb = commands.app().add_subcommand(
+      "observe", "follow a live run and evaluate it here, without taking part in it");
+  verb->add_option("--config,config", flags.config, "experiment in YAML, the run's")->required();
+  verb->add_option("--coordinator", flags.coordinator, "HOST:PORT");
+  verb->add_option("--name", flags.name, "of this observer, unique in the run; its folder's too")->required();
+  verb->add_option("--out", flags.out,
+                   "safetensors file for the newest global parameters, written at the end");
+  verb->add_flag("--once", flags.once, "take the state, evaluate it, and leave");
+  commands.add_set(*verb);
+  verb->footer("Example: isthmus observe --config two_sites.yaml --coordinator eu.example:7000 --name watch");
+  commands.on(*verb, [&commands, &flags] {
+    return run_observe({.experiment = commands.load(),
+                        .name = flags.name,
+                        .out = flags.out,
+                        .once = flags.once,
+                        .build = commands.build()});
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -38,6 +60,7 @@ int main(int argc, char** argv) {
   add_launch(commands);
   commands.add_coordinator();
   commands.add_worker(run_worker);
+  add_observe(commands);
   commands.add_config();
   commands.add_replay();
   return commands.run(argc, argv);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/progress.h"
@@ -33,6 +34,7 @@ void visit_fields(Report& r, Visit visit) {
   visit("total_bytes", r.total_bytes);
   visit("rounds", r.rounds);
   visit("warmup_rounds", r.warmup_rounds);
+  visit("rejected", r.rejected);
   visit("precision", r.precision);
   visit("device", r.device);
   visit("sample", r.sample);
@@ -59,6 +61,27 @@ double most(const std::vector<MemberReport>& members, Get get) {
   double value = 0;
   for (const auto& member : members) value = std::max(value, get(member));
   return value;
+}
+
+/// The last norms and cosines, and the worst outlier by name. Names have up to 64 characters, a row 63.
+std::string gradients_row(const ordered_json& gradients) {
+  double smallest = std::numeric_limits<double>::infinity(), largest = 0, cosine = 1;
+  std::string worst;
+  std::uint64_t rounds = 0;
+  for (const auto& [name, gradient] : gradients.items()) {
+    // Infinity is no number of JSON's.
+    const double norm = gradient["norm"].is_number() ? gradient["norm"].get<double>()
+                                                     : std::numeric_limits<double>::infinity();
+    smallest = std::min(smallest, norm);
+    largest = std::max(largest, norm);
+    cosine = std::min(cosine, gradient["cosine"].get<double>());
+    if (gradient["outlier_rounds"].get<std::uint64_t>() <= rounds) continue;
+    rounds = gradient["outlier_rounds"];
+    worst = name;
+  }
+  if (!worst.empty()) return fmt::format("{:.32} was an outlier in {} rounds", worst, rounds);
+  return fmt::format("outer gradients' norms {:.3g} to {:.3g}, cosines from {:.2f}", smallest, largest,
+                     cosine);
 }
 
 /// Of those who were there longest: one that came later has not seen the run's steps and rounds.
@@ -129,6 +152,12 @@ ordered_json summary_json(Experiment& experiment, const RunReport& report) {
   json["data_parallel_bf16_bits_per_parameter_per_step"] = baseline;
   json["rounds_committed"] = longest.rounds;
   json["warmup_rounds"] = longest.warmup_rounds;
+  for (const auto& [name, gradient] : report.gradients) {
+    json["outer_gradients"][name] = {{"norm", gradient.norm},
+                                     {"cosine", gradient.cosine},
+                                     {"rounds_judged", gradient.rounds},
+                                     {"outlier_rounds", gradient.outlier_rounds}};
+  }
   for (const auto& member : members) json["global_hash"][member.name] = member.global_hash;
   for (const auto& [step, loss] : report.evaluations)
     json["evaluations"].push_back({{"step", step}, {"loss", loss}});
@@ -182,6 +211,7 @@ std::string summary_table(const ordered_json& s, const std::string& sample) {
   row("compute", fmt::format("{:.1f} % of training time; stalled {:.2f} s, warm-up waited {:.1f} s",
                              100 * s["compute_utilization"].get<double>(), s["stall_seconds"].get<double>(),
                              s["warmup_wait_seconds"].get<double>()));
+  if (s.contains("outer_gradients")) row("replicas", gradients_row(s["outer_gradients"]));
   const auto hash = s["global_hash"].begin()->get<std::string>();
   row("rounds",
       fmt::format("{} of fragments, {} of warm-up gradients",

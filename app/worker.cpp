@@ -12,7 +12,6 @@
 #include "isthmus/base/metrics.h"
 #include "isthmus/base/progress.h"
 #include "isthmus/base/random.h"
-#include "isthmus/data/heldout.h"
 #include "isthmus/data/loader.h"
 #include "isthmus/outer_sync/memory.h"
 #include "isthmus/outer_sync/outer_loop.h"
@@ -25,6 +24,7 @@
 #include "isthmus/trainer/replica.h"
 #include "isthmus/trainer/sample.h"
 #include "isthmus/trainer/schedule.h"
+#include "model_setup.h"
 #include "outer_gradient_recorder.h"
 #include "run_folder.h"
 #include "signals.h"
@@ -47,20 +47,6 @@ std::filesystem::path trace_file(const std::filesystem::path& folder) {
   for (int n = 1; std::filesystem::exists(file); ++n) file = folder / fmt::format("trace-resumed-{}.json", n);
   return file;
 }
-
-struct Hardware {
-  trainer::Device device;
-  trainer::Precision precision;
-  std::unique_ptr<data::Device> memory;
-
-  explicit Hardware(const Experiment& experiment) {
-    trainer::prepare_process(experiment.trainer);
-    const auto found = trainer::probe_hardware();
-    device = trainer::choose_device(experiment.device, found);
-    precision = trainer::choose_precision(experiment.inner, device, found);
-    memory = device == trainer::Device::cuda ? data::make_cuda_device(0, nullptr) : data::make_cpu_device();
-  }
-};
 
 /// The replica's own folder. One that holds checkpoints is of another run or life, unless that is resumed.
 /// The log of all lives stays where it is: `launch` has opened it by that name, and people look for it there.
@@ -89,27 +75,21 @@ class Worker {
         config_(request_.experiment),
         folder_(own_folder(request_)),
         lock_(folder_),
-        hardware_(config_),
-        corpus_(config_.data),
-        table_({config_.model, corpus_.vocab_size()}, config_.outer.num_fragments,
-               static_cast<std::uint64_t>(config_.outer.chunk_elements)),
+        setup_(config_),
         trace_(trace_file(folder_), request_.name),
         metrics_(folder_ / "metrics.jsonl"),
         progress_(request_.quiet ? nullptr : std::make_unique<Progress>(stdout, isatty(STDOUT_FILENO) == 1)),
-        replica_(table_, {.inner = config_.inner,
-                          .device = hardware_.device,
-                          .precision = hardware_.precision,
-                          .longest_sequence = config_.data.seq_len,
-                          .seed = static_cast<std::uint64_t>(config_.run.seed)}),
-        inference_(table_, hardware_.device, hardware_.precision, config_.data.seq_len),
-        heldout_(corpus_, config_.data.seq_len, config_.run.eval_sequences, config_.inner.batch,
-                 *hardware_.memory),
-        node_(config_.network, table_.layout(), outer_sync::codec_plan(config_.outer, seed()),
+        replica_(setup_.table, {.inner = config_.inner,
+                                .device = setup_.hardware.device,
+                                .precision = setup_.hardware.precision,
+                                .longest_sequence = config_.data.seq_len,
+                                .seed = static_cast<std::uint64_t>(config_.run.seed)}),
+        node_(config_.network, setup_.table.layout(), outer_sync::codec_plan(config_.outer, seed()),
               closing_rule(config_), trace_, config_.outer.lossless_stage(), config_.join.moments()),
-        outer_(config_.outer, table_.layout(), trainer::make_outer_state(replica_, config_.outer), node_,
-               trace_, noise_seed(seed(), request_.name)) {
+        outer_(config_.outer, setup_.table.layout(), trainer::make_outer_state(replica_, config_.outer),
+               node_, trace_, noise_seed(seed(), request_.name)) {
     outer_.share_moments(replica_);
-    for (const auto& note : corpus_.notes()) say(note);
+    for (const auto& note : setup_.corpus.notes()) say(note);
     for (const auto& note : config_.outer.notes()) say(note);
     if (!config_.outer.log.empty()) outer_.keep_log(log_plan());
     if (config_.run.record_outer_gradients > 0) {
@@ -141,7 +121,7 @@ class Worker {
 
   void join() {
     using How = outer_sync::Admission::How;
-    say(table_.description());
+    say(setup_.table.description());
     const auto admission = node_.join(hello());
     joined_ = true;
     if (admission.how == How::joins) {
@@ -159,14 +139,15 @@ class Worker {
     first_step_ = outer_.step();
     const auto rank = node_.rank();
     say(fmt::format("member {} of {}, {}, {} threads", rank.index + 1, rank.of,
-                    to_string(hardware_.precision), config_.trainer.threads));
+                    to_string(setup_.hardware.precision), config_.trainer.threads));
     if (config_.outer.data_parallel() && rank.of > 1) join_gloo();
     say(memory_line());
   }
 
   std::string memory_line() const {
-    const auto bound = outer_sync::memory_bound(config_.outer, table_.layout(), node_.view(), node_.self(),
-                                                static_cast<std::size_t>(config_.network.lanes));
+    const auto bound =
+        outer_sync::memory_bound(config_.outer, setup_.table.layout(), node_.view(), node_.self(),
+                                 static_cast<std::size_t>(config_.network.lanes));
     const auto megabytes = [](std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6; };
     return fmt::format("outer loop: {:.1f} MB of state, {:.1f} MB of chunks, never above {:.1f} MB",
                        megabytes(bound.state), megabytes(bound.usual), megabytes(bound.most));
@@ -194,15 +175,7 @@ class Worker {
   }
 
   outer_sync::protocol::Hello hello() {
-    outer_sync::protocol::Hello hello;
-    hello.run = config_.run.name;
-    hello.member.name = request_.name;
-    hello.member.incarnation =
-        static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
-    hello.build = request_.build;
-    hello.config = shared_items(config_);
-    hello.model = table_.fingerprint();
-    hello.tokenizer = corpus_.tokenizer_fingerprint();
+    auto hello = setup_.hello(config_, request_.name, request_.build);
     hello.resume = request_.resume;
     if (request_.resume) hello.checkpoints = trainer::checkpoint_steps(checkpoints(), 0);
     return hello;
@@ -221,15 +194,15 @@ class Worker {
   }
 
   outer_sync::OuterLoop::LogPlan log_plan() const {
-    const auto& layout = table_.layout();
+    const auto& layout = setup_.table.layout();
     outer_sync::log::LogHeader header;
     header.run = config_.run.name;
-    header.model = table_.fingerprint();
+    header.model = setup_.table.fingerprint();
     header.fragments.assign(layout.fragments().begin(), layout.fragments().end());
     header.chunk_elements = layout.chunk_elements();
     header.codec = config_.outer.codec_spec();
     header.warmup_rounds = static_cast<std::uint64_t>(config_.outer.warmup_steps);
-    for (const auto& tensor : table_.tensors())
+    for (const auto& tensor : setup_.table.tensors())
       header.tensors.push_back({tensor.name, tensor.shape, tensor.range});
     // By name: replicas on one machine may be given one folder.
     return {.folder = std::filesystem::path(config_.outer.log) / request_.name,
@@ -244,7 +217,7 @@ class Worker {
     // planned for read it in another order.
     const auto slot = node_.view().members.at(node_.self()).slot;
     const auto shares = config_.replicas;
-    data::Loader loader(corpus_,
+    data::Loader loader(setup_.corpus,
                         {.seq_len = config_.data.seq_len,
                          .batch = config_.inner.batch,
                          .replica = slot % shares,
@@ -252,7 +225,7 @@ class Worker {
                          .seed = seed() + static_cast<std::uint64_t>(slot / shares),
                          .first_sequence = sequences_,
                          .prefetch = config_.data.prefetch},
-                        *hardware_.memory, trace_);
+                        *setup_.hardware.memory, trace_);
     const auto steps = static_cast<std::uint64_t>(config_.run.steps);
     const auto last = config_.run.stop_after > 0
                           ? std::min(steps, static_cast<std::uint64_t>(config_.run.stop_after))
@@ -423,6 +396,7 @@ class Worker {
                     {"participating", who.participating},
                     {"contributed", who.contributed},
                     {"left_out", outer_.stats().left_out},
+                    {"rejected", outer_.stats().rejected},
                     {"uncommitted_steps", outer_.stats().uncommitted_steps},
                     {"bytes_sent", wire().total}});
     if (progress_) {
@@ -445,28 +419,27 @@ class Worker {
 
   /// Once per step, also where a stop falls on a step that is due anyway: the coordinator counts the reports.
   void evaluate(std::uint64_t step) {
-    if (evaluated_ == step || heldout_.sequences() == 0) return;
+    if (evaluated_ == step || setup_.heldout.sequences() == 0) return;
     evaluated_ = step;
     const Trace::Scope scope(trace_, Trace::Row::train, "evaluate");
-    inference_.load(outer_.global_parameters());
     const auto rank = node_.rank();
-    const auto sum = trainer::evaluate(inference_, heldout_.share(rank.index, rank.of));
+    const auto sum = setup_.evaluate(outer_.global_parameters(), rank.index, rank.of);
     node_.report_evaluation(step, sum.nats, sum.tokens);
     metrics_.write({{"step", step}, {"eval_nats", sum.nats}, {"eval_tokens", sum.tokens}});
   }
 
   std::string sample() {
     const auto wanted = static_cast<std::uint64_t>(config_.run.sample_tokens);
-    const auto prompt_size = std::min<std::uint64_t>(32, corpus_.tokens(data::Split::heldout));
+    const auto prompt_size = std::min<std::uint64_t>(32, setup_.corpus.tokens(data::Split::heldout));
     if (wanted == 0 || stopped_ || node_.rank().index != 0 || prompt_size == 0) return {};
     std::vector<std::int64_t> ids(prompt_size);
-    corpus_.read(data::Split::heldout, 0, ids);
-    inference_.load(outer_.global_parameters());
+    setup_.corpus.read(data::Split::heldout, 0, ids);
+    setup_.inference.load(outer_.global_parameters());
     const auto more = trainer::sample(
-        inference_, ids,
+        setup_.inference, ids,
         {.tokens = wanted, .temperature = 0.7, .seed = static_cast<std::uint64_t>(config_.run.seed)});
     ids.insert(ids.end(), more.begin(), more.end());
-    auto text = corpus_.tokenizer().decode(std::vector<std::uint32_t>(ids.begin(), ids.end()));
+    auto text = setup_.corpus.tokenizer().decode(std::vector<std::uint32_t>(ids.begin(), ids.end()));
     for (auto& c : text) {
       const auto code = static_cast<unsigned char>(c);
       if ((code < 32 && c != '\n') || code > 126) c = c == '\t' ? ' ' : '?';
@@ -514,7 +487,7 @@ class Worker {
     report.global_hash = hash.hex();
     report.sample = sample();
     report.stopped = stopped_;
-    report.parameters = table_.parameters();
+    report.parameters = setup_.table.parameters();
     report.first_step = first_step_;
     report.last_step = outer_.step();
     report.inner_steps = outer_.inner_steps();
@@ -529,8 +502,9 @@ class Worker {
     report.total_bytes = wire().total;
     report.rounds = stats.rounds;
     report.warmup_rounds = stats.warmup_rounds;
-    report.precision = to_string(hardware_.precision);
-    report.device = to_string(hardware_.device);
+    report.rejected = stats.rejected;
+    report.precision = to_string(setup_.hardware.precision);
+    report.device = to_string(setup_.hardware.device);
     const auto problem = node_.done(to_json(report).dump(), hash);
     if (progress_) progress_->finish();
     if (!problem.empty()) throw Error(ErrorKind::divergence, problem);
@@ -549,15 +523,11 @@ class Worker {
   Experiment& config_;
   std::filesystem::path folder_;
   FolderLock lock_;
-  Hardware hardware_;
-  data::Corpus corpus_;
-  trainer::ParameterTable table_;
+  ModelSetup setup_;
   Trace trace_;
   Metrics metrics_;
   std::unique_ptr<Progress> progress_;
   trainer::Replica replica_;
-  trainer::Inference inference_;
-  data::HeldOut heldout_;
   outer_sync::MemberNode node_;
   outer_sync::OuterLoop outer_;
   std::optional<trainer::GlooAllReduce> gloo_;

@@ -1,11 +1,13 @@
 #include "isthmus/outer_sync/config.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/methods/co2.h"
 #include "isthmus/outer_sync/methods/eager.h"
 #include "isthmus/outer_sync/methods/sparse.h"
+#include "isthmus/outer_sync/protocol/rejection.h"
 
 namespace isthmus::outer_sync {
 
@@ -86,6 +88,8 @@ void OuterConfig::serialize(config::Archive& ar) {
       config::unbounded, topologies});
   ar({"grace", &grace, Scope::agreed, "how long a round waits for late ones once the quorum is there", 0,
       3600});
+  ar({"reject", &reject, Scope::agreed,
+      "leave contributions out of a chunk whose norm is more than so many times the median; 0 none", 0, 1e6});
   ar({"log", &log, Scope::per_site,
       "folder that all results are written to, to be replayed; empty for none"});
   ar({"log_budget", &log_budget, Scope::per_site, "most that the log may take", 1e6, 1e18});
@@ -116,6 +120,12 @@ void OuterConfig::resolve() {
     if (chunk_elements % unit == 0) continue;
     refuse("outer.chunk_elements is " + std::to_string(chunk_elements) + "; expected a multiple of " +
            std::to_string(unit) + ", so that no block of " + std::string(to_string(spec.kind)) + " is cut");
+  }
+  if (reject != 0 && !(reject > 1)) {
+    std::ostringstream value;
+    value << reject;
+    refuse("outer.reject is " + value.str() +
+           "; expected 0, or more than 1: half of all contributions are larger than the median");
   }
   for (const auto& part : sync_every.parts) {
     if (data_parallel() || sync_delay < part.value) continue;
@@ -163,6 +173,9 @@ std::vector<std::string> OuterConfig::notes() const {
   if (!co2() && (staleness_penalty != 1 || momentum_clip != 0))
     out.push_back("outer.staleness_penalty and outer.momentum_clip are co2's: " + method + " has neither");
   if (merge_alpha == 1) out.push_back("outer.merge_alpha is 1: local parameters never hear of the others");
+  if (reject > 0 && replicas > 0 && replicas < static_cast<std::int64_t>(protocol::fewest_to_compare))
+    out.push_back(
+        "outer.reject compares at least 3 contributions; with fewer replicas it leaves nothing out");
   const auto bits = quant::bits_per_element(codec_spec());
   if (bits < 3 && !error_feedback) {
     out.push_back("outer.codec is " + codec + " without outer.error_feedback: what it loses is lost");

@@ -12,8 +12,8 @@ namespace {
 
 /// Rounds of which a member can hold results, and repeat what it has sent.
 constexpr std::size_t most_rounds = Member::most_held + 1;
-/// A header, ids of contributors, an acknowledgement of the other end's chunk.
-constexpr std::size_t beside_a_chunk = 256;
+/// A header, ids and norms of forty contributors, an acknowledgement of the other end's chunk.
+constexpr std::size_t beside_a_chunk = 1024;
 constexpr std::size_t beside_all_chunks = std::size_t{64} << 10;
 
 }  // namespace
@@ -42,9 +42,7 @@ MemoryBound memory_bound(const OuterConfig& config, const FragmentLayout& layout
   const auto usual = std::max(usual_chunks(layout), 2 * (2 * layout.chunk_count() + trainers * owned));
   const std::uint64_t forms = config.lossless_stage() == quant::Lossless::none ? 1 : 2;  // packed and not
   const auto queues = (view.members.size() - 1) * lanes * most_queued(layout, codecs, lanes);
-  return {.state = vectors * parameters,
-          .usual = forms * usual * chunk,
-          .most = chunks * chunk + queues};
+  return {.state = vectors * parameters, .usual = forms * usual * chunk, .most = chunks * chunk + queues};
 }
 
 }  // namespace isthmus::outer_sync

@@ -17,6 +17,10 @@ double seconds_since(Trace::Clock::time_point begin) {
   return std::chrono::duration<double>(Trace::Clock::now() - begin).count();
 }
 
+bool is_rejected(const RoundResult& result, std::size_t chunk) {
+  return !result.rejected.empty() && result.rejected[chunk];
+}
+
 std::vector<std::span<const std::byte>> spans_of(std::span<const protocol::SharedBytes> chunks) {
   std::vector<std::span<const std::byte>> spans;
   for (const auto& bytes : chunks) spans.emplace_back(*bytes);
@@ -355,9 +359,13 @@ void OuterLoop::go_ahead(FragmentId p, std::span<const protocol::SharedBytes> st
 /// weight of 0 for what was left out would lose it.)
 void OuterLoop::put_back(const InFlight& flight, float alpha) {
   const auto first = layout_.chunks_of(flight.fragment).first;
-  bool left_out = false;
+  bool left_out = false, rejected = false;
   for (std::size_t i = 0; i < flight.own.size(); ++i) {
     if (flight.result->included[i]) continue;
+    if (is_rejected(*flight.result, i)) {
+      rejected = true;  // and of no use: the merge has taken it from the local parameters
+      continue;
+    }
     left_out = true;
     const auto chunk = first + static_cast<ChunkId>(i);
     if (flight.round > codecs_.warmup_rounds) {
@@ -367,6 +375,7 @@ void OuterLoop::put_back(const InFlight& flight, float alpha) {
     }
   }
   stats_.left_out += left_out ? 1 : 0;
+  stats_.rejected += rejected ? 1 : 0;
   if (left_out) tokens_[flight.fragment] += flight.weight;
 }
 
@@ -399,7 +408,7 @@ bool OuterLoop::fetch(InFlight& flight, Waiting why) {
   [[maybe_unused]] const auto chunks = layout_.chunks_of(flight.fragment).size();
   assert(flight.result->chunks.size() == chunks && flight.result->included.size() == chunks);
   for (std::size_t i = 0; i < flight.own.size() && !eager_; ++i) {
-    if (flight.result->included[i]) flight.own[i] = nullptr;
+    if (flight.result->included[i] || is_rejected(*flight.result, i)) flight.own[i] = nullptr;
   }
   return true;
 }
@@ -448,14 +457,28 @@ std::string description_of(const quant::CodecSpec& spec) {
          std::to_string(protocol::numerics_version);
 }
 
+/// What has become of this replica's contribution to a chunk.
+enum class Fate : std::uint8_t { left_out, included, rejected };
+
+std::vector<std::uint8_t> fates(const RoundResult& result) {
+  std::vector<std::uint8_t> out;
+  for (std::size_t i = 0; i < result.included.size(); ++i) {
+    const auto fate = is_rejected(result, i) ? Fate::rejected
+                      : result.included[i]   ? Fate::included
+                                             : Fate::left_out;
+    out.push_back(static_cast<std::uint8_t>(fate));
+  }
+  return out;
+}
+
 struct SavedFlight {
   FragmentId fragment = 0;
   protocol::Round round = 0;
   std::uint64_t sent_step = 0;
   std::string codec;  ///< description_of it
   std::vector<Bytes> results;
-  std::vector<Bytes> own;  ///< in chunk order; empty where they are of no use any more
-  std::vector<std::uint8_t> included;
+  std::vector<Bytes> own;              ///< in chunk order; empty where they are of no use any more
+  std::vector<std::uint8_t> included;  ///< Fate of each of them
   bool ahead = false;
   std::uint64_t weight = 0;
   template <class Archive>
@@ -515,6 +538,9 @@ const char* problem_of(const SavedFlight& flight, std::uint64_t earlier, const S
   if (!are_chunks(flight.results, flight.fragment, layout, codec, false)) return "cut short";
   if (!are_chunks(flight.own, flight.fragment, layout, codec, true)) return "cut short";
   if (flight.included.size() != flight.results.size()) return "cut short";
+  if (std::ranges::any_of(flight.included,
+                          [](auto fate) { return fate > static_cast<std::uint8_t>(Fate::rejected); }))
+    return "that has come to nothing known";
   for (std::size_t i = 0; i < flight.own.size(); ++i) {
     const auto& own = flight.own[i];
     const auto chunk = layout.chunks_of(flight.fragment).first + static_cast<ChunkId>(i);
@@ -547,15 +573,10 @@ std::optional<Bytes> OuterLoop::save() {
   SavedState state;
   for (auto& flight : in_flight_) {
     if (!fetch(flight, Waiting::save)) return std::nullopt;
-    state.in_flight.push_back({flight.fragment,
-                               flight.round,
+    state.in_flight.push_back({flight.fragment, flight.round,
                                schedule_.send_step(flight.fragment, flight.round),
-                               description_of(codecs_.of(flight.round)),
-                               copies(flight.result->chunks),
-                               copies(flight.own),
-                               {flight.result->included.begin(), flight.result->included.end()},
-                               flight.ahead,
-                               flight.weight});
+                               description_of(codecs_.of(flight.round)), copies(flight.result->chunks),
+                               copies(flight.own), fates(*flight.result), flight.ahead, flight.weight});
   }
   state.step = step_;
   state.fragments = fragments_;
@@ -598,7 +619,10 @@ void OuterLoop::restore(std::span<const std::byte> bytes) {
     if (earlier == most_in_flight()) refuse("has too many rounds of one fragment in flight");
     RoundResult result{.chunks = shared(std::move(saved.results)), .included = {}};
     auto own = shared(std::move(saved.own));
-    for (const auto included : saved.included) result.included.push_back(included != 0);
+    for (const auto fate : saved.included) {
+      result.included.push_back(fate == static_cast<std::uint8_t>(Fate::included));
+      result.rejected.push_back(fate == static_cast<std::uint8_t>(Fate::rejected));
+    }
     in_flight.push_back(
         {saved.fragment, saved.round, Trace::Clock::now(), std::move(own), std::move(result), saved.ahead});
     in_flight.back().weight = saved.weight;
@@ -690,6 +714,9 @@ void OuterLoop::install(const FragmentSnapshot& snapshot) {
   }
   state_->install(p, *snapshot.theta, *snapshot.velocity);
   fragments_[p] = snapshot.state;
+  // The global parameters are past the warm-up, and no longer the local ones.
+  step_ = std::max(step_, schedule_.warmup_steps());
+  gradient_residual_ = {};
   moment_steps_[p].reset();
   if (!has_moments) return;
   moments_->set_moments(layout_.fragment(p), *snapshot.first_moment, *snapshot.second_moment);

@@ -14,7 +14,7 @@ libraries=(build/release/quant/libisthmus_quant.a build/release/base/libisthmus_
 compiler=(g++)
 ! command -v ccache >/dev/null || compiler=(ccache g++)
 
-sources=(outer_sync/protocol/{member,coordinator,view_change,messages}.cpp outer_sync/layout.cpp
+sources=(outer_sync/protocol/{member,coordinator,health,rejection,view_change,messages}.cpp outer_sync/layout.cpp
   tests/simulation/{world,network,invariants,simulate}.cpp)
 
 # build FOLDER: compiles what has been changed in it, and takes the rest from what was compiled before.
@@ -94,6 +94,8 @@ mutate "what is decided is not made again" $member 's/if \(is_decided\(chunk, ro
 mutate "nothing is forgotten between seal and view" $member 's/if \(!in_view\(\)\) return;\n  const auto last/const auto last/'
 mutate "results are kept for those who come back" $member 's/round \+ always_kept <= last/round <= last/'
 mutate "what was too early is asked for again" $member 's/dropped_early_\.at\(from\) = true;//'
+mutate "what was rejected does not come back" $member 's/out\.rejected\.push_back\(.*?\);/out.rejected.push_back(false);/s'
+mutate "whom outer.reject leaves out is checked" $member 's/if \(stays\[i\]\) result\.contributors\.push_back\(present\[i\]\);/result.contributors.push_back(present[i]);/'
 mutate "what was left out comes back" $member 's/out\.included\.push_back\(.*?\);/out.included.push_back(true);/s'
 mutate "what is kept does not add up from view to view" $member 's/for \(FragmentId p = 0; p < layout_\.fragment_count\(\); \+\+p\) forget\(p\);\s*sealed_ = view/sealed_ = view/'
 mutate "results are forgotten in the end" $member 's/round \+ most_kept <= last/round + 4 * most_kept <= last/'

@@ -77,7 +77,7 @@ Coordinator::Coordinator(CoordinatorOptions options, Time started)
 
 // ---- who comes in ----
 
-std::string Coordinator::reason_to_refuse(const Hello& hello) const {
+std::string Coordinator::reason_of_another_run(const Hello& hello) const {
   const auto& name = hello.member.name;
   if (hello.protocol != protocol_version || hello.numerics != numerics_version) {
     return "protocol/numerics versions are " + std::to_string(protocol_version) + "/" +
@@ -93,15 +93,28 @@ std::string Coordinator::reason_to_refuse(const Hello& hello) const {
       !difference.empty()) {
     return difference + "; all replicas must share it";
   }
+  return {};
+}
+
+std::string Coordinator::reason_to_refuse(const Hello& hello) const {
+  const auto& name = hello.member.name;
+  if (auto reason = reason_of_another_run(hello); !reason.empty()) return reason;
+  if (hello.member.kind != MemberKind::trainer)
+    return name + " is of kind " + std::to_string(static_cast<unsigned>(hello.member.kind)) +
+           ", of which there are no members";
   const auto same = members_.find(name);
   const auto here = same == members_.end() ? 0 : same->second.hello.member.incarnation;
   const bool other =
       phase_ == Phase::joining ? hello.member.incarnation != here : hello.member.incarnation < here;
   if (same != members_.end() && other)
     return "a replica named '" + name + "' is already here; give each its own --name";
-  if (hello.member.kind != MemberKind::trainer && hello.member.kind != MemberKind::reducer)
-    return name + " is of a kind that takes part in no view";
   if (!protocol::trains(hello.member)) return reason_not_to_admit(hello);
+  if (auto reason = reason_of_another_model(hello); !reason.empty()) return reason;
+  return reason_not_to_admit(hello);
+}
+
+std::string Coordinator::reason_of_another_model(const Hello& hello) const {
+  const auto& name = hello.member.name;
   for (const auto& [other_name, member] : members_) {
     if (other_name == name || !trains(member)) continue;
     // Before the model: another vocabulary makes another model, and is what can be mended.
@@ -113,7 +126,7 @@ std::string Coordinator::reason_to_refuse(const Hello& hello) const {
     }
     break;
   }
-  return reason_not_to_admit(hello);
+  return {};
 }
 
 std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
@@ -138,7 +151,14 @@ std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
   return {};
 }
 
+void Coordinator::refuse(ConnectionId connection, const std::string& reason) {
+  say("refused a worker: " + reason);
+  actions_.push_back(SendControl{connection, Refused{reason}});
+  close(connection);
+}
+
 void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
+  if (hello.member.kind == MemberKind::observer) return on_observer_hello(from, hello);
   const auto& name = hello.member.name;
   if (phase_ == Phase::joining && (hello.activated > 0 || !hello.fresh) && !options_.last) {
     say(name +
@@ -148,12 +168,7 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
     close(from);  // it asks again, and trains on meanwhile
     return;
   }
-  if (auto reason = reason_to_refuse(hello); !reason.empty()) {
-    say("refused a worker: " + reason);
-    actions_.push_back(SendControl{from, Refused{reason}});
-    close(from);
-    return;
-  }
+  if (auto reason = reason_to_refuse(hello); !reason.empty()) return refuse(from, reason);
   const bool was_member = take_over_from(hello);
   auto& member = members_[name];
   member.connection = from;
@@ -291,7 +306,7 @@ bool Coordinator::is_past_warmup(const MemberStatus& member) const {
 /// A newcomer takes the state from those who are the run's, while they train on.
 void Coordinator::admit(MemberStatus& member) {
   member.role = Role::joining;
-  Admitted admitted{options_.token, donors()};
+  auto admitted = admission();
   member.admitted = !admitted.donors.empty();
   if (!member.admitted) return;  // it is told as soon as there is somebody
   say(member.hello.member.name + " takes the state from " + std::to_string(admitted.donors.size()) +
@@ -299,10 +314,89 @@ void Coordinator::admit(MemberStatus& member) {
   send(member, std::move(admitted));
 }
 
+Admitted Coordinator::admission() const { return {options_.token, donors()}; }
+
 void Coordinator::admit_waiting() {
   for (auto& [name, member] : members_) {
     if (member.role == Role::joining && !member.admitted && phase_ != Phase::joining) admit(member);
   }
+  admit_observers();
+}
+
+// ---- who only looks on ----
+
+std::string Coordinator::reason_to_refuse_observer(const Hello& hello) const {
+  if (auto reason = reason_of_another_run(hello); !reason.empty()) return reason;
+  const auto& name = hello.member.name;
+  if (members_.contains(name))
+    return "a replica named '" + name + "' is already here; give the observer another --name";
+  if (!options_.elastic) return "a data-parallel run has no rounds that could be followed";
+  if (observers_.size() >= most_observers)
+    return "there are " + std::to_string(most_observers) + " observers already";
+  return reason_of_another_model(hello);
+}
+
+void Coordinator::on_observer_hello(ConnectionId from, const Hello& hello) {
+  const auto same = std::ranges::find_if(
+      observers_, [&](const auto& entry) { return entry.second.hello.member.name == hello.member.name; });
+  if (same != observers_.end()) drop_observer(same, "dialled again");
+  if (auto reason = reason_to_refuse_observer(hello); !reason.empty()) return refuse(from, reason);
+  say(hello.member.name + " observes the run");
+  observers_[from] = {.hello = hello, .heard = now_};
+  admit_observers();
+}
+
+/// It need not have waited for its members: what model they have may have been unknown when it came.
+void Coordinator::admit_observers() {
+  if (phase_ == Phase::joining || phase_ == Phase::ended) return;
+  for (auto at = observers_.begin(); at != observers_.end();) {
+    const auto observer = at++;
+    if (observer->second.admitted) continue;
+    const auto connection = observer->first;
+    if (auto reason = reason_of_another_model(observer->second.hello); !reason.empty()) {
+      observers_.erase(observer);
+      refuse(connection, reason);
+      continue;
+    }
+    auto admitted = admission();
+    if (admitted.donors.empty()) return;  // it is told as soon as there is somebody
+    observer->second.admitted = true;
+    actions_.push_back(SendControl{connection, std::move(admitted)});
+  }
+}
+
+void Coordinator::on_observer(Observers::iterator observer, const ControlMessage& message) {
+  observer->second.heard = now_;
+  if (const auto* heartbeat = std::get_if<Heartbeat>(&message)) {
+    on_observer_heartbeat(observer, *heartbeat);
+  } else if (const auto* leave = std::get_if<Leave>(&message)) {
+    drop_observer(observer, "left: " + leave->reason);
+  } else {
+    drop_observer(observer, "sent a message that is not an observer's to send");
+  }
+}
+
+/// One that has followed a member whose rounds are not the run's begins anew.
+void Coordinator::on_observer_heartbeat(Observers::iterator observer, const Heartbeat& heartbeat) {
+  const auto connection = observer->first;
+  for (std::size_t p = 0; p < heartbeat.fragments.size(); ++p) {
+    const auto& [round, prefix] = heartbeat.fragments[p];
+    const auto points = chains_.find(p);
+    if (points == chains_.end()) break;
+    const auto point = points->second.find(round);
+    if (point == points->second.end() || point->second.prefix == prefix) continue;
+    const auto reason = "its chain hash at round " + std::to_string(round) + " of fragment " +
+                        std::to_string(p) + " is not the run's";
+    actions_.push_back(SendControl{connection, Displaced{reason}});
+    return drop_observer(observer, "must take the state anew: " + reason);
+  }
+  actions_.push_back(SendControl{connection, HeartbeatReply{0, heartbeat.number, {}, newest_of_donors()}});
+}
+
+void Coordinator::drop_observer(Observers::iterator observer, const std::string& why) {
+  say(observer->second.hello.member.name + ", an observer, " + why);
+  close(observer->first);
+  observers_.erase(observer);
 }
 
 bool Coordinator::somebody_joins() const {
@@ -516,6 +610,8 @@ void Coordinator::announce(NewView message) {
   options_.recover.reset();
   gathering_until_.reset();
   chains_.clear();  // what was reported in older views may have been undone
+  health_.begin(message.view, *layout_);
+  for (auto& [connection, observer] : observers_) observer.admitted = false;  // to those who are here now
   actions_.push_back(Store{*options_.last});
   const auto reducers = message.view.members.size() - count([](const MemberStatus& member) {
                           return member.role == Role::member && trains(member);
@@ -604,6 +700,7 @@ void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat)
   if (phase_ != Phase::running || member.role != Role::member) return;
   check_chains(member);
   if (phase_ != Phase::running) return;
+  take_health(member);
   actions_.push_back(MembersChanged{});
   const auto name = member.hello.member.name;
   check_links();
@@ -626,6 +723,16 @@ void Coordinator::check_chains(const MemberStatus& member) {
     }
     if (points.size() > kept) points.erase(points.begin());
   }
+}
+
+void Coordinator::take_health(MemberStatus& member) {
+  const auto parts = std::exchange(member.heartbeat.health, {});
+  if (parts.empty() || parts.size() > layout_->fragment_count() || member.heartbeat.view != number_) return;
+  const auto id = id_of(member.hello.member);
+  for (const auto& part : parts) {
+    if (auto judged = health_.add(id, part)) actions_.push_back(std::move(*judged));
+  }
+  for (auto& line : health_.take_lines()) say(std::move(line));
 }
 
 /// Pairs of members of the view of whom one has no connection to the other, by their names.
@@ -854,7 +961,18 @@ void Coordinator::finish() {
       problem = "global hashes of " + name + " and " + first + " differ at the end";
     }
   }
-  broadcast(Finished{problem});
+  std::vector<Round> last;  // those who are done have said it just before
+  for (const auto& [name, member] : members_) {
+    const auto rounds = rounds_of(member);
+    last.resize(std::max(last.size(), rounds.size()), 0);
+    for (std::size_t p = 0; p < rounds.size(); ++p) last[p] = std::max(last[p], rounds[p]);
+  }
+  for (const auto& [connection, observer] : observers_) {  // which then takes the last rounds
+    actions_.push_back(SendControl{connection, HeartbeatReply{0, 0, {}, last}});
+    actions_.push_back(SendControl{connection, Finished{problem, hash}});
+    close(connection);
+  }
+  broadcast(Finished{problem, hash});
   for (const auto& [name, member] : members_) close(member.connection);
   phase_ = Phase::ended;
   actions_.push_back(Ended{problem.empty() ? Ended::How::finished : Ended::How::diverged, problem});
@@ -864,6 +982,10 @@ void Coordinator::end(Ended::How how, const std::string& reason) {
   if (phase_ == Phase::ended) return;
   broadcast(Abort{reason});
   for (const auto& [name, member] : members_) close(member.connection);
+  for (const auto& [connection, observer] : observers_) {
+    actions_.push_back(SendControl{connection, Abort{reason}});
+    close(connection);
+  }
   phase_ = Phase::ended;
   actions_.push_back(Ended{how, reason});
 }
@@ -873,6 +995,8 @@ void Coordinator::end(Ended::How how, const std::string& reason) {
 void Coordinator::receive(ConnectionId from, Time now, const ControlMessage& message) {
   if (phase_ == Phase::ended) return;
   now_ = std::max(now_, now);
+  if (const auto observer = observers_.find(from); observer != observers_.end())
+    return on_observer(observer, message);
   const auto name = name_of(from);
   if (name.empty()) {
     if (closing_.contains(from)) return;  // on its way when we gave it up
@@ -915,6 +1039,11 @@ void Coordinator::on_message(const std::string& name, const ControlMessage& mess
 
 void Coordinator::closed(ConnectionId connection) {
   closing_.erase(connection);
+  if (const auto observer = observers_.find(connection); observer != observers_.end()) {
+    say(observer->second.hello.member.name + " observes no more: its connection closed");
+    observers_.erase(observer);
+    return;
+  }
   const auto name = name_of(connection);
   if (name.empty() || phase_ == Phase::ended) return;
   lose(name, "is lost: its connection closed");
@@ -946,6 +1075,9 @@ void Coordinator::tick(Time now) {
                                        std::to_string(options_.replicas) +
                                        " replicas joined within network.join_timeout");
   }
+  const auto still = std::ranges::find_if(
+      observers_, [&](const auto& entry) { return now_ - entry.second.heard > options_.detect_timeout; });
+  if (still != observers_.end()) drop_observer(still, "is silent for longer than network.detect_timeout");
   const auto silent = std::ranges::find_if(
       members_, [&](const auto& entry) { return now_ - entry.second.heard > options_.detect_timeout; });
   if (silent != members_.end())

@@ -44,15 +44,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   /// Queues a frame; frames leave in order.
   void send(Frame frame);
-  /// The next frame. A chunk's header and contributors are taken apart, so that `body` is its codec bytes,
-  /// packed or not, and nothing else. Throws asio::system_error when the connection ends and Error(network)
-  /// when what arrives is no frame or is longer than `limit`. Chunks are put into memory of `chunks`, unless
-  /// it is null: whoever is not known yet gets no buffer of a size that others need.
+  /// The next frame. A chunk's header, contributors and norms are taken apart, so that `body` is its codec
+  /// bytes, packed or not, and nothing else. Throws asio::system_error when the connection ends and
+  /// Error(network) when what arrives is no frame or is longer than `limit`. Chunks are put into memory of
+  /// `chunks`, unless it is null: whoever is not known yet gets no buffer of a size that others need.
   struct Received {
     FrameType type;
     ChunkHeader head;                               ///< of chunks and acknowledgements
     std::vector<protocol::ReplicaId> contributors;  ///< of results; empty: all members of the view
     protocol::SharedBytes body;
+    std::vector<protocol::SquaredNorm> norms{};  ///< of results where outer.reject is on
   };
   [[nodiscard]] asio::awaitable<Received> receive(std::size_t limit, const BufferPool* chunks = nullptr);
   /// Waits until nothing is being written and nothing that is due waits to be, or until the connection ends:

@@ -40,6 +40,7 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr auto farewell_limit = 1s;
+constexpr auto longest_service = 1min;  ///< of learners, by one that has nothing else to do any more
 constexpr auto tick_every = 50ms;
 /// Who asks for results that do not come, and has no step to make meanwhile, asks again that often.
 constexpr auto ask_again_after = 20ms;
@@ -148,7 +149,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   Admission join(Hello hello) {
     say_hello(std::move(hello));
     std::unique_lock lock(meet_.mutex);
-    meet_.wait_for(lock, [&] { return meet_.seal || meet_.admitted; });
+    meet_.wait_for(lock, [&] { return meet_.seal || meet_.admitted || meet_.finished; });
     if (!meet_.seal) return {.how = Admission::How::joins, .step = 0};
     const auto step = meet_.seal->resume_step;
     return {.how = step > 0 ? Admission::How::resumes : Admission::How::begins, .step = step};
@@ -187,12 +188,55 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     }
   }
 
+  bool follow(OuterLoop& loop, const std::vector<Round>& until) {
+    const auto patience = to_duration(network_.detect_timeout);
+    std::unique_lock lock(meet_.mutex);
+    for (auto begin = Clock::now();;) {
+      if (meet_.failure) throw *meet_.failure;
+      if (const auto lesson = next_lesson(loop, until)) {
+        lock.unlock();
+        learn_from(loop, *lesson);
+        return true;
+      }
+      if (!meet_.finished) {
+        meet_.changed.wait(lock);
+        begin = Clock::now();
+      } else if (meet_.behind == Round{0} || meet_.nothing_comes ||
+                 meet_.changed.wait_until(lock, begin + patience) == std::cv_status::timeout) {
+        return false;
+      }
+    }
+  }
+
+  /// The first that may be taken now. A fragment that was fetched anew is past some that came before it.
+  std::optional<Lesson> next_lesson(const OuterLoop& loop, const std::vector<Round>& until) {
+    auto& lessons = meet_.lessons;
+    for (auto at = lessons.begin(); at != lessons.end();) {
+      const auto* round = std::get_if<FollowedRound>(&*at);
+      const bool stale = round != nullptr && round->round <= loop.fragments()[round->fragment].round &&
+                         meet_.installed.contains(round->fragment);
+      if (stale || round == nullptr || round->round <= until.at(round->fragment)) {
+        std::optional<Lesson> lesson;
+        if (!stale) lesson = std::move(*at);
+        at = lessons.erase(at);
+        if (lesson) return lesson;
+      } else {
+        ++at;
+      }
+    }
+    return std::nullopt;
+  }
+
   void learn_from(OuterLoop& loop, const Lesson& lesson) {
     if (const auto* anew = std::get_if<BeginAnew>(&lesson)) {
-      meet_.update([&] { meet_.taken.clear(); });  // what was taken of old is not applied any more
+      meet_.update([&] {
+        meet_.taken.clear();  // what was taken of old is not applied any more
+        meet_.installed.clear();
+      });
       asio::post(io_, [this, attempt = anew->attempt] { learning_ = attempt == attempt_; });
     } else if (const auto* snapshot = std::get_if<outer_sync::FragmentSnapshot>(&lesson)) {
       loop.install(*snapshot);
+      meet_.update([&] { meet_.installed.insert(snapshot->fragment); });
       asio::post(io_, [this, p = snapshot->fragment, state = snapshot->state] { learned(p, state); });
     } else {
       const auto& round = std::get<FollowedRound>(lesson);
@@ -216,6 +260,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   std::string done(Done done) {
     asio::post(io_, [this, done = std::move(done)] {
       done_ = done;
+      control_.send(heartbeat());  // so that it is known which rounds are the last
       control_.send(done);
     });
     std::unique_lock lock(meet_.mutex);
@@ -225,7 +270,18 @@ class MemberNode::Impl final : public PeerMesh::Handler,
                          [&] { return meet_.failure || meet_.finished || !meet_.state_requests.empty(); });
       if (meet_.failure && !meet_.finished) throw *meet_.failure;
     }
+    serve_the_last(lock);
     return meet_.finished->problem;
+  }
+
+  /// Observers hear of the run's last rounds when it is over.
+  void serve_the_last(std::unique_lock<std::mutex>& lock) {
+    const auto begin = Clock::now();
+    meet_.served_until = std::max(meet_.served_until, begin + to_duration(network_.detect_timeout));
+    while (meet_.learners > 0 && Clock::now() < std::min(meet_.served_until, begin + longest_service)) {
+      serve_requests(lock);
+      meet_.changed.wait_until(lock, std::min(meet_.served_until, begin + longest_service));
+    }
   }
 
   std::optional<std::string> follow(Hello hello) {
@@ -271,11 +327,13 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 
   void contribute(ChunkId chunk, Round round, SharedBytes bytes, std::uint64_t weight) {
     auto packed = workshop_->contribution_packer.pack(chunk, round, *bytes);
-    asio::post(io_, [this, chunk, round, weight, bytes = std::move(bytes), packed = std::move(packed)] {
-      if (!member_) return;
-      member_->contribute(chunk, round, bytes, weight);
-      act({bytes, packed});
-    });
+    const double squares = closing_.reject > 0 ? workshop_->reducer.squares(chunk, round, *bytes) : 0;
+    asio::post(io_,
+               [this, chunk, round, weight, squares, bytes = std::move(bytes), packed = std::move(packed)] {
+                 if (!member_) return;
+                 member_->contribute(chunk, round, bytes, weight, squares);
+                 act({bytes, packed});
+               });
   }
 
   std::optional<RoundResult> wait(FragmentId fragment, Round round) {
@@ -391,9 +449,10 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   }
   asio::awaitable<void> on_learner(ReplicaId, ConnectionPtr connection) override {
     if (reduces_) throw Error(ErrorKind::network, "who only reduces has no state to give");
-    return serve_learner(
+    const Served served(meet_);
+    co_await serve_learner(
         connection, workshop_->layout, pacer_, [this](StateRequest request) { return snapshot(request); },
-        [this](FragmentId p, Round r) { return member_ ? member_->held(p, r) : std::vector<SharedBytes>(); });
+        [this](FragmentId p, Round r) { return round_for_learner(p, r); });
   }
   void on_message(const std::string& text) override { say(text); }
 
@@ -402,6 +461,40 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 
  private:
   friend class MemberNode;
+
+  /// Counts a learner while it is served.
+  class Served {
+   public:
+    explicit Served(Rendezvous& meet) : meet_(meet) {
+      meet_.update([&] { ++meet_.learners; });
+    }
+    ~Served() {
+      meet_.update([&] { --meet_.learners; });
+    }
+    Served(const Served&) = delete;
+    Served& operator=(const Served&) = delete;
+
+   private:
+    Rendezvous& meet_;
+  };
+
+  std::vector<SharedBytes> round_for_learner(FragmentId p, Round r) {
+    auto results = member_ ? member_->held(p, r) : std::vector<SharedBytes>();
+    double bytes = 0;
+    for (const auto& result : results) bytes += result ? static_cast<double>(result->size()) : 0;
+    const auto takes = std::chrono::duration<double>(bytes / static_cast<double>(network_.join_rate)) +
+                       std::chrono::duration<double>(network_.detect_timeout.seconds);
+    meet_.update([&] {
+      meet_.served_until =
+          std::max(meet_.served_until, Clock::now() + std::chrono::duration_cast<Clock::duration>(takes));
+    });
+    return results;
+  }
+
+  StateParts parts_to_learn() const {
+    return moments_ ? static_cast<StateParts>(agreed_parts | moment_parts) : agreed_parts;
+  }
+  bool observes() const { return hello_.member.kind == MemberKind::observer; }
 
   asio::ip::tcp::acceptor bind() {
     auto acceptor = listen_at(io_, network_.listen, "network.listen");
@@ -491,13 +584,25 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       } else if (auto* forget = std::get_if<ForgetResidual>(&action)) {
         asio::post(codec_pool_, [this, chunk = forget->chunk] { workshop_->reducer.forget(chunk); });
       } else if (auto* round = std::get_if<Deliver>(&action)) {
+        say_if_rejected(*round);
         meet_.update([&] {
           participation_.contributed = round->contributed;
-          meet_.results[{round->fragment, round->round}] = {std::move(round->results),
-                                                            std::move(round->included)};
+          meet_.results[{round->fragment, round->round}] = {
+              std::move(round->results), std::move(round->included), std::move(round->rejected)};
         });
       }  // a Retract is carried out by `begin_view`, under the lock
     }
+  }
+
+  /// A replica that is sick is so for long.
+  void say_if_rejected(const Deliver& round) {
+    constexpr std::uint64_t say_every = 100;
+    const auto chunks = std::ranges::count(round.rejected, true);
+    if (chunks == 0 || rejected_++ % say_every != 0) return;
+    say("the others left out this replica's contribution to " + std::to_string(chunks) + " of " +
+        std::to_string(round.rejected.size()) + " chunks of fragment " + std::to_string(round.fragment) +
+        ", round " + std::to_string(round.round) +
+        ": its norm is more than outer.reject times the median; it does not come back");
   }
 
   void reduce(const protocol::Reduce& job) {
@@ -505,14 +610,20 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       const Trace::Scope scope(
           trace_, Trace::Row::reduce, "reduce",
           "{\"chunk\":" + std::to_string(job.chunk) + ",\"round\":" + std::to_string(job.round) + "}");
-      auto bytes = workshop_->reducer.reduce(job.chunk, job.round, job.contributions, job.weights);
+      auto made = workshop_->reducer.reduce(job.chunk, job.round, job.contributions, job.weights, job.reject);
       const bool alone = job.contributions.size() == 1;
-      auto packed = alone ? nullptr : workshop_->result_packer.pack(job.chunk, job.round, *bytes);
-      asio::post(io_, [this, view = job.view, chunk = job.chunk, round = job.round, bytes = std::move(bytes),
+      auto packed = alone ? nullptr : workshop_->result_packer.pack(job.chunk, job.round, *made.bytes);
+      asio::post(io_, [this, view = job.view, chunk = job.chunk, round = job.round, made = std::move(made),
                        packed = std::move(packed)] {
         if (!member_) return;
-        member_->reduced(view, chunk, round, bytes);
-        act({bytes, packed});
+        member_->reduced(view, chunk, round, made.bytes, made.measured);
+        act({made.bytes, packed});
+      });
+    } catch (const BadContribution& error) {
+      asio::post(io_, [this, error, view = job.view, member = job.members.at(error.contribution)] {
+        const bool known = member_ && member_->view().number == view;
+        fail(Error(error.kind(),
+                   (known ? member_->view().members.at(member).name + ": " : std::string()) + error.what()));
       });
     } catch (const Error& error) {
       fail(error);
@@ -550,7 +661,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   }
 
   void on_down(const std::string& why) override {
-    if (learner_) {  // whom to learn from may have changed by then
+    if (learner_ && !observes()) {  // whom to learn from may have changed by then
       stop_learning();
       member_.reset();
       waiting_view_.reset();
@@ -601,7 +712,8 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       meet_.update([&] { meet_.stop_at = stop->step; });
     } else if (auto* finished = std::get_if<Finished>(&message)) {
       meet_.update([&] { meet_.finished = *finished; });
-      if (ids_.empty()) fail(Error(ErrorKind::config, "the run has ended; there is nothing left to join"));
+      if (ids_.empty() && !observes())
+        fail(Error(ErrorKind::config, "the run has ended; there is nothing left to join"));
       control_.stop();
     } else if (auto* refused = std::get_if<Refused>(&message)) {
       on_refused(refused->reason);
@@ -765,7 +877,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     if (learner_ && reply.newest.size() == workshop_->layout.fragment_count()) {
       newest_ = reply.newest;
       learner_->newest(newest_);
-      say_ready_if_so();
+      observes() ? count_behind() : say_ready_if_so();
     }
     const auto sent = beats_.find(reply.number);
     if (sent == beats_.end()) return;
@@ -797,6 +909,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     meet_.update([&] {
       ++meet_.life;
       if (!reduces_) meet_.displaced = reason;
+      meet_.behind.reset();
       meet_.results.clear();
       meet_.view.reset();
       meet_.lessons.clear();
@@ -809,22 +922,25 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     if (member_ && member_->view().number > 0) return;
     if (member_) meet_.update([&] { meet_.displaced = "the run has begun without this replica"; });
     member_.reset();
+    const bool goes_on = observes() && learner_ && token_ == admitted.token;
     begin_mesh(admitted.token);
     std::vector<PeerInfo> donors;
     for (const auto& donor : admitted.donors) donors.push_back({id_of(donor), donor.name, donor.address});
+    if (goes_on) return learner_->start(donors, own_id(), token_, parts_to_learn());  // what is here stays
     say("takes the state from " + std::to_string(donors.size()) + " members");
     learned_.assign(workshop_->layout.fragment_count(), false);
     newest_.clear();
     learning_ = false;  // until the trainer has begun anew
+    received_.assign(workshop_->layout.fragment_count(), std::nullopt);
     meet_.update([&] {
       meet_.admitted = true;
+      meet_.behind.reset();
       meet_.lessons.clear();
       meet_.lessons.emplace_back(BeginAnew{++attempt_});
     });
     learner_.emplace(io_, workshop_->layout, codecs_, link_, counters_, trace_, workshop_->reducer.buffers(),
                      *this);
-    learner_->start(donors, own_id(), admitted.token,
-                    moments_ ? static_cast<StateParts>(agreed_parts | moment_parts) : agreed_parts);
+    learner_->start(donors, own_id(), admitted.token, parts_to_learn());
   }
 
   void stop_learning() {
@@ -835,6 +951,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   void on_fragment(transport::FragmentSnapshot snapshot) override {
     // What it is ready with is what the others count on.
     if (member_) return on_displaced("rounds that it needs were gone before it was in a view");
+    received_.at(snapshot.fragment) = snapshot.at.round;
     const auto part = [&](StatePart which) { return snapshot.values[static_cast<std::size_t>(which)]; };
     outer_sync::FragmentSnapshot lesson{.fragment = snapshot.fragment,
                                         .state = snapshot.at,
@@ -844,12 +961,19 @@ class MemberNode::Impl final : public PeerMesh::Handler,
                                         .second_moment = part(StatePart::second_moment),
                                         .inner_steps = snapshot.inner_steps};
     meet_.update([&] { meet_.lessons.emplace_back(std::move(lesson)); });
+    count_behind();
   }
   void on_round(FragmentId fragment, Round round, std::vector<SharedBytes> results) override {
+    received_.at(fragment) = round;
     meet_.update([&] { meet_.lessons.emplace_back(FollowedRound{fragment, round, std::move(results)}); });
+    count_behind();
   }
   void on_failed(const std::string& why) override {
+    bool over = false;
+    meet_.update([&] { over = meet_.nothing_comes = meet_.finished.has_value(); });
+    if (over) return;
     say("takes no state: " + why + "; asks the coordinator again");
+    if (observes()) return control_.redial();  // what is here stays
     stop_learning();
     member_.reset();
     control_.redial();
@@ -863,8 +987,18 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     say_ready_if_so();
   }
 
+  /// How far an observer's rounds are behind the members', as they have come.
+  void count_behind() {
+    std::optional<Round> most;
+    for (FragmentId p = 0; p < received_.size() && p < newest_.size(); ++p) {
+      if (!received_[p]) return;
+      most = std::max(most.value_or(0), newest_[p] - std::min(newest_[p], *received_[p]));
+    }
+    meet_.update([&] { meet_.behind = most; });
+  }
+
   void say_ready_if_so() {
-    if (member_ || !learner_->caught_up()) return;
+    if (observes() || member_ || !learner_->caught_up()) return;
     for (FragmentId p = 0; p < chains_.size(); ++p) {
       if (!learned_[p] || (!newest_.empty() && chains_[p].round + 1 < newest_[p])) return;
     }
@@ -1002,6 +1136,13 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       beat.contributed = static_cast<std::uint16_t>(participation_.contributed);
     }
     beat.bytes_sent += counters_.total;
+    if (observes()) {
+      const auto is_here = [](bool learned) { return learned; };
+      if (learned_.empty() || !std::ranges::all_of(learned_, is_here)) return beat;
+      for (const auto& fragment : chains_)
+        beat.fragments.emplace_back(fragment.round, prefix_of(fragment.chain));
+      return beat;
+    }
     beat.uplink = network_.uplink.bytes_per_second();
     if (beat.uplink == 0) beat.uplink = uplink_.bytes_per_second();
     if (!member_ || ids_.empty()) return beat;
@@ -1009,6 +1150,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     beat.lost = mesh_.lost(to_duration(network_.detect_timeout) + 2 * link_.hold);
     for (const auto& fragment : chains_)
       beat.fragments.emplace_back(fragment.round, prefix_of(fragment.chain));
+    beat.health = member_->take_health();
     return beat;
   }
 
@@ -1048,11 +1190,13 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   Clock::duration vouched_{};                  ///< by clock_: when it last said that this view is in force
   std::string suspended_;                      ///< by the coordinator, and why
   bool leaving_ = false;
-  std::uint64_t attempt_ = 0;    ///< to take the state from others
-  bool learning_ = false;        ///< the trainer has begun this attempt
-  std::vector<bool> learned_;    ///< by fragment: in the global parameters here
-  std::vector<Round> newest_;    ///< by fragment, of the run's members
-  Participation participation_;  ///< under the rendezvous' mutex, like the state source
+  std::uint64_t rejected_ = 0;                  ///< rounds that this replica was left out of for its norm
+  std::uint64_t attempt_ = 0;                   ///< to take the state from others
+  bool learning_ = false;                       ///< the trainer has begun this attempt
+  std::vector<bool> learned_;                   ///< by fragment: in the global parameters here
+  std::vector<std::optional<Round>> received_;  ///< by fragment: the last that has come
+  std::vector<Round> newest_;                   ///< by fragment, of the run's members
+  Participation participation_;                 ///< under the rendezvous' mutex, like the state source
   StateSource state_source_;
 
   asio::executor_work_guard<asio::io_context::executor_type> work_;
@@ -1076,6 +1220,22 @@ void MemberNode::activate(const std::vector<FragmentState>& fragments, const Dig
   impl_->activate(fragments, parameters);
 }
 void MemberNode::catch_up(OuterLoop& loop) { impl_->catch_up(loop); }
+bool MemberNode::follow(OuterLoop& loop, const std::vector<Round>& until) {
+  return impl_->follow(loop, until);
+}
+bool MemberNode::has_state() const {
+  const std::lock_guard lock(impl_->meet_.mutex);
+  return impl_->meet_.installed.size() == impl_->workshop_->layout.fragment_count();
+}
+bool MemberNode::is_current() const {
+  const std::lock_guard lock(impl_->meet_.mutex);
+  const auto& meet = impl_->meet_;
+  return meet.lessons.empty() && meet.behind && *meet.behind <= (meet.finished ? 0 : 1);
+}
+std::optional<Finished> MemberNode::finished() const {
+  const std::lock_guard lock(impl_->meet_.mutex);
+  return impl_->meet_.finished;
+}
 View MemberNode::view() const {
   const std::lock_guard lock(impl_->meet_.mutex);
   return impl_->meet_.view ? impl_->meet_.view->view : View{};

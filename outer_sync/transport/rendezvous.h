@@ -1,6 +1,7 @@
 #pragma once
 // Where the trainer's thread and the io thread of a member meet: values under one mutex, and one condition.
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -61,6 +62,14 @@ struct Rendezvous {
     std::function<void(outer_sync::FragmentSnapshot)> answer;
   };
   std::deque<StateQuestion> state_requests;
+
+  // Of an observer:
+  std::optional<protocol::Round> behind;  ///< rounds that have not come, of the fragment that lacks most
+  std::set<FragmentId> installed;         ///< in the trainer's loop
+  bool nothing_comes = false;             ///< the run is over, and so are those who could give the rest
+
+  std::size_t learners = 0;                              ///< that are served
+  std::chrono::steady_clock::time_point served_until{};  ///< they may need that long for what they asked last
 
   bool hold = false;
   std::optional<std::uint64_t> stop_at;

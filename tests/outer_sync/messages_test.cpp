@@ -83,7 +83,8 @@ std::vector<ControlMessage> one_of_each() {
                 .bytes_sent = 1ULL << 40,
                 .uplink = 7'250'000,
                 .inner_steps_per_second = 12.5,
-                .fragments = {{9, 0x1122334455667788ULL}, {8, 1}}},
+                .fragments = {{9, 0x1122334455667788ULL}, {8, 1}},
+                .health = {{1, 9, 3, 2.5, {{7, 3, 1.5, -0.5}}}}},
       HeartbeatReply{4, 11, {7, 6}, {9, 8}, 5'000'000, 10.5},
       EvalReport{100, 1234.5, 4096},
       Announce{"10.0.0.1:29500"},
@@ -92,7 +93,7 @@ std::vector<ControlMessage> one_of_each() {
       Held{17},
       StopAt{18},
       Done{R"({"loss": 2.5})", digest(7)},
-      Finished{"hashes differ"},
+      Finished{"hashes differ", digest(5)},
       Leave{"out of memory"},
       Abort{"us-1 is lost"},
       Admitted{digest(6), {member("eu-1"), member("us-1")}},
@@ -285,17 +286,19 @@ TEST(Frames, ChunkHeadersHaveTheirPlacesOnTheWire) {
                              .key = key,
                              .bytes = nullptr,
                              .weight = 0x4847464544434241,
-                             .contributors = {5, 6, 7}};
+                             .contributors = {5, 6, 7},
+                             .norms = {{5, 1}, {6, 2}}};
   const auto header = transport::header_of(message, quant::Lossless::zstd);
   const unsigned char expected[] = {
       0x31, 0x32, 0x33, 0x34, 0x35, 0x36, 0x37, 0x38,  // view
       1,    2,    3,    4,    5,    6,    7,    8,     // round
       0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47, 0x48,  // weight
       0x11, 0x12, 0x13, 0x14, 0x21, 0x22, 3,    0,     // chunk, sender, contributors
-      2,    1,    0,    0,    0,    0,    0,    0};
+      2,    1,    2,    0,    0,    0,    0,    0};    // kind, packing, norms
   EXPECT_EQ(std::memcmp(&header, expected, sizeof expected), 0) << "docs/protocol.md gives this layout";
   EXPECT_EQ(transport::key_of(header), key);
   EXPECT_EQ(transport::header_of(1, key).packing, 0);
+  EXPECT_EQ(transport::header_of(1, key).norms, 0);
 }
 
 TEST(Frames, FrameHeadersHaveTheirPlacesOnTheWire) {

@@ -57,6 +57,7 @@ class NetworkRun : public CoordinatorObserver {
     bool moments = false;
     OuterConfig outer;
     FragmentLayout layout;
+    Replicas::Table table = random_step;  ///< the mock's training
     Options();
     /// Of chunks that are large enough to be packed, and packs them.
     [[nodiscard]] static Options packing();
@@ -114,6 +115,9 @@ class NetworkRun : public CoordinatorObserver {
     return evaluations_;
   }
 
+  /// What the coordinator knew of the contributions, round by round. To be called after `finish`.
+  [[nodiscard]] const std::vector<protocol::RoundJudged>& judged() const { return judged_; }
+
   /// Of the same run without a network and without faults. One that was stopped early does not finish.
   [[nodiscard]] Digest expected_hash(std::uint64_t steps, bool finished = true) const;
   struct ReducerResult {
@@ -125,8 +129,10 @@ class NetworkRun : public CoordinatorObserver {
   };
   /// Of one that has ended.
   [[nodiscard]] const ReducerResult& reducer(const std::string& name) const { return *reducers_.at(name); }
+  /// Fails the test unless all workers have finished with this hash.
+  void expect_end_with(const Digest& expected);
   /// Fails the test unless all workers have finished with the expected hash.
-  void expect_good_end();
+  void expect_good_end() { expect_end_with(expected_hash(options_.steps)); }
   /// Fails the test unless the run has ended well, these workers with it, at one step and with equal global
   /// parameters.
   void expect_one_end(const std::vector<std::size_t>& workers);
@@ -148,6 +154,10 @@ class NetworkRun : public CoordinatorObserver {
   void members_changed(const protocol::Coordinator&) override;
   void store(const protocol::LastView& view) override;
   void evaluated(std::uint64_t step, double loss) override { evaluations_.emplace_back(step, loss); }
+  void round_judged(const protocol::RoundJudged& round) override {
+    const std::lock_guard lock(telling_);
+    judged_.push_back(round);
+  }
 
   Options options_;
   std::unique_ptr<CoordinatorNode> coordinator_;
@@ -160,6 +170,7 @@ class NetworkRun : public CoordinatorObserver {
   bool coordinator_runs_ = false;
   std::function<bool(const protocol::Coordinator&)> kill_when_;
   std::vector<std::pair<std::uint64_t, double>> evaluations_;
+  std::vector<protocol::RoundJudged> judged_;
   std::mutex mutex_;  ///< of the two below: hooks may start workers
   std::map<std::size_t, std::unique_ptr<WorkerResult>> results_;
   std::map<std::string, std::unique_ptr<ReducerResult>> reducers_;

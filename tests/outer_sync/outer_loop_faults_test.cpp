@@ -125,17 +125,53 @@ TEST(LeftOut, AWarmUpGradientComesWithTheNext) {
   EXPECT_EQ(replica.local.values[0], begin + 7);
 }
 
+// alpha = 1/2, without delay, from zero. What was rejected is merged as if it were in the result, so half of
+// it stays in the local parameters as always, and the rest is gone.
+TEST(Rejected, WhatTheOthersLeftOutDoesNotComeBack) {
+  for (const bool error_feedback : {false, true}) {
+    auto config = averaging(1, 1, 0, 0.5);
+    config.error_feedback = error_feedback;
+    LoneReplica replica(config, two_chunks);
+    begin_at_zero(replica);
+    replica.exchange.rejects = [](ChunkId k, Round round) { return round == 1 && k == 0; };
+    replica.step(4);
+    EXPECT_EQ(replica.local.values[5], 2) << "merged with zero";
+    EXPECT_EQ(replica.local.values[20], 4) << "of the other chunk, which is in the result";
+    EXPECT_EQ(replica.loop->stats().rejected, 1U);
+    EXPECT_EQ(replica.loop->stats().left_out, 0U);
+    replica.step(1);
+    EXPECT_EQ(replica.loop->global_parameters()[5], 3);
+    EXPECT_EQ(replica.exchange.contributions.back().weight, replica.exchange.contributions.front().weight)
+        << "nor do its tokens";
+  }
+}
+
+TEST(Rejected, AWarmUpGradientDoesNotComeBack) {
+  auto config = averaging(1, 4, 0, 0);
+  config.warmup_steps = 2;
+  config.warmup_codec = "fp32";
+  LoneReplica replica(config, FragmentLayout({{0, 16}}, 16));
+  replica.exchange.rejects = [](ChunkId, Round round) { return round == 1; };
+  const auto begin = replica.local.values[0];
+  replica.step(1);
+  replica.step(2);
+  EXPECT_EQ(replica.local.values[0], begin + 2);
+}
+
 TEST(LeftOut, ARoundInACheckpointRemembersIt) {
   const auto config = averaging(1, 4, 2, 0.5);
   const auto run = [&](std::optional<int> stop) {
     auto replica = std::make_unique<LoneReplica>(config, two_chunks);
     const auto rules = [](ChunkId k, Round round) { return round != 2 || k == 1; };
+    const auto rejects = [](ChunkId k, Round round) { return round == 3 && k == 0; };
     replica->exchange.includes = rules;
+    replica->exchange.rejects = rejects;
     for (int step = 1; step <= 20; ++step) {
       replica->step(0.5F);
       if (stop != step) continue;
       auto next = std::make_unique<LoneReplica>(config, two_chunks);
       next->exchange.includes = rules;
+      next->exchange.rejects = rejects;
       next->local.values = replica->local.values;
       const auto saved = replica->loop->save();
       EXPECT_TRUE(saved);
@@ -146,7 +182,7 @@ TEST(LeftOut, ARoundInACheckpointRemembersIt) {
     return replica->loop->global_hash().hex();
   };
   const auto whole = run(std::nullopt);
-  for (int stop = 7; stop <= 13; ++stop) EXPECT_EQ(run(stop), whole) << "stopped after step " << stop;
+  for (int stop = 7; stop <= 16; ++stop) EXPECT_EQ(run(stop), whole) << "stopped after step " << stop;
 }
 
 TEST(Weights, AreTokensSinceTheFragmentWasLastSent) {

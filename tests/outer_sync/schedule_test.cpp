@@ -247,5 +247,27 @@ TEST(Schedule, AWholeRoundsOverlapAppliesWhereTheFragmentIsSentNext) {
   EXPECT_EQ(schedule.rounds_due(1, 7), 2U);
 }
 
+TEST(StepWith, IsTheFirstAtWhichTheseRoundsAreDue) {
+  for (const auto overlap : {Overlap::delay, Overlap::whole_round}) {
+    const Schedule schedule(3, {{0, 10}, {40, 7}}, 2, 5, overlap);
+    const auto due_at = [&](std::uint64_t step) {
+      std::vector<std::uint64_t> due;
+      for (FragmentId p = 0; p < 3; ++p) due.push_back(schedule.rounds_due(p, step));
+      return due;
+    };
+    for (std::uint64_t step = 0; step <= 120; step += 4) {
+      const auto rounds = due_at(step);
+      const auto found = schedule.step_with(rounds, 4);
+      EXPECT_LE(found, step);
+      EXPECT_EQ(due_at(found), rounds) << "step " << step;
+      auto ahead = rounds;
+      ++ahead[1];
+      const auto later = schedule.step_with(ahead, 4);
+      EXPECT_GE(due_at(later)[1], ahead[1]);
+      EXPECT_LT(due_at(later - 4)[1], ahead[1]) << "an earlier one would do, after step " << step;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace isthmus::outer_sync

@@ -53,7 +53,9 @@ void World::check_settled(const NewView& message) {
 
 /// I4: a run begins with all its replicas.
 void World::check_beginning(const NewView& message) {
-  const auto fresh = [this](const MemberInfo& info) { return !trains(info) || !processes_[node_of(info)].used; };
+  const auto fresh = [this](const MemberInfo& info) {
+    return !trains(info) || !processes_[node_of(info)].used;
+  };
   if (message.reference > 0 || !std::ranges::all_of(message.view.members, fresh)) return;
   const auto here = static_cast<std::size_t>(std::ranges::count_if(message.view.members, trains));
   if (here < options_.replicas)
@@ -138,18 +140,20 @@ void World::check_displaced(NodeId m, const std::string& reason) {
          std::to_string(Member::always_kept) + " rounds behind anybody (I10)");
 }
 
-/// I3: a contribution is in the result or comes back, once. I4: nobody commits alone.
+/// I3: a contribution is in the result, or is rejected by the rule, or comes back; once. I4: nobody commits
+/// alone.
 void World::check_result(const Process& process, const Deliver& round) {
   const auto first = layout_.chunks_of(round.fragment).first;
   const bool contributed = process.contributed[round.fragment] >= round.round;
   for (std::size_t i = 0; i < round.results.size(); ++i) {
     const auto known = results_.find(round.results[i].get());
     if (known == results_.end()) return fail("a result that nobody has made (I11)");
-    const auto& [contributors, of] = known->second;
+    const auto& [contributors, present, of] = known->second;
     if (contributors.size() < closing_.least)
       return fail("a result of " + std::to_string(contributors.size()) + " contributions (I4)");
-    if (contributors.size() < of && (closing_.quorum == 0 || contributors.size() < closing_.quorum))
+    if (present.size() < of && (closing_.quorum == 0 || present.size() < closing_.quorum))
       return fail("a result without a quorum (I4)");
+    if (const auto problem = rejection_problem(known->second); !problem.empty()) return fail(problem);
     const bool in_it = std::ranges::find(contributors, process.replica) != contributors.end();
     if (in_it != round.included[i])
       return fail("member " + std::to_string(process.id) + " was told " +
@@ -160,10 +164,26 @@ void World::check_result(const Process& process, const Deliver& round) {
       if (in_it) return fail("a contribution that was not made is in a result (I3)");
       continue;
     }
+    const bool was_there = std::ranges::find(present, process.replica) != present.end();
+    if (round.rejected[i] != (was_there && !in_it))
+      return fail("member " + std::to_string(process.id) + " was told that its contribution was " +
+                  (round.rejected[i] ? "rejected, and it was late" : "late, and it was rejected") + " (I3)");
     auto& made = made_.at({process.replica, round.round, static_cast<ChunkId>(first + i)});
     if (++made.settled > 1) return fail("a contribution is settled twice (I3)");
-    count(in_it ? "contribution committed" : "contribution returned");
+    count(in_it ? "contribution committed" : was_there ? "contribution rejected" : "contribution returned");
   }
+}
+
+/// Of three or more the sick one's is left out, unless too few would remain, and nobody else's.
+std::string World::rejection_problem(const Result& result) const {
+  const auto is_sick = [this](ReplicaId replica) { return sick_ == node_of_.at(replica); };
+  for (const auto replica : result.present) {
+    const bool in_it = std::ranges::find(result.contributors, replica) != result.contributors.end();
+    if (!in_it && !is_sick(replica)) return "a healthy contribution was rejected (I3)";
+    if (in_it && is_sick(replica) && result.present.size() >= 3 && result.present.size() > closing_.least)
+      return "a sick contribution is in a result (I3)";
+  }
+  return {};
 }
 
 /// I6.

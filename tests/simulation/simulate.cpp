@@ -27,6 +27,7 @@ constexpr std::array required{
     Required{"came back too late", "nobody keeps what it would need"},
     Required{"closed by quorum", "the grace, the lease, and who is in a result"},
     Required{"contribution committed", "it is in one result and no other"},
+    Required{"contribution rejected", "it is in no result, and does not come back"},
     Required{"contribution returned", "it is in none, and its sender knows"},
     Required{"control connection broken", "members say hello again"},
     Required{"coordinator and its disk lost", "view numbers rise above those that nobody remembers"},

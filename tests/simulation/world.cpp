@@ -46,6 +46,9 @@ World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
     reducer_ = random_bits(seed_, 3, 1) % ++members_;  // anywhere in the order of sums
     options_.topology.setting = static_cast<Topology>(random_bits(seed_, 3, 2) % topology_names.size());
   }
+  // Of a stream of its own, so that worlds without it stay as they are.
+  if (random_bits(seed_, 4, 0) % 4 == 0) closing_.reject = 4;
+  if (closing_.reject > 0) sick_ = random_bits(seed_, 4, 1) % members_;
   processes_.resize(members_);
   for (NodeId m = 0; m < members_; ++m) processes_[m].id = m;
   for (auto n = chance(2) * chance(6); n > 0; --n) {
@@ -60,10 +63,11 @@ std::string World::describe() const {
          (reducer_ ? ", m" + std::to_string(*reducer_) + " of them reduces only" : "") + ", at least " +
          std::to_string(options_.least) + ", quorum " + std::to_string(closing_.quorum) + ", " +
          std::to_string(layout_.fragment_count()) + " fragments in " + std::to_string(layout_.chunk_count()) +
-         " chunks, " + std::to_string(lanes_) + " lanes, " + std::to_string(in_flight_) +
-         " rounds in flight, messages take up to " + std::to_string(latency_ / 1ms) +
-         " ms, results wait up to " + std::to_string(apply_delay_ / 1ms) + " ms, pace " +
-         std::to_string(pace_) + ", " + std::to_string(disturbances_) + " disturbances, " +
+         " chunks, " + std::to_string(lanes_) + " lanes, " +
+         (sick_ ? "member " + std::to_string(*sick_) + " sick, " : std::string()) +
+         std::to_string(in_flight_) + " rounds in flight, messages take up to " +
+         std::to_string(latency_ / 1ms) + " ms, results wait up to " + std::to_string(apply_delay_ / 1ms) +
+         " ms, pace " + std::to_string(pace_) + ", " + std::to_string(disturbances_) + " disturbances, " +
          std::to_string(ambushes_.size()) + " ambushes";
 }
 
@@ -189,6 +193,7 @@ void World::say_hello(Process& process) {
   hello.fresh = process.id == reducer_ ? !process.in_run : !process.used;
   hello.member = info_of(process);
   process.replica = id_of(hello.member);
+  node_of_[process.replica] = process.id;
   if (process.member && process.in_run) {
     hello.sealed = process.member->sealed();
     hello.activated = process.member->view().number;
@@ -504,7 +509,7 @@ void World::train(NodeId m, FragmentId p) {
     maker_[bytes.get()] = process.replica;
     kept_.push_back(bytes);
     made_[{process.replica, round, k}] = {};
-    process.member->contribute(k, round, bytes, weight);
+    process.member->contribute(k, round, bytes, weight, squares_of(m, *bytes));
   }
   act(m);
   if (round < last + in_flight_) in(process, think(process), [this, m, p] { train(m, p); });
@@ -603,19 +608,34 @@ void World::act(NodeId m) {
   }
 }
 
+/// Healthy norms are between 1 and 2, so that no rule of four times the median can mean one of them.
+double World::squares_of(NodeId m, const Bytes& bytes) const {
+  if (sick_ == m) return 1e6;
+  return 1 + static_cast<double>(static_cast<std::uint8_t>(bytes.front())) / 85;
+}
+
 /// Not the arithmetic: bytes that nobody else can make of other contributions.
 void World::reduce(NodeId m, const Reduce& job) {
   Result result;
   if (m == reducer_) count("reduced by one that does not train");
   result.of = static_cast<std::size_t>(std::ranges::count_if(processes_[m].member->view().members, trains));
+  Measured measured;
+  for (const auto& bytes : job.contributions) {
+    const auto maker = maker_.at(bytes.get());
+    result.present.push_back(maker);
+    measured.squares.push_back(squares_of(node_of_.at(maker), *bytes));
+  }
+  measured.dots.resize(measured.squares.size(), 0);
+  const auto stays = kept(job.reject, measured.squares);
   Hasher hasher;
   for (std::size_t i = 0; i < job.contributions.size(); ++i) {
+    if (!stays[i]) continue;
     hasher.update(std::span(*job.contributions[i])).update(job.weights[i]);
-    result.contributors.push_back(maker_.at(job.contributions[i].get()));
+    result.contributors.push_back(result.present[i]);
   }
   if (!produced_.insert({job.view, job.round, job.chunk}).second)
     fail("two results of one chunk in one view (I8)");
-  if (result.contributors.size() < result.of) {
+  if (result.present.size() < result.of) {
     count("closed by quorum");
     if (job.view < newest_begun_) fail("a chunk is closed by quorum after another view has begun (I9)");
   }
@@ -626,12 +646,13 @@ void World::reduce(NodeId m, const Reduce& job) {
     (*bytes)[i] = static_cast<std::byte>(digest.bytes.at(i % digest.bytes.size()));
   results_[bytes.get()] = result;
   kept_.push_back(bytes);
-  in(processes_[m], some(20ms), [this, m, view = job.view, chunk = job.chunk, round = job.round, bytes] {
-    if (!processes_[m].member) return;
-    processes_[m].member->reduced(view, chunk, round, bytes);
-    act(m);
-    ambush(Moment::made, m);
-  });
+  in(processes_[m], some(20ms),
+     [this, m, view = job.view, chunk = job.chunk, round = job.round, bytes, measured = std::move(measured)] {
+       if (!processes_[m].member) return;
+       processes_[m].member->reduced(view, chunk, round, bytes, measured);
+       act(m);
+       ambush(Moment::made, m);
+     });
 }
 
 // ---- the coordinator ----

@@ -83,6 +83,13 @@ class World {
   using NodeId = std::size_t;  ///< a member's number, or members_ for the coordinator
   struct Process;
 
+  /// What a chunk was made of.
+  struct Result {
+    std::vector<ReplicaId> contributors;
+    std::vector<ReplicaId> present;  ///< the rejected ones too
+    std::size_t of = 0;              ///< members of the view
+  };
+
   /// Both directions of one TCP connection.
   struct Link {
     NodeId a = 0, b = 0;
@@ -176,6 +183,7 @@ class World {
   void look_for_results(NodeId m, FragmentId p);
   void apply(Process& process, FragmentId p, Round r);
   void act(NodeId m);
+  [[nodiscard]] double squares_of(NodeId m, const Bytes& bytes) const;
   void reduce(NodeId m, const Reduce& job);
   [[nodiscard]] std::optional<MemberIndex> index_of(const Process& process, NodeId other) const;
   [[nodiscard]] NodeId node_of(const MemberInfo& info) const;
@@ -216,6 +224,7 @@ class World {
   void check_holdings(const Process& process, const NewView& message, MemberIndex self);
   void check_displaced(NodeId m, const std::string& reason);
   void check_result(const Process& process, const Deliver& round);
+  [[nodiscard]] std::string rejection_problem(const Result& result) const;
   void check_end();
   [[nodiscard]] std::string missing_at_the_end();
 
@@ -234,10 +243,6 @@ class World {
   };
   struct Made {
     int settled = 0;
-  };
-  struct Result {
-    std::vector<ReplicaId> contributors;
-    std::size_t of = 0;  ///< members of the view
   };
 
   std::uint64_t seed_, counter_ = 0, order_ = 0;
@@ -269,6 +274,8 @@ class World {
 
   std::map<std::tuple<ReplicaId, Round, ChunkId>, Made> made_;
   std::map<const Bytes*, ReplicaId> maker_;
+  std::map<ReplicaId, NodeId> node_of_;
+  std::optional<NodeId> sick_;  ///< whose outer gradients are far larger than the others', with outer.reject
   std::vector<SharedBytes> kept_;  ///< so that addresses stay unique
   std::set<std::tuple<ViewNumber, Round, ChunkId>> produced_;
   std::map<std::tuple<ViewNumber, FragmentId, Round>, Digest> agreed_;

@@ -47,6 +47,7 @@ struct OuterConfig {
   std::int64_t quorum = 0;
   std::string topology = "auto";
   config::Duration grace{10.0};
+  double reject = 0;
   std::string log;
   config::Size log_budget{20'000'000'000};
   OuterOptimizerConfig optimizer;

@@ -134,6 +134,7 @@ class OuterLoop {
     std::uint64_t rounds = 0;             ///< applied, all fragments
     std::uint64_t warmup_rounds = 0;      ///< of these, averaged gradients
     std::uint64_t left_out = 0;           ///< rounds that some of this replica's chunks are not in
+    std::uint64_t rejected = 0;           ///< rounds that some were left out of for their norm, for good
     std::uint64_t uncommitted_steps = 0;  ///< made while the agreed step stood still
     double stall_seconds = 0;             ///< steps waited for a late result
     double warmup_wait_seconds = 0;       ///< synchronous steps waited for the mean gradient

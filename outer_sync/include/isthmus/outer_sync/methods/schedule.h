@@ -52,6 +52,9 @@ class Schedule {
   [[nodiscard]] std::uint64_t rounds_sent(FragmentId p, std::uint64_t step) const;
   /// The newest round whose result is applied at or before that step.
   [[nodiscard]] std::uint64_t rounds_due(FragmentId p, std::uint64_t step) const;
+  /// The first step, of those that are multiples of `every` >= 1, by which all these rounds (by fragment) are
+  /// due: if no more are, it is a step at which the global parameters are those of just these rounds.
+  [[nodiscard]] std::uint64_t step_with(const std::vector<std::uint64_t>& rounds, std::uint64_t every) const;
   /// At which step that round is sent.
   [[nodiscard]] std::uint64_t send_step(FragmentId p, std::uint64_t round) const;
 

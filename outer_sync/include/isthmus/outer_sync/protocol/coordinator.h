@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/protocol/health.h"
 #include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/outer_sync/protocol/messages.h"
 #include "isthmus/outer_sync/protocol/topology.h"
@@ -82,7 +83,7 @@ struct Ended {
   std::string reason;  ///< empty when finished
 };
 using CoordinatorAction =
-    std::variant<SendControl, CloseConnection, Say, Store, Evaluated, MembersChanged, Ended>;
+    std::variant<SendControl, CloseConnection, Say, Store, Evaluated, MembersChanged, Ended, RoundJudged>;
 
 class Coordinator {
  public:
@@ -110,6 +111,8 @@ class Coordinator {
   };
 
   using Members = std::map<std::string, MemberStatus>;  ///< by name
+  /// Observers follow the run and are nobody in it: no view, count, wait or stop knows of them.
+  static constexpr std::size_t most_observers = 64;
 
   /// `started`: the join time-out runs from here. The layout comes with the members' answers: the coordinator
   /// needs no model.
@@ -140,7 +143,21 @@ class Coordinator {
     ended
   };
 
+  /// Takes the state from members and follows their rounds.
+  struct Observer {
+    Hello hello;
+    Time heard{};
+    bool admitted = false;  ///< was told whom to take the state from, as of the view in force
+  };
+  using Observers = std::map<ConnectionId, Observer>;
+
   void on_hello(ConnectionId from, const Hello& hello);
+  void on_observer_hello(ConnectionId from, const Hello& hello);
+  [[nodiscard]] std::string reason_to_refuse_observer(const Hello& hello) const;
+  void on_observer(Observers::iterator observer, const ControlMessage& message);
+  void on_observer_heartbeat(Observers::iterator observer, const Heartbeat& heartbeat);
+  void drop_observer(Observers::iterator observer, const std::string& why);
+  void refuse(ConnectionId connection, const std::string& reason);
   void on_message(const std::string& name, const ControlMessage& message);
   void on_sealed(MemberStatus& member, const Sealed& sealed);
   void on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat);
@@ -150,13 +167,17 @@ class Coordinator {
   void on_done(MemberStatus& member, const Done& done);
 
   [[nodiscard]] std::string reason_to_refuse(const Hello& hello) const;
+  [[nodiscard]] std::string reason_of_another_run(const Hello& hello) const;
+  [[nodiscard]] std::string reason_of_another_model(const Hello& hello) const;
   [[nodiscard]] std::string reason_not_to_admit(const Hello& hello) const;
   [[nodiscard]] bool take_over_from(const Hello& hello);
   void come_back(MemberStatus& member);
   void admit(MemberStatus& member);
   void join_as_reducer(MemberStatus& member);
+  [[nodiscard]] Admitted admission() const;
   [[nodiscard]] bool is_past_warmup(const MemberStatus& member) const;
   void admit_waiting();
+  void admit_observers();
   [[nodiscard]] std::vector<MemberInfo> donors() const;
   [[nodiscard]] bool able(const MemberStatus& member) const;
   [[nodiscard]] bool somebody_joins() const;
@@ -183,6 +204,7 @@ class Coordinator {
   void begin_anew();
 
   void check_chains(const MemberStatus& member);
+  void take_health(MemberStatus& member);
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> missing_links() const;
   void check_links();
   void check_lag(const std::string& name, const std::vector<Round>& newest);
@@ -221,6 +243,7 @@ class Coordinator {
   bool stopping_ = false, ending_ = false;  ///< asked to stop; somebody has reached the last step
   std::optional<std::uint64_t> stop_step_;  ///< agreed, once all have said where they are
   Members members_;
+  Observers observers_;
   std::map<std::string, std::uint16_t> slots_;  ///< of all names that were ever members
   Time change_began_{};
   Time foreign_leases_end_{};  ///< of those that are gone, or were given by a coordinator before us
@@ -245,6 +268,7 @@ class Coordinator {
     std::string by;
   };
   std::map<std::size_t, std::map<Round, ChainPoint>> chains_;  ///< by fragment, the newest rounds reported
+  RunHealth health_;
   std::set<ConnectionId> closing_;
   std::vector<CoordinatorAction> actions_;
 };

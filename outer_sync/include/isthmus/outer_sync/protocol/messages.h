@@ -82,12 +82,21 @@ struct ChunkKey {
   friend auto operator<=>(const ChunkKey&, const ChunkKey&) = default;
 };
 
+/// Of one contribution to a chunk: the sum of the squares of what it decodes to, infinity where it does not.
+struct SquaredNorm {
+  ReplicaId replica = 0;
+  double value = 0;
+  friend bool operator==(const SquaredNorm&, const SquaredNorm&) = default;
+};
+
 struct ChunkMessage {
   ViewNumber view = 0;
   ChunkKey key;
   SharedBytes bytes;
   std::uint64_t weight = 0;               ///< of a contribution: the tokens behind it
   std::vector<ReplicaId> contributors{};  ///< of a result; empty: all members of the view
+  /// Of a result, where outer.reject is on: of all contributions that its owner had, in member order.
+  std::vector<SquaredNorm> norms{};
 };
 
 // ---- control ----
@@ -230,6 +239,29 @@ struct NewView {
   }
 };
 
+/// A contributor's part of one round, over the chunks of one owner that it is in (health.h).
+struct ContributorHealth {
+  ReplicaId replica = 0;
+  std::uint32_t chunks = 0;
+  double squares = 0;  ///< of what it contributed; infinite where it does not decode
+  double dot = 0;      ///< with the mean
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(replica, chunks, squares, dot);
+  }
+};
+struct RoundHealth {
+  FragmentId fragment = 0;
+  Round round = 0;
+  std::uint32_t chunks = 0;  ///< all of the fragment that the sender owns
+  double mean_squares = 0;
+  std::vector<ContributorHealth> contributors;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(fragment, round, chunks, mean_squares, contributors);
+  }
+};
+
 /// member -> coordinator, every `network.heartbeat` from its hello on, so that silence is noticed while
 /// members join and load too.
 struct Heartbeat {
@@ -246,10 +278,11 @@ struct Heartbeat {
   double inner_steps_per_second = 0;  ///< without what was waited for; 0: not known yet
   /// Last applied round, first 8 bytes of its chain hash; empty before Sealed.
   std::vector<std::pair<Round, std::uint64_t>> fragments;
+  std::vector<RoundHealth> health{};  ///< at most one round of each fragment, each once
   template <class Archive>
   void serialize(Archive& ar) {
     ar(number, view, step, contributed, lost, loss, tokens_per_second, utilization, bytes_sent, uplink,
-       inner_steps_per_second, fragments);
+       inner_steps_per_second, fragments, health);
   }
 };
 
@@ -337,9 +370,10 @@ struct Done {
 /// coordinator -> member: all are done; `problem` is empty, or what is wrong with the run's result.
 struct Finished {
   std::string problem;
+  Digest global_hash{};  ///< that all have ended with
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(problem);
+    ar(problem, global_hash);
   }
 };
 
@@ -361,7 +395,8 @@ struct Abort {
   }
 };
 
-/// coordinator -> one that has no state of this run: take it from these members; say Ready when you have it.
+/// coordinator -> one that has no state of this run: take it from these members; say Ready when you have it
+/// (an observer never does, and is told anew who they are whenever a view begins).
 struct Admitted {
   Digest token;
   std::vector<MemberInfo> donors;

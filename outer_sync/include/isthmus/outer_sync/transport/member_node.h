@@ -70,7 +70,8 @@ class MemberNode final : public RoundExchange {
   [[nodiscard]] std::string advertised() const;
 
   /// Says hello to the coordinator (whose port may not be open yet) and blocks until it is known how this
-  /// replica comes in. The address in `hello` is filled in. Throws Error(config) when refused.
+  /// replica comes in (an observer: until it has donors, or the run is over). The address in `hello` is
+  /// filled in. Throws Error(config) when refused.
   [[nodiscard]] Admission join(protocol::Hello hello);
   /// At the start of a run: reports where this member stands and blocks until the first view begins.
   void activate(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters);
@@ -78,6 +79,19 @@ class MemberNode final : public RoundExchange {
   /// members into the loop, and blocks until a view with this replica has begun. The loop stands at the
   /// agreed step then.
   void catch_up(OuterLoop& loop);
+  // ---- an observer's ----
+
+  /// In place of `catch_up`: takes what comes next into the loop, a fragment's state or a round; of a
+  /// fragment's rounds none after `until`, which stay here for later. Blocks until there is something. False
+  /// once the run has ended and nothing more comes that may be taken.
+  [[nodiscard]] bool follow(OuterLoop& loop, const std::vector<protocol::Round>& until);
+  /// All fragments are in the loop.
+  [[nodiscard]] bool has_state() const;
+  /// Nothing waits to be taken, and every fragment is within one round of the members'.
+  [[nodiscard]] bool is_current() const;
+  /// What the run has ended with; nothing before it has.
+  [[nodiscard]] std::optional<protocol::Finished> finished() const;
+
   /// The view in force here, and this member's position in it. They change when others come and go.
   [[nodiscard]] protocol::View view() const;
   [[nodiscard]] protocol::MemberIndex self() const;
@@ -105,6 +119,7 @@ class MemberNode final : public RoundExchange {
   [[nodiscard]] bool stopped_early() const;
 
   /// Blocks until all members are done; returns what is wrong with the run's result, empty if nothing is.
+  /// Gives those who follow the run time to take its last rounds.
   [[nodiscard]] std::string done(std::string summary, const Digest& global_hash);
   /// All that one that only reduces does: joins, owns chunks and follows the rounds until the run has ended;
   /// returns what is wrong with its result, empty if nothing is, or nothing where this member has left the
