@@ -321,7 +321,7 @@ TEST(Ending, WhoStillTakesTheStateIsToldAtOnce) {
 TEST(Leases, LastAsLongAsTheCoordinatorWaits) {
   CoordinatorHarness harness(1);
   harness.run_all({"us-1"});
-  harness.receive(1, Heartbeat{.number = 1, .view = 1, .lost = {}, .fragments = {}});
+  harness.receive(1, Heartbeat{.number = 1, .view = 1, .lost = {}, .fragments = {}, .health = {}});
   EXPECT_EQ(harness.last<HeartbeatReply>(1)->lease, 5'000'000U)
       << "in microseconds: a member's own network.detect_timeout may be longer";
 }
@@ -329,7 +329,7 @@ TEST(Leases, LastAsLongAsTheCoordinatorWaits) {
 TEST(Newcomers, WhatTheyNeedIsKeptUntilTheyAreIn) {
   CoordinatorHarness harness(2);
   harness.run_all({"eu-1", "us-1"});
-  const Heartbeat at_nine{.number = 1, .view = 1, .lost = {}, .fragments = {{9, 1}, {9, 1}}};
+  const Heartbeat at_nine{.number = 1, .view = 1, .lost = {}, .fragments = {{9, 1}, {9, 1}}, .health = {}};
   harness.receive(1, at_nine);
   harness.receive(2, at_nine);
   EXPECT_THAT(harness.last<HeartbeatReply>(2)->lowest, testing::ElementsAre(9, 9));
