@@ -99,7 +99,7 @@ std::string Coordinator::reason_of_another_run(const Hello& hello) const {
 std::string Coordinator::reason_to_refuse(const Hello& hello) const {
   const auto& name = hello.member.name;
   if (auto reason = reason_of_another_run(hello); !reason.empty()) return reason;
-  if (hello.member.kind != MemberKind::trainer)
+  if (hello.member.kind != MemberKind::trainer && hello.member.kind != MemberKind::reducer)
     return name + " is of kind " + std::to_string(static_cast<unsigned>(hello.member.kind)) +
            ", of which there are no members";
   const auto same = members_.find(name);

@@ -383,7 +383,7 @@ std::optional<std::string> Member::check_rejection(const ChunkMessage& message) 
   for (std::size_t i = 0; i < stays.size(); ++i) {
     if (stays[i]) expected.push_back(message.norms[i].replica);
   }
-  if (expected != (message.contributors.empty() ? ids_ : message.contributors))
+  if (expected != (message.contributors.empty() ? trainers_ : message.contributors))
     return "a result whose contributors are not those that outer.reject leaves, by the norms beside them";
   return check_own_norm(message);
 }

@@ -134,7 +134,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 
   void say_hello(Hello hello) {
     hello.member.address = advertised();
-    hello.member.kind = reduces_ ? MemberKind::reducer : MemberKind::trainer;
+    if (reduces_) hello.member.kind = MemberKind::reducer;
     hello.uplink = network_.uplink.bytes_per_second();
     name_ = hello.member.name;
     asio::post(io_, [this, hello] {

@@ -388,7 +388,7 @@ TEST_F(Rejecting, ContributorsAndNormsMustAgreeByTheRule) {
   EXPECT_THAT(heard(chunk_0({a, b}, {{a, 3}, {b, 4}})), HasSubstr("a result of 2 contributions; at least 3"))
       << "without a quorum";
   EXPECT_THAT(heard(chunk_0({}, {{a, 3}, {c, 5}, {b, 4}})),
-              HasSubstr("not members of the view, in its order"));
+              HasSubstr("not trainers of the view, in its order"));
   for (const double none : {-1.0, std::numeric_limits<double>::quiet_NaN()})
     EXPECT_THAT(heard(chunk_0({}, {{a, none}, {b, 4}, {c, 5}})), HasSubstr("a sum of squares that is none"));
   EXPECT_EQ(heard(chunk_0({}, {{a, 3}, {b, 4}, {c, 5}})), "accepted");

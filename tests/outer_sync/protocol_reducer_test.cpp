@@ -197,9 +197,9 @@ TEST(Reducers, WhatIsNotTheirsToSayIsDropped) {
     EXPECT_TRUE(one.closed.contains(1)) << message.index();
   }
   auto other = CoordinatorHarness::hello("o");
-  other.member.kind = MemberKind::observer;
+  other.member.kind = static_cast<MemberKind>(7);
   harness.receive(5, other);
-  EXPECT_THAT(harness.refusal(5), HasSubstr("takes part in no view"));
+  EXPECT_THAT(harness.refusal(5), HasSubstr("of kind 7, of which there are no members"));
   CoordinatorHarness rigid(CoordinatorHarness::rigid(2));
   rigid.receive(1, reducer);
   EXPECT_THAT(rigid.refusal(1), HasSubstr("data-parallel"));
