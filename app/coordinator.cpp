@@ -87,29 +87,52 @@ class Display final : public outer_sync::CoordinatorObserver {
     metrics_.write({{"step", step}, {"eval_loss", loss}});
   }
 
+  void round_judged(const outer_sync::protocol::RoundJudged& round) override {
+    nlohmann::ordered_json norms, cosines;
+    for (const auto& replica : round.replicas) {
+      auto& record = gradients_[replica.name];
+      record.norm = replica.norm;
+      record.cosine = replica.cosine;
+      ++record.rounds;
+      norms[replica.name] = replica.norm;
+      cosines[replica.name] = replica.cosine;
+    }
+    for (const auto& name : round.outliers) ++gradients_[name].outlier_rounds;
+    outlier_ = round.outliers.empty() ? std::string() : round.outliers.front();
+    metrics_.write({{"fragment", round.fragment},
+                    {"round", round.round},
+                    {"outer_gradient_norm", norms},
+                    {"outer_gradient_cosine", cosines},
+                    {"outliers", round.outliers}});
+  }
+
   void members_changed(const Coordinator& coordinator) override {
     ProgressState state;
     Totals now;
     const auto& members = coordinator.members();
     std::uint64_t slowest = ~std::uint64_t{0};
+    const auto trainers = static_cast<double>(coordinator.trainers());
     for (const auto& [name, member] : members) {
       const auto& beat = member.heartbeat;
-      slowest = std::min(slowest, beat.step);
-      state.loss += beat.loss / static_cast<double>(members.size());
-      state.utilization += beat.utilization / static_cast<double>(members.size());
-      state.tokens_per_second += beat.tokens_per_second;
       now.bytes += static_cast<double>(beat.bytes_sent);
+      if (!outer_sync::protocol::trains(member.hello.member)) continue;
+      slowest = std::min(slowest, beat.step);
+      state.loss += beat.loss / trainers;
+      state.utilization += beat.utilization / trainers;
+      state.tokens_per_second += beat.tokens_per_second;
     }
     if (const auto view = std::pair(coordinator.view(), coordinator.participating()); view != shown_) {
       shown_ = view;
-      metrics_.write({{"view", view.first}, {"live", members.size()}, {"participating", view.second}});
+      metrics_.write(
+          {{"view", view.first}, {"live", coordinator.trainers()}, {"participating", view.second}});
     }
     now.steps = static_cast<double>(slowest);
-    if (members.empty() || slowest == 0) return;
-    if (coordinator.participating() < members.size() ||
-        members.size() != static_cast<std::size_t>(experiment_.replicas)) {
+    if (coordinator.trainers() == 0 || slowest == 0) return;
+    if (coordinator.participating() < coordinator.trainers() ||
+        coordinator.trainers() != static_cast<std::size_t>(experiment_.replicas)) {
       state.note = fmt::format("{}/{} in", coordinator.participating(), experiment_.replicas);
     }
+    if (!outlier_.empty()) state.note += (state.note.empty() ? "" : ", ") + outlier_ + " is an outlier";
     state.step = slowest;
     state.steps = static_cast<std::uint64_t>(experiment_.run.steps);
     rate(now, state);
@@ -129,6 +152,7 @@ class Display final : public outer_sync::CoordinatorObserver {
 
   void finish() { progress_.finish(); }
   [[nodiscard]] const std::map<std::uint64_t, double>& evaluations() const { return evaluations_; }
+  [[nodiscard]] const std::map<std::string, GradientReport>& gradients() const { return gradients_; }
 
  private:
   /// Wire rate over the last seconds, time left from the pace since the first step seen.
@@ -151,6 +175,8 @@ class Display final : public outer_sync::CoordinatorObserver {
   Progress progress_;
   Metrics metrics_;
   std::map<std::uint64_t, double> evaluations_;
+  std::map<std::string, GradientReport> gradients_;  ///< by name
+  std::string outlier_;                              ///< of the round judged last
   std::optional<Totals> first_, recent_;
   std::pair<std::uint64_t, std::size_t> shown_;  ///< view, members that participate
   double wire_ = 0;
@@ -174,9 +200,21 @@ void announce_port(int fd, std::uint16_t port) {
 
 void write_summary(Experiment& experiment, const Coordinator& coordinator, const Display& display,
                    double wall_seconds) {
-  RunReport report{.members = {}, .evaluations = display.evaluations(), .wall_seconds = wall_seconds};
+  RunReport report{.members = {},
+                   .reducer_bytes = {},
+                   .evaluations = display.evaluations(),
+                   .gradients = display.gradients(),
+                   .wall_seconds = wall_seconds};
   for (const auto& [name, member] : coordinator.members()) {
-    if (member.done) report.members.push_back(member_report(member.result.summary));
+    if (outer_sync::protocol::trains(member.hello.member)) {
+      if (member.done) report.members.push_back(member_report(member.result.summary));
+    } else {
+      const auto done = nlohmann::json::parse(member.result.summary, nullptr, false);
+      const bool says =
+          done.is_object() && done.contains("total_bytes") && done["total_bytes"].is_number_unsigned();
+      report.reducer_bytes[name] =
+          says ? done["total_bytes"].get<std::uint64_t>() : member.heartbeat.bytes_sent;
+    }
   }
   // A run that had gone further before it was resumed has recalled evaluations of steps that are yet to come.
   auto& evaluations = report.evaluations;
@@ -208,9 +246,11 @@ int run_coordinator(CoordinatorRequest request) {
   outer_sync::protocol::CoordinatorOptions options;
   options.run = experiment.run.name;
   options.replicas = static_cast<std::size_t>(experiment.replicas);
-  options.config = config::shared_items(experiment);
+  options.config = shared_items(experiment);
   options.least = std::max(rule.least, rule.quorum);
   options.leases = rule.quorum > 0;
+  options.topology = {experiment.outer.topology_setting(),
+                      quant::bits_per_element(experiment.outer.codec_spec())};
   options.elastic = !experiment.outer.data_parallel();
   options.warmup_rounds = static_cast<std::uint64_t>(experiment.outer.warmup_steps);
   options.last = last;

@@ -1,5 +1,9 @@
 #include "experiment.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "isthmus/base/error.h"
 
 namespace isthmus::app {
@@ -33,12 +37,15 @@ void RunConfig::serialize(config::Archive& ar) {
 void Experiment::serialize(config::Archive& ar) {
   ar.section("run", run);
   ar({"replicas", &replicas, Scope::agreed, "replicas that train together", 1, 1024});
+  ar({"reducers", &reducers, Scope::per_site,
+      "workers that only reduce, which `launch` starts beside the replicas", 0, 64});
   device.serialize(ar);
   ar.section("model", model);
   ar.section("data", data);
   ar.section("inner", inner);
   ar.section("trainer", trainer);
   ar.section("outer", outer);
+  ar.section("join", join);
   ar.section("network", network);
 }
 
@@ -73,12 +80,14 @@ outer_sync::protocol::ClosingRule closing_rule(const Experiment& experiment) {
   const auto grace = std::chrono::duration<double>(outer.grace.seconds);
   return {.least = std::max(static_cast<std::size_t>(outer.least_replicas()), quorum),
           .quorum = quorum,
-          .grace = std::chrono::duration_cast<outer_sync::protocol::Time>(grace)};
+          .grace = std::chrono::duration_cast<outer_sync::protocol::Time>(grace),
+          .reject = outer.reject};
 }
 
-Experiment load_experiment(const std::filesystem::path& file, const std::vector<std::string>& assignments) {
-  auto source = config::Source::from_file(file);
-  for (const auto& assignment : assignments) source.set(assignment);
+namespace {
+
+/// Without sites, or as it is at one of them.
+Experiment read_experiment(const config::Source& source, bool trains) {
   auto experiment = config::read<Experiment>(source);
   anchor(experiment.data.path, source, "data.path");
   anchor(experiment.outer.log, source, "outer.log");
@@ -86,7 +95,7 @@ Experiment load_experiment(const std::filesystem::path& file, const std::vector<
   if (tokenizer != "bytes" && !tokenizer.starts_with("vocab:"))
     anchor(experiment.data.tokenizer, source, "data.tokenizer");
   check_name("run.name", experiment.run.name);
-  if (experiment.data.path.empty())
+  if (trains && experiment.data.path.empty())
     throw Error(ErrorKind::config, "data.path is empty; expected a text file, a folder or a .bin file");
   experiment.model.resolve();
   experiment.outer.resolve();
@@ -97,9 +106,119 @@ Experiment load_experiment(const std::filesystem::path& file, const std::vector<
     throw Error(ErrorKind::config, "outer.method is data_parallel and " + open +
                                        ": Gloo's connections are neither encrypted nor authenticated; say "
                                        "--insecure on a network where that does no harm");
+  if (experiment.reducers > 0 && experiment.outer.data_parallel()) {
+    throw Error(ErrorKind::config, "reducers is " + std::to_string(experiment.reducers) +
+                                       " and outer.method is data_parallel; expected 0: there is nothing "
+                                       "that they could reduce");
+  }
   // The data-parallel baseline averages gradients at every step: all of it is what others call warm-up.
   if (experiment.outer.data_parallel()) experiment.outer.warmup_steps = experiment.run.steps;
   return experiment;
+}
+
+/// `replicas` of a config with sites is how many they have together.
+void put_replicas(config::Source& source, const std::vector<Site>& sites) {
+  std::int64_t sum = 0;
+  std::string parts;
+  for (const auto& site : sites) {
+    sum += site.replicas;
+    parts += fmt::format("{}{}: {}", parts.empty() ? "" : ", ", site.name, site.replicas);
+  }
+  const auto text = std::to_string(sum);
+  const auto* given = source.find("replicas");
+  if (given != nullptr && given->values != std::vector{text}) {
+    throw Error(
+        ErrorKind::config,
+        fmt::format(
+            "replicas is {} ({}) and the sites have {} ({}); leave replicas out where there are sites",
+            given->values.empty() ? "" : given->values.front(), given->place, sum, parts));
+  }
+  if (given == nullptr) source.put({"replicas", {text}, false, false, "sites", {}});
+}
+
+void check_equal_batches(const std::vector<Site>& sites, const std::vector<Experiment>& at_sites) {
+  for (std::size_t i = 1; i < sites.size(); ++i) {
+    if (!at_sites[i].outer.data_parallel() || at_sites[i].inner.batch == at_sites[0].inner.batch) continue;
+    throw Error(ErrorKind::config,
+                fmt::format("inner.batch is {} at site {} and {} at site {}; expected equal batches "
+                            "with outer.method data_parallel, which averages gradients as they are",
+                            at_sites[0].inner.batch, sites[0].name, at_sites[i].inner.batch, sites[i].name));
+  }
+}
+
+}  // namespace
+
+Experiment load_experiment(const std::filesystem::path& file, const std::vector<std::string>& assignments,
+                           const std::optional<WorkerPlace>& worker) {
+  auto source = config::Source::from_file(file);
+  for (const auto& assignment : assignments) source.set(assignment);
+  Experiment sample;
+  auto sites = take_sites(source, config::list(sample));
+  if (!sites.empty()) put_replicas(source, sites);
+  std::vector<Experiment> at_sites;
+  for (const auto& site : sites) at_sites.push_back(read_experiment(at_site(source, site), true));
+  check_equal_batches(sites, at_sites);
+  const auto* site = worker ? site_of(sites, worker->name, worker->site) : nullptr;
+  auto experiment = site == nullptr ? read_experiment(source, sites.empty())
+                                    : at_sites[static_cast<std::size_t>(site - sites.data())];
+  // As they are written to the run's folder: paths in full.
+  for (std::size_t i = 0; i < sites.size(); ++i) {
+    for (const auto& item : config::list(at_sites[i])) {
+      const auto setting = std::ranges::find(sites[i].settings, item.key, &config::Source::Entry::key);
+      if (setting != sites[i].settings.end() && !setting->is_list && !setting->by_step)
+        setting->values = {item.value};
+    }
+  }
+  experiment.sites = std::move(sites);
+  return experiment;
+}
+
+std::string to_yaml(Experiment& experiment) {
+  auto items = config::list(experiment);
+  for (auto& site : experiment.sites) {
+    const auto prefix = fmt::format("sites.{}.", site.name);
+    for (auto item : config::list(site)) {
+      item.key.insert(0, prefix);
+      items.push_back(std::move(item));
+    }
+    for (const auto& setting : site.settings) {
+      auto item = *std::ranges::find(items, setting.key, &config::Item::key);
+      item.key.insert(0, prefix);
+      item.value = setting.values.front();
+      items.push_back(std::move(item));
+    }
+  }
+  return config::yaml_of(items);
+}
+
+std::string reference() {
+  Experiment experiment;
+  Site site;
+  auto items = config::list(experiment);
+  for (auto item : config::list(site)) {
+    item.key.insert(0, "sites.NAME.");
+    items.push_back(std::move(item));
+  }
+  return config::reference_of(items);
+}
+
+config::SharedItems shared_items(Experiment& experiment) {
+  auto items = config::shared_items(experiment);
+  if (experiment.outer.data_parallel())
+    items.emplace_back("inner.batch", std::to_string(experiment.inner.batch));
+  return items;
+}
+
+std::vector<std::string> worker_names(const Experiment& experiment) {
+  std::vector<std::string> names;
+  for (const auto& site : experiment.sites) {
+    for (auto& name : site.workers()) names.push_back(std::move(name));
+  }
+  if (!names.empty()) return names;
+  const auto digits = std::to_string(experiment.replicas - 1).size();
+  for (std::int64_t m = 0; m < experiment.replicas; ++m)
+    names.push_back(fmt::format("replica-{:0{}}", m, digits));
+  return names;
 }
 
 }  // namespace isthmus::app

@@ -2,6 +2,7 @@
 // One experiment: all keys of a config file.
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "isthmus/outer_sync/config.h"
 #include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/trainer/config.h"
+#include "sites.h"
 
 namespace isthmus::app {
 
@@ -33,22 +35,43 @@ struct RunConfig {
 struct Experiment {
   RunConfig run;
   std::int64_t replicas = 2;
+  std::int64_t reducers = 0;
   trainer::DeviceConfig device;
   trainer::ModelConfig model;
   data::DataConfig data;
   trainer::InnerConfig inner;
   trainer::TrainerConfig trainer;
   outer_sync::OuterConfig outer;
+  outer_sync::JoinConfig join;
   outer_sync::NetworkConfig network;
   void serialize(config::Archive& ar);
+
+  std::vector<Site> sites;  ///< no key of its own: its keys depend on the sites' names
 
   [[nodiscard]] std::filesystem::path folder() const { return std::filesystem::path(run.out) / run.name; }
 };
 
+/// Which worker a config is for; `site` may be empty, and follows from the name then.
+struct WorkerPlace {
+  std::string name, site;
+};
+
 /// Reads a config file and `--set` assignments, makes paths in it relative to the file that names them, fills
-/// in what follows from other keys and refuses what cannot work. Throws Error(config).
+/// in what follows from other keys and refuses what cannot work, at any of its sites. With a worker it is the
+/// config as it is at its site. Throws Error(config).
 [[nodiscard]] Experiment load_experiment(const std::filesystem::path& file,
-                                         const std::vector<std::string>& assignments);
+                                         const std::vector<std::string>& assignments,
+                                         const std::optional<WorkerPlace>& worker = std::nullopt);
+
+/// Every key, those of the sites included, as `load_experiment` reads it back.
+[[nodiscard]] std::string to_yaml(Experiment& experiment);
+/// The reference of all keys in Markdown.
+[[nodiscard]] std::string reference();
+/// Keys that must be the same at all members: also the batch, where gradients are averaged as if all were
+/// equal.
+[[nodiscard]] config::SharedItems shared_items(Experiment& experiment);
+/// Names of the workers that the run begins with.
+[[nodiscard]] std::vector<std::string> worker_names(const Experiment& experiment);
 
 /// When an owner may close a chunk, and with how many members a view may be formed.
 [[nodiscard]] outer_sync::protocol::ClosingRule closing_rule(const Experiment& experiment);

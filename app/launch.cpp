@@ -105,7 +105,7 @@ class Launch {
     if (request_.resume) check_checkpoints();
     config_before_ = text_of(config_file());
     metrics_before_ = metrics_size();
-    write_text(config_file(), config::to_yaml(experiment_));
+    write_text(config_file(), to_yaml(experiment_));
   }
 
   std::filesystem::path config_file() const { return experiment_.folder() / "config.yaml"; }
@@ -116,10 +116,9 @@ class Launch {
   /// Grows as soon as replicas are in the run.
   std::uintmax_t metrics_size() const {
     std::uintmax_t sum = 0;
-    for (std::int64_t m = 0; m < experiment_.replicas; ++m) {
+    for (const auto& name : worker_names(experiment_)) {
       std::error_code no_file;
-      const auto size =
-          std::filesystem::file_size(experiment_.folder() / replica_name(m) / "metrics.jsonl", no_file);
+      const auto size = std::filesystem::file_size(experiment_.folder() / name / "metrics.jsonl", no_file);
       sum += no_file ? 0 : size;
     }
     return sum;
@@ -128,28 +127,22 @@ class Launch {
   /// Said at once, and not after all replicas have loaded their data.
   void check_checkpoints() const {
     std::vector<std::vector<std::uint64_t>> steps;
-    for (std::int64_t m = 0; m < experiment_.replicas; ++m) {
-      steps.push_back(trainer::checkpoint_steps(experiment_.folder() / replica_name(m) / "checkpoints", 0));
-    }
+    for (const auto& name : worker_names(experiment_))
+      steps.push_back(trainer::checkpoint_steps(experiment_.folder() / name / "checkpoints", 0));
     if (trainer::latest_common_step(steps)) return;
     throw Error(ErrorKind::data, fmt::format("{} has no checkpoint that all {} replicas have; start without "
                                              "--resume",
                                              experiment_.folder().string(), experiment_.replicas));
   }
 
-  std::string replica_name(std::int64_t m) const {
-    const auto digits = std::to_string(experiment_.replicas - 1).size();
-    return fmt::format("replica-{:0{}}", m, digits);
-  }
-
   void start() {
     restarts_left_ = experiment_.run.restarts;
     start_coordinator(experiment_.network.coordinator, request_.resume);
     if (address_.empty()) return;  // it has said why on standard error; `watch` sees it end
-    for (std::int64_t m = 0; m < experiment_.replicas; ++m) {
-      const auto name = replica_name(m);
-      std::filesystem::create_directories(experiment_.folder() / name);
-      processes_.push_back(start_worker(name));
+    for (const auto& name : worker_names(experiment_)) processes_.push_back(start_worker(name));
+    for (std::int64_t k = 0; k < experiment_.reducers; ++k) {
+      reducers_.insert(fmt::format("reducer-{}", k));
+      processes_.push_back(start_worker(fmt::format("reducer-{}", k)));
     }
   }
 
@@ -173,6 +166,7 @@ class Launch {
   }
 
   std::unique_ptr<Process> start_worker(const std::string& name) const {
+    std::filesystem::create_directories(experiment_.folder() / name);
     return std::make_unique<Process>(
         Process::Options{.name = name,
                          .command = with_resume(worker_command(name), request_.resume),
@@ -181,8 +175,11 @@ class Launch {
   }
 
   std::vector<std::string> worker_command(const std::string& name) const {
-    return {request_.program.string(), "worker", "--quiet", "--config", config_file().string(),
-            "--coordinator",           address_, "--name",  name};
+    std::vector<std::string> command = {
+        request_.program.string(), "worker", "--quiet", "--config", config_file().string(),
+        "--coordinator",           address_, "--name",  name};
+    if (reducers_.contains(name)) command.emplace_back("--reduce-only");
+    return command;
   }
 
   static std::vector<std::string> with_resume(std::vector<std::string> command, bool resume) {
@@ -255,8 +252,8 @@ class Launch {
     if (!elastic()) return std::ranges::any_of(processes_, ended_badly);
     // The coordinator, or all that train.
     return ended_badly(processes_.front()) ||
-           std::ranges::none_of(processes_.begin() + 1, processes_.end(), [](const auto& process) {
-             return process->running() || process->poll() == 0;
+           std::ranges::none_of(processes_.begin() + 1, processes_.end(), [this](const auto& process) {
+             return !reducers_.contains(process->name()) && (process->running() || process->poll() == 0);
            });
   }
 
@@ -319,6 +316,7 @@ class Launch {
   const LaunchRequest& request_;
   Experiment experiment_;
   std::vector<std::unique_ptr<Process>> processes_;  ///< the coordinator first
+  std::set<std::string> reducers_;                   ///< by name
   std::set<std::string> killed_;                     ///< by us
   std::set<std::string> told_;                       ///< whose end was spoken of
   std::string address_;                              ///< of the coordinator

@@ -1,6 +1,6 @@
 #pragma once
-// `isthmus launch`: starts a coordinator and one worker per replica on this machine, the same processes that
-// one would start by hand, and makes sure that none is left behind.
+// `isthmus launch`: starts a coordinator, one worker per replica and those that only reduce on this machine,
+// the same processes that one would start by hand, and makes sure that none is left behind.
 
 #include <filesystem>
 #include <string>

@@ -1,205 +1,69 @@
-// The `isthmus` binary: verbs and their flags. Each verb's work is in a file of its name.
+// The `isthmus` binary: all verbs.
 
-#include <CLI/CLI.hpp>
-#include <cstdio>
-#include <exception>
 #include <filesystem>
-#include <functional>
-#include <optional>
 
-#include "certs.h"
-#include "coordinator.h"
+#include "commands.h"
 #include "isthmus/base/error.h"
 #include "launch.h"
-#include "replay.h"
-#include "version.h"
-#include "worker.h"
+#include "observe.h"
 
 namespace {
 
 using namespace isthmus;
 using namespace isthmus::app;
 
-struct Flags {
-  std::string config, coordinator, name, listen, advertise, certs, log, out;
-  std::vector<std::string> set;
-  bool resume = false, recover = false, quiet = false, insecure = false;
-  CertsRequest authority;
-  int announce_fd = -1;
-  std::optional<std::uint64_t> until;
-};
-
-void add_set(CLI::App& verb, Flags& flags) {
-  verb.add_option("--set", flags.set, "KEY=VALUE over the config file's, as often as wanted")
-      ->allow_extra_args(false);
-}
-
-void add_security(CLI::App& verb, Flags& flags) {
-  verb.add_option("--certs", flags.certs, "folder of certificates, in place of network.certs");
-  verb.add_flag("--insecure", flags.insecure,
-                "no certificates: whoever sees the packets can read and change everything, and join the run");
-}
-
-Experiment load(const Flags& flags) {
-  auto assignments = flags.set;
-  const auto override_with = [&](const char* key, const std::string& value) {
-    if (!value.empty()) assignments.push_back(std::string(key) + "=\"" + value + "\"");
-  };
-  override_with("network.coordinator", flags.coordinator);
-  override_with("network.listen", flags.listen);
-  override_with("network.advertise", flags.advertise);
-  override_with("network.certs", flags.certs);
-  if (flags.insecure) assignments.emplace_back("network.insecure=true");
-  return load_experiment(flags.config, assignments);
-}
-
-void add_launch(CLI::App& app, Flags& flags, std::function<int()>& act) {
-  auto* verb =
-      app.add_subcommand("launch", "start a coordinator and all replicas of an experiment on this machine");
+void add_launch(CommandLine& commands) {
+  auto& flags = commands.flags();
+  auto* verb = commands.app().add_subcommand(
+      "launch", "start a coordinator and all replicas of an experiment on this machine");
   verb->add_option("config", flags.config, "experiment in YAML");
   verb->add_option("--resume", flags.name, "a run's folder: go on from its newest checkpoint");
-  add_set(*verb, flags);
+  commands.add_set(*verb);
   verb->footer("Example: isthmus launch configs/quickstart.yaml --set outer.sync_every=60");
-  verb->callback([&] {
-    act = [&flags] {
-      const bool resume = !flags.name.empty();
-      if (resume != flags.config.empty())
-        throw Error(ErrorKind::config, "launch needs a config file, or --resume FOLDER, and not both");
-      return run_launch({.config = resume ? flags.name : flags.config,
-                         .assignments = flags.set,
-                         .resume = resume,
-                         .program = std::filesystem::read_symlink("/proc/self/exe")});
-    };
+  commands.on(*verb, [&flags] {
+    const bool resume = !flags.name.empty();
+    if (resume != flags.config.empty())
+      throw Error(ErrorKind::config, "launch needs a config file, or --resume FOLDER, and not both");
+    return run_launch({.config = resume ? flags.name : flags.config,
+                       .assignments = flags.set,
+                       .resume = resume,
+                       .program = std::filesystem::read_symlink("/proc/self/exe")});
   });
 }
 
-void add_coordinator(CLI::App& app, Flags& flags, std::function<int()>& act) {
-  auto* verb = app.add_subcommand("coordinator", "form the run, show its progress, write its summary");
-  verb->add_option("--config", flags.config, "experiment in YAML")->required();
-  verb->add_option("--listen", flags.coordinator, "ADDRESS:PORT, in place of network.coordinator");
-  verb->add_flag("--resume", flags.resume, "the workers resume");
-  verb->add_flag("--recover", flags.recover,
-                 "take up a run that is going on, from its members alone: this disk's memory of it is lost");
-  verb->add_option("--announce-fd", flags.announce_fd, "descriptor that gets the port, for launchers")
-      ->group("");
-  add_security(*verb, flags);
-  add_set(*verb, flags);
-  verb->footer("Example: isthmus coordinator --config two_sites.yaml --listen 0.0.0.0:7000");
-  verb->callback([&] {
-    act = [&flags] {
-      return run_coordinator({.experiment = load(flags),
-                              .announce_fd = flags.announce_fd,
-                              .resume = flags.resume,
-                              .recover = flags.recover});
-    };
-  });
-}
-
-void add_worker(CLI::App& app, Flags& flags, std::function<int()>& act) {
-  auto* verb = app.add_subcommand("worker", "train one replica");
-  verb->add_option("--config", flags.config, "experiment in YAML")->required();
+void add_observe(CommandLine& commands) {
+  auto& flags = commands.flags();
+  auto* verb = commands.app().add_subcommand(
+      "observe", "follow a live run and evaluate it here, without taking part in it");
+  verb->add_option("--config,config", flags.config, "experiment in YAML, the run's")->required();
   verb->add_option("--coordinator", flags.coordinator, "HOST:PORT");
-  verb->add_option("--name", flags.name, "of this replica, unique in the run")->required();
-  verb->add_option("--listen", flags.listen, "ADDRESS:PORT for peers, in place of network.listen");
-  verb->add_option("--advertise", flags.advertise,
-                   "HOST:PORT that peers dial, in place of network.advertise");
-  verb->add_flag("--resume", flags.resume, "go on from the newest checkpoint that all replicas have");
-  verb->add_flag("--quiet", flags.quiet, "no progress line");
-  add_security(*verb, flags);
-  add_set(*verb, flags);
-  verb->footer(
-      "Example: isthmus worker --config two_sites.yaml --coordinator eu.example:7000 --name us-1 "
-      "--listen 0.0.0.0:7001 --advertise us.example:7001");
-  verb->callback([&] {
-    act = [&flags] {
-      return run_worker(
-          {.experiment = load(flags), .name = flags.name, .resume = flags.resume, .quiet = flags.quiet});
-    };
+  verb->add_option("--name", flags.name, "of this observer, unique in the run; its folder's too")->required();
+  verb->add_option("--out", flags.out,
+                   "safetensors file for the newest global parameters, written at the end");
+  verb->add_flag("--once", flags.once, "take the state, evaluate it, and leave");
+  commands.add_security(*verb);
+  commands.add_set(*verb);
+  verb->footer("Example: isthmus observe --config two_sites.yaml --coordinator eu.example:7000 --name watch");
+  commands.on(*verb, [&commands, &flags] {
+    return run_observe({.experiment = commands.load(),
+                        .name = flags.name,
+                        .out = flags.out,
+                        .once = flags.once,
+                        .build = commands.build()});
   });
-}
-
-void add_config(CLI::App& app, Flags& flags, std::function<int()>& act) {
-  auto* verb =
-      app.add_subcommand("config", "print an experiment with every key, or the reference of all keys");
-  verb->add_option("config", flags.config, "experiment in YAML; none prints the reference in Markdown");
-  add_set(*verb, flags);
-  verb->footer("Example: isthmus config configs/quickstart.yaml --set replicas=4");
-  verb->callback([&] {
-    act = [&flags] {
-      Experiment experiment;
-      if (!flags.config.empty()) experiment = load(flags);
-      std::fputs((flags.config.empty() ? config::reference(experiment) : config::to_yaml(experiment)).c_str(),
-                 stdout);
-      return 0;
-    };
-  });
-}
-
-void add_replay(CLI::App& app, Flags& flags, std::function<int()>& act) {
-  auto* verb =
-      app.add_subcommand("replay", "make the global parameters from a round log, and check its hashes");
-  verb->add_option("log", flags.log, "folder of the log")->required();
-  verb->add_option("--until", flags.until, "last ROUND of each fragment; none for all that is there");
-  verb->add_option("--out", flags.out, "safetensors file to write");
-  verb->footer("Example: isthmus replay runs/my/eu-1/log --until 500 --out model.safetensors");
-  verb->callback([&] {
-    act = [&flags] { return run_replay({.log = flags.log, .until = flags.until, .out = flags.out}); };
-  });
-}
-
-void add_certs(CLI::App& app, Flags& flags, std::function<int()>& act) {
-  using Task = CertsRequest::Task;
-  auto* verb = app.add_subcommand("certs", "make, issue and revoke the certificates of a run");
-  verb->require_subcommand(1);
-  auto& request = flags.authority;
-  const auto add = [&](const char* name, const char* help, Task task) {
-    auto* part = verb->add_subcommand(name, help);
-    part->add_option("run", request.run, "name of the run")->required();
-    if (task != Task::init)
-      part->add_option("name", request.name, "of a replica, or coordinator")->required();
-    part->add_option("--dir", request.folder, "that has a folder for each run")->default_val("certs");
-    part->callback([&request, &act, task] {
-      request.task = task;
-      act = [&request] { return run_certs(request); };
-    });
-    return part;
-  };
-  add("init", "make the authority of a run", Task::init);
-  add("issue", "a certificate for one process; once more to replace it", Task::issue)
-      ->add_option("--days", request.days, "that it is good for")
-      ->default_val(365)
-      ->check(CLI::Range(1, 3650));
-  add("revoke", "make all certificates of one process good no more", Task::revoke);
-  verb->footer("Example: isthmus certs init my-run && isthmus certs issue my-run coordinator");
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  Flags flags;
-  std::function<int()> act;
-  CLI::App app("isthmus: one language model on machines that are far apart");
-  app.set_version_flag("--version", version_text());
-  app.require_subcommand(1);
-  add_launch(app, flags, act);
-  add_coordinator(app, flags, act);
-  add_worker(app, flags, act);
-  add_config(app, flags, act);
-  add_replay(app, flags, act);
-  add_certs(app, flags, act);
-  app.footer(
-      "Exit status: 0 done, 2 config, 3 data or files, 4 network or a lost peer, 5 replicas or values "
-      "diverged, 130 stopped");
-  try {
-    app.parse(argc, argv);
-    return act();
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  } catch (const isthmus::Error& error) {
-    std::fprintf(stderr, "isthmus: %s\n", error.what());
-    return error.exit_status();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "isthmus: %s\n", error.what());
-    return 1;
-  }
+  CommandLine commands("isthmus: one language model on machines that are far apart",
+                       {.torch = ISTHMUS_TORCH_VERSION, .cuda = ISTHMUS_CUDA_ARCHITECTURES});
+  add_launch(commands);
+  commands.add_coordinator();
+  commands.add_worker(run_worker);
+  add_observe(commands);
+  commands.add_config();
+  commands.add_replay();
+  commands.add_certs();
+  return commands.run(argc, argv);
 }

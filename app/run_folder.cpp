@@ -34,8 +34,8 @@ FolderLock::FolderLock(const fs::path& folder) {
 
 FolderLock::~FolderLock() { close(descriptor_); }
 
-void make_room(const fs::path& path) {
-  if (!fs::exists(path)) return;
+fs::path make_room(const fs::path& path) {
+  if (!fs::exists(path)) return {};
   std::optional<FolderLock> nobody_else;
   if (fs::is_directory(path)) nobody_else.emplace(path);
   int n = 1;
@@ -44,6 +44,7 @@ void make_room(const fs::path& path) {
   fs::rename(path, kept);
   fmt::print("what was in {} is now in {}\n", path.string(), kept);
   std::fflush(stdout);
+  return kept;
 }
 
 }  // namespace isthmus::app

@@ -20,7 +20,8 @@ class FolderLock {
 };
 
 /// Moves what is at `path`, if anything, to the first free one of path.1, path.2, ..., and says so. Throws as
-/// FolderLock does when it is a folder that another process works in.
-void make_room(const std::filesystem::path& path);
+/// FolderLock does when it is a folder that another process works in. Where it is now; empty if nothing was
+/// there.
+std::filesystem::path make_room(const std::filesystem::path& path);
 
 }  // namespace isthmus::app

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/progress.h"
@@ -21,6 +22,7 @@ void visit_fields(Report& r, Visit visit) {
   visit("parameters", r.parameters);
   visit("first_step", r.first_step);
   visit("last_step", r.last_step);
+  visit("inner_steps", r.inner_steps);
   visit("tokens", r.tokens);
   visit("train_seconds", r.train_seconds);
   visit("compute_seconds", r.compute_seconds);
@@ -32,6 +34,7 @@ void visit_fields(Report& r, Visit visit) {
   visit("total_bytes", r.total_bytes);
   visit("rounds", r.rounds);
   visit("warmup_rounds", r.warmup_rounds);
+  visit("rejected", r.rejected);
   visit("precision", r.precision);
   visit("device", r.device);
   visit("sample", r.sample);
@@ -60,6 +63,33 @@ double most(const std::vector<MemberReport>& members, Get get) {
   return value;
 }
 
+/// The last norms and cosines, and the worst outlier by name. Names have up to 64 characters, a row 63.
+std::string gradients_row(const ordered_json& gradients) {
+  double smallest = std::numeric_limits<double>::infinity(), largest = 0, cosine = 1;
+  std::string worst;
+  std::uint64_t rounds = 0;
+  for (const auto& [name, gradient] : gradients.items()) {
+    // Infinity is no number of JSON's.
+    const double norm = gradient["norm"].is_number() ? gradient["norm"].get<double>()
+                                                     : std::numeric_limits<double>::infinity();
+    smallest = std::min(smallest, norm);
+    largest = std::max(largest, norm);
+    cosine = std::min(cosine, gradient["cosine"].get<double>());
+    if (gradient["outlier_rounds"].get<std::uint64_t>() <= rounds) continue;
+    rounds = gradient["outlier_rounds"];
+    worst = name;
+  }
+  if (!worst.empty()) return fmt::format("{:.32} was an outlier in {} rounds", worst, rounds);
+  return fmt::format("outer gradients' norms {:.3g} to {:.3g}, cosines from {:.2f}", smallest, largest,
+                     cosine);
+}
+
+/// Of those who were there longest: one that came later has not seen the run's steps and rounds.
+const MemberReport& whole_run(const std::vector<MemberReport>& members) {
+  const auto length = [](const MemberReport& m) { return std::pair(m.last_step - m.first_step, m.rounds); };
+  return *std::ranges::max_element(members, {}, length);
+}
+
 }  // namespace
 
 ordered_json to_json(const MemberReport& report) {
@@ -81,9 +111,9 @@ MemberReport member_report(const std::string& text) {
 
 ordered_json summary_json(Experiment& experiment, const RunReport& report) {
   const auto& members = report.members;
-  const auto& first = members.at(0);
-  const auto steps = static_cast<double>(first.last_step - first.first_step);
-  const auto parameters = static_cast<double>(first.parameters);
+  const auto& longest = whole_run(members);
+  const auto steps = static_cast<double>(longest.last_step - longest.first_step);
+  const auto parameters = static_cast<double>(longest.parameters);
   const double bits =
       ratio(mean(members, [](const auto& m) { return 8.0 * static_cast<double>(m.payload_bytes); }),
             parameters * steps);
@@ -96,10 +126,10 @@ ordered_json summary_json(Experiment& experiment, const RunReport& report) {
   json["method"] = experiment.outer.method;
   json["codec"] = experiment.outer.codec;
   json["replicas"] = members.size();
-  json["parameters"] = first.parameters;
-  json["steps"] = first.last_step;
-  json["first_step"] = first.first_step;
-  json["stopped"] = first.stopped;
+  json["parameters"] = longest.parameters;
+  json["steps"] = longest.last_step;
+  json["first_step"] = longest.first_step;
+  json["stopped"] = longest.stopped;
   std::uint64_t tokens = 0;
   for (const auto& member : members) tokens += member.tokens;
   json["tokens"] = tokens;
@@ -117,10 +147,17 @@ ordered_json summary_json(Experiment& experiment, const RunReport& report) {
   for (const auto& member : members) {
     json["wan_bytes_sent"][member.name] = {{"payload", member.payload_bytes}, {"total", member.total_bytes}};
   }
+  for (const auto& [name, bytes] : report.reducer_bytes) json["reducer_bytes_sent"][name] = bytes;
   json["bits_per_parameter_per_step"] = bits;
   json["data_parallel_bf16_bits_per_parameter_per_step"] = baseline;
-  json["rounds_committed"] = first.rounds;
-  json["warmup_rounds"] = first.warmup_rounds;
+  json["rounds_committed"] = longest.rounds;
+  json["warmup_rounds"] = longest.warmup_rounds;
+  for (const auto& [name, gradient] : report.gradients) {
+    json["outer_gradients"][name] = {{"norm", gradient.norm},
+                                     {"cosine", gradient.cosine},
+                                     {"rounds_judged", gradient.rounds},
+                                     {"outlier_rounds", gradient.outlier_rounds}};
+  }
   for (const auto& member : members) json["global_hash"][member.name] = member.global_hash;
   for (const auto& [step, loss] : report.evaluations)
     json["evaluations"].push_back({{"step", step}, {"loss", loss}});
@@ -166,9 +203,15 @@ std::string summary_table(const ordered_json& s, const std::string& sample) {
   row("", bits > 0 ? fmt::format("{:.3f} bits per parameter and step; bf16 data parallel: {:.1f} ({:.1f} x)",
                                  bits, baseline, baseline / bits)
                    : "nothing");
+  if (s.contains("reducer_bytes_sent")) {
+    double reduced = 0;
+    for (const auto& bytes : s["reducer_bytes_sent"]) reduced += bytes.get<double>();
+    row("", fmt::format("{} by {} that only reduce", format_bytes(reduced), s["reducer_bytes_sent"].size()));
+  }
   row("compute", fmt::format("{:.1f} % of training time; stalled {:.2f} s, warm-up waited {:.1f} s",
                              100 * s["compute_utilization"].get<double>(), s["stall_seconds"].get<double>(),
                              s["warmup_wait_seconds"].get<double>()));
+  if (s.contains("outer_gradients")) row("replicas", gradients_row(s["outer_gradients"]));
   const auto hash = s["global_hash"].begin()->get<std::string>();
   row("rounds",
       fmt::format("{} of fragments, {} of warm-up gradients",

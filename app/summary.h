@@ -16,6 +16,7 @@ struct MemberReport {
   std::string global_hash;
   std::uint64_t parameters = 0;
   std::uint64_t first_step = 0, last_step = 0;  ///< trained (first_step, last_step]
+  std::uint64_t inner_steps = 0;                ///< in its last sync interval
   std::uint64_t tokens = 0;
   double train_seconds = 0;        ///< wall time of the training loop without evaluations and checkpoints
   double compute_seconds = 0;      ///< of these, inner steps
@@ -25,6 +26,7 @@ struct MemberReport {
   double data_wait_seconds = 0;    ///< waited for a batch
   std::uint64_t payload_bytes = 0, total_bytes = 0;  ///< sent
   std::uint64_t rounds = 0, warmup_rounds = 0;
+  std::uint64_t rejected = 0;  ///< rounds that left some of its chunks out for their norm
   std::string precision, device;
   std::string sample;  ///< generated text; from the first member alone
   bool stopped = false;
@@ -34,9 +36,18 @@ struct MemberReport {
 /// Throws Error(network) for anything that is not such a report.
 [[nodiscard]] MemberReport member_report(const std::string& json);
 
+/// Of one replica's outer gradients, as the coordinator has seen them. Norm and cosine (to the mean) are
+/// those of the last round judged.
+struct GradientReport {
+  double norm = 0, cosine = 0;
+  std::uint64_t rounds = 0, outlier_rounds = 0;
+};
+
 struct RunReport {
-  std::vector<MemberReport> members;
-  std::map<std::uint64_t, double> evaluations;  ///< step -> loss of the global parameters, nats per token
+  std::vector<MemberReport> members;                   ///< that have trained
+  std::map<std::string, std::uint64_t> reducer_bytes;  ///< sent by those that only reduce, by name
+  std::map<std::uint64_t, double> evaluations;      ///< step -> loss of the global parameters, nats per token
+  std::map<std::string, GradientReport> gradients;  ///< by replica
   double wall_seconds = 0;
 };
 

@@ -6,13 +6,15 @@
 
 namespace isthmus::app {
 
-std::string version_text() {
+std::string version_text(const TrainerBuild& trainer) {
   using namespace outer_sync::protocol;
   return std::string("isthmus ") + ISTHMUS_VERSION + "\ncommit     " + ISTHMUS_COMMIT + "\ntorch      " +
-         ISTHMUS_TORCH_VERSION + "\nCUDA       " + ISTHMUS_CUDA_ARCHITECTURES + "\nprotocol   " +
-         std::to_string(protocol_version) + "\nnumerics   " + std::to_string(numerics_version);
+         trainer.torch + "\nCUDA       " + trainer.cuda + "\nprotocol   " + std::to_string(protocol_version) +
+         "\nnumerics   " + std::to_string(numerics_version);
 }
 
-std::string build_name() { return std::string(ISTHMUS_COMMIT) + " with torch " + ISTHMUS_TORCH_VERSION; }
+std::string build_name(const TrainerBuild& trainer) {
+  return std::string(ISTHMUS_COMMIT) + " with torch " + trainer.torch;
+}
 
 }  // namespace isthmus::app

@@ -4,9 +4,14 @@
 
 namespace isthmus::app {
 
+/// What a binary trains with; nothing of it in one that has no trainer.
+struct TrainerBuild {
+  std::string torch = "none", cuda = "none";
+};
+
 /// Several lines: version, commit, torch, CUDA architectures, protocol and numerics versions.
-[[nodiscard]] std::string version_text();
+[[nodiscard]] std::string version_text(const TrainerBuild& trainer);
 /// Commit and torch on one line, for messages about unequal builds.
-[[nodiscard]] std::string build_name();
+[[nodiscard]] std::string build_name(const TrainerBuild& trainer);
 
 }  // namespace isthmus::app

@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <csignal>
-#include <mutex>
 #include <optional>
 
 #include "certs.h"
@@ -15,7 +13,6 @@
 #include "isthmus/base/metrics.h"
 #include "isthmus/base/progress.h"
 #include "isthmus/base/random.h"
-#include "isthmus/data/heldout.h"
 #include "isthmus/data/loader.h"
 #include "isthmus/outer_sync/memory.h"
 #include "isthmus/outer_sync/outer_loop.h"
@@ -29,11 +26,12 @@
 #include "isthmus/trainer/replica.h"
 #include "isthmus/trainer/sample.h"
 #include "isthmus/trainer/schedule.h"
+#include "model_setup.h"
 #include "outer_gradient_recorder.h"
 #include "run_folder.h"
 #include "signals.h"
+#include "stopper.h"
 #include "summary.h"
-#include "version.h"
 
 namespace isthmus::app {
 
@@ -52,55 +50,16 @@ std::filesystem::path trace_file(const std::filesystem::path& folder) {
   return file;
 }
 
-struct Hardware {
-  trainer::Device device;
-  trainer::Precision precision;
-  std::unique_ptr<data::Device> memory;
-
-  explicit Hardware(const Experiment& experiment) {
-    trainer::prepare_process(experiment.trainer);
-    const auto found = trainer::probe_hardware();
-    device = trainer::choose_device(experiment.device, found);
-    precision = trainer::choose_precision(experiment.inner, device, found);
-    memory = device == trainer::Device::cuda ? data::make_cuda_device(0, nullptr) : data::make_cpu_device();
-  }
-};
-
-/// What a signal does to a worker. In the run Ctrl-C asks all to stop at a step that they share, and SIGTERM
-/// takes this one out of the run; before it there is nothing to agree on; and a worker that is ending must
-/// get to say why.
-class Stopper {
- public:
-  void in_run(outer_sync::MemberNode& node) { set(Phase::in_run, &node); }
-  void ending() { set(Phase::ending, nullptr); }
-  [[nodiscard]] bool interrupted() const { return interrupted_; }
-  [[nodiscard]] bool leaving() const { return leaving_; }
-
-  void on_signal(int signal, int count) {
-    const std::lock_guard lock(mutex_);
-    if (count > 1 || phase_ == Phase::joining) _exit(128 + signal);
-    (signal == SIGTERM ? leaving_ : interrupted_) = true;
-    if (node_ != nullptr && interrupted_) node_->request_stop("asked to by a signal");
-  }
-
- private:
-  enum class Phase { joining, in_run, ending };
-  void set(Phase phase, outer_sync::MemberNode* node) {
-    const std::lock_guard lock(mutex_);
-    phase_ = phase;
-    node_ = node;
-  }
-
-  std::mutex mutex_;
-  Phase phase_ = Phase::joining;
-  outer_sync::MemberNode* node_ = nullptr;
-  std::atomic<bool> interrupted_ = false, leaving_ = false;
-};
-
-/// The replica's own folder. One that holds checkpoints is of another run, unless that is resumed.
+/// The replica's own folder. One that holds checkpoints is of another run or life, unless that is resumed.
+/// The log of all lives stays where it is: `launch` has opened it by that name, and people look for it there.
 std::filesystem::path own_folder(const WorkerRequest& request) {
   auto folder = request.experiment.folder() / request.name;
-  if (!request.resume && std::filesystem::exists(folder / "checkpoints")) make_room(folder);
+  if (request.resume || !std::filesystem::exists(folder / "checkpoints")) return folder;
+  const auto kept = make_room(folder);
+  if (std::filesystem::exists(kept / "worker.log")) {
+    std::filesystem::create_directories(folder);
+    std::filesystem::rename(kept / "worker.log", folder / "worker.log");
+  }
   return folder;
 }
 
@@ -118,26 +77,21 @@ class Worker {
         config_(request_.experiment),
         folder_(own_folder(request_)),
         lock_(folder_),
-        hardware_(config_),
-        corpus_(config_.data),
-        table_({config_.model, corpus_.vocab_size()}, config_.outer.num_fragments,
-               static_cast<std::uint64_t>(config_.outer.chunk_elements)),
+        setup_(config_),
         trace_(trace_file(folder_), request_.name),
         metrics_(folder_ / "metrics.jsonl"),
         progress_(request_.quiet ? nullptr : std::make_unique<Progress>(stdout, isatty(STDOUT_FILENO) == 1)),
-        replica_(table_, {.inner = config_.inner,
-                          .device = hardware_.device,
-                          .precision = hardware_.precision,
-                          .longest_sequence = config_.data.seq_len,
-                          .seed = static_cast<std::uint64_t>(config_.run.seed)}),
-        inference_(table_, hardware_.device, hardware_.precision, config_.data.seq_len),
-        heldout_(corpus_, config_.data.seq_len, config_.run.eval_sequences, config_.inner.batch,
-                 *hardware_.memory),
-        node_(config_.network, table_.layout(), outer_sync::codec_plan(config_.outer, seed()),
-              closing_rule(config_), trace_, config_.outer.lossless_stage()),
-        outer_(config_.outer, table_.layout(), trainer::make_outer_state(replica_, config_.outer), node_,
-               trace_, noise_seed(seed(), request_.name)) {
-    for (const auto& note : corpus_.notes()) say(note);
+        replica_(setup_.table, {.inner = config_.inner,
+                                .device = setup_.hardware.device,
+                                .precision = setup_.hardware.precision,
+                                .longest_sequence = config_.data.seq_len,
+                                .seed = static_cast<std::uint64_t>(config_.run.seed)}),
+        node_(config_.network, setup_.table.layout(), outer_sync::codec_plan(config_.outer, seed()),
+              closing_rule(config_), trace_, config_.outer.lossless_stage(), config_.join.moments()),
+        outer_(config_.outer, setup_.table.layout(), trainer::make_outer_state(replica_, config_.outer),
+               node_, trace_, noise_seed(seed(), request_.name)) {
+    outer_.share_moments(replica_);
+    for (const auto& note : setup_.corpus.notes()) say(note);
     for (const auto& note : config_.outer.notes()) say(note);
     if (!config_.outer.log.empty()) outer_.keep_log(log_plan());
     if (config_.run.record_outer_gradients > 0) {
@@ -163,64 +117,67 @@ class Worker {
 
  private:
   [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(config_.run.seed); }
+  [[nodiscard]] std::uint64_t batch() const { return static_cast<std::uint64_t>(config_.inner.batch); }
 
   // ---- joining ----
 
   void join() {
     using How = outer_sync::Admission::How;
-    say(table_.description());
+    say(setup_.table.description());
     const auto admission = node_.join(hello());
     joined_ = true;
     if (admission.how == How::joins) {
-      take_state();
+      begin_with_others_state();
     } else {
       if (admission.how == How::resumes) restore(admission.step);
       try {
         node_.activate(outer_.fragments(), outer_.global_hash());
       } catch (const outer_sync::Displaced& why) {  // the first view has begun without this replica
         say(why.what());
-        take_state();
+        begin_with_others_state();
       }
     }
     stopper_.in_run(node_);
     first_step_ = outer_.step();
-    data_steps_ = std::max(data_steps_, first_step_);
-    const auto members = node_.view().members.size();
-    say(fmt::format("member {} of {}, {}, {} threads", node_.self() + 1, members,
-                    to_string(hardware_.precision), config_.trainer.threads));
-    if (config_.outer.data_parallel() && members > 1) join_gloo();
-    say(memory_line(members));
+    const auto rank = node_.rank();
+    say(fmt::format("member {} of {}, {}, {} threads", rank.index + 1, rank.of,
+                    to_string(setup_.hardware.precision), config_.trainer.threads));
+    if (config_.outer.data_parallel() && rank.of > 1) join_gloo();
+    say(memory_line());
   }
 
-  std::string memory_line(std::size_t members) const {
-    const auto bound = outer_sync::memory_bound(config_.outer, table_.layout(), members,
-                                                static_cast<std::size_t>(config_.network.lanes));
+  std::string memory_line() const {
+    const auto bound =
+        outer_sync::memory_bound(config_.outer, setup_.table.layout(), node_.view(), node_.self(),
+                                 static_cast<std::size_t>(config_.network.lanes));
     const auto megabytes = [](std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6; };
     return fmt::format("outer loop: {:.1f} MB of state, {:.1f} MB of chunks, never above {:.1f} MB",
                        megabytes(bound.state), megabytes(bound.usual), megabytes(bound.most));
   }
 
-  /// The state of the run from its members. The inner optimizer begins anew, under a rising learning rate.
+  /// Its count of sequences is then that of one that was there from the start: so whoever comes back to its
+  /// share of the data needs no memory. (Displaced in mid-run, it goes on with its own.)
+  void begin_with_others_state() {
+    take_state();
+    sequences_ = std::max(sequences_, outer_.step() * batch());
+  }
+
+  /// The state of the run from its members. Without their moments the inner optimizer begins anew, under a
+  /// rising learning rate.
   void take_state() {
     const auto begin = Clock::now();
     node_.catch_up(outer_);
-    replica_.forget_moments();
-    joined_at_ = data_steps_;
+    if (!config_.join.moments()) {
+      replica_.forget_moments();
+      ramp_steps_ = 0;
+    }
     say(fmt::format("takes part from step {}, {:.1f} s after it was let in", outer_.step(),
                     seconds_since(begin)));
     metrics_.write({{"event", "joined"}, {"step", outer_.step()}, {"seconds", seconds_since(begin)}});
   }
 
   outer_sync::protocol::Hello hello() {
-    outer_sync::protocol::Hello hello;
-    hello.run = config_.run.name;
-    hello.member.name = request_.name;
-    hello.member.incarnation =
-        static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
-    hello.build = build_name();
-    hello.config = config::shared_items(config_);
-    hello.model = table_.fingerprint();
-    hello.tokenizer = corpus_.tokenizer_fingerprint();
+    auto hello = setup_.hello(config_, request_.name, request_.build);
     hello.resume = request_.resume;
     if (request_.resume) hello.checkpoints = trainer::checkpoint_steps(checkpoints(), 0);
     return hello;
@@ -239,15 +196,15 @@ class Worker {
   }
 
   outer_sync::OuterLoop::LogPlan log_plan() const {
-    const auto& layout = table_.layout();
+    const auto& layout = setup_.table.layout();
     outer_sync::log::LogHeader header;
     header.run = config_.run.name;
-    header.model = table_.fingerprint();
+    header.model = setup_.table.fingerprint();
     header.fragments.assign(layout.fragments().begin(), layout.fragments().end());
     header.chunk_elements = layout.chunk_elements();
     header.codec = config_.outer.codec_spec();
     header.warmup_rounds = static_cast<std::uint64_t>(config_.outer.warmup_steps);
-    for (const auto& tensor : table_.tensors())
+    for (const auto& tensor : setup_.table.tensors())
       header.tensors.push_back({tensor.name, tensor.shape, tensor.range});
     // By name: replicas on one machine may be given one folder.
     return {.folder = std::filesystem::path(config_.outer.log) / request_.name,
@@ -262,15 +219,15 @@ class Worker {
     // planned for read it in another order.
     const auto slot = node_.view().members.at(node_.self()).slot;
     const auto shares = config_.replicas;
-    data::Loader loader(corpus_,
+    data::Loader loader(setup_.corpus,
                         {.seq_len = config_.data.seq_len,
                          .batch = config_.inner.batch,
                          .replica = slot % shares,
                          .replicas = shares,
                          .seed = seed() + static_cast<std::uint64_t>(slot / shares),
-                         .first_step = data_steps_,
+                         .first_sequence = sequences_,
                          .prefetch = config_.data.prefetch},
-                        *hardware_.memory, trace_);
+                        *setup_.hardware.memory, trace_);
     const auto steps = static_cast<std::uint64_t>(config_.run.steps);
     const auto last = config_.run.stop_after > 0
                           ? std::min(steps, static_cast<std::uint64_t>(config_.run.stop_after))
@@ -295,16 +252,34 @@ class Worker {
   }
 
   void train_to(std::uint64_t last, data::Loader& loader) {
-    while (outer_.step() < last && !may_leave() && node_.may_begin(outer_.step() + 1)) {
+    outer_.end_at(last);
+    // Agreed steps that a checkpoint was in the middle of.
+    while (next_agreed_step()) at_agreed_step(last);
+    while (outer_.step() < last && !may_leave() &&
+           node_.may_begin(outer_.step() + 1, outer_.step_after_next())) {
+      if (const auto stop = node_.stops_at()) outer_.end_at(std::min(last, *stop));
       const auto before = outer_.step();
       train_step(loader);
-      const auto step = outer_.step();
-      // The agreed step of one that was away may leap.
-      if (step - first_step_ >= static_cast<std::uint64_t>(config_.run.trace_steps)) trace_.close();
-      if (step == before || step >= last) continue;
-      if (due(config_.run.eval_every, step)) evaluate(step);
-      if (due(config_.run.checkpoint_every, step)) save();
+      if (outer_.step() != before) at_agreed_step(last);
+      while (next_agreed_step()) at_agreed_step(last);
     }
+  }
+
+  bool next_agreed_step() {
+    const auto begin = Clock::now();
+    const bool made = outer_.next_step();
+    train_seconds_ += seconds_since(begin);
+    return made;
+  }
+
+  /// What is done between two agreed steps.
+  void at_agreed_step(std::uint64_t last) {
+    const auto step = outer_.step();
+    // The agreed step of one that was away may leap.
+    if (step - first_step_ >= static_cast<std::uint64_t>(config_.run.trace_steps)) trace_.close();
+    if (step >= last) return;
+    if (due(config_.run.eval_every, step)) evaluate(step);
+    if (due(config_.run.checkpoint_every, step)) save();
   }
 
   /// Rounds of an interrupted run are not the last ones; nor are those of one that was resumed at its end.
@@ -337,6 +312,7 @@ class Worker {
   void train_step(data::Loader& loader) {
     const auto begin = Clock::now();
     const auto step = outer_.step() + 1;
+    const double waited = waited_seconds();
     const auto& batch = loader.next();
     const auto lr = join_ramp() * trainer::learning_rate(config_.inner, step,
                                                          static_cast<std::uint64_t>(config_.run.steps));
@@ -348,7 +324,8 @@ class Worker {
       loss = replica_.forward_backward(batch);
       compute_seconds_ += seconds_since(compute);
     }
-    const auto tokens = static_cast<std::uint64_t>(batch.sequences * batch.seq_len);
+    const auto batch_size = static_cast<std::uint64_t>(batch.sequences);
+    const auto tokens = batch_size * static_cast<std::uint64_t>(batch.seq_len);
     if (outer_.synchronous()) average_gradients(tokens);
     {
       const Trace::Scope scope(trace_, Trace::Row::train, "inner_step");
@@ -357,18 +334,35 @@ class Worker {
       compute_seconds_ += seconds_since(compute);
     }
     outer_.after_step(tokens);
-    ++data_steps_;
+    sequences_ += batch_size;
+    ++ramp_steps_;
     tokens_ += tokens;
     const auto took = seconds_since(begin);
     train_seconds_ += took;
+    measure_speed(took - (waited_seconds() - waited));
     record(step, loss, lr, norm, took, tokens);
   }
 
+  /// Waited for others so far, within steps.
+  double waited_seconds() const {
+    const auto& stats = outer_.stats();
+    return stats.stall_seconds + stats.warmup_wait_seconds + gloo_seconds_;
+  }
+
+  /// A mean over the last steps. What is waited for is no part of it: else the fast would seem as slow as
+  /// those they wait for.
+  void measure_speed(double busy_seconds) {
+    constexpr double weight = 1.0 / 16;
+    busy_step_seconds_ =
+        busy_step_seconds_ > 0 ? (1 - weight) * busy_step_seconds_ + weight * busy_seconds : busy_seconds;
+    outer_.set_speeds(speed(), node_.reference_speed());
+  }
+  double speed() const { return busy_step_seconds_ > 0 ? 1 / busy_step_seconds_ : 0; }
+
   /// Moments that begin at zero are wild for a while.
   double join_ramp() const {
-    constexpr std::uint64_t steps = 20;
-    if (!joined_at_ || data_steps_ - *joined_at_ >= steps) return 1;
-    return static_cast<double>(data_steps_ - *joined_at_ + 1) / steps;
+    if (ramp_steps_ >= join_ramp_steps) return 1;
+    return static_cast<double>(ramp_steps_ + 1) / join_ramp_steps;
   }
 
   void average_gradients(std::uint64_t tokens) {
@@ -386,10 +380,11 @@ class Worker {
   void record(std::uint64_t step, double loss, double lr, double norm, double took, std::uint64_t tokens) {
     const double utilization = compute_seconds_ / train_seconds_;
     const double rate = static_cast<double>(tokens) / took;
-    node_.report({outer_.step(), loss, rate, utilization, gloo_ ? gloo_->sent_bytes() : 0});
+    node_.report({outer_.step(), loss, rate, utilization, gloo_ ? gloo_->sent_bytes() : 0, speed()});
     const auto who = node_.participation();
     metrics_.write({{"step", outer_.step()},
-                    {"data_step", data_steps_},
+                    {"data_step", sequences_ / batch()},
+                    {"inner_steps", outer_.inner_steps()},
                     {"committing", !outer_.frozen()},
                     {"loss", loss},
                     {"lr", lr},
@@ -403,6 +398,7 @@ class Worker {
                     {"participating", who.participating},
                     {"contributed", who.contributed},
                     {"left_out", outer_.stats().left_out},
+                    {"rejected", outer_.stats().rejected},
                     {"uncommitted_steps", outer_.stats().uncommitted_steps},
                     {"bytes_sent", wire().total}});
     if (progress_) {
@@ -415,6 +411,8 @@ class Worker {
       state.eta_seconds =
           train_seconds_ / static_cast<double>(step - first_step_) * static_cast<double>(state.steps - step);
       state.note = outer_.frozen() ? "NOT COMMITTING" : request_.name;
+      if (config_.outer.paced_by_time() && !outer_.frozen())
+        state.note += fmt::format(", H {}", outer_.inner_steps());
       progress_->update(state);
     }
   }
@@ -423,28 +421,27 @@ class Worker {
 
   /// Once per step, also where a stop falls on a step that is due anyway: the coordinator counts the reports.
   void evaluate(std::uint64_t step) {
-    if (evaluated_ == step || heldout_.batches().empty()) return;
+    if (evaluated_ == step || setup_.heldout.sequences() == 0) return;
     evaluated_ = step;
     const Trace::Scope scope(trace_, Trace::Row::train, "evaluate");
-    inference_.load(outer_.global_parameters());
-    const auto sum =
-        trainer::evaluate(inference_, heldout_.batches(), node_.self(), node_.view().members.size());
+    const auto rank = node_.rank();
+    const auto sum = setup_.evaluate(outer_.global_parameters(), rank.index, rank.of);
     node_.report_evaluation(step, sum.nats, sum.tokens);
     metrics_.write({{"step", step}, {"eval_nats", sum.nats}, {"eval_tokens", sum.tokens}});
   }
 
   std::string sample() {
     const auto wanted = static_cast<std::uint64_t>(config_.run.sample_tokens);
-    const auto prompt_size = std::min<std::uint64_t>(32, corpus_.tokens(data::Split::heldout));
-    if (wanted == 0 || stopped_ || node_.self() != 0 || prompt_size == 0) return {};
+    const auto prompt_size = std::min<std::uint64_t>(32, setup_.corpus.tokens(data::Split::heldout));
+    if (wanted == 0 || stopped_ || node_.rank().index != 0 || prompt_size == 0) return {};
     std::vector<std::int64_t> ids(prompt_size);
-    corpus_.read(data::Split::heldout, 0, ids);
-    inference_.load(outer_.global_parameters());
+    setup_.corpus.read(data::Split::heldout, 0, ids);
+    setup_.inference.load(outer_.global_parameters());
     const auto more = trainer::sample(
-        inference_, ids,
+        setup_.inference, ids,
         {.tokens = wanted, .temperature = 0.7, .seed = static_cast<std::uint64_t>(config_.run.seed)});
     ids.insert(ids.end(), more.begin(), more.end());
-    auto text = corpus_.tokenizer().decode(std::vector<std::uint32_t>(ids.begin(), ids.end()));
+    auto text = setup_.corpus.tokenizer().decode(std::vector<std::uint32_t>(ids.begin(), ids.end()));
     for (auto& c : text) {
       const auto code = static_cast<unsigned char>(c);
       if ((code < 32 && c != '\n') || code > 126) c = c == '\t' ? ' ' : '?';
@@ -461,17 +458,17 @@ class Worker {
     std::filesystem::create_directories(checkpoints());
     const auto outer = outer_.save();
     if (!outer) return say("no checkpoint: rounds do not commit at present");
-    const auto yaml = config::to_yaml(config_);
-    const auto position = to_bytes(data_steps_);
+    const auto yaml = to_yaml(config_);
+    const auto position = to_bytes(sequences_);
     const std::vector<trainer::SectionView> sections = {
-        {"outer", *outer}, {"data_position", position}, {"config", std::as_bytes(std::span(yaml))}};
+        {"outer", *outer}, {"sequences", position}, {"config", std::as_bytes(std::span(yaml))}};
     trainer::save_replica(trainer::checkpoint_file(checkpoints(), outer_.step(), 0), replica_, sections);
   }
 
   void restore(std::uint64_t step) {
     const auto checkpoint = trainer::load_replica(trainer::checkpoint_file(checkpoints(), step, 0), replica_);
     outer_.restore(checkpoint.section("outer"));
-    data_steps_ = from_bytes<std::uint64_t>(checkpoint.section("data_position"));
+    sequences_ = from_bytes<std::uint64_t>(checkpoint.section("sequences"));
     say(fmt::format("resumed from {}", checkpoint.file.string()));
   }
 
@@ -492,9 +489,10 @@ class Worker {
     report.global_hash = hash.hex();
     report.sample = sample();
     report.stopped = stopped_;
-    report.parameters = table_.parameters();
+    report.parameters = setup_.table.parameters();
     report.first_step = first_step_;
     report.last_step = outer_.step();
+    report.inner_steps = outer_.inner_steps();
     report.tokens = tokens_;
     report.train_seconds = train_seconds_;
     report.compute_seconds = compute_seconds_;
@@ -506,8 +504,9 @@ class Worker {
     report.total_bytes = wire().total;
     report.rounds = stats.rounds;
     report.warmup_rounds = stats.warmup_rounds;
-    report.precision = to_string(hardware_.precision);
-    report.device = to_string(hardware_.device);
+    report.rejected = stats.rejected;
+    report.precision = to_string(setup_.hardware.precision);
+    report.device = to_string(setup_.hardware.device);
     const auto problem = node_.done(to_json(report).dump(), hash);
     if (progress_) progress_->finish();
     if (!problem.empty()) throw Error(ErrorKind::divergence, problem);
@@ -526,27 +525,26 @@ class Worker {
   Experiment& config_;
   std::filesystem::path folder_;
   FolderLock lock_;
-  Hardware hardware_;
-  data::Corpus corpus_;
-  trainer::ParameterTable table_;
+  ModelSetup setup_;
   Trace trace_;
   Metrics metrics_;
   std::unique_ptr<Progress> progress_;
   trainer::Replica replica_;
-  trainer::Inference inference_;
-  data::HeldOut heldout_;
   outer_sync::MemberNode node_;
   outer_sync::OuterLoop outer_;
   std::optional<trainer::GlooAllReduce> gloo_;
 
   std::uint64_t first_step_ = 0;
   std::uint64_t tokens_ = 0;
-  std::uint64_t data_steps_ = 0;            ///< batches of this replica's share of the data that were used
-  std::optional<std::uint64_t> joined_at_;  ///< data step
-  std::optional<std::uint64_t> leave_by_;   ///< agreed step
+  std::uint64_t sequences_ = 0;  ///< of this replica's share of the data that were used
+  /// Since its inner optimizer began anew, as far as they count.
+  static constexpr std::uint64_t join_ramp_steps = 20;
+  std::uint64_t ramp_steps_ = join_ramp_steps;
+  std::optional<std::uint64_t> leave_by_;  ///< agreed step
   bool left_ = false;
   std::optional<std::uint64_t> evaluated_;  ///< newest step
   bool joined_ = false, stopped_ = false;
+  double busy_step_seconds_ = 0;  ///< of an inner step, a mean over the last ones; 0 before the first
   double train_seconds_ = 0, compute_seconds_ = 0, data_wait_seconds_ = 0, gloo_seconds_ = 0;
 };
 

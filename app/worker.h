@@ -12,6 +12,7 @@ struct WorkerRequest {
   std::string name;
   bool resume = false;
   bool quiet = false;  ///< no progress line: `launch` shows the coordinator's
+  std::string build;   ///< of this binary, for messages about unequal ones
 };
 
 /// Exit status: 0 finished, 130 stopped by Ctrl-C, 143 left the run after SIGTERM. Throws Error for

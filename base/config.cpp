@@ -21,6 +21,7 @@ std::string type_words(const double*) { return "number"; }
 std::string type_words(const std::string*) { return "text"; }
 std::string type_words(const Duration*) { return "duration like 400ms, 5s, 2min or 1h"; }
 std::string type_words(const Size*) { return "size in bytes like 64MB or 20GB"; }
+std::string type_words(const Rate*) { return "rate like 50Mbps or 1Gbps"; }
 std::string type_words(const Stepped*) { return "integer"; }
 std::string type_words(const std::vector<std::int64_t>*) { return "list of integers like [1, 2]"; }
 
@@ -33,13 +34,15 @@ std::string range_words(const Key& key) {
   const bool is_list = std::holds_alternative<std::vector<std::int64_t>*>(key.value);
   const bool is_duration = std::holds_alternative<Duration*>(key.value);
   const bool is_size = std::holds_alternative<Size*>(key.value);
+  const bool is_rate = std::holds_alternative<Rate*>(key.value);
   const auto bound = [&](double value) {
     if (is_duration) return text_of(Duration{value});
     if (is_size) return text_of(Size{static_cast<std::int64_t>(value)});
+    if (is_rate) return text_of(Rate{value});
     return std::abs(value) < 1e15 && value == std::floor(value) ? fmt::format("{:.0f}", value + 0.0)
                                                                 : shortest(value);
   };
-  words += is_list ? ", each" : is_duration || is_size ? "," : "";
+  words += is_list ? ", each" : is_duration || is_size || is_rate ? "," : "";
   if (key.max == unbounded) return fmt::format("{} >= {}", words, bound(key.min));
   if (key.min == -unbounded) return fmt::format("{} <= {}", words, bound(key.max));
   return fmt::format("{} from {} to {}", words, bound(key.min), bound(key.max));
@@ -49,6 +52,7 @@ std::string expected_words(const Key& key) {
   auto words = range_words(key);
   if (std::holds_alternative<Stepped*>(key.value))
     words += ", or several from a step on like {0: 5, 200: 20}";
+  if (std::holds_alternative<Rate*>(key.value)) words = "auto, or a " + words;
   return words;
 }
 
@@ -78,6 +82,9 @@ bool allowed(const Key& key, std::int64_t value) { return in_range(key, static_c
 bool allowed(const Key& key, double value) { return in_range(key, value); }
 bool allowed(const Key& key, Duration value) { return in_range(key, value.seconds); }
 bool allowed(const Key& key, Size value) { return in_range(key, static_cast<double>(value.bytes)); }
+bool allowed(const Key& key, Rate value) {
+  return value.bits_per_second == 0 || in_range(key, value.bits_per_second);
+}
 bool allowed(const Key& key, const std::string& value) {
   return key.choices.empty() || std::find(key.choices.begin(), key.choices.end(), value) != key.choices.end();
 }
@@ -222,8 +229,6 @@ std::string nearest(std::string_view key, std::span<const std::string> valid) {
 
 // Out of the structs
 
-namespace detail {
-
 namespace {
 
 std::string yaml_value(const Item& item) { return item.is_text ? yaml_string(item.value) : item.value; }
@@ -257,7 +262,7 @@ std::string table_cell(std::string_view text) {
 
 }  // namespace
 
-void Lister::visit(const std::string& path, const Key& key) {
+void detail::Lister::visit(const std::string& path, const Key& key) {
   items.push_back({path, std::visit([](const auto* value) { return text_of(*value); }, key.value), key.scope,
                    std::string(key.doc), expected_words(key),
                    std::holds_alternative<std::string*>(key.value)});
@@ -269,7 +274,7 @@ std::string yaml_of(std::span<const Item> items) {
   return out;
 }
 
-Digest fingerprint_of(std::span<const Item> items) {
+Digest detail::fingerprint_of(std::span<const Item> items) {
   Hasher hasher;
   for (const auto& item : items) {
     // Quoted as in YAML: a line break inside a value must not look like a further key.
@@ -286,8 +291,6 @@ std::string reference_of(std::span<const Item> items) {
   }
   return out;
 }
-
-}  // namespace detail
 
 namespace {
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <sstream>
 #include <system_error>
@@ -292,6 +293,27 @@ void Source::set(std::string_view assignment) {
     if (entry.key == "extends") fail("--set extends: expected extends in a file");
     put(std::move(entry));
   }
+}
+
+const Source::Entry* Source::find(std::string_view key) const {
+  const auto found =
+      std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.key == key; });
+  return found == entries_.end() ? nullptr : &*found;
+}
+
+std::vector<Source::Entry> Source::take_section(std::string_view section) {
+  if (const auto* plain = find(section)) {
+    fail(fmt::format("{} is a plain value ({}); expected a section with keys below it", shown(section),
+                     plain->place));
+  }
+  const auto is_inside = [prefix = std::string(section) + "."](const Entry& e) {
+    return e.key.starts_with(prefix);
+  };
+  const auto first_inside =
+      std::stable_partition(entries_.begin(), entries_.end(), [&](const Entry& e) { return !is_inside(e); });
+  std::vector<Entry> taken(std::make_move_iterator(first_inside), std::make_move_iterator(entries_.end()));
+  entries_.erase(first_inside, entries_.end());
+  return taken;
 }
 
 void Source::put(Entry entry) {

@@ -61,6 +61,12 @@ struct SizeUnit {
 constexpr std::array<SizeUnit, 4> size_units = {
     {{"TB", 1'000'000'000'000}, {"GB", 1'000'000'000}, {"MB", 1'000'000}, {"kB", 1'000}}};
 
+struct RateUnit {
+  std::string_view name;
+  double bits;
+};
+constexpr std::array<RateUnit, 3> rate_units = {{{"Gbps", 1e9}, {"Mbps", 1e6}, {"kbps", 1e3}}};
+
 // Milliseconds are divided, not multiplied by 0.001: 400ms is then the double nearest to 0.4.
 double in_seconds(double number, const Unit& unit) {
   return unit.seconds < 1 ? number / 1000 : number * unit.seconds;
@@ -124,6 +130,16 @@ std::string text_of(Size value) {
   }
   return std::to_string(value.bytes);
 }
+/// In the largest unit that leaves at least one of it: every unit reads back to the same value or none does.
+std::string text_of(Rate value) {
+  if (value.bits_per_second == 0) return "auto";
+  for (const auto& unit : rate_units) {
+    const auto number = value.bits_per_second / unit.bits;
+    if (number >= 1 && number * unit.bits == value.bits_per_second) return shortest(number).append(unit.name);
+  }
+  return shortest(value.bits_per_second / rate_units.back().bits).append(rate_units.back().name);
+}
+
 std::string text_of(const Stepped& value) {
   if (value.parts.size() == 1) return std::to_string(value.parts.front().value);
   return fmt::format("{{{}}}", joined(value.parts, [](const Stepped::Part& part) {
@@ -175,6 +191,18 @@ bool parse(std::string_view text, Size& value) {
   if (value.bytes > std::numeric_limits<std::int64_t>::max() / scale) return false;
   value.bytes *= scale;
   return true;
+}
+
+bool parse(std::string_view text, Rate& value) {
+  value.bits_per_second = 0;
+  if (text == "auto") return true;
+  const auto digits = text.substr(0, text.find_first_not_of("0123456789."));
+  const auto* unit = std::find_if(rate_units.begin(), rate_units.end(),
+                                  [&](const RateUnit& u) { return u.name == text.substr(digits.size()); });
+  double number = 0;
+  if (unit == rate_units.end() || !parse(digits, number) || number <= 0) return false;
+  value.bits_per_second = number * unit->bits;
+  return std::isfinite(value.bits_per_second);
 }
 
 }  // namespace isthmus::config

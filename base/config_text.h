@@ -39,6 +39,7 @@ std::string joined(const Items& items, const ToText& to_text) {
 [[nodiscard]] std::string text_of(const std::vector<std::int64_t>& value);
 [[nodiscard]] std::string text_of(Duration value);
 [[nodiscard]] std::string text_of(Size value);
+[[nodiscard]] std::string text_of(Rate value);
 [[nodiscard]] std::string text_of(const Stepped& value);
 
 /// False, with `value` unspecified, for anything but the whole text of one value.
@@ -48,5 +49,6 @@ std::string joined(const Items& items, const ToText& to_text) {
 [[nodiscard]] bool parse(std::string_view text, std::string& value);
 [[nodiscard]] bool parse(std::string_view text, Duration& value);
 [[nodiscard]] bool parse(std::string_view text, Size& value);
+[[nodiscard]] bool parse(std::string_view text, Rate& value);
 
 }  // namespace isthmus::config

@@ -18,7 +18,7 @@ using Clock = Trace::Clock;
 
 struct HostSlot {
   std::unique_ptr<HostBuffer> buffer;
-  std::uint64_t step = 0, epoch = 0;
+  std::uint64_t sequence = 0, epoch = 0;
   Clock::time_point begin;
 };
 
@@ -35,8 +35,8 @@ Sampler make_sampler(const Corpus& corpus, const LoaderOptions& options) {
                                      " tokens, fewer than one window of " +
                                      std::to_string(options.seq_len + 1));
   }
-  return {windows, static_cast<std::uint64_t>(options.batch), static_cast<std::uint64_t>(options.replica),
-          static_cast<std::uint64_t>(options.replicas), options.seed};
+  return {windows, static_cast<std::uint64_t>(options.replica), static_cast<std::uint64_t>(options.replicas),
+          options.seed};
 }
 
 }  // namespace
@@ -47,7 +47,7 @@ struct Loader::Pipeline {
         options(the_options),
         trace(the_trace),
         sampler(make_sampler(corpus, options)),
-        first_epoch(sampler.at(options.first_step, 0).epoch),
+        first_epoch(sampler.at(options.first_sequence).epoch),
         epoch(first_epoch),
         host(static_cast<std::size_t>(options.prefetch)),
         // One more than may be ahead: the batch in the consumer's hands.
@@ -98,30 +98,32 @@ struct Loader::Pipeline {
   [[nodiscard]] bool traced(std::uint64_t of_epoch) const {
     return of_epoch < first_epoch + options.traced_epochs;
   }
-  static std::string step_argument(std::uint64_t step) { return "{\"step\":" + std::to_string(step) + "}"; }
+  static std::string argument(std::uint64_t sequence) {
+    return "{\"sequence\":" + std::to_string(sequence) + "}";
+  }
 
   void load_all() {
-    for (auto step = options.first_step;; ++step) {
+    for (auto sequence = options.first_sequence;; sequence += static_cast<std::uint64_t>(options.batch)) {
       const auto slot = free_host.pop();
       if (!slot) return;
-      load(step, host[*slot]);
+      load(sequence, host[*slot]);
       full_host.push(*slot);
     }
   }
 
-  void load(std::uint64_t step, HostSlot& slot) {
-    slot.step = step;
-    slot.epoch = sampler.at(step, 0).epoch;
+  void load(std::uint64_t sequence, HostSlot& slot) {
+    slot.sequence = sequence;
+    slot.epoch = sampler.at(sequence).epoch;
     slot.begin = Clock::now();
     auto* inputs = reinterpret_cast<std::int64_t*>(slot.buffer->data());
     auto* targets = inputs + options.batch * options.seq_len;
     for (std::int64_t b = 0; b < options.batch; ++b) {
-      const auto window = sampler.at(step, static_cast<std::uint64_t>(b)).window;
+      const auto window = sampler.at(sequence + static_cast<std::uint64_t>(b)).window;
       read_window(corpus, Split::train, window, static_cast<std::size_t>(options.seq_len),
                   inputs + b * options.seq_len, targets + b * options.seq_len);
     }
     if (traced(slot.epoch)) {
-      trace.complete(Trace::Row::disk_load, "disk_load", slot.begin, Clock::now(), step_argument(step));
+      trace.complete(Trace::Row::disk_load, "disk_load", slot.begin, Clock::now(), argument(sequence));
     }
   }
 
@@ -140,12 +142,12 @@ struct Loader::Pipeline {
   void transfer(HostSlot& from, DeviceSlot& to) {
     const auto begin = Clock::now();
     to.buffer->fill(*from.buffer, batch_bytes(options.batch, options.seq_len));
-    to.batch.step = from.step;
+    to.batch.sequence = from.sequence;
     to.batch.epoch = from.epoch;
     if (!traced(from.epoch)) return;
     const auto end = Clock::now();
-    trace.complete(Trace::Row::gpu_transfer, "gpu_transfer", begin, end, step_argument(from.step));
-    trace.async(Trace::Row::disk_load, "chunk", from.step, from.begin, end, step_argument(from.step));
+    trace.complete(Trace::Row::gpu_transfer, "gpu_transfer", begin, end, argument(from.sequence));
+    trace.async(Trace::Row::disk_load, "chunk", from.sequence, from.begin, end, argument(from.sequence));
   }
 
   const Batch& next() {
@@ -160,9 +162,9 @@ struct Loader::Pipeline {
     waited += end - begin;
     const auto& batch = on_device[current.value()].batch;
     if (traced(batch.epoch)) {
-      trace.complete(Trace::Row::train, "gpu_queue_wait", begin, end, step_argument(batch.step));
+      trace.complete(Trace::Row::train, "gpu_queue_wait", begin, end, argument(batch.sequence));
     }
-    if (batch.epoch != epoch || batch.step == options.first_step) {
+    if (batch.epoch != epoch || batch.sequence == options.first_sequence) {
       epoch = batch.epoch;
       trace.instant(Trace::Row::train, "epoch", "{\"epoch\":" + std::to_string(epoch) + "}");
     }
@@ -195,7 +197,5 @@ Loader::~Loader() = default;
 const Batch& Loader::next() { return pipeline_->next(); }
 
 double Loader::waited_seconds() const { return std::chrono::duration<double>(pipeline_->waited).count(); }
-
-double Loader::steps_per_epoch() const { return pipeline_->sampler.steps_per_epoch(); }
 
 }  // namespace isthmus::data

@@ -4,10 +4,10 @@
 
 namespace isthmus::data {
 
-Sampler::Place Sampler::at(std::uint64_t step, std::uint64_t sequence) const {
+Sampler::Place Sampler::at(std::uint64_t sequence) const {
   constexpr std::uint64_t order_of_windows =
       0x77696e646f7773;  // a stream of random numbers of its own ("windows")
-  const auto number = (step * replicas_ + replica_) * batch_ + sequence;
+  const auto number = sequence * replicas_ + replica_;
   const auto epoch = number / windows_;
   return {epoch, permute(number % windows_, windows_, random_bits(seed_, order_of_windows, epoch))};
 }

@@ -1,11 +1,13 @@
 #include "isthmus/outer_sync/config.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/methods/co2.h"
 #include "isthmus/outer_sync/methods/eager.h"
 #include "isthmus/outer_sync/methods/sparse.h"
+#include "isthmus/outer_sync/protocol/rejection.h"
 #include "isthmus/outer_sync/transport/address.h"
 
 namespace isthmus::outer_sync {
@@ -20,6 +22,8 @@ const std::vector<std::string_view> lossless_stages(std::begin(quant::lossless_n
                                                     std::end(quant::lossless_names));
 const std::vector<std::string_view> method_names = {
     "streaming_diloco", "diloco", "local_sgd", "eager", "co2", "sparse", "data_parallel"};
+const std::vector<std::string_view> topologies(std::begin(protocol::topology_names),
+                                               std::end(protocol::topology_names));
 }  // namespace
 
 void OuterOptimizerConfig::serialize(config::Archive& ar) {
@@ -33,6 +37,15 @@ void OuterConfig::serialize(config::Archive& ar) {
       config::unbounded, method_names});
   ar({"num_fragments", &num_fragments, Scope::agreed, "fragments P that are synchronised in turn", 1, 1e9});
   ar({"sync_every", &sync_every, Scope::live, "inner steps H between two syncs of one fragment", 1, 1e9});
+  ar({"pace",
+      &pace,
+      Scope::agreed,
+      "steps: every replica makes H inner steps between two syncs; time: each makes as many as it can while "
+      "the "
+      "median one makes H, from an eighth to eight times, and the run does not repeat to the bit",
+      -config::unbounded,
+      config::unbounded,
+      {"steps", "time"}});
   ar({"sync_delay", &sync_delay, Scope::agreed,
       "inner steps tau between sending a fragment and applying its result", 0, 1e9});
   ar({"merge_alpha", &merge_alpha, Scope::agreed, "weight of the local parameters when a result is merged", 0,
@@ -71,8 +84,13 @@ void OuterConfig::serialize(config::Archive& ar) {
       "replicas without which no round commits; 0 half of the configured ones", 0, 1024});
   ar({"quorum", &quorum, Scope::agreed,
       "contributions after which a round closes, and late ones wait for the next; 0 all of them", 0, 1024});
+  ar({"topology", &topology, Scope::agreed,
+      "who owns the chunks: all alike, by their uplinks, one; auto takes the fastest", -config::unbounded,
+      config::unbounded, topologies});
   ar({"grace", &grace, Scope::agreed, "how long a round waits for late ones once the quorum is there", 0,
       3600});
+  ar({"reject", &reject, Scope::agreed,
+      "leave contributions out of a chunk whose norm is more than so many times the median; 0 none", 0, 1e6});
   ar({"log", &log, Scope::per_site,
       "folder that all results are written to, to be replayed; empty for none"});
   ar({"log_budget", &log_budget, Scope::per_site, "most that the log may take", 1e6, 1e18});
@@ -81,6 +99,12 @@ void OuterConfig::serialize(config::Archive& ar) {
 
 void OuterConfig::resolve() {
   const auto refuse = [](const std::string& why) { throw Error(ErrorKind::config, why); };
+  if (data_parallel() && paced_by_time()) {
+    refuse(
+        "outer.pace is time and outer.method is data_parallel; expected pace steps: gradients are averaged "
+        "at every "
+        "step, which all must make");
+  }
   if (method == "diloco" || method == "local_sgd") {
     sync_delay = 0;
     merge_alpha = 0;
@@ -97,6 +121,12 @@ void OuterConfig::resolve() {
     if (chunk_elements % unit == 0) continue;
     refuse("outer.chunk_elements is " + std::to_string(chunk_elements) + "; expected a multiple of " +
            std::to_string(unit) + ", so that no block of " + std::string(to_string(spec.kind)) + " is cut");
+  }
+  if (reject != 0 && !(reject > 1)) {
+    std::ostringstream value;
+    value << reject;
+    refuse("outer.reject is " + value.str() +
+           "; expected 0, or more than 1: half of all contributions are larger than the median");
   }
   for (const auto& part : sync_every.parts) {
     if (data_parallel() || sync_delay < part.value) continue;
@@ -144,11 +174,18 @@ std::vector<std::string> OuterConfig::notes() const {
   if (!co2() && (staleness_penalty != 1 || momentum_clip != 0))
     out.push_back("outer.staleness_penalty and outer.momentum_clip are co2's: " + method + " has neither");
   if (merge_alpha == 1) out.push_back("outer.merge_alpha is 1: local parameters never hear of the others");
+  if (reject > 0 && replicas > 0 && replicas < static_cast<std::int64_t>(protocol::fewest_to_compare))
+    out.push_back(
+        "outer.reject compares at least 3 contributions; with fewer replicas it leaves nothing out");
   const auto bits = quant::bits_per_element(codec_spec());
   if (bits < 3 && !error_feedback) {
     out.push_back("outer.codec is " + codec + " without outer.error_feedback: what it loses is lost");
   }
   return out;
+}
+
+protocol::Topology OuterConfig::topology_setting() const {
+  return static_cast<protocol::Topology>(std::ranges::find(topologies, topology) - topologies.begin());
 }
 
 quant::CodecSpec OuterConfig::codec_spec() const {
@@ -165,6 +202,19 @@ quant::CodecSpec OuterConfig::warmup_codec_spec() const {
   auto spec = quant::default_spec(quant::codec_kind(warmup_codec));
   if (codec_block > 0) spec.block = static_cast<std::uint32_t>(codec_block);
   return spec;
+}
+
+void JoinConfig::serialize(config::Archive& ar) {
+  // A newcomer's own affair: members give what it asks for.
+  ar({"inner_state",
+      &inner_state,
+      Scope::per_site,
+      "where a newcomer's inner optimizer begins: with a member's moments, which doubles what it is sent, or "
+      "with "
+      "zeros under a learning rate that rises over 20 steps",
+      -config::unbounded,
+      config::unbounded,
+      {"donor", "fresh"}});
 }
 
 void EmulateConfig::serialize(config::Archive& ar) {
@@ -193,6 +243,8 @@ void NetworkConfig::serialize(config::Archive& ar) {
   ar({"join_rate", &join_rate, Scope::per_site,
       "bytes per second of state that a member gives to all who join, so that rounds keep their time", 4096,
       1e12});
+  ar({"uplink", &uplink, Scope::per_site, "what this site's line carries outwards; auto measures it", 1e3,
+      1e13});
   ar.section("emulate", emulate);
 }
 

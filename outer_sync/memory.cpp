@@ -1,5 +1,7 @@
 #include "isthmus/outer_sync/memory.h"
 
+#include <algorithm>
+
 #include "isthmus/outer_sync/outer_loop.h"
 
 namespace isthmus::outer_sync {
@@ -10,8 +12,8 @@ namespace {
 
 /// Rounds of which a member can hold results, and repeat what it has sent.
 constexpr std::size_t most_rounds = Member::most_held + 1;
-/// A header, ids of contributors, an acknowledgement of the other end's chunk.
-constexpr std::size_t beside_a_chunk = 256;
+/// A header, ids and norms of forty contributors, an acknowledgement of the other end's chunk.
+constexpr std::size_t beside_a_chunk = 1024;
 constexpr std::size_t beside_all_chunks = std::size_t{64} << 10;
 
 }  // namespace
@@ -24,8 +26,8 @@ std::size_t most_queued(const FragmentLayout& layout, const protocol::CodecPlan&
          (most_rounds + 1) * chunks_of_a_lane * (largest_encoded_chunk(layout, codecs) + beside_a_chunk);
 }
 
-MemoryBound memory_bound(const OuterConfig& config, const FragmentLayout& layout, std::size_t members,
-                         std::size_t lanes) {
+MemoryBound memory_bound(const OuterConfig& config, const FragmentLayout& layout, const protocol::View& view,
+                         protocol::MemberIndex self, std::size_t lanes) {
   const auto codecs = codec_plan(config, 0);
   const std::uint64_t parameters = layout.buffer_size() * sizeof(float);
   const std::uint64_t chunk = largest_encoded_chunk(layout, codecs);
@@ -33,12 +35,14 @@ MemoryBound memory_bound(const OuterConfig& config, const FragmentLayout& layout
   // Parameters and momentum, twice with eager updates; residuals of the sender, of its gradients in the
   // warm-up, and of the owner.
   const auto vectors = 2 + (config.eager() ? 2 : 0) + feedback + warmup + (feedback + warmup > 0 ? 1 : 0);
-  // Own contributions of two rounds, those of all to owned chunks, results.
-  constexpr std::uint64_t sets = 2 + (Member::window + 1) + most_rounds;
-  const auto queues = (members - 1) * lanes * most_queued(layout, codecs, lanes);
-  return {.state = vectors * parameters,
-          .usual = usual_chunks(layout) * chunk,
-          .most = sets * layout.chunk_count() * chunk + queues};
+  const auto trainers = static_cast<std::uint64_t>(std::ranges::count_if(view.members, protocol::trains));
+  const auto owned = static_cast<std::uint64_t>(std::ranges::count(view.owners, self));
+  // Own contributions of two rounds, results, those of all to owned chunks.
+  const auto chunks = (2 + most_rounds) * layout.chunk_count() + (Member::window + 1) * trainers * owned;
+  const auto usual = std::max(usual_chunks(layout), 2 * (2 * layout.chunk_count() + trainers * owned));
+  const std::uint64_t forms = config.lossless_stage() == quant::Lossless::none ? 1 : 2;  // packed and not
+  const auto queues = (view.members.size() - 1) * lanes * most_queued(layout, codecs, lanes);
+  return {.state = vectors * parameters, .usual = forms * usual * chunk, .most = chunks * chunk + queues};
 }
 
 }  // namespace isthmus::outer_sync

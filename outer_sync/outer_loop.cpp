@@ -17,6 +17,10 @@ double seconds_since(Trace::Clock::time_point begin) {
   return std::chrono::duration<double>(Trace::Clock::now() - begin).count();
 }
 
+bool is_rejected(const RoundResult& result, std::size_t chunk) {
+  return !result.rejected.empty() && result.rejected[chunk];
+}
+
 std::vector<std::span<const std::byte>> spans_of(std::span<const protocol::SharedBytes> chunks) {
   std::vector<std::span<const std::byte>> spans;
   for (const auto& bytes : chunks) spans.emplace_back(*bytes);
@@ -78,8 +82,10 @@ OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout,
       noise_seed_(noise_seed),
       final_sync_(config.final_sync),
       max_local_rounds_(static_cast<std::uint64_t>(config.max_local_rounds)),
+      paced_by_time_(config.paced_by_time()),
       fragments_(layout.fragment_count()),
       tokens_(layout.fragment_count()),
+      moment_steps_(layout.fragment_count()),
       gradient_residual_(config.warmup_steps > 0 ? layout.buffer_size() : 0, 0.0F) {
   assert(!eager_ || config.replicas > 0);
   if (!synchronous()) offer_state();
@@ -88,7 +94,8 @@ OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout,
 OuterLoop::~OuterLoop() { exchange_.serve_state_from(nullptr); }
 
 void OuterLoop::offer_state() {
-  exchange_.serve_state_from([this](FragmentId fragment) { return snapshot(fragment); });
+  exchange_.serve_state_from(
+      [this](FragmentId fragment, bool moments) { return snapshot(fragment, moments); });
 }
 
 // ---- synchronous warm-up ----
@@ -136,11 +143,44 @@ void OuterLoop::after_step(std::uint64_t tokens) {
   }
   for (auto& count : tokens_) count += tokens;
   // Whoever comes back after an absence goes on where the others are.
-  step_ = std::max(step_, exchange_.agreed_step());
+  if (const auto agreed = exchange_.agreed_step(); agreed > step_) {
+    step_ = agreed;
+    owed_ = 0;
+    pace_.cut_short();
+  }
   if (frozen_ && !keep_up(Waiting::stall)) return count_local_step();
+  frozen_ = false;
+  local_steps_ = 0;
+  begin_interval();
+  owed_ += paced_by_time_ ? pace_.tick() : 1;
+  static_cast<void>(next_step());
+}
+
+bool OuterLoop::next_step() {
+  if (step_ >= limit_) owed_ = 0;
+  if (owed_ == 0 || frozen_) return false;
+  --owed_;
   ++step_;
   frozen_ = !keep_up(Waiting::stall);
-  local_steps_ = 0;
+  return true;
+}
+
+/// If the one before is over. It ends with the run at the latest, for all alike.
+void OuterLoop::begin_interval() {
+  if (!paced_by_time_ || !pace_.over()) return;
+  const auto begin = step_ + owed_;
+  const auto end = std::max(begin + 1, std::min(schedule_.interval_end(begin), limit_));
+  pace_.begin(end - begin, speed_, reference_speed_);
+}
+
+std::uint64_t OuterLoop::step_after_next() {
+  if (synchronous() || !paced_by_time_) return step_ + 1;
+  begin_interval();
+  return std::max(step_, std::min(limit_, step_ + owed_ + pace_.next()));
+}
+
+std::uint64_t OuterLoop::inner_steps() const {
+  return paced_by_time_ && pace_.inner() > 0 ? pace_.inner() : schedule_.sync_every(step_ + 1);
 }
 
 /// Sends and applies what is due at this step, in fragment order; false where a result has not come. Somebody
@@ -186,7 +226,7 @@ void OuterLoop::end_warmup() {
 
 void OuterLoop::count_local_step() {
   ++stats_.uncommitted_steps;
-  const auto most = max_local_rounds_ * schedule_.sync_every(step_);
+  const auto most = max_local_rounds_ * std::max(schedule_.sync_every(step_), pace_.inner());
   if (++local_steps_ <= most) return;
   throw Error(ErrorKind::network,
               "no round has committed for " + std::to_string(local_steps_) + " local steps since step " +
@@ -319,9 +359,13 @@ void OuterLoop::go_ahead(FragmentId p, std::span<const protocol::SharedBytes> st
 /// weight of 0 for what was left out would lose it.)
 void OuterLoop::put_back(const InFlight& flight, float alpha) {
   const auto first = layout_.chunks_of(flight.fragment).first;
-  bool left_out = false;
+  bool left_out = false, rejected = false;
   for (std::size_t i = 0; i < flight.own.size(); ++i) {
     if (flight.result->included[i]) continue;
+    if (is_rejected(*flight.result, i)) {
+      rejected = true;  // and of no use: the merge has taken it from the local parameters
+      continue;
+    }
     left_out = true;
     const auto chunk = first + static_cast<ChunkId>(i);
     if (flight.round > codecs_.warmup_rounds) {
@@ -331,6 +375,7 @@ void OuterLoop::put_back(const InFlight& flight, float alpha) {
     }
   }
   stats_.left_out += left_out ? 1 : 0;
+  stats_.rejected += rejected ? 1 : 0;
   if (left_out) tokens_[flight.fragment] += flight.weight;
 }
 
@@ -363,7 +408,7 @@ bool OuterLoop::fetch(InFlight& flight, Waiting why) {
   [[maybe_unused]] const auto chunks = layout_.chunks_of(flight.fragment).size();
   assert(flight.result->chunks.size() == chunks && flight.result->included.size() == chunks);
   for (std::size_t i = 0; i < flight.own.size() && !eager_; ++i) {
-    if (flight.result->included[i]) flight.own[i] = nullptr;
+    if (flight.result->included[i] || is_rejected(*flight.result, i)) flight.own[i] = nullptr;
   }
   return true;
 }
@@ -412,14 +457,28 @@ std::string description_of(const quant::CodecSpec& spec) {
          std::to_string(protocol::numerics_version);
 }
 
+/// What has become of this replica's contribution to a chunk.
+enum class Fate : std::uint8_t { left_out, included, rejected };
+
+std::vector<std::uint8_t> fates(const RoundResult& result) {
+  std::vector<std::uint8_t> out;
+  for (std::size_t i = 0; i < result.included.size(); ++i) {
+    const auto fate = is_rejected(result, i) ? Fate::rejected
+                      : result.included[i]   ? Fate::included
+                                             : Fate::left_out;
+    out.push_back(static_cast<std::uint8_t>(fate));
+  }
+  return out;
+}
+
 struct SavedFlight {
   FragmentId fragment = 0;
   protocol::Round round = 0;
   std::uint64_t sent_step = 0;
   std::string codec;  ///< description_of it
   std::vector<Bytes> results;
-  std::vector<Bytes> own;  ///< in chunk order; empty where they are of no use any more
-  std::vector<std::uint8_t> included;
+  std::vector<Bytes> own;              ///< in chunk order; empty where they are of no use any more
+  std::vector<std::uint8_t> included;  ///< Fate of each of them
   bool ahead = false;
   std::uint64_t weight = 0;
   template <class Archive>
@@ -437,9 +496,12 @@ struct SavedState {
   AlignedVector<float> gradient_residual;
   std::vector<SavedFlight> in_flight;
   Reducer::Residuals owner_residuals;
+  methods::Pace pace;
+  std::uint64_t owed = 0;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(step, fragments, tokens, error_feedback, vectors, gradient_residual, in_flight, owner_residuals);
+    ar(step, fragments, tokens, error_feedback, vectors, gradient_residual, in_flight, owner_residuals, pace,
+       owed);
   }
 };
 
@@ -476,6 +538,9 @@ const char* problem_of(const SavedFlight& flight, std::uint64_t earlier, const S
   if (!are_chunks(flight.results, flight.fragment, layout, codec, false)) return "cut short";
   if (!are_chunks(flight.own, flight.fragment, layout, codec, true)) return "cut short";
   if (flight.included.size() != flight.results.size()) return "cut short";
+  if (std::ranges::any_of(flight.included,
+                          [](auto fate) { return fate > static_cast<std::uint8_t>(Fate::rejected); }))
+    return "that has come to nothing known";
   for (std::size_t i = 0; i < flight.own.size(); ++i) {
     const auto& own = flight.own[i];
     const auto chunk = layout.chunks_of(flight.fragment).first + static_cast<ChunkId>(i);
@@ -500,19 +565,18 @@ std::vector<protocol::SharedBytes> shared(std::vector<Bytes> chunks) {
 
 }  // namespace
 
+/// Agreed steps that one inner step completes, where a replica is eight times slower than the others, and may
+/// have begun to be so while its clock was frozen.
+constexpr std::uint64_t most_owed = 64;
+
 std::optional<Bytes> OuterLoop::save() {
   SavedState state;
   for (auto& flight : in_flight_) {
     if (!fetch(flight, Waiting::save)) return std::nullopt;
-    state.in_flight.push_back({flight.fragment,
-                               flight.round,
+    state.in_flight.push_back({flight.fragment, flight.round,
                                schedule_.send_step(flight.fragment, flight.round),
-                               description_of(codecs_.of(flight.round)),
-                               copies(flight.result->chunks),
-                               copies(flight.own),
-                               {flight.result->included.begin(), flight.result->included.end()},
-                               flight.ahead,
-                               flight.weight});
+                               description_of(codecs_.of(flight.round)), copies(flight.result->chunks),
+                               copies(flight.own), fates(*flight.result), flight.ahead, flight.weight});
   }
   state.step = step_;
   state.fragments = fragments_;
@@ -522,6 +586,8 @@ std::optional<Bytes> OuterLoop::save() {
   state.vectors = state_->save();
   state.gradient_residual = gradient_residual_;
   state.owner_residuals = exchange_.reducer().residuals();
+  state.pace = pace_;
+  state.owed = owed_;
   return to_bytes(state);
 }
 
@@ -539,7 +605,8 @@ void OuterLoop::restore(std::span<const std::byte> bytes) {
   const bool in_warmup = state.step < schedule_.warmup_steps();
   if (state.fragments.size() != fragments_.size() || state.tokens.size() != tokens_.size() ||
       state.error_feedback != codecs_.error_feedback || !fits(state.vectors, layout_, eager_) ||
-      state.gradient_residual.size() != (in_warmup ? n : 0)) {
+      state.gradient_residual.size() != (in_warmup ? n : 0) || !state.pace.sound() ||
+      (paced_by_time_ ? state.owed > most_owed : state.owed > 0)) {
     refuse("is of another layout or other settings");
   }
   std::deque<InFlight> in_flight;
@@ -552,7 +619,10 @@ void OuterLoop::restore(std::span<const std::byte> bytes) {
     if (earlier == most_in_flight()) refuse("has too many rounds of one fragment in flight");
     RoundResult result{.chunks = shared(std::move(saved.results)), .included = {}};
     auto own = shared(std::move(saved.own));
-    for (const auto included : saved.included) result.included.push_back(included != 0);
+    for (const auto fate : saved.included) {
+      result.included.push_back(fate == static_cast<std::uint8_t>(Fate::included));
+      result.rejected.push_back(fate == static_cast<std::uint8_t>(Fate::rejected));
+    }
     in_flight.push_back(
         {saved.fragment, saved.round, Trace::Clock::now(), std::move(own), std::move(result), saved.ahead});
     in_flight.back().weight = saved.weight;
@@ -569,6 +639,8 @@ void OuterLoop::restore(std::span<const std::byte> bytes) {
   state_->restore(std::move(state.vectors));
   gradient_residual_ = std::move(state.gradient_residual);
   in_flight_ = std::move(in_flight);
+  if (paced_by_time_) pace_ = state.pace;
+  owed_ = state.owed;
   frozen_ = is_late();
   if (!synchronous()) offer_state();
 }
@@ -593,14 +665,20 @@ bool OuterLoop::is_late() const {
 
 // ---- members that come and go ----
 
-FragmentSnapshot OuterLoop::snapshot(FragmentId p) {
+FragmentSnapshot OuterLoop::snapshot(FragmentId p, bool with_moments) {
   assert(!synchronous() && p < layout_.fragment_count());
   const auto copy = [](std::span<const float> values) {
     return std::make_shared<const AlignedVector<float>>(values.begin(), values.end());
   };
   const auto& fragment = layout_.fragment(p);
-  auto theta = copy(state_->global(fragment));
-  return {p, fragments_[p], std::move(theta), copy(state_->velocity(fragment))};
+  FragmentSnapshot snapshot{
+      .fragment = p, .state = fragments_[p], .theta = copy(state_->global(fragment)), .velocity = nullptr};
+  snapshot.velocity = copy(state_->velocity(fragment));
+  if (!with_moments || moments_ == nullptr) return snapshot;
+  snapshot.first_moment = copy(moments_->first_moment(fragment));
+  snapshot.second_moment = copy(moments_->second_moment(fragment));
+  snapshot.inner_steps = moments_->steps();
+  return snapshot;
 }
 
 void OuterLoop::install(const FragmentSnapshot& snapshot) {
@@ -613,13 +691,22 @@ void OuterLoop::install(const FragmentSnapshot& snapshot) {
   if (p >= layout_.fragment_count())
     refuse("is of none: there are " + std::to_string(layout_.fragment_count()));
   const auto size = layout_.fragment(p).size;
-  for (const auto& values : {snapshot.theta, snapshot.velocity}) {
+  const bool has_moments = moments_ != nullptr && (snapshot.first_moment || snapshot.second_moment);
+  const auto check = [&](const std::shared_ptr<const AlignedVector<float>>& values) {
     if (!values || values->size() != size) {
       refuse("has " + std::to_string(values ? values->size() : 0) + " elements; expected " +
              std::to_string(size));
     }
     if (!std::ranges::all_of(*values, [](float x) { return std::isfinite(x); }))
       refuse("has a value that is not finite");
+  };
+  check(snapshot.theta);
+  check(snapshot.velocity);
+  if (has_moments) {
+    check(snapshot.first_moment);
+    check(snapshot.second_moment);
+    if (std::ranges::any_of(*snapshot.second_moment, [](float x) { return x < 0; }))
+      refuse("has a mean square that is negative");
   }
   if (snapshot.state.round < codecs_.warmup_rounds) {
     refuse("is of round " + std::to_string(snapshot.state.round) +
@@ -627,6 +714,24 @@ void OuterLoop::install(const FragmentSnapshot& snapshot) {
   }
   state_->install(p, *snapshot.theta, *snapshot.velocity);
   fragments_[p] = snapshot.state;
+  // The global parameters are past the warm-up, and no longer the local ones.
+  step_ = std::max(step_, schedule_.warmup_steps());
+  gradient_residual_ = {};
+  moment_steps_[p].reset();
+  if (!has_moments) return;
+  moments_->set_moments(layout_.fragment(p), *snapshot.first_moment, *snapshot.second_moment);
+  moment_steps_[p] = snapshot.inner_steps;
+}
+
+/// One count is for all moments, which may be of several members. The least of theirs is the safe one: a mean
+/// square that is taken for younger than it is makes smaller steps, never larger ones.
+void OuterLoop::count_moment_steps() {
+  std::optional<std::uint64_t> least;
+  for (auto& steps : moment_steps_) {
+    if (steps) least = std::min(least.value_or(*steps), *steps);
+    steps.reset();
+  }
+  if (least) moments_->set_steps(*least);
 }
 
 void OuterLoop::follow(FragmentId p, std::span<const protocol::SharedBytes> results) {
@@ -657,9 +762,12 @@ void OuterLoop::begin_at(std::uint64_t step) {
                                         " of this run; a snapshot is too old, or not its");
   }
   state_->begin_from_global();
+  count_moment_steps();
   gradient_residual_ = {};
   std::ranges::fill(tokens_, 0);
   step_ = step;
+  owed_ = 0;
+  pace_.cut_short();
   in_flight_.clear();
   // Rounds that are in flight wait for everybody in the view. What is sent to them is nothing yet, so it
   // weighs nothing.

@@ -128,9 +128,12 @@ void adamw_of(const AdamWStep& step, bool decay, const G* gradient, const AdamWS
 }  // namespace
 
 BiasCorrection::BiasCorrection(const InnerConfig& config, std::uint64_t steps) {
+  // Where nothing changes any more it never will: the number may be a stranger's, and any.
   for (std::uint64_t t = 0; t < steps; ++t) {
-    beta1_power_ *= config.beta1;
-    beta2_power_ *= config.beta2;
+    const double beta1 = beta1_power_ * config.beta1, beta2 = beta2_power_ * config.beta2;
+    if (beta1 == beta1_power_ && beta2 == beta2_power_) break;
+    beta1_power_ = beta1;
+    beta2_power_ = beta2;
   }
 }
 

@@ -68,7 +68,8 @@ void InnerConfig::serialize(config::Archive& ar) {
       "decoupled weight decay of matrices, times the learning rate", 0, 10});
   ar({"clip", &clip, Scope::agreed, "longest gradient, in the 2-norm of all parameters; 0 never clips", 0,
       1e12});
-  ar({"batch", &batch, Scope::agreed, "sequences in one step of one replica", 1, 1 << 20});
+  // A contribution weighs as many tokens as are behind it.
+  ar({"batch", &batch, Scope::per_site, "sequences in one step of one replica", 1, 1 << 20});
   // Local arithmetic, not agreed state: replicas of different hardware may differ in it.
   ar({"precision",
       &precision,

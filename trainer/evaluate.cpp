@@ -59,11 +59,10 @@ std::vector<float> Inference::next_logits(std::span<const std::int64_t> tokens) 
 std::int64_t Inference::longest_sequence() const { return state_->longest; }
 std::int64_t Inference::vocab() const { return state_->table.model().vocab; }
 
-LossSum evaluate(Inference& inference, std::span<const data::Batch> batches, std::uint64_t replica,
-                 std::uint64_t replicas) {
+LossSum evaluate(Inference& inference, std::span<const data::Batch> batches) {
   LossSum sum;
-  for (std::size_t i = replica; i < batches.size(); i += replicas) {
-    const auto part = inference.loss(batches[i]);
+  for (const auto& batch : batches) {
+    const auto part = inference.loss(batch);
     sum.nats += part.nats;
     sum.tokens += part.tokens;
   }

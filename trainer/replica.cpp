@@ -127,6 +127,24 @@ std::span<float> Replica::device_values() {
 }
 void Replica::modified_on_device(Range range) { impl_->refresh(range); }
 
+std::span<const float> Replica::first_moment(Range range) {
+  return impl_->on_host(impl_->buffers.first_moment, range);
+}
+std::span<const float> Replica::second_moment(Range range) {
+  return impl_->on_host(impl_->buffers.second_moment, range);
+}
+void Replica::set_moments(Range range, std::span<const float> first, std::span<const float> second) {
+  auto& s = *impl_;
+  assert(first.size() == range.size && second.size() == range.size);
+  flat::part(s.buffers.first_moment, range).copy_(flat::view_of(first));
+  flat::part(s.buffers.second_moment, range).copy_(flat::view_of(second));
+}
+void Replica::set_steps(std::uint64_t steps) {
+  auto& s = *impl_;
+  s.steps = steps;
+  s.bias = BiasCorrection(s.options.inner, steps);
+}
+
 ReplicaState Replica::state() const {
   const auto& s = *impl_;
   const auto copy = [&](const at::Tensor& buffer) {
@@ -144,8 +162,7 @@ void Replica::forget_moments() {
   auto& s = *impl_;
   s.buffers.first_moment.zero_();
   s.buffers.second_moment.zero_();
-  s.steps = 0;
-  s.bias = BiasCorrection(s.options.inner, 0);
+  set_steps(0);
 }
 
 void Replica::restore(const ReplicaState& state) {
@@ -154,8 +171,7 @@ void Replica::restore(const ReplicaState& state) {
   s.put(s.buffers.first_moment, state.first_moment);
   s.put(s.buffers.second_moment, state.second_moment);
   s.refresh({0, s.table.buffer_size()});
-  s.steps = state.steps;
-  s.bias = BiasCorrection(s.options.inner, state.steps);
+  set_steps(state.steps);
   s.use_host_gradient = false;
 }
 

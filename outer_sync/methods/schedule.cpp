@@ -56,6 +56,20 @@ std::uint64_t Schedule::rounds_due(FragmentId p, std::uint64_t step) const {
   return step > sync_delay_ ? std::max(warm, rounds_sent(p, step - sync_delay_)) : warm;
 }
 
+std::uint64_t Schedule::step_with(const std::vector<std::uint64_t>& rounds, std::uint64_t every) const {
+  std::uint64_t step = 0;
+  for (FragmentId p = 0; p < rounds.size(); ++p) step = std::max(step, send_step(p, rounds[p]));
+  step = (step + every - 1) / every * every;
+  const auto due = [&] {
+    for (FragmentId p = 0; p < rounds.size(); ++p) {
+      if (rounds_due(p, step) < rounds[p]) return false;
+    }
+    return true;
+  };
+  while (!due()) step += every;
+  return step;
+}
+
 std::uint64_t Schedule::send_step(FragmentId p, std::uint64_t round) const {
   if (round <= warmup_steps_) return round;
   auto left = round - warmup_steps_;
@@ -67,20 +81,13 @@ std::uint64_t Schedule::send_step(FragmentId p, std::uint64_t round) const {
   return step;
 }
 
-std::vector<FragmentId> Schedule::sends_at(std::uint64_t step) const {
-  std::vector<FragmentId> due;
-  for (FragmentId p = 0; p < num_fragments_; ++p) {
-    if (sends(p, step)) due.push_back(p);
-  }
-  return due;
-}
-
-std::vector<FragmentId> Schedule::applies_at(std::uint64_t step) const {
-  std::vector<FragmentId> due;
-  for (FragmentId p = 0; p < num_fragments_; ++p) {
-    if (applies(p, step)) due.push_back(p);
-  }
-  return due;
+std::uint64_t Schedule::interval_end(std::uint64_t step) const {
+  assert(step >= warmup_steps_);
+  std::size_t i = 0;
+  while (i + 1 < phases_.size() && phases_[i + 1].begin <= step) ++i;
+  const auto [begin, every] = phases_[i];
+  const auto end = begin + ((step - begin) / every + 1) * every;
+  return i + 1 < phases_.size() ? std::min(end, phases_[i + 1].begin) : end;
 }
 
 }  // namespace isthmus::outer_sync

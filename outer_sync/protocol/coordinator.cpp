@@ -1,7 +1,9 @@
 #include "isthmus/outer_sync/protocol/coordinator.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "isthmus/base/config.h"
@@ -18,45 +20,39 @@ struct Overloaded : F... {
 template <class... F>
 Overloaded(F...) -> Overloaded<F...>;
 
-/// The layout is a stranger's word until it is checked: sizes are bounded before any chunk is listed.
-std::optional<FragmentLayout> layout_of(const Sealed& sealed) {
-  constexpr std::uint64_t most_elements = 1ULL << 44;
-  constexpr std::uint64_t most_chunks = 1ULL << 22;  // what a NewView lists fits into a control frame
-  if (sealed.chunk_elements == 0) return std::nullopt;
-  std::uint64_t chunks = 0;
-  for (const auto& fragment : sealed.layout) {
-    if (fragment.size > most_elements || fragment.begin > most_elements) return std::nullopt;
-    chunks += fragment.size / sealed.chunk_elements + 1;
-    if (chunks > most_chunks) return std::nullopt;
-  }
-  try {
-    return FragmentLayout(sealed.layout, sealed.chunk_elements);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
 bool same_layout(const FragmentLayout& layout, const Sealed& sealed) {
   return sealed.chunk_elements == layout.chunk_elements() &&
          std::ranges::equal(sealed.layout, layout.fragments());
 }
+
+constexpr auto too_late = "the run is ending; there is nothing left to join";
 
 /// Highest view that has begun at a member, as far as it has said.
 ViewNumber begun(const Coordinator::MemberStatus& member) {
   return std::max({member.hello.activated, member.heartbeat.view, member.state.activated});
 }
 
+bool trains(const Coordinator::MemberStatus& member) { return protocol::trains(member.hello.member); }
+
+/// Of all that train.
 std::uint64_t newest_common_checkpoint(const std::map<std::string, Coordinator::MemberStatus>& members) {
-  auto common = members.begin()->second.hello.checkpoints;
-  std::ranges::sort(common);
+  std::optional<std::vector<std::uint64_t>> common;
   for (const auto& [name, member] : members) {
+    if (!trains(member)) continue;
     auto theirs = member.hello.checkpoints;
     std::ranges::sort(theirs);
     std::vector<std::uint64_t> both;
-    std::ranges::set_intersection(common, theirs, std::back_inserter(both));
-    common = std::move(both);
+    if (common) std::ranges::set_intersection(*common, theirs, std::back_inserter(both));
+    common = common ? std::move(both) : std::move(theirs);
   }
-  return common.empty() ? 0 : common.back();
+  return !common || common->empty() ? 0 : common->back();
+}
+
+/// It trains nothing, so it has no step and no evaluation to report.
+bool is_a_reducers(const ControlMessage& message) {
+  return std::holds_alternative<Sealed>(message) || std::holds_alternative<Heartbeat>(message) ||
+         std::holds_alternative<Displaced>(message) || std::holds_alternative<StopRequest>(message) ||
+         std::holds_alternative<Done>(message) || std::holds_alternative<Leave>(message);
 }
 
 }  // namespace
@@ -69,7 +65,9 @@ Coordinator::Coordinator(CoordinatorOptions options, Time started)
   if (options_.last) {
     number_ = options_.last->number;
     options_.token = options_.last->token;
-    for (const auto& member : options_.last->members) slots_[member.name] = member.slot;
+    for (const auto& member : options_.last->members) {
+      if (protocol::trains(member)) slots_[member.name] = member.slot;
+    }
   }
   if (options_.recover) number_ = std::max(number_, *options_.recover);
   // Whoever was here before may have answered a heartbeat just now.
@@ -79,7 +77,7 @@ Coordinator::Coordinator(CoordinatorOptions options, Time started)
 
 // ---- who comes in ----
 
-std::string Coordinator::reason_to_refuse(const Hello& hello) const {
+std::string Coordinator::reason_of_another_run(const Hello& hello) const {
   const auto& name = hello.member.name;
   if (hello.protocol != protocol_version || hello.numerics != numerics_version) {
     return "protocol/numerics versions are " + std::to_string(protocol_version) + "/" +
@@ -95,14 +93,30 @@ std::string Coordinator::reason_to_refuse(const Hello& hello) const {
       !difference.empty()) {
     return difference + "; all replicas must share it";
   }
+  return {};
+}
+
+std::string Coordinator::reason_to_refuse(const Hello& hello) const {
+  const auto& name = hello.member.name;
+  if (auto reason = reason_of_another_run(hello); !reason.empty()) return reason;
+  if (hello.member.kind != MemberKind::trainer && hello.member.kind != MemberKind::reducer)
+    return name + " is of kind " + std::to_string(static_cast<unsigned>(hello.member.kind)) +
+           ", of which there are no members";
   const auto same = members_.find(name);
   const auto here = same == members_.end() ? 0 : same->second.hello.member.incarnation;
   const bool other =
       phase_ == Phase::joining ? hello.member.incarnation != here : hello.member.incarnation < here;
   if (same != members_.end() && other)
     return "a replica named '" + name + "' is already here; give each its own --name";
+  if (!protocol::trains(hello.member)) return reason_not_to_admit(hello);
+  if (auto reason = reason_of_another_model(hello); !reason.empty()) return reason;
+  return reason_not_to_admit(hello);
+}
+
+std::string Coordinator::reason_of_another_model(const Hello& hello) const {
+  const auto& name = hello.member.name;
   for (const auto& [other_name, member] : members_) {
-    if (other_name == name) continue;
+    if (other_name == name || !trains(member)) continue;
     // Before the model: another vocabulary makes another model, and is what can be mended.
     if (hello.tokenizer != member.hello.tokenizer)
       return "the tokenizer of " + name + " is not the tokenizer of " + other_name;
@@ -112,7 +126,7 @@ std::string Coordinator::reason_to_refuse(const Hello& hello) const {
     }
     break;
   }
-  return reason_not_to_admit(hello);
+  return {};
 }
 
 std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
@@ -122,43 +136,51 @@ std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
   if (hello.activated > 0 && token_is_known_ && hello.token != options_.token)
     return name + " has been in another run that is called '" + options_.run + "'; start it again";
   if (hello.activated > 0) return {};
+  const bool reduces = !protocol::trains(hello.member);
+  if (reduces && !options_.elastic)
+    return name + " only reduces: in a data-parallel run there is nothing to reduce for it";
   if (phase_ == Phase::joining) {
-    if (members_.empty()) return {};
-    const auto& first = members_.begin()->second.hello;
-    if (hello.resume == first.resume) return {};
+    const auto* first = first_trainer();
+    if (first == nullptr || reduces || hello.resume == first->hello.resume) return {};
     return (hello.resume ? "only " + name + " wants to resume"
                          : name + " does not want to resume, unlike the others") +
            "; all or none must";
   }
   if (!options_.elastic) return "the run has begun; members cannot join a data-parallel run";
-  if (ending_ || stopping_) return "the run is ending; there is nothing left to join";
+  if (ending_ || stopping_) return too_late;
   return {};
 }
 
+void Coordinator::refuse(ConnectionId connection, const std::string& reason) {
+  say("refused a worker: " + reason);
+  actions_.push_back(SendControl{connection, Refused{reason}});
+  close(connection);
+}
+
 void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
+  if (hello.member.kind == MemberKind::observer) return on_observer_hello(from, hello);
   const auto& name = hello.member.name;
-  if (phase_ == Phase::joining && hello.activated > 0 && !options_.last) {
-    say(name + " is in view " + std::to_string(hello.activated) +
-        " of this run, which this coordinator does "
-        "not remember; if its disk is lost, start it with --recover");
+  if (phase_ == Phase::joining && (hello.activated > 0 || !hello.fresh) && !options_.last) {
+    say(name +
+        (hello.activated > 0 ? " is in view " + std::to_string(hello.activated) : " has taken the state") +
+        " of this run, which this coordinator does not remember; if its disk is lost, start it with "
+        "--recover");
     close(from);  // it asks again, and trains on meanwhile
     return;
   }
-  if (auto reason = reason_to_refuse(hello); !reason.empty()) {
-    say("refused a worker: " + reason);
-    actions_.push_back(SendControl{from, Refused{reason}});
-    close(from);
-    return;
-  }
+  if (auto reason = reason_to_refuse(hello); !reason.empty()) return refuse(from, reason);
   const bool was_member = take_over_from(hello);
   auto& member = members_[name];
   member.connection = from;
   member.hello = hello;
   member.heard = now_;
-  ending_ = ending_ || (hello.activated > 0 && hello.done);
+  member.uplink = hello.uplink;
+  if (!trains(member) && (phase_ == Phase::joining || hello.activated == 0)) return join_as_reducer(member);
   if (hello.activated > 0) {
     if (phase_ == Phase::joining)
       phase_ = Phase::suspended;  // the first view had begun somewhere, unheard of
+    member.role = Role::ready;
+    if (hello.done && trains(member)) begin_to_end();
     return come_back(member);
   }
   if (phase_ != Phase::joining) {
@@ -169,22 +191,68 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
     }
     admit(member);
     if (was_member) change_view(name + " was started again");
+    if (state_is_gone()) begin_anew();
     return;
   }
-  say(name + " joined from " + hello.member.address + " (" + std::to_string(members_.size()) + " of " +
+  say(name + " joined from " + hello.member.address + " (" + std::to_string(trainers()) + " of " +
       std::to_string(options_.replicas) + ")");
-  if (members_.size() == options_.replicas) seal_first_view();
+  if (trainers() == options_.replicas) seal_first_view();
 }
 
-/// The first view was announced and reached nobody: all that it was for are here, and fresh.
+/// It needs no state, so it is in the first view, or in the next one, which it causes.
+void Coordinator::join_as_reducer(MemberStatus& member) {
+  const auto& info = member.hello.member;
+  member.role = Role::ready;
+  say(info.name + " joined from " + info.address + ", to reduce");
+  if (phase_ != Phase::joining) return change_view(info.name + " is there to reduce");
+  if (trainers() == options_.replicas) send(member, Seal{number_, 0});  // as the others were
+}
+
+/// The first view was announced and reached nobody: all trainers that it was for are here, and fresh.
 bool Coordinator::nobody_has_begun() const {
-  if (phase_ != Phase::suspended || !options_.last || options_.last->members.size() != options_.replicas)
+  if (phase_ != Phase::suspended || !options_.last) return false;
+  const auto& last = options_.last->members;
+  if (static_cast<std::size_t>(std::ranges::count_if(last, protocol::trains)) != options_.replicas)
     return false;
-  return std::ranges::all_of(options_.last->members, [&](const MemberInfo& info) {
+  return std::ranges::all_of(last, [&](const MemberInfo& info) {
+    if (!protocol::trains(info)) return true;
     const auto place = members_.find(info.name);
     return place != members_.end() && begun(place->second) == 0 &&
            place->second.hello.member.incarnation == info.incarnation;
   });
+}
+
+/// An operator recovers a run, and nobody who has begun it has come.
+bool Coordinator::state_is_gone() const {
+  return phase_ == Phase::suspended && options_.recover && !token_is_known_ && !gathering_until_;
+}
+
+/// Once there are enough who have just been started, with a token of its own: whoever is left of the old run
+/// is told to start again.
+void Coordinator::begin_anew() {
+  const auto is_fresh = [](const MemberStatus& member) { return trains(member) && member.hello.fresh; };
+  const auto resumes = [](const MemberStatus& member) { return trains(member) && member.hello.resume; };
+  const bool all_or_none = count(resumes) == 0 || count(resumes) == trainers();
+  if (trainers() != options_.replicas || count(is_fresh) != trainers() || !all_or_none) {
+    std::string stale;
+    for (const auto& [name, member] : members_) {
+      if (trains(member) && !member.hello.fresh) stale += " " + name;
+    }
+    return suspend("nobody who is here has begun this run; it begins anew when exactly " +
+                   std::to_string(options_.replicas) +
+                   " replicas are here that have just been started, all or "
+                   "none of them with --resume" +
+                   (stale.empty() ? "" : "; start again:" + stale));
+  }
+  std::vector<std::string> of_old;  // who only reduces may be left of it, and comes again with nothing
+  for (const auto& [name, member] : members_) {
+    if (begun(member) > 0) of_old.push_back(name);
+  }
+  for (const auto& name : of_old) displace(name, "the run begins anew");
+  say("nobody who is here has begun this run: it begins anew");
+  token_is_known_ = true;
+  phase_ = Phase::joining;
+  seal_first_view();
 }
 
 /// The same replica on a new connection, or started anew before its old connection was seen to end. True if
@@ -199,28 +267,29 @@ bool Coordinator::take_over_from(const Hello& hello) {
 
 void Coordinator::come_back(MemberStatus& member) {
   const auto& hello = member.hello;
-  member.role = Role::ready;
   number_ = std::max({number_, hello.sealed, hello.activated});
-  if (!options_.last) slots_[hello.member.name] = hello.member.slot;
-  if (!token_is_known_) options_.token = hello.token;  // the first to come says which run is recovered
-  token_is_known_ = true;
+  if (!options_.last && trains(member)) slots_[hello.member.name] = hello.member.slot;
+  if (!token_is_known_ && trains(member)) {  // the first to come says which run is recovered
+    options_.token = hello.token;
+    token_is_known_ = true;
+  }
   if (!able(member)) return;  // barred for a while: the others go on without it until then
   change_view(hello.member.name + " is back");
   admit_waiting();
 }
 
-/// Whose state a newcomer may take: of all that are here, those in whom the highest view has begun.
+/// Whose state a newcomer may take: of all trainers that are here, those in whom the highest view has begun.
 std::vector<MemberInfo> Coordinator::donors() const {
   ViewNumber highest = 0;
   for (const auto& [name, member] : members_) {
-    if (able(member)) highest = std::max(highest, begun(member));
+    if (able(member) && trains(member)) highest = std::max(highest, begun(member));
   }
   std::vector<MemberInfo> out;
   if (!has_heir()) return out;
   for (const auto& [name, member] : members_) {
     const bool current =
         member.role == Role::member || (highest > 0 && able(member) && begun(member) == highest);
-    if (current && is_past_warmup(member)) out.push_back(member.hello.member);
+    if (current && trains(member) && is_past_warmup(member)) out.push_back(member.hello.member);
   }
   return out;
 }
@@ -237,19 +306,103 @@ bool Coordinator::is_past_warmup(const MemberStatus& member) const {
 /// A newcomer takes the state from those who are the run's, while they train on.
 void Coordinator::admit(MemberStatus& member) {
   member.role = Role::joining;
-  Admitted admitted{options_.token, donors(), 0};
+  auto admitted = admission();
   member.admitted = !admitted.donors.empty();
   if (!member.admitted) return;  // it is told as soon as there is somebody
-  for (const auto& [name, other] : members_) admitted.step = std::max(admitted.step, other.heartbeat.step);
   say(member.hello.member.name + " takes the state from " + std::to_string(admitted.donors.size()) +
       (admitted.donors.size() == 1 ? " member" : " members"));
   send(member, std::move(admitted));
 }
 
+Admitted Coordinator::admission() const { return {options_.token, donors()}; }
+
 void Coordinator::admit_waiting() {
   for (auto& [name, member] : members_) {
     if (member.role == Role::joining && !member.admitted && phase_ != Phase::joining) admit(member);
   }
+  admit_observers();
+}
+
+// ---- who only looks on ----
+
+std::string Coordinator::reason_to_refuse_observer(const Hello& hello) const {
+  if (auto reason = reason_of_another_run(hello); !reason.empty()) return reason;
+  const auto& name = hello.member.name;
+  if (members_.contains(name))
+    return "a replica named '" + name + "' is already here; give the observer another --name";
+  if (!options_.elastic) return "a data-parallel run has no rounds that could be followed";
+  if (observers_.size() >= most_observers)
+    return "there are " + std::to_string(most_observers) + " observers already";
+  return reason_of_another_model(hello);
+}
+
+void Coordinator::on_observer_hello(ConnectionId from, const Hello& hello) {
+  const auto same = std::ranges::find_if(
+      observers_, [&](const auto& entry) { return entry.second.hello.member.name == hello.member.name; });
+  if (same != observers_.end()) drop_observer(same, "dialled again");
+  if (auto reason = reason_to_refuse_observer(hello); !reason.empty()) return refuse(from, reason);
+  say(hello.member.name + " observes the run");
+  observers_[from] = {.hello = hello, .heard = now_};
+  admit_observers();
+}
+
+/// It need not have waited for its members: what model they have may have been unknown when it came.
+void Coordinator::admit_observers() {
+  if (phase_ == Phase::joining || phase_ == Phase::ended) return;
+  for (auto at = observers_.begin(); at != observers_.end();) {
+    const auto observer = at++;
+    if (observer->second.admitted) continue;
+    const auto connection = observer->first;
+    if (auto reason = reason_of_another_model(observer->second.hello); !reason.empty()) {
+      observers_.erase(observer);
+      refuse(connection, reason);
+      continue;
+    }
+    auto admitted = admission();
+    if (admitted.donors.empty()) return;  // it is told as soon as there is somebody
+    observer->second.admitted = true;
+    actions_.push_back(SendControl{connection, std::move(admitted)});
+  }
+}
+
+void Coordinator::on_observer(Observers::iterator observer, const ControlMessage& message) {
+  observer->second.heard = now_;
+  if (const auto* heartbeat = std::get_if<Heartbeat>(&message)) {
+    on_observer_heartbeat(observer, *heartbeat);
+  } else if (const auto* leave = std::get_if<Leave>(&message)) {
+    drop_observer(observer, "left: " + leave->reason);
+  } else {
+    drop_observer(observer, "sent a message that is not an observer's to send");
+  }
+}
+
+/// One that has followed a member whose rounds are not the run's begins anew.
+void Coordinator::on_observer_heartbeat(Observers::iterator observer, const Heartbeat& heartbeat) {
+  const auto connection = observer->first;
+  for (std::size_t p = 0; p < heartbeat.fragments.size(); ++p) {
+    const auto& [round, prefix] = heartbeat.fragments[p];
+    const auto points = chains_.find(p);
+    if (points == chains_.end()) break;
+    const auto point = points->second.find(round);
+    if (point == points->second.end() || point->second.prefix == prefix) continue;
+    const auto reason = "its chain hash at round " + std::to_string(round) + " of fragment " +
+                        std::to_string(p) + " is not the run's";
+    actions_.push_back(SendControl{connection, Displaced{reason}});
+    return drop_observer(observer, "must take the state anew: " + reason);
+  }
+  actions_.push_back(SendControl{connection, HeartbeatReply{0, heartbeat.number, {}, newest_of_donors()}});
+}
+
+void Coordinator::drop_observer(Observers::iterator observer, const std::string& why) {
+  say(observer->second.hello.member.name + ", an observer, " + why);
+  close(observer->first);
+  observers_.erase(observer);
+}
+
+bool Coordinator::somebody_joins() const {
+  return count([](const MemberStatus& member) {
+           return member.role == Role::ready || (member.role == Role::joining && member.admitted);
+         }) > 0;
 }
 
 bool Coordinator::able(const MemberStatus& member) const {
@@ -261,7 +414,7 @@ bool Coordinator::able(const MemberStatus& member) const {
 // ---- the first view ----
 
 void Coordinator::seal_first_view() {
-  const bool resume = members_.begin()->second.hello.resume;
+  const bool resume = first_trainer()->hello.resume;
   const auto step = resume ? newest_common_checkpoint(members_) : 0;
   if (resume && step == 0) {
     return end(Ended::How::failed,
@@ -274,14 +427,14 @@ void Coordinator::seal_first_view() {
 }
 
 std::string Coordinator::initial_disagreement() const {
-  const auto& [first_name, first] = *members_.begin();
-  if (!layout_of(first.state)) return "the fragments of " + first_name + " are not a layout";
+  const auto& first = *first_trainer();
+  const auto& first_name = first.hello.member.name;
+  const auto layout = layout_of(first.state.layout, first.state.chunk_elements);
+  if (!layout) return "the fragments of " + first_name + " are not a layout";
   for (const auto& [name, member] : members_) {
-    if (member.state.layout != first.state.layout ||
-        member.state.chunk_elements != first.state.chunk_elements ||
-        !answer_fits(*layout_of(first.state), member.state)) {
+    if (!trains(member)) continue;
+    if (!same_layout(*layout, member.state) || !answer_fits(*layout, member.state))
       return "the fragments of " + name + " and " + first_name + " differ";
-    }
     if (member.state.parameters != first.state.parameters ||
         member.state.fragments != first.state.fragments) {
       return "global parameters of " + name + " and " + first_name +
@@ -291,25 +444,21 @@ std::string Coordinator::initial_disagreement() const {
   return {};
 }
 
-void Coordinator::begin_first_view() {
-  if (std::ranges::any_of(members_, [](const auto& entry) { return begun(entry.second) > 0; }))
-    return go_on_after_first_view();
-  if (auto difference = initial_disagreement(); !difference.empty())
-    return end(Ended::How::diverged, difference);
-  layout_ = layout_of(members_.begin()->second.state);
-  begin_view();
+/// Somebody may have been lost since all were asked: the first view has all trainers or none, and of the
+/// others those that are here.
+void Coordinator::begin_first_view_if_sealed() {
+  if (trainers() != options_.replicas) return;
+  if (count([](const MemberStatus& member) { return !member.answered; }) == 0) begin_first_view();
 }
 
-/// The first view had begun somewhere, unheard of.
-void Coordinator::go_on_after_first_view() {
-  phase_ = Phase::suspended;
-  for (auto& [name, member] : members_) {
-    member.answered = false;
-    if (begun(member) > 0) member.role = Role::ready;
-  }
-  gathering_until_.reset();  // all are here
-  change_view("the first view had begun");
-  admit_waiting();
+/// An earlier one may have begun unheard of at some of those who are here. Nobody has committed in it: with
+/// so few members that no other view was formed without the rest, nothing is closed without them either.
+void Coordinator::begin_first_view() {
+  if (auto difference = initial_disagreement(); !difference.empty())
+    return end(Ended::How::diverged, difference);
+  const auto& first = first_trainer()->state;
+  layout_ = layout_of(first.layout, first.chunk_elements);
+  begin_view();
 }
 
 // ---- view changes ----
@@ -321,8 +470,8 @@ void Coordinator::change_view(const std::string& why) {
   if (phase_ == Phase::ended) return;
   if (!options_.elastic) return end(Ended::How::failed, why);
   if (expects_more()) return;
-  const auto is_able = [this](const MemberStatus& member) { return able(member); };
-  if (const auto here = count(is_able); here < std::max<std::size_t>(options_.least, 1)) {
+  const auto can_train = [this](const MemberStatus& member) { return able(member) && trains(member); };
+  if (const auto here = count(can_train); here < std::max<std::size_t>(options_.least, 1)) {
     return suspend(why + "; " + std::to_string(here) + " of at least " + std::to_string(options_.least) +
                    " replicas are here");
   }
@@ -334,16 +483,10 @@ void Coordinator::change_view(const std::string& why) {
   phase_ = Phase::changing;
   change_began_ = now_;
   ++number_;
-  LastView last{number_, {}, options_.token};
   for (auto& [name, member] : members_) {
     member.answered = false;
-    if (!able(member)) continue;
-    slots_[name] = member.hello.member.slot = free_slot(name);
-    last.members.push_back(member.hello.member);
+    if (able(member) && trains(member)) slots_[name] = member.hello.member.slot = free_slot(name);
   }
-  // Before the first Seal leaves: a number that was given once must not be given again.
-  if (options_.last && !options_.last->members.empty()) last.members = options_.last->members;
-  actions_.push_back(Store{std::move(last)});
   for (const auto& [name, member] : members_) {
     if (able(member)) send(member, Seal{number_, 0});
   }
@@ -360,13 +503,13 @@ bool Coordinator::expects_more() const {
   });
 }
 
-/// Somebody of the view that was announced last is here: rounds that only they have seen are not lost.
+/// A trainer of the view that was announced last is here: rounds that only they have seen are not lost.
 bool Coordinator::has_heir() const {
   if (!options_.last || options_.recover) return true;
   return std::ranges::any_of(options_.last->members, [&](const MemberInfo& info) {
     const auto place = members_.find(info.name);
-    return place != members_.end() && place->second.hello.member.incarnation == info.incarnation &&
-           able(place->second);
+    return protocol::trains(info) && place != members_.end() &&
+           place->second.hello.member.incarnation == info.incarnation && able(place->second);
   });
 }
 
@@ -385,20 +528,16 @@ void Coordinator::on_sealed(MemberStatus& member, const Sealed& sealed) {
   if (sealed.view != number_) return;
   const bool first = phase_ == Phase::joining;
   if (!first && phase_ != Phase::changing) return;
+  const bool blank = !trains(member) && sealed.activated == 0;  // it knows of nothing yet
   if (!first) {
     if (!able(member)) return;  // it was not asked
-    if (!layout_) layout_ = layout_of(sealed);
-    if (!layout_ || !same_layout(*layout_, sealed) || !answer_fits(*layout_, sealed)) {
+    if (!layout_ && !blank) layout_ = layout_of(sealed.layout, sealed.chunk_elements);
+    if (!blank && (!layout_ || !same_layout(*layout_, sealed) || !answer_fits(*layout_, sealed)))
       return lose(member.hello.member.name, "reported rounds that are not of this run's layout");
-    }
   }
-  member.state = sealed;
+  member.state = blank ? Sealed() : sealed;
   member.answered = true;
-  if (first) {
-    // Somebody may have been lost since all were asked: the first view has all of them or none.
-    if (count([](const auto& m) { return m.answered; }) == options_.replicas) begin_first_view();
-    return;
-  }
+  if (first) return begin_first_view_if_sealed();
   if (unanswered() == 0 && leases_are_out()) begin_view();
 }
 
@@ -426,17 +565,20 @@ void Coordinator::drop_silent_answers() {
 void Coordinator::begin_view() {
   std::vector<SealedMember> answers;
   for (const auto& [name, member] : members_) {
-    if (member.answered) answers.push_back({member.hello.member, member.state});
+    if (member.answered) answers.push_back({member.hello.member, member.state, member.uplink});
   }
   if (auto difference = disagreement(*layout_, answers); !difference.empty())
     return end(Ended::How::diverged, difference);
-  auto plan = plan_view(*layout_, answers);
+  auto plan = plan_view(*layout_, answers, options_.topology);
   for (const auto& [name, reason] : plan.displaced) displace(name, reason);
-  if (plan.message.view.members.size() < std::max<std::size_t>(options_.least, 1)) {
-    return suspend(std::to_string(plan.message.view.members.size()) + " of at least " +
-                   std::to_string(options_.least) + " replicas can go on");
+  const auto trainers_in =
+      static_cast<std::size_t>(std::ranges::count_if(plan.message.view.members, protocol::trains));
+  if (trainers_in < std::max<std::size_t>(options_.least, 1)) {
+    return suspend(std::to_string(trainers_in) + " of at least " + std::to_string(options_.least) +
+                   " replicas can go on");
   }
   announce(std::move(plan.message));
+  if (phase_ == Phase::running) say("chunks: " + plan.topology);
 }
 
 void Coordinator::announce(NewView message) {
@@ -450,19 +592,34 @@ void Coordinator::announce(NewView message) {
     member.heard = now_;
     member.to_reach.clear();  // rounds of older views may have been undone
   }
+  std::uint16_t next_slot = 0;
   for (std::size_t m = 0; m < message.view.members.size(); ++m) {
     auto& info = message.view.members[m];
-    if (first) info.slot = static_cast<std::uint16_t>(m);
-    slots_[info.name] = info.slot;
-    members_.at(info.name).hello.member.slot = info.slot;
+    auto& member = members_.at(info.name);
+    if (trains(member)) {
+      if (first) info.slot = next_slot++;
+      slots_[info.name] = member.hello.member.slot = info.slot;
+    } else if (member.state.activated != message.reference || member.state.activated == 0) {
+      // It begins where the run is, whatever it has said of itself.
+      member.heartbeat.fragments.clear();
+      member.state.fragments.clear();
+      for (const auto& chain : message.chains) member.state.fragments.push_back(chain.back());
+    }
   }
   options_.last = LastView{number_, message.view.members, options_.token};
   options_.recover.reset();
   gathering_until_.reset();
   chains_.clear();  // what was reported in older views may have been undone
+  health_.begin(message.view, *layout_);
+  for (auto& [connection, observer] : observers_) observer.admitted = false;  // to those who are here now
   actions_.push_back(Store{*options_.last});
-  say("view " + std::to_string(number_) + " begins with " + std::to_string(message.view.members.size()) +
-      " replicas" + (first ? "" : ": " + names(Role::member)));
+  const auto reducers = message.view.members.size() - count([](const MemberStatus& member) {
+                          return member.role == Role::member && trains(member);
+                        });
+  say("view " + std::to_string(number_) + " begins with " +
+      std::to_string(message.view.members.size() - reducers) + " replicas" +
+      (reducers == 0 ? "" : " and " + std::to_string(reducers) + (reducers == 1 ? " reducer" : " reducers")) +
+      (first ? "" : ": " + names(Role::member)));
   for (const auto& [name, member] : members_) {
     if (member.role == Role::member) send(member, message);
   }
@@ -470,7 +627,7 @@ void Coordinator::announce(NewView message) {
   admit_waiting();
   actions_.push_back(MembersChanged{});
   if (stopping_) broadcast(Hold{});
-  if (stop_step_) broadcast(StopAt{*stop_step_});  // whoever has come back has not heard it
+  if (stop_step_) announce_stop_step();  // whoever has come back has not heard it
   settle_stop();
   links_lost_since_.reset();
   settle_evaluations();
@@ -509,10 +666,17 @@ std::uint16_t Coordinator::free_slot(const std::string& name) const {
 
 void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat) {
   member.heartbeat = heartbeat;
-  HeartbeatReply reply{0, heartbeat.number, {}, {}};
+  if (heartbeat.uplink > 0) member.uplink = heartbeat.uplink;
+  HeartbeatReply reply{.view = 0,
+                       .number = heartbeat.number,
+                       .lowest = {},
+                       .newest = {},
+                       .lease = 0,
+                       .inner_steps_per_second = median_speed()};
   if (phase_ == Phase::running) {
     if (member.role == Role::member) {
       reply.view = number_;
+      reply.lease = static_cast<std::uint64_t>(options_.detect_timeout.count());
       member.lease_end = now_ + options_.detect_timeout;
     }
     reply.lowest.assign(layout_->fragment_count(), ~Round{0});
@@ -522,9 +686,11 @@ void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat)
       const auto rounds = rounds_of(other);
       for (FragmentId p = 0; p < layout_->fragment_count(); ++p) {
         reply.lowest[p] = std::min(reply.lowest[p], rounds[p]);
-        reply.newest[p] = std::max(reply.newest[p], rounds[p]);
+        if (trains(other)) reply.newest[p] = std::max(reply.newest[p], rounds[p]);
       }
     }
+    // While a view with a newcomer forms, the others go on; what it needs then is kept as long as it may be.
+    if (somebody_joins()) reply.lowest.assign(layout_->fragment_count(), 0);
   }
   // What a newcomer has to reach before it is ready: it may be whom the others wait for.
   if (phase_ == Phase::suspended) reply.newest = newest_of_donors();
@@ -534,6 +700,7 @@ void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat)
   if (phase_ != Phase::running || member.role != Role::member) return;
   check_chains(member);
   if (phase_ != Phase::running) return;
+  take_health(member);
   actions_.push_back(MembersChanged{});
   const auto name = member.hello.member.name;
   check_links();
@@ -558,6 +725,16 @@ void Coordinator::check_chains(const MemberStatus& member) {
   }
 }
 
+void Coordinator::take_health(MemberStatus& member) {
+  const auto parts = std::exchange(member.heartbeat.health, {});
+  if (parts.empty() || parts.size() > layout_->fragment_count() || member.heartbeat.view != number_) return;
+  const auto id = id_of(member.hello.member);
+  for (const auto& part : parts) {
+    if (auto judged = health_.add(id, part)) actions_.push_back(std::move(*judged));
+  }
+  for (auto& line : health_.take_lines()) say(std::move(line));
+}
+
 /// Pairs of members of the view of whom one has no connection to the other, by their names.
 std::vector<std::pair<std::string, std::string>> Coordinator::missing_links() const {
   std::vector<std::pair<std::string, std::string>> out;
@@ -579,8 +756,8 @@ std::vector<std::pair<std::string, std::string>> Coordinator::missing_links() co
 }
 
 /// Two members that reach the coordinator and not each other cannot be in one view. Whoever lacks most peers
-/// is left out, else who comes later by name; it may come back. That is seen when all have had time to
-/// report.
+/// is left out, else one that only reduces, else who comes later by name; it may come back. That is seen when
+/// all have had time to report.
 void Coordinator::check_links() {
   const auto pairs = missing_links();
   if (pairs.empty()) return links_lost_since_.reset();
@@ -591,8 +768,10 @@ void Coordinator::check_links() {
     lacks[name].insert(other);
     lacks[other].insert(name);
   }
-  const auto worst = std::ranges::max_element(
-      lacks, {}, [](const auto& entry) { return std::pair(entry.second.size(), entry.first); });
+  const auto worst = std::ranges::max_element(lacks, {}, [this](const auto& entry) {
+    const auto& [lacking, peers] = entry;
+    return std::tuple(peers.size(), !trains(members_.at(lacking)), lacking);
+  });
   const auto& [name, others] = *worst;
   const auto& other = members_.at(*others.begin()).hello.member;
   bar(name);
@@ -606,6 +785,18 @@ void Coordinator::bar(const std::string& name) {
   auto& bar = barred_[name];
   bar.length = std::clamp(2 * bar.length, shortest, longest);
   bar.until = now_ + bar.length;
+}
+
+/// Of those that have said how fast they are. A median: one that is far off moves nobody.
+double Coordinator::median_speed() const {
+  std::vector<double> speeds;
+  for (const auto& [name, member] : members_) {
+    const double speed = member.heartbeat.inner_steps_per_second;
+    if (member.role == Role::member && std::isfinite(speed) && speed > 0) speeds.push_back(speed);
+  }
+  if (speeds.empty()) return 0;
+  std::ranges::sort(speeds);
+  return (speeds[(speeds.size() - 1) / 2] + speeds[speeds.size() / 2]) / 2;
 }
 
 std::vector<Round> Coordinator::newest_of_donors() const {
@@ -671,7 +862,7 @@ void Coordinator::settle_evaluations() {
   for (auto at = evaluations_.begin(); at != evaluations_.end();) {
     const auto& [step, evaluation] = *at;
     const auto missing = count([&](const MemberStatus& member) {
-      return member.role == Role::member &&
+      return member.role == Role::member && trains(member) &&
              std::ranges::find(evaluation.by, member.hello.member.name) == evaluation.by.end();
     });
     if (missing > 0 || phase_ != Phase::running) {
@@ -691,6 +882,7 @@ void Coordinator::request_stop(const std::string& reason) {
   stopping_ = true;
   say("stopping: " + reason);
   if (phase_ == Phase::joining) return end(Ended::How::stopped, "stopped before the first step");
+  dismiss_newcomers();
   broadcast(Hold{});
 }
 
@@ -706,35 +898,62 @@ void Coordinator::settle_stop() {
   if (!stopping_ || expects_more()) return;
   auto last = stop_step_;
   for (const auto& [name, other] : members_) {
-    if (other.role != Role::member && other.role != Role::ready) continue;
+    if ((other.role != Role::member && other.role != Role::ready) || !trains(other)) continue;
     if (!other.held) return;  // one that is done answers too: its last step is the one that all must reach
     last = std::max(last.value_or(0), other.held_step);
   }
   if (last == stop_step_) return;  // a lost member changes nothing: others may have stopped there
   stop_step_ = last;
-  broadcast(StopAt{*last});
+  announce_stop_step();
+}
+
+void Coordinator::announce_stop_step() {
+  for (const auto& [name, member] : members_) {
+    if (trains(member)) send(member, StopAt{*stop_step_});
+  }
 }
 
 void Coordinator::on_done(MemberStatus& member, const Done& done) {
   if (member.role == Role::joining) return;  // it has trained nothing
   member.done = true;
   member.result = done;
-  ending_ = true;
+  if (trains(member)) begin_to_end();
   finish_if_all_done();
+}
+
+void Coordinator::begin_to_end() {
+  ending_ = true;
+  dismiss_newcomers();
+}
+
+/// Whoever still takes the state from others cannot take part any more.
+void Coordinator::dismiss_newcomers() {
+  for (auto next = members_.begin(); next != members_.end();) {
+    const auto place = next++;
+    if (place->second.role != Role::joining) continue;
+    say(place->first + " comes too late: " + too_late);
+    send(place->second, Refused{too_late});
+    remove(place);
+  }
 }
 
 void Coordinator::finish_if_all_done() {
   if (expects_more()) return;  // the others' ends are to be heard too
-  const auto here = [this](const MemberStatus& member) { return able(member); };
+  const auto here = [this](const MemberStatus& member) { return able(member) && trains(member); };
   const auto done = [&](const MemberStatus& member) { return here(member) && member.done; };
-  if (count(here) > 0 && count(done) == count(here)) finish();
+  if (count(here) == 0 || count(done) < count(here)) return;
+  for (const auto& [name, member] : members_) {
+    if (!trains(member) && able(member) && !member.done)  // the others needed it until now
+      send(member, StopAt{first_trainer()->heartbeat.step});
+  }
+  if (count([this](const MemberStatus& member) { return able(member) && !member.done; }) == 0) finish();
 }
 
 void Coordinator::finish() {
   std::string problem, first;
   Digest hash;
   for (const auto& [name, member] : members_) {
-    if (!member.done) continue;
+    if (!member.done || !trains(member)) continue;  // who only reduces has no parameters
     if (first.empty()) {
       first = name;
       hash = member.result.global_hash;
@@ -742,7 +961,18 @@ void Coordinator::finish() {
       problem = "global hashes of " + name + " and " + first + " differ at the end";
     }
   }
-  broadcast(Finished{problem});
+  std::vector<Round> last;  // those who are done have said it just before
+  for (const auto& [name, member] : members_) {
+    const auto rounds = rounds_of(member);
+    last.resize(std::max(last.size(), rounds.size()), 0);
+    for (std::size_t p = 0; p < rounds.size(); ++p) last[p] = std::max(last[p], rounds[p]);
+  }
+  for (const auto& [connection, observer] : observers_) {  // which then takes the last rounds
+    actions_.push_back(SendControl{connection, HeartbeatReply{0, 0, {}, last}});
+    actions_.push_back(SendControl{connection, Finished{problem, hash}});
+    close(connection);
+  }
+  broadcast(Finished{problem, hash});
   for (const auto& [name, member] : members_) close(member.connection);
   phase_ = Phase::ended;
   actions_.push_back(Ended{problem.empty() ? Ended::How::finished : Ended::How::diverged, problem});
@@ -752,6 +982,10 @@ void Coordinator::end(Ended::How how, const std::string& reason) {
   if (phase_ == Phase::ended) return;
   broadcast(Abort{reason});
   for (const auto& [name, member] : members_) close(member.connection);
+  for (const auto& [connection, observer] : observers_) {
+    actions_.push_back(SendControl{connection, Abort{reason}});
+    close(connection);
+  }
   phase_ = Phase::ended;
   actions_.push_back(Ended{how, reason});
 }
@@ -761,6 +995,8 @@ void Coordinator::end(Ended::How how, const std::string& reason) {
 void Coordinator::receive(ConnectionId from, Time now, const ControlMessage& message) {
   if (phase_ == Phase::ended) return;
   now_ = std::max(now_, now);
+  if (const auto observer = observers_.find(from); observer != observers_.end())
+    return on_observer(observer, message);
   const auto name = name_of(from);
   if (name.empty()) {
     if (closing_.contains(from)) return;  // on its way when we gave it up
@@ -775,6 +1011,10 @@ void Coordinator::receive(ConnectionId from, Time now, const ControlMessage& mes
 
 void Coordinator::on_message(const std::string& name, const ControlMessage& message) {
   auto& member = members_.at(name);
+  if (!trains(member) && !is_a_reducers(message)) {
+    say(name + " sent a message that is not for one that only reduces; dropped");
+    return close(member.connection);
+  }
   std::visit(Overloaded{
                  [&](const Sealed& sealed) { on_sealed(member, sealed); },
                  [&](const Heartbeat& heartbeat) { on_heartbeat(member, heartbeat); },
@@ -799,6 +1039,11 @@ void Coordinator::on_message(const std::string& name, const ControlMessage& mess
 
 void Coordinator::closed(ConnectionId connection) {
   closing_.erase(connection);
+  if (const auto observer = observers_.find(connection); observer != observers_.end()) {
+    say(observer->second.hello.member.name + " observes no more: its connection closed");
+    observers_.erase(observer);
+    return;
+  }
   const auto name = name_of(connection);
   if (name.empty() || phase_ == Phase::ended) return;
   lose(name, "is lost: its connection closed");
@@ -807,14 +1052,16 @@ void Coordinator::closed(ConnectionId connection) {
 void Coordinator::lose(std::string name, const std::string& how) {
   const auto place = members_.find(name);
   const bool mattered = place->second.role == Role::member || place->second.role == Role::ready;
+  const bool trained = trains(place->second);
   remove(place);
   if (phase_ == Phase::joining) {
-    if (members_.size() + 1 == options_.replicas) started_ = now_;  // they wait again
-    return say(name + " " + how + "; its place is free again");
+    if (trained && trainers() + 1 == options_.replicas) started_ = now_;  // they wait again
+    say(name + " " + how + (trained ? "; its place is free again" : ""));
+    return begin_first_view_if_sealed();  // it may be what the others waited for
   }
   say(name + " " + how);
   actions_.push_back(MembersChanged{});
-  if (members_.empty() && how.starts_with("left")) return end(Ended::How::failed, name + " " + how);
+  if (trained && trainers() == 0 && how.starts_with("left")) return end(Ended::How::failed, name + " " + how);
   if (mattered) change_view(name + " " + how);
   settle_stop();
 }
@@ -823,12 +1070,14 @@ void Coordinator::tick(Time now) {
   if (phase_ == Phase::ended) return;
   now_ = std::max(now_, now);
   // Once all are here they may load for as long as they give signs of life.
-  if (phase_ == Phase::joining && members_.size() < options_.replicas &&
-      now_ - started_ > options_.join_timeout) {
-    return end(Ended::How::failed, "only " + std::to_string(members_.size()) + " of " +
+  if (phase_ == Phase::joining && trainers() < options_.replicas && now_ - started_ > options_.join_timeout) {
+    return end(Ended::How::failed, "only " + std::to_string(trainers()) + " of " +
                                        std::to_string(options_.replicas) +
                                        " replicas joined within network.join_timeout");
   }
+  const auto still = std::ranges::find_if(
+      observers_, [&](const auto& entry) { return now_ - entry.second.heard > options_.detect_timeout; });
+  if (still != observers_.end()) drop_observer(still, "is silent for longer than network.detect_timeout");
   const auto silent = std::ranges::find_if(
       members_, [&](const auto& entry) { return now_ - entry.second.heard > options_.detect_timeout; });
   if (silent != members_.end())
@@ -840,14 +1089,16 @@ void Coordinator::tick(Time now) {
   }
   if (gathering_until_ && now_ >= *gathering_until_) {
     gathering_until_.reset();
-    if (!members_.empty()) return change_view("not all members of the last view are here");
+    if (members_.empty()) return;
+    if (state_is_gone()) return begin_anew();
+    return change_view("not all members of the last view are here");
   }
   for (auto& [name, bar] : barred_) {
     if (bar.until == Time{} || now_ < bar.until) continue;
     bar.until = {};
     if (members_.contains(name)) return change_view(name + " may try again");
   }
-  if (!members_.empty() || phase_ == Phase::joining) {
+  if (trainers() > 0 || phase_ == Phase::joining) {
     nobody_since_.reset();
   } else if (!nobody_since_) {
     nobody_since_ = now_;
@@ -895,6 +1146,16 @@ std::size_t Coordinator::count(Select select) const {
 std::size_t Coordinator::count(Role role) const {
   return count([role](const MemberStatus& member) { return member.role == role; });
 }
-std::size_t Coordinator::participating() const { return phase_ == Phase::running ? count(Role::member) : 0; }
+std::size_t Coordinator::trainers() const {
+  return count([](const MemberStatus& member) { return trains(member); });
+}
+std::size_t Coordinator::participating() const {
+  if (phase_ != Phase::running) return 0;
+  return count([](const MemberStatus& member) { return member.role == Role::member && trains(member); });
+}
+const Coordinator::MemberStatus* Coordinator::first_trainer() const {
+  const auto place = std::ranges::find_if(members_, [](const auto& entry) { return trains(entry.second); });
+  return place == members_.end() ? nullptr : &place->second;
+}
 
 }  // namespace isthmus::outer_sync::protocol

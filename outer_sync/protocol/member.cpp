@@ -21,6 +21,8 @@ Member::Member(const FragmentLayout& layout, CodecPlan codecs, ClosingRule closi
 
 std::optional<Sealed> Member::seal(ViewNumber view) {
   if (view < sealed_ || view <= view_.number) return std::nullopt;
+  // Else views that follow each other before anything is applied in one would add up what is kept.
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) forget(p);
   sealed_ = view;
   Sealed sealed{.view = view,
                 .activated = view_.number,
@@ -49,10 +51,17 @@ bool Member::fits(const NewView& message, MemberIndex self) const {
              return holder.first < members && holder.second.fits(layout_.chunks_of(fixed.fragment).size());
            });
   };
-  return self < members && members <= most_members && message.view.owners.size() == layout_.chunk_count() &&
+  const auto takes_part = [](const MemberInfo& member) {
+    return member.kind == MemberKind::trainer || member.kind == MemberKind::reducer;
+  };
+  return self < members && members <= most_members && std::ranges::all_of(message.view.members, takes_part) &&
+         std::ranges::any_of(message.view.members, trains) &&
+         message.view.owners.size() == layout_.chunk_count() &&
          std::ranges::all_of(message.view.owners, [&](MemberIndex owner) { return owner < members; }) &&
          message.chains.size() == fragments &&
-         std::ranges::none_of(message.chains, [](const auto& chain) { return chain.empty(); }) &&
+         std::ranges::none_of(
+             message.chains,
+             [](const auto& chain) { return chain.empty() || chain.size() > history_length; }) &&
          std::ranges::all_of(message.fixed, is_fixed_round) && message.applied.size() == members &&
          std::ranges::all_of(message.applied, [&](const auto& rounds) { return rounds.size() == fragments; });
 }
@@ -71,16 +80,28 @@ bool Member::is_of_the_run(const NewView& message) const {
 Member::Entry Member::activate(const NewView& message, MemberIndex self) {
   assert(fits(message, self));
   if (message.view.number != sealed_ || message.view.number <= view_.number) return Entry::ignored;
-  if (!is_of_the_run(message)) return Entry::displaced;
-  if (view_.number != message.reference) discard_unapplied();
+  const bool of_reference = is_of_reference(message, self);
+  const bool reduces = !trains(message.view.members[self]);
+  if (!reduces && !is_of_the_run(message)) return Entry::displaced;
+  if (!of_reference) discard_unapplied();
+  if (!of_reference && reduces) begin_anew(message);
   forget_residuals(message.view, self);
   gathering_.clear();
   fixed_.clear();
   view_ = message.view;
   self_ = self;
   ids_.clear();
-  for (const auto& member : view_.members) ids_.push_back(id_of(member));
+  trainers_.clear();
+  for (const auto& member : view_.members) {
+    ids_.push_back(id_of(member));
+    if (trains(member)) trainers_.push_back(ids_.back());
+  }
   lease_end_.reset();
+  std::vector<std::uint32_t> owned(layout_.fragment_count(), 0);
+  for (ChunkId k = 0; k < layout_.chunk_count(); ++k) {
+    if (view_.owners[k] == self_) ++owned[layout_.fragment_of(k)];
+  }
+  health_.begin(std::move(owned));
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
     const auto round_of = [p](const auto& rounds) { return rounds[p]; };
     lowest_[p] = round_of(*std::ranges::min_element(message.applied, {}, round_of));
@@ -106,6 +127,19 @@ void Member::discard_unapplied() {
     }
     if (at->second.missing == 0) actions_.push_back(Retract{fragment, round});
     at = results_.erase(at);
+  }
+}
+
+/// Nothing of older views counts: neither rounds and results nor what was carried between them.
+void Member::begin_anew(const NewView& message) {
+  for (ChunkId k = 0; k < view_.owners.size(); ++k) {
+    if (view_.owners[k] == self_) actions_.push_back(ForgetResidual{k});
+  }
+  results_.clear();
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+    history_[p] = message.chains[p];
+    applied_[p] = history_[p].back();
+    history_[p].pop_back();
   }
 }
 
@@ -140,7 +174,11 @@ void Member::push_fixed(const NewView& message) {
         const bool holds = std::ranges::any_of(
             fixed.holders, [&](const auto& holder) { return holder.first == peer && has(holder); });
         if (peer == self_ || holds || message.applied[peer][fixed.fragment] >= fixed.round) continue;
-        send(peer, {fixed.round, chunk, self_, ChunkKind::result}, result.bytes, 0, result.contributors);
+        send(peer, {.view = view_.number,
+                    .key = {fixed.round, chunk, self_, ChunkKind::result},
+                    .bytes = result.bytes,
+                    .contributors = result.contributors,
+                    .norms = result.norms});
       }
     }
   }
@@ -153,8 +191,9 @@ void Member::contribute_again() {
 
 // ---- rounds ----
 
-void Member::contribute(ChunkId chunk, Round round, const SharedBytes& bytes, std::uint64_t weight) {
-  const auto place = own_.insert_or_assign({round, chunk}, Contribution{bytes, weight}).first;
+void Member::contribute(ChunkId chunk, Round round, const SharedBytes& bytes, std::uint64_t weight,
+                        double squares) {
+  const auto place = own_.insert_or_assign({round, chunk}, Contribution{bytes, weight, squares}).first;
   if (in_view()) send_contribution(chunk, round, place->second);
 }
 
@@ -166,26 +205,49 @@ void Member::send_contribution(ChunkId chunk, Round round, const Contribution& o
   if (owner == self_) {
     gather(self_, chunk, round, own);
   } else {
-    send(owner, {round, chunk, self_, ChunkKind::contribution}, own.bytes, own.weight, {});
+    send(owner, {.view = view_.number,
+                 .key = {round, chunk, self_, ChunkKind::contribution},
+                 .bytes = own.bytes,
+                 .weight = own.weight});
   }
 }
 
-void Member::reduced(ViewNumber view, ChunkId chunk, Round round, const SharedBytes& bytes) {
+void Member::reduced(ViewNumber view, ChunkId chunk, Round round, const SharedBytes& bytes,
+                     const Measured& measured) {
   if (!in_view() || view != view_.number) return;  // sealed meanwhile: whoever owns it then makes it again
   const auto place = gathering_.find({round, chunk});
   if (place == gathering_.end()) return;
-  std::vector<ReplicaId> contributors;
+  std::vector<ReplicaId> present;
   auto& by_member = place->second.by_member;
   for (std::size_t m = 0; m < by_member.size(); ++m) {
-    if (by_member[m].bytes) contributors.push_back(ids_[m]);
+    if (by_member[m].bytes) present.push_back(ids_[m]);
     by_member[m].bytes = nullptr;
   }
-  const auto members = static_cast<MemberIndex>(view_.members.size());
-  const auto listed = contributors.size() == members ? std::vector<ReplicaId>() : contributors;
-  for (MemberIndex peer = 0; peer < members; ++peer) {
-    if (peer != self_) send(peer, {round, chunk, self_, ChunkKind::result}, bytes, 0, listed);
+  Result result{bytes, present, {}};
+  if (closing_.reject > 0) {
+    assert(measured.squares.size() == present.size());
+    const auto stays = kept(reject_rule(), measured.squares);
+    result.contributors.clear();
+    for (std::size_t i = 0; i < present.size(); ++i) {
+      result.norms.push_back({present[i], measured.squares[i]});
+      if (stays[i]) result.contributors.push_back(present[i]);
+    }
   }
-  keep_result(chunk, round, {bytes, std::move(contributors)});
+  const auto members = static_cast<MemberIndex>(view_.members.size());
+  const auto listed =
+      result.contributors.size() == trainers_.size() ? std::vector<ReplicaId>() : result.contributors;
+  for (MemberIndex peer = 0; peer < members; ++peer) {
+    if (peer == self_) continue;
+    send(peer, {.view = view_.number,
+                .key = {round, chunk, self_, ChunkKind::result},
+                .bytes = bytes,
+                .contributors = listed,
+                .norms = result.norms});
+  }
+  // Gradients of the warm-up are another quantity.
+  if (round > codecs_.warmup_rounds && measured.squares.size() == present.size())
+    health_.add(layout_.fragment_of(chunk), round, present, measured);
+  keep_result(chunk, round, std::move(result));
 }
 
 void Member::applied(FragmentId fragment, Round round, const Digest& chain) {
@@ -251,6 +313,8 @@ std::optional<std::string> Member::check(MemberIndex from, const ChunkMessage& m
   if (kind != ChunkKind::contribution && kind != ChunkKind::result) return "a chunk of unknown kind";
   if (kind == ChunkKind::contribution && owner != self_)
     return "a contribution to a chunk that is not owned here";
+  if (kind == ChunkKind::contribution && !trains(view_.members[from]))
+    return "a contribution of one that only reduces";
   if (kind == ChunkKind::result && owner != from && !decided)
     return "a result of a chunk that it does not own";
   const auto size = quant::encoded_size(codecs_.of(round), layout_.chunk(chunk).size);
@@ -260,24 +324,80 @@ std::optional<std::string> Member::check(MemberIndex from, const ChunkMessage& m
   if (const auto* mine = held(message.key); mine != nullptr && **mine != *message.bytes) {
     return "two different chunks for one place in one round";
   }
-  if (kind == ChunkKind::result && !decided) return check_contributors(message.contributors);
+  if (kind == ChunkKind::result) return check_result(message, decided);
   return std::nullopt;
 }
 
-/// Of a result made in this view: members of it in their order, and so many that its owner might close with
-/// them. (One of an older view may have been made of the contributions of others who are gone.)
-std::optional<std::string> Member::check_contributors(const std::vector<ReplicaId>& listed) const {
-  if (listed.empty()) return std::nullopt;
-  auto rest = ids_.begin();
+namespace {
+
+std::vector<ReplicaId> replicas_of(const std::vector<SquaredNorm>& norms) {
+  std::vector<ReplicaId> out;
+  for (const auto& norm : norms) out.push_back(norm.replica);
+  return out;
+}
+
+}  // namespace
+
+/// One of an older view may have been made of the contributions of others who are gone.
+std::optional<std::string> Member::check_result(const ChunkMessage& message, bool decided) const {
+  if (!decided) {
+    if (auto problem = check_contributors(message)) return problem;
+  }
+  if (closing_.reject > 0) return check_rejection(message);
+  if (!message.norms.empty()) return "norms in a run without outer.reject";
+  return std::nullopt;
+}
+
+bool Member::are_trainers_of_the_view(const std::vector<ReplicaId>& listed) const {
+  auto rest = trainers_.begin();
   for (const auto id : listed) {
-    rest = std::find(rest, ids_.end(), id);
-    if (rest == ids_.end()) return "a result of contributors that are not members of the view, in its order";
+    rest = std::find(rest, trainers_.end(), id);
+    if (rest == trainers_.end()) return false;
     ++rest;
   }
-  const auto needed = closing_.quorum == 0 ? ids_.size() : std::max(closing_.quorum, closing_.least);
-  if (listed.size() >= needed) return std::nullopt;
-  return "a result of " + std::to_string(listed.size()) + " contributions; at least " +
+  return true;
+}
+
+/// Of a result made in this view: trainers of it in their order, and so many that its owner might close with
+/// them.
+std::optional<std::string> Member::check_contributors(const ChunkMessage& message) const {
+  const auto there = closing_.reject > 0 ? replicas_of(message.norms) : message.contributors;
+  if (!are_trainers_of_the_view(there) || !are_trainers_of_the_view(message.contributors))
+    return "a result of contributors that are not trainers of the view, in its order";
+  const auto needed = closing_.quorum == 0 ? trainers_.size() : std::max(closing_.quorum, closing_.least);
+  const bool are_all = there.size() == trainers_.size() || (there.empty() && closing_.reject == 0);
+  if (are_all || there.size() >= needed) return std::nullopt;
+  return "a result of " + std::to_string(there.size()) + " contributions; at least " +
          std::to_string(needed) + " are needed";
+}
+
+/// Whom the rule leaves is a function of the norms, and one of these everybody knows: its own.
+std::optional<std::string> Member::check_rejection(const ChunkMessage& message) const {
+  std::vector<double> squares;
+  for (const auto& norm : message.norms) {
+    if (!(norm.value >= 0)) return "a sum of squares that is none";
+    squares.push_back(norm.value);
+  }
+  const auto stays = kept(reject_rule(), squares);
+  std::vector<ReplicaId> expected;
+  for (std::size_t i = 0; i < stays.size(); ++i) {
+    if (stays[i]) expected.push_back(message.norms[i].replica);
+  }
+  if (expected != (message.contributors.empty() ? trainers_ : message.contributors))
+    return "a result whose contributors are not those that outer.reject leaves, by the norms beside them";
+  return check_own_norm(message);
+}
+
+std::optional<std::string> Member::check_own_norm(const ChunkMessage& message) const {
+  const auto& [round, chunk, sender, kind] = message.key;
+  const auto listed = std::ranges::find(message.norms, ids_[self_], &SquaredNorm::replica);
+  if (listed == message.norms.end() || round <= applied_[layout_.fragment_of(chunk)].round)
+    return std::nullopt;
+  const auto own = own_.find({round, chunk});
+  if (own == own_.end()) return "a norm of a contribution that this replica has not made";
+  if (own->second.squares == listed->value) return std::nullopt;
+  return "a sum of squares of this replica's contribution to chunk " + std::to_string(chunk) + " that is " +
+         std::to_string(listed->value) + "; it is " + std::to_string(own->second.squares);
 }
 
 std::optional<std::string> Member::receive(MemberIndex from, const ChunkMessage& message) {
@@ -295,7 +415,9 @@ std::optional<std::string> Member::receive(MemberIndex from, const ChunkMessage&
     if (is_decided(chunk, round)) return std::nullopt;  // too late: what is decided is not made again
     gather(from, chunk, round, {message.bytes, message.weight});
   } else {
-    keep_result(chunk, round, {message.bytes, message.contributors.empty() ? ids_ : message.contributors});
+    keep_result(
+        chunk, round,
+        {message.bytes, message.contributors.empty() ? trainers_ : message.contributors, message.norms});
   }
   return std::nullopt;
 }
@@ -324,10 +446,8 @@ std::size_t Member::chunks_held() const {
   return sum;
 }
 
-void Member::send(MemberIndex peer, const ChunkKey& key, const SharedBytes& bytes, std::uint64_t weight,
-                  std::vector<ReplicaId> contributors) {
-  ChunkMessage message{view_.number, key, bytes, weight, std::move(contributors)};
-  unacknowledged_.at(peer).insert_or_assign(key, message);
+void Member::send(MemberIndex peer, ChunkMessage message) {
+  unacknowledged_.at(peer).insert_or_assign(message.key, message);
   actions_.push_back(SendChunk{peer, std::move(message)});
 }
 
@@ -340,7 +460,7 @@ void Member::gather(MemberIndex from, ChunkId chunk, Round round, Contribution c
   if (gathering.closed || place.bytes) return;
   place = std::move(contribution);
   // With all contributions at once: nobody else could make another result of this view.
-  if (++gathering.present == view_.members.size()) close(chunk, round, gathering);
+  if (++gathering.present == trainers_.size()) close(chunk, round, gathering);
 }
 
 /// Only as long as the coordinator vouches that no other view has begun.
@@ -354,11 +474,13 @@ void Member::close_by_quorum(ChunkId chunk, Round round, Gathering& gathering, T
 
 void Member::close(ChunkId chunk, Round round, Gathering& gathering) {
   gathering.closed = true;
-  Reduce job{view_.number, chunk, round, {}, {}};
-  for (const auto& contribution : gathering.by_member) {
+  Reduce job{view_.number, chunk, round, {}, {}, reject_rule(), {}};
+  for (std::size_t m = 0; m < gathering.by_member.size(); ++m) {
+    const auto& contribution = gathering.by_member[m];
     if (!contribution.bytes) continue;
     job.contributions.push_back(contribution.bytes);
     job.weights.push_back(contribution.weight);
+    job.members.push_back(static_cast<MemberIndex>(m));
   }
   actions_.push_back(std::move(job));
 }
@@ -389,11 +511,13 @@ void Member::keep_result(ChunkId chunk, Round round, Result result) {
 }
 
 void Member::deliver(FragmentId fragment, Round round, const Results& results) {
-  Deliver out{fragment, round, {}, {}, view_.members.size()};
+  Deliver out{fragment, round, {}, {}, {}, trainers_.size()};
   const auto me = ids_.at(self_);
   for (const auto& result : results.by_chunk) {
     out.results.push_back(result.bytes);
     out.included.push_back(std::ranges::find(result.contributors, me) != result.contributors.end());
+    out.rejected.push_back(!out.included.back() &&
+                           std::ranges::find(result.norms, me, &SquaredNorm::replica) != result.norms.end());
     out.contributed = std::min(out.contributed, result.contributors.size());
   }
   actions_.push_back(std::move(out));

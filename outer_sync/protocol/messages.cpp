@@ -19,25 +19,6 @@ ReplicaId id_of(const MemberInfo& member) {
   return prefix_of(hasher.finish());
 }
 
-std::vector<MemberIndex> balanced_owners(const FragmentLayout& layout, std::size_t members) {
-  std::vector<MemberIndex> owners;
-  std::vector<std::uint64_t> total(members, 0);
-  for (FragmentId p = 0; p < layout.fragment_count(); ++p) {
-    std::vector<std::uint64_t> of_fragment(members, 0);
-    const auto chunks = layout.chunks_of(p);
-    for (ChunkId k = chunks.first; k < chunks.last; ++k) {
-      std::size_t least = 0;
-      for (std::size_t m = 1; m < members; ++m) {
-        if (std::pair(of_fragment[m], total[m]) < std::pair(of_fragment[least], total[least])) least = m;
-      }
-      owners.push_back(static_cast<MemberIndex>(least));
-      of_fragment[least] += layout.chunk(k).size;
-      total[least] += layout.chunk(k).size;
-    }
-  }
-  return owners;
-}
-
 Bytes encode(const ControlMessage& message) {
   BinaryWriter writer;
   writer(static_cast<std::uint8_t>(message.index()));

@@ -1,9 +1,12 @@
 #include "isthmus/outer_sync/protocol/view_change.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
+#include <utility>
 
+#include "isthmus/base/error.h"
 #include "isthmus/outer_sync/protocol/member.h"
 
 namespace isthmus::outer_sync::protocol {
@@ -22,6 +25,11 @@ std::vector<FragmentState> chain_of(const Sealed& sealed, FragmentId p) {
   return chain;
 }
 
+/// (One that only reduces has no rounds before its first view.)
+bool is_of(const SealedMember& member, ViewNumber view) {
+  return member.sealed.activated == view && (trains(member.info) || view > 0);
+}
+
 /// Whose rounds and results count: the members of the highest view that has begun anywhere.
 class Reference {
  public:
@@ -38,7 +46,7 @@ class Reference {
     }
   }
 
-  [[nodiscard]] bool contains(const SealedMember& member) const { return member.sealed.activated == view_; }
+  [[nodiscard]] bool contains(const SealedMember& member) const { return is_of(member, view_); }
   [[nodiscard]] ViewNumber view() const { return view_; }
   [[nodiscard]] std::uint64_t step() const { return step_; }
   [[nodiscard]] Round newest(FragmentId p) const { return chains_[p].back().round; }
@@ -46,6 +54,7 @@ class Reference {
 
   /// Why a member cannot go on from where it is; empty if it can.
   [[nodiscard]] std::string obstacle(const SealedMember& member) const {
+    if (!trains(member.info) && !contains(member)) return {};  // it begins at the newest round
     for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
       if (chains_[p].empty()) return "nobody of the run is here";
       const auto& own = member.sealed.fragments[p];
@@ -80,6 +89,17 @@ class Reference {
   std::map<std::pair<FragmentId, Round>, std::vector<bool>> held_;
 };
 
+/// One that only reduces needs nothing of what was before: where it is not of the reference, it begins at the
+/// newest round of the run, and holds nothing.
+void place_reducers(const Reference& reference, std::vector<SealedMember>& members) {
+  for (auto& member : members) {
+    if (trains(member.info) || reference.contains(member)) continue;
+    member.sealed.fragments.clear();
+    member.sealed.held.clear();
+    for (const auto& chain : reference.chains()) member.sealed.fragments.push_back(chain.back());
+  }
+}
+
 /// Everything that any of the reference holds is decided; rounds that all have applied need no mention.
 std::vector<FixedRound> fixed_rounds(const Reference& reference, std::span<const SealedMember> members) {
   std::map<std::pair<FragmentId, Round>, FixedRound> rounds;
@@ -102,26 +122,35 @@ std::vector<FixedRound> fixed_rounds(const Reference& reference, std::span<const
   return out;
 }
 
-void fill_in(NewView& message, const FragmentLayout& layout, const Reference& reference,
-             std::span<const SealedMember> members) {
+void fill_in(ViewPlan& plan, const FragmentLayout& layout, const Reference& reference,
+             std::span<const SealedMember> members, const TopologyRule& topology) {
+  auto& message = plan.message;
+  message.layout.assign(layout.fragments().begin(), layout.fragments().end());
+  message.chunk_elements = layout.chunk_elements();
   message.reference = reference.view();
   message.step = reference.step();
   message.chains = reference.chains();
   message.fixed = fixed_rounds(reference, members);
+  std::vector<Site> sites;
   for (const auto& member : members) {
     message.view.members.push_back(member.info);
     auto& applied = message.applied.emplace_back();
     for (const auto& fragment : member.sealed.fragments) applied.push_back(fragment.round);
+    sites.push_back({member.info.name, member.info.kind, member.uplink});
   }
-  message.view.owners = balanced_owners(layout, members.size());
+  auto deal = deal_chunks(layout, sites, topology);
+  message.view.owners = std::move(deal.owners);
+  plan.topology = std::move(deal.reason);
 }
 
-}  // namespace
+bool any_trains(std::span<const SealedMember> members) {
+  return std::ranges::any_of(members, [](const SealedMember& member) { return trains(member.info); });
+}
 
-ViewPlan plan_view(const FragmentLayout& layout, std::span<const SealedMember> members) {
+ViewPlan plan_from(const FragmentLayout& layout, std::vector<SealedMember> able,
+                   const TopologyRule& topology) {
   ViewPlan plan;
-  std::vector<SealedMember> able(members.begin(), members.end());
-  const auto view = reference_of(members);
+  const auto view = reference_of(able);
   // Whoever has to take the state from others brings no results into the view, so what the rest can go on
   // from is asked once more.
   for (;;) {
@@ -136,12 +165,52 @@ ViewPlan plan_view(const FragmentLayout& layout, std::span<const SealedMember> m
     }
     const bool settled = rest.size() == able.size();
     able = std::move(rest);
-    if (able.empty() ||
+    if (!any_trains(able) ||
         std::ranges::none_of(able, [&](const auto& member) { return reference.contains(member); }))
       return plan;
     if (!settled) continue;
-    fill_in(plan.message, layout, reference, able);
+    place_reducers(reference, able);
+    fill_in(plan, layout, reference, able, topology);
     return plan;
+  }
+}
+
+}  // namespace
+
+ViewPlan plan_view(const FragmentLayout& layout, std::span<const SealedMember> members,
+                   const TopologyRule& topology) {
+  auto plan = plan_from(layout, {members.begin(), members.end()}, topology);
+  if (!plan.message.view.members.empty()) return plan;
+  // What only those know that have no parameters to go on with must not send away all that have them.
+  std::vector<ViewPlan::Displaced> displaced;
+  std::vector<SealedMember> rest;
+  for (const auto& member : members) {
+    if (trains(member.info) || member.sealed.activated == 0) {
+      rest.push_back(member);
+    } else {
+      displaced.push_back({member.info.name, "no trainer can go on from its rounds"});
+    }
+  }
+  if (!any_trains(rest) || displaced.empty()) return plan;
+  auto next = plan_from(layout, std::move(rest), topology);
+  std::ranges::move(displaced, std::back_inserter(next.displaced));
+  return next;
+}
+
+std::optional<FragmentLayout> layout_of(std::span<const Range> fragments, std::uint64_t chunk_elements) {
+  constexpr std::uint64_t most_elements = 1ULL << 44;
+  constexpr std::uint64_t most_chunks = 1ULL << 22;  // what a NewView lists fits into a control frame
+  if (chunk_elements == 0) return std::nullopt;
+  std::uint64_t chunks = 0;
+  for (const auto& fragment : fragments) {
+    if (fragment.size > most_elements || fragment.begin > most_elements) return std::nullopt;
+    chunks += fragment.size / chunk_elements + 1;
+    if (chunks > most_chunks) return std::nullopt;
+  }
+  try {
+    return FragmentLayout({fragments.begin(), fragments.end()}, chunk_elements);
+  } catch (const Error&) {
+    return std::nullopt;
   }
 }
 
@@ -173,7 +242,7 @@ std::string disagreement(const FragmentLayout& layout, std::span<const SealedMem
   for (FragmentId p = 0; p < layout.fragment_count(); ++p) {
     std::map<Round, std::pair<Digest, std::string>> points;
     for (const auto& member : members) {
-      if (member.sealed.activated != reference) continue;
+      if (!is_of(member, reference)) continue;
       for (const auto& state : chain_of(member.sealed, p)) {
         const auto [place, is_new] = points.try_emplace(state.round, state.chain, member.info.name);
         if (is_new || place->second.first == state.chain) continue;

@@ -51,9 +51,16 @@ std::optional<std::string> problem_of(FrameType type, const ChunkHeader& header,
   const bool is_contribution = header.kind == static_cast<std::uint8_t>(protocol::ChunkKind::contribution);
   const std::size_t ids = header.contributors;
   if (ack && length > 0) return "an acknowledgement with " + std::to_string(length) + " bytes behind it";
-  if (header.zero != 0 || header.zero_too != 0) return "a chunk header with bits that mean nothing yet";
+  const std::size_t norms = header.norms;
+  if (header.zero != 0) return "a chunk header with bits that mean nothing yet";
   if (header.weight != 0 && (ack || !is_contribution)) return "a weight of what is no contribution";
   if (ids > 0 && (ack || is_contribution)) return "contributors of what is no result";
+  if (norms > 0 && (ack || is_contribution)) return "norms of what is no result";
+  if (norms > protocol::most_members || norms * sizeof(protocol::SquaredNorm) > length) {
+    return std::to_string(norms) + " norms in a chunk frame; at most " +
+           std::to_string(protocol::most_members) + ", and no more than fit, can be legal";
+  }
+  length -= norms * sizeof(protocol::SquaredNorm);
   if (ids > protocol::most_members || ids * sizeof(protocol::ReplicaId) > length) {
     return std::to_string(ids) + " contributors in a chunk frame; at most " +
            std::to_string(protocol::most_members) + ", and no more than fit, can be legal";
@@ -206,8 +213,7 @@ asio::awaitable<void> Connection::write(const Frame& frame) {
   (frame.type == FrameType::state_data ? counters_.state : counters_.payload) += body_size;
 }
 
-asio::awaitable<void> Connection::read(asio::mutable_buffer first, asio::mutable_buffer second) {
-  const std::array<asio::mutable_buffer, 2> buffers{first, second};
+asio::awaitable<void> Connection::read(std::array<asio::mutable_buffer, 3> buffers) {
   if (tls_) {
     co_await tls_->read(buffers);
   } else {
@@ -217,7 +223,8 @@ asio::awaitable<void> Connection::read(asio::mutable_buffer first, asio::mutable
 
 asio::awaitable<FrameHeader> Connection::read_header(std::size_t limit) {
   FrameHeader header;
-  co_await read(asio::buffer(&header, sizeof header), {});
+  const std::array<asio::mutable_buffer, 3> buffers{asio::buffer(&header, sizeof header)};
+  co_await read(buffers);
   if (header.magic != FrameHeader::expected_magic || header.zero != 0)
     throw Error(ErrorKind::network, "what it sent is no frame of this protocol");
   if (header.length > limit) {
@@ -235,16 +242,21 @@ asio::awaitable<Connection::Received> Connection::receive(std::size_t limit, con
   std::size_t body_size = header.length;
   if (header.type == FrameType::chunk || header.type == FrameType::ack) {
     if (body_size < sizeof received.head) throw Error(ErrorKind::network, "a chunk frame without its header");
-    co_await read(asio::buffer(&received.head, sizeof received.head), {});
+    const std::array<asio::mutable_buffer, 3> head{asio::buffer(&received.head, sizeof received.head)};
+    co_await read(head);
     body_size -= sizeof received.head;
     if (const auto problem = problem_of(header.type, received.head, body_size))
       throw Error(ErrorKind::network, *problem);
     received.contributors.resize(received.head.contributors);
-    body_size -= received.contributors.size() * sizeof(protocol::ReplicaId);
+    received.norms.resize(received.head.norms);
+    body_size -= received.contributors.size() * sizeof(protocol::ReplicaId) +
+                 received.norms.size() * sizeof(protocol::SquaredNorm);
   }
   const bool pooled = chunks != nullptr && header.type == FrameType::chunk;
   const auto body = pooled ? chunks->take(body_size) : std::make_shared<Bytes>(body_size);
-  co_await read(asio::buffer(received.contributors), asio::buffer(*body));
+  const std::array<asio::mutable_buffer, 3> buffers{asio::buffer(received.contributors),
+                                                    asio::buffer(received.norms), asio::buffer(*body)};
+  co_await read(buffers);
   if (header.type == FrameType::chunk) trace_.complete(Trace::Row::receive, "chunk", begin, Clock::now());
   received.body = body;
   co_return received;
@@ -286,6 +298,8 @@ Frame chunk_frame(const protocol::ChunkMessage& message, const protocol::SharedB
   auto head = bytes_of(header_of(message, packed ? quant::Lossless::zstd : quant::Lossless::none));
   const auto ids = std::as_bytes(std::span(message.contributors));
   head.insert(head.end(), ids.begin(), ids.end());
+  const auto norms = std::as_bytes(std::span(message.norms));
+  head.insert(head.end(), norms.begin(), norms.end());
   return {FrameType::chunk, std::move(head), packed ? packed : message.bytes};
 }
 
@@ -294,7 +308,8 @@ protocol::ChunkMessage message_of(Connection::Received chunk) {
           .key = key_of(chunk.head),
           .bytes = std::move(chunk.body),
           .weight = chunk.head.weight,
-          .contributors = std::move(chunk.contributors)};
+          .contributors = std::move(chunk.contributors),
+          .norms = std::move(chunk.norms)};
 }
 
 Frame ack_frame(protocol::ViewNumber view, const protocol::ChunkKey& key) {

@@ -59,15 +59,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   /// Queues a frame; frames leave in order.
   void send(Frame frame);
-  /// The next frame. A chunk's header and contributors are taken apart, so that `body` is its codec bytes,
-  /// packed or not, and nothing else. Throws asio::system_error when the connection ends and Error(network)
-  /// when what arrives is no frame or is longer than `limit`. Chunks are put into memory of `chunks`, unless
-  /// it is null: whoever is not known yet gets no buffer of a size that others need.
+  /// The next frame. A chunk's header, contributors and norms are taken apart, so that `body` is its codec
+  /// bytes, packed or not, and nothing else. Throws asio::system_error when the connection ends and
+  /// Error(network) when what arrives is no frame or is longer than `limit`. Chunks are put into memory of
+  /// `chunks`, unless it is null: whoever is not known yet gets no buffer of a size that others need.
   struct Received {
     FrameType type;
     ChunkHeader head;                               ///< of chunks and acknowledgements
     std::vector<protocol::ReplicaId> contributors;  ///< of results; empty: all members of the view
     protocol::SharedBytes body;
+    std::vector<protocol::SquaredNorm> norms{};  ///< of results where outer.reject is on
   };
   [[nodiscard]] asio::awaitable<Received> receive(std::size_t limit, const BufferPool* chunks = nullptr);
   /// Waits until nothing is being written and nothing that is due waits to be, or until the connection ends:
@@ -76,6 +77,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// Frames that wait to be written.
   [[nodiscard]] std::size_t queued() const { return queue_.size(); }
   [[nodiscard]] std::size_t queued_bytes() const { return queued_bytes_; }
+  /// Whether it is being written, and more waits: the line takes what it can.
+  [[nodiscard]] bool backed_up() const { return writing_ && !queue_.empty(); }
   /// Closes once everything queued has left, at once if nothing is.
   void close_when_sent();
   void close();
@@ -104,8 +107,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   [[nodiscard]] asio::awaitable<void> shake_hands();
   [[nodiscard]] asio::awaitable<void> write(const Frame& frame);
   [[nodiscard]] asio::awaitable<FrameHeader> read_header(std::size_t limit);
-  /// Fills both.
-  [[nodiscard]] asio::awaitable<void> read(asio::mutable_buffer first, asio::mutable_buffer second);
+  /// Fills all.
+  [[nodiscard]] asio::awaitable<void> read(std::array<asio::mutable_buffer, 3> buffers);
 
   asio::ip::tcp::socket socket_;
   std::shared_ptr<tls::Credentials> credentials_;

@@ -199,6 +199,8 @@ class CoordinatorNode::Impl {
         observer_.message(say->text);
       } else if (auto* evaluated = std::get_if<Evaluated>(&action)) {
         observer_.evaluated(evaluated->step, evaluated->loss);
+      } else if (auto* judged = std::get_if<RoundJudged>(&action)) {
+        observer_.round_judged(*judged);
       } else if (std::holds_alternative<MembersChanged>(action)) {
         observer_.members_changed(machine_);
       } else if (auto* ended = std::get_if<Ended>(&action)) {

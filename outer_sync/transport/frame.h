@@ -39,8 +39,8 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 12);
 
-/// In front of a chunk; then come the ids of its contributors, eight bytes each, and its bytes. An
-/// acknowledgement is this header alone, with zeros where it says so.
+/// In front of a chunk; then come the ids of its contributors, eight bytes each, norms of sixteen, an id and
+/// an fp64, and its bytes. An acknowledgement is this header alone, with zeros where it says so.
 struct ChunkHeader {
   std::uint64_t view;
   std::uint64_t round;
@@ -50,10 +50,11 @@ struct ChunkHeader {
   std::uint16_t contributors;  ///< ids that follow; only a result has any
   std::uint8_t kind;           ///< protocol::ChunkKind
   std::uint8_t packing;        ///< quant::Lossless: how the bytes are packed; 0 in acknowledgements
-  std::uint16_t zero;
-  std::uint32_t zero_too;
+  std::uint16_t norms;         ///< that follow the ids; only a result where outer.reject is on has any
+  std::uint32_t zero;
 };
 static_assert(sizeof(ChunkHeader) == 40);
+static_assert(sizeof(protocol::SquaredNorm) == 16);
 
 [[nodiscard]] inline ChunkHeader header_of(protocol::ViewNumber view, const protocol::ChunkKey& key) {
   return {.view = view,
@@ -64,13 +65,14 @@ static_assert(sizeof(ChunkHeader) == 40);
           .contributors = 0,
           .kind = static_cast<std::uint8_t>(key.kind),
           .packing = static_cast<std::uint8_t>(quant::Lossless::none),
-          .zero = 0,
-          .zero_too = 0};
+          .norms = 0,
+          .zero = 0};
 }
 [[nodiscard]] inline ChunkHeader header_of(const protocol::ChunkMessage& message, quant::Lossless packing) {
   auto header = header_of(message.view, message.key);
   header.weight = message.weight;
   header.contributors = static_cast<std::uint16_t>(message.contributors.size());
+  header.norms = static_cast<std::uint16_t>(message.norms.size());
   header.packing = static_cast<std::uint8_t>(packing);
   return header;
 }
@@ -100,13 +102,14 @@ struct PeerHello {
 
 struct Frame {
   FrameType type = FrameType::control;
-  Bytes head;                  ///< owned: a chunk's header and contributors; all of other frames
+  Bytes head;                  ///< owned: a chunk's header, contributors and norms; all of other frames
   protocol::SharedBytes body;  ///< codec bytes, packed or not, shared with others; may be null
 };
 
 /// The largest frame that a peer can legally send, where no chunk has more codec bytes than that.
 [[nodiscard]] inline constexpr std::size_t largest_chunk_frame(std::size_t codec_bytes) {
-  return sizeof(ChunkHeader) + protocol::most_members * sizeof(protocol::ReplicaId) + codec_bytes;
+  return sizeof(ChunkHeader) +
+         protocol::most_members * (sizeof(protocol::ReplicaId) + sizeof(protocol::SquaredNorm)) + codec_bytes;
 }
 
 /// A header as it stands in memory, which is as it is on the wire.

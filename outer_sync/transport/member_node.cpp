@@ -16,8 +16,10 @@
 #include <thread>
 
 #include "isthmus/base/error.h"
+#include "isthmus/outer_sync/log/chain.h"
 #include "isthmus/outer_sync/memory.h"
 #include "isthmus/outer_sync/outer_loop.h"
+#include "isthmus/outer_sync/protocol/view_change.h"
 #include "tls/credentials.h"
 #include "transport/control_link.h"
 #include "transport/learner.h"
@@ -26,6 +28,7 @@
 #include "transport/peer_mesh.h"
 #include "transport/rendezvous.h"
 #include "transport/state_stream.h"
+#include "transport/uplink_meter.h"
 
 namespace isthmus::outer_sync {
 
@@ -38,11 +41,13 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr auto farewell_limit = 1s;
+constexpr auto longest_service = 1min;  ///< of learners, by one that has nothing else to do any more
 constexpr auto tick_every = 50ms;
 /// Who asks for results that do not come, and has no step to make meanwhile, asks again that often.
 constexpr auto ask_again_after = 20ms;
 constexpr std::size_t most_beats_unanswered = 64;
 constexpr std::size_t most_reports_kept = 4;
+constexpr Time longest_lease = 1h + 1min;  ///< network.detect_timeout with network.emulate.rtt at their most
 
 Clock::duration to_duration(const config::Duration& duration) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(duration.seconds));
@@ -68,32 +73,51 @@ ControlLinkOptions control_options(const NetworkConfig& network) {
           .seed = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count())};
 }
 
+/// What follows from the layout of the run.
+struct Workshop {
+  Workshop(const FragmentLayout& run, const CodecPlan& codecs, quant::Lossless lossless)
+      : layout(run),
+        reducer(layout, codecs),
+        contribution_packer(lossless, layout, codecs, reducer.buffers()),
+        result_packer(lossless, layout, codecs, reducer.buffers()),
+        unpacker(lossless, layout, codecs, reducer.buffers()) {}
+  Workshop(const Workshop&) = delete;
+  Workshop& operator=(const Workshop&) = delete;
+
+  FragmentLayout layout;
+  Reducer reducer;
+  ChunkPacker contribution_packer;  ///< of the trainer's thread
+  ChunkPacker result_packer;        ///< of the codec thread
+  ChunkUnpacker unpacker;           ///< of the io thread
+};
+
 }  // namespace
 
 class MemberNode::Impl final : public PeerMesh::Handler,
                                public ControlLink::Handler,
                                public Learner::Handler {
  public:
-  Impl(const NetworkConfig& network, const FragmentLayout& layout, CodecPlan codecs, ClosingRule closing,
-       Trace& trace, quant::Lossless lossless)
+  /// `layout` is null for one that only reduces.
+  Impl(const NetworkConfig& network, const FragmentLayout* layout, std::uint64_t chunk_elements,
+       CodecPlan codecs, ClosingRule closing, Trace& trace, quant::Lossless lossless, bool moments)
       : network_(network),
-        layout_(layout),
+        reduces_(layout == nullptr),
+        chunk_elements_(chunk_elements),
+        lossless_(lossless),
         codecs_(codecs),
         closing_(closing),
+        moments_(moments),
         trace_(trace),
-        reducer_(layout, codecs),
-        contribution_packer_(lossless, layout, codecs, reducer_.buffers()),
-        result_packer_(lossless, layout, codecs, reducer_.buffers()),
-        unpacker_(lossless, layout, codecs, reducer_.buffers()),
+        workshop_(reduces_ ? nullptr : std::make_unique<Workshop>(*layout, codecs, lossless)),
         link_{.hold = to_duration(network.emulate.rtt) / 2,
               .give_up = to_duration(network.detect_timeout),
-              .most_queued = most_queued(layout, codecs, static_cast<std::size_t>(network.lanes)),
+              .most_queued = reduces_ ? SIZE_MAX : most_bytes_queued(*layout),
               .credentials = credentials_of(network)},
         clock_(2 * to_duration(network.heartbeat)),
         mesh_(io_, bind(), static_cast<std::size_t>(network.lanes), counters_, link_, clock_, trace, *this),
         control_(io_, control_options(network), link_, counters_, clock_, trace, *this),
         pacer_(std::make_shared<Pacer>(static_cast<std::uint64_t>(network.join_rate))),
-        chains_(layout.fragment_count()),
+        chains_(reduces_ ? 0 : layout->fragment_count()),
         work_(asio::make_work_guard(io_)),
         codec_pool_(1),
         io_thread_([this] { run_io(); }) {}
@@ -110,8 +134,10 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 
   std::string advertised() const { return advertised_.to_string(); }
 
-  Admission join(Hello hello) {
+  void say_hello(Hello hello) {
     hello.member.address = advertised();
+    if (reduces_) hello.member.kind = MemberKind::reducer;
+    hello.uplink = network_.uplink.bytes_per_second();
     name_ = hello.member.name;
     asio::post(io_, [this, hello] {
       hello_ = hello;
@@ -120,8 +146,12 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       asio::co_spawn(io_, heartbeat_loop(), asio::detached);
       asio::co_spawn(io_, tick_loop(), asio::detached);
     });
+  }
+
+  Admission join(Hello hello) {
+    say_hello(std::move(hello));
     std::unique_lock lock(meet_.mutex);
-    meet_.wait_for(lock, [&] { return meet_.seal || meet_.admitted; });
+    meet_.wait_for(lock, [&] { return meet_.seal || meet_.admitted || meet_.finished; });
     if (!meet_.seal) return {.how = Admission::How::joins, .step = 0};
     const auto step = meet_.seal->resume_step;
     return {.how = step > 0 ? Admission::How::resumes : Admission::How::begins, .step = step};
@@ -131,7 +161,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     asio::post(io_, [this, fragments, parameters] {
       chains_ = fragments;
       parameters_ = parameters;
-      member_.emplace(layout_, codecs_, closing_, fragments);
+      member_.emplace(workshop_->layout, codecs_, closing_, fragments);
       std::uint64_t view = 0;
       meet_.update([&] { view = meet_.seal->view; });
       answer_seal(view);
@@ -160,12 +190,55 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     }
   }
 
+  bool follow(OuterLoop& loop, const std::vector<Round>& until) {
+    const auto patience = to_duration(network_.detect_timeout);
+    std::unique_lock lock(meet_.mutex);
+    for (auto begin = Clock::now();;) {
+      if (meet_.failure) throw *meet_.failure;
+      if (const auto lesson = next_lesson(loop, until)) {
+        lock.unlock();
+        learn_from(loop, *lesson);
+        return true;
+      }
+      if (!meet_.finished) {
+        meet_.changed.wait(lock);
+        begin = Clock::now();
+      } else if (meet_.behind == Round{0} || meet_.nothing_comes ||
+                 meet_.changed.wait_until(lock, begin + patience) == std::cv_status::timeout) {
+        return false;
+      }
+    }
+  }
+
+  /// The first that may be taken now. A fragment that was fetched anew is past some that came before it.
+  std::optional<Lesson> next_lesson(const OuterLoop& loop, const std::vector<Round>& until) {
+    auto& lessons = meet_.lessons;
+    for (auto at = lessons.begin(); at != lessons.end();) {
+      const auto* round = std::get_if<FollowedRound>(&*at);
+      const bool stale = round != nullptr && round->round <= loop.fragments()[round->fragment].round &&
+                         meet_.installed.contains(round->fragment);
+      if (stale || round == nullptr || round->round <= until.at(round->fragment)) {
+        std::optional<Lesson> lesson;
+        if (!stale) lesson = std::move(*at);
+        at = lessons.erase(at);
+        if (lesson) return lesson;
+      } else {
+        ++at;
+      }
+    }
+    return std::nullopt;
+  }
+
   void learn_from(OuterLoop& loop, const Lesson& lesson) {
     if (const auto* anew = std::get_if<BeginAnew>(&lesson)) {
-      meet_.update([&] { meet_.taken.clear(); });  // what was taken of old is not applied any more
+      meet_.update([&] {
+        meet_.taken.clear();  // what was taken of old is not applied any more
+        meet_.installed.clear();
+      });
       asio::post(io_, [this, attempt = anew->attempt] { learning_ = attempt == attempt_; });
     } else if (const auto* snapshot = std::get_if<outer_sync::FragmentSnapshot>(&lesson)) {
       loop.install(*snapshot);
+      meet_.update([&] { meet_.installed.insert(snapshot->fragment); });
       asio::post(io_, [this, p = snapshot->fragment, state = snapshot->state] { learned(p, state); });
     } else {
       const auto& round = std::get<FollowedRound>(lesson);
@@ -173,7 +246,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     }
   }
 
-  bool may_begin(std::uint64_t step) {
+  bool may_begin(std::uint64_t step, std::uint64_t reach) {
     std::unique_lock lock(meet_.mutex);
     throw_if_ended();
     if (meet_.hold) meet_.wait_for(lock, [&] { return meet_.stop_at || !meet_.commits || meet_.displaced; });
@@ -182,13 +255,14 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       meet_.stopped = true;
       return false;
     }
-    meet_.begun = step;
+    meet_.begun = reach;
     return true;
   }
 
   std::string done(Done done) {
     asio::post(io_, [this, done = std::move(done)] {
       done_ = done;
+      control_.send(heartbeat());  // so that it is known which rounds are the last
       control_.send(done);
     });
     std::unique_lock lock(meet_.mutex);
@@ -198,7 +272,46 @@ class MemberNode::Impl final : public PeerMesh::Handler,
                          [&] { return meet_.failure || meet_.finished || !meet_.state_requests.empty(); });
       if (meet_.failure && !meet_.finished) throw *meet_.failure;
     }
+    serve_the_last(lock);
     return meet_.finished->problem;
+  }
+
+  /// Observers hear of the run's last rounds when it is over.
+  void serve_the_last(std::unique_lock<std::mutex>& lock) {
+    const auto begin = Clock::now();
+    meet_.served_until = std::max(meet_.served_until, begin + to_duration(network_.detect_timeout));
+    while (meet_.learners > 0 && Clock::now() < std::min(meet_.served_until, begin + longest_service)) {
+      serve_requests(lock);
+      meet_.changed.wait_until(lock, std::min(meet_.served_until, begin + longest_service));
+    }
+  }
+
+  std::optional<std::string> follow(Hello hello) {
+    say_hello(std::move(hello));
+    std::unique_lock lock(meet_.mutex);
+    for (;;) {
+      auto next = meet_.results.end();
+      meet_.changed.wait(lock, [&] {
+        next = next_to_follow();
+        return meet_.failure || meet_.finished || meet_.gone || next != meet_.results.end();
+      });
+      if (meet_.finished) return meet_.finished->problem;
+      if (meet_.gone) return std::nullopt;
+      if (meet_.failure) throw *meet_.failure;
+      const auto [fragment, round] = next->first;
+      const auto result = std::move(next->second);
+      const auto before = meet_.followed[fragment].chain;
+      const auto life = meet_.life;
+      meet_.results.erase(next);
+      meet_.taken.insert({fragment, round});
+      lock.unlock();
+      std::vector<std::span<const std::byte>> bytes;
+      for (const auto& chunk : result.chunks) bytes.emplace_back(*chunk);
+      const FragmentState state{round, log::next_chain(before, fragment, round, bytes)};
+      lock.lock();
+      if (life == meet_.life) meet_.followed[fragment] = state;
+      asio::post(io_, [this, fragment = fragment, state, life] { followed(fragment, state, life); });
+    }
   }
 
   void leave(const std::string& reason) {
@@ -210,15 +323,19 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     });
     std::unique_lock lock(meet_.mutex);
     meet_.changed.wait_for(lock, farewell_limit, [&] { return meet_.gone; });
+    meet_.gone = true;
+    meet_.changed.notify_all();
   }
 
   void contribute(ChunkId chunk, Round round, SharedBytes bytes, std::uint64_t weight) {
-    auto packed = contribution_packer_.pack(chunk, round, *bytes);
-    asio::post(io_, [this, chunk, round, weight, bytes = std::move(bytes), packed = std::move(packed)] {
-      if (!member_) return;
-      member_->contribute(chunk, round, bytes, weight);
-      act({bytes, packed});
-    });
+    auto packed = workshop_->contribution_packer.pack(chunk, round, *bytes);
+    const double squares = closing_.reject > 0 ? workshop_->reducer.squares(chunk, round, *bytes) : 0;
+    asio::post(io_,
+               [this, chunk, round, weight, squares, bytes = std::move(bytes), packed = std::move(packed)] {
+                 if (!member_) return;
+                 member_->contribute(chunk, round, bytes, weight, squares);
+                 act({bytes, packed});
+               });
   }
 
   std::optional<RoundResult> wait(FragmentId fragment, Round round) {
@@ -284,6 +401,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   void request_stop(const std::string& reason) {
     asio::post(io_, [this, reason] {
       if (control_.up()) return control_.send(StopRequest{reason});
+      if (reduces_) return;  // the others may need it
       // Nobody to agree with: this replica stops where it is.
       meet_.update([&] {
         meet_.hold = true;
@@ -304,7 +422,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   std::optional<std::string> on_chunk(ReplicaId from, Connection::Received chunk) override {
     const auto index = index_of(from);
     if (!index) return std::nullopt;  // of a view that has not begun here, or is over
-    if (auto problem = unpacker_.unpack(chunk.head, chunk.body)) return problem;
+    if (auto problem = workshop_->unpacker.unpack(chunk.head, chunk.body)) return problem;
     auto problem = member_->receive(*index, message_of(std::move(chunk)));
     act();
     return problem;
@@ -332,9 +450,11 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     fail(Error(ErrorKind::network, name + " breaks the protocol: " + why));
   }
   asio::awaitable<void> on_learner(ReplicaId, ConnectionPtr connection) override {
-    return serve_learner(
-        connection, layout_, pacer_, [this](StateRequest request) { return snapshot(request); },
-        [this](FragmentId p, Round r) { return member_ ? member_->held(p, r) : std::vector<SharedBytes>(); });
+    if (reduces_) throw Error(ErrorKind::network, "who only reduces has no state to give");
+    const Served served(meet_);
+    co_await serve_learner(
+        connection, workshop_->layout, pacer_, [this](StateRequest request) { return snapshot(request); },
+        [this](FragmentId p, Round r) { return round_for_learner(p, r); });
   }
   void on_message(const std::string& text) override { say(text); }
 
@@ -343,6 +463,40 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 
  private:
   friend class MemberNode;
+
+  /// Counts a learner while it is served.
+  class Served {
+   public:
+    explicit Served(Rendezvous& meet) : meet_(meet) {
+      meet_.update([&] { ++meet_.learners; });
+    }
+    ~Served() {
+      meet_.update([&] { --meet_.learners; });
+    }
+    Served(const Served&) = delete;
+    Served& operator=(const Served&) = delete;
+
+   private:
+    Rendezvous& meet_;
+  };
+
+  std::vector<SharedBytes> round_for_learner(FragmentId p, Round r) {
+    auto results = member_ ? member_->held(p, r) : std::vector<SharedBytes>();
+    double bytes = 0;
+    for (const auto& result : results) bytes += result ? static_cast<double>(result->size()) : 0;
+    const auto takes = std::chrono::duration<double>(bytes / static_cast<double>(network_.join_rate)) +
+                       std::chrono::duration<double>(network_.detect_timeout.seconds);
+    meet_.update([&] {
+      meet_.served_until =
+          std::max(meet_.served_until, Clock::now() + std::chrono::duration_cast<Clock::duration>(takes));
+    });
+    return results;
+  }
+
+  StateParts parts_to_learn() const {
+    return moments_ ? static_cast<StateParts>(agreed_parts | moment_parts) : agreed_parts;
+  }
+  bool observes() const { return hello_.member.kind == MemberKind::observer; }
 
   asio::ip::tcp::acceptor bind() {
     auto acceptor = listen_at(io_, network_.listen, "network.listen");
@@ -378,7 +532,19 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     return static_cast<MemberIndex>(place - ids_.begin());
   }
 
+  std::size_t most_bytes_queued(const FragmentLayout& layout) const {
+    return most_queued(layout, codecs_, static_cast<std::size_t>(network_.lanes));
+  }
+
   // ---- of the trainer's thread, under the lock ----
+
+  /// Rounds of a fragment may be complete in any order; they are followed in theirs.
+  std::map<Rendezvous::Place, RoundResult>::iterator next_to_follow() {
+    return std::ranges::find_if(meet_.results, [this](const auto& entry) {
+      const auto [fragment, round] = entry.first;
+      return fragment < meet_.followed.size() && round == meet_.followed[fragment].round + 1;
+    });
+  }
 
   void throw_if_ended() const {
     if (meet_.failure) throw *meet_.failure;
@@ -387,11 +553,11 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 
   void serve_requests(std::unique_lock<std::mutex>& lock) {
     while (!meet_.state_requests.empty() && state_source_) {
-      const auto [fragment, answer] = std::move(meet_.state_requests.front());
+      const auto question = std::move(meet_.state_requests.front());
       meet_.state_requests.pop_front();
       const auto source = state_source_;
       lock.unlock();
-      answer(source(fragment));
+      question.answer(source(question.fragment, question.moments));
       lock.lock();
     }
   }
@@ -418,15 +584,27 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       } else if (auto* job = std::get_if<Reduce>(&action)) {
         asio::post(codec_pool_, [this, job = std::move(*job)] { reduce(job); });
       } else if (auto* forget = std::get_if<ForgetResidual>(&action)) {
-        asio::post(codec_pool_, [this, chunk = forget->chunk] { reducer_.forget(chunk); });
+        asio::post(codec_pool_, [this, chunk = forget->chunk] { workshop_->reducer.forget(chunk); });
       } else if (auto* round = std::get_if<Deliver>(&action)) {
+        say_if_rejected(*round);
         meet_.update([&] {
           participation_.contributed = round->contributed;
-          meet_.results[{round->fragment, round->round}] = {std::move(round->results),
-                                                            std::move(round->included)};
+          meet_.results[{round->fragment, round->round}] = {
+              std::move(round->results), std::move(round->included), std::move(round->rejected)};
         });
       }  // a Retract is carried out by `begin_view`, under the lock
     }
+  }
+
+  /// A replica that is sick is so for long.
+  void say_if_rejected(const Deliver& round) {
+    constexpr std::uint64_t say_every = 100;
+    const auto chunks = std::ranges::count(round.rejected, true);
+    if (chunks == 0 || rejected_++ % say_every != 0) return;
+    say("the others left out this replica's contribution to " + std::to_string(chunks) + " of " +
+        std::to_string(round.rejected.size()) + " chunks of fragment " + std::to_string(round.fragment) +
+        ", round " + std::to_string(round.round) +
+        ": its norm is more than outer.reject times the median; it does not come back");
   }
 
   void reduce(const protocol::Reduce& job) {
@@ -434,14 +612,20 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       const Trace::Scope scope(
           trace_, Trace::Row::reduce, "reduce",
           "{\"chunk\":" + std::to_string(job.chunk) + ",\"round\":" + std::to_string(job.round) + "}");
-      auto bytes = reducer_.reduce(job.chunk, job.round, job.contributions, job.weights);
+      auto made = workshop_->reducer.reduce(job.chunk, job.round, job.contributions, job.weights, job.reject);
       const bool alone = job.contributions.size() == 1;
-      auto packed = alone ? nullptr : result_packer_.pack(job.chunk, job.round, *bytes);
-      asio::post(io_, [this, view = job.view, chunk = job.chunk, round = job.round, bytes = std::move(bytes),
+      auto packed = alone ? nullptr : workshop_->result_packer.pack(job.chunk, job.round, *made.bytes);
+      asio::post(io_, [this, view = job.view, chunk = job.chunk, round = job.round, made = std::move(made),
                        packed = std::move(packed)] {
         if (!member_) return;
-        member_->reduced(view, chunk, round, bytes);
-        act({bytes, packed});
+        member_->reduced(view, chunk, round, made.bytes, made.measured);
+        act({made.bytes, packed});
+      });
+    } catch (const BadContribution& error) {
+      asio::post(io_, [this, error, view = job.view, member = job.members.at(error.contribution)] {
+        const bool known = member_ && member_->view().number == view;
+        fail(Error(error.kind(),
+                   (known ? member_->view().members.at(member).name + ": " : std::string()) + error.what()));
       });
     } catch (const Error& error) {
       fail(error);
@@ -457,8 +641,10 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       hello_.token = token_;
       say("the coordinator is there again");
     }
+    if (!member_) blank_seal_ = 0;  // what the one before had asked for is void with its connection
     beats_.clear();
     hello_.done = done_.has_value();
+    hello_.fresh = is_fresh();
     control_.send(hello_);
     // A coordinator that has come back has not heard these.
     for (const auto& report : reports_) control_.send(report);
@@ -471,8 +657,13 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     if (stops) control_.send(StopRequest{"as was asked before"});
   }
 
+  bool is_fresh() {
+    const std::lock_guard lock(meet_.mutex);
+    return !meet_.admitted && !meet_.view && !meet_.displaced;
+  }
+
   void on_down(const std::string& why) override {
-    if (learner_) {  // whom to learn from may have changed by then
+    if (learner_ && !observes()) {  // whom to learn from may have changed by then
       stop_learning();
       member_.reset();
       waiting_view_.reset();
@@ -485,7 +676,8 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     }();
     if (over) return control_.stop();
     if (leaving_) return;
-    say(why + "; " + (ids_.empty() ? "dialling again" : "training goes on while rounds commit"));
+    const auto* meanwhile = reduces_ ? "rounds go on" : "training goes on while rounds commit";
+    say(why + "; " + (ids_.empty() ? "dialling again" : meanwhile));
   }
 
   void on_control(ControlMessage message) override {
@@ -497,7 +689,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       on_new_view(std::move(*view));
     } else if (auto* reply = std::get_if<HeartbeatReply>(&message)) {
       on_reply(*reply);
-    } else if (auto* admitted = std::get_if<Admitted>(&message)) {
+    } else if (auto* admitted = std::get_if<Admitted>(&message); admitted != nullptr && !reduces_) {
       learn(*admitted);
     } else if (auto* displaced = std::get_if<protocol::Displaced>(&message)) {
       on_displaced(displaced->reason);
@@ -506,6 +698,11 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       judge_commits();
     } else if (auto* announce = std::get_if<Announce>(&message)) {
       meet_.update([&] { meet_.announced = announce->text; });
+    } else if (reduces_ && std::holds_alternative<Hold>(message)) {
+      // It has no step to name.
+    } else if (reduces_ && std::holds_alternative<StopAt>(message)) {
+      done_ = Done{"{\"total_bytes\": " + std::to_string(counters_.total) + "}", {}};
+      control_.send(*done_);
     } else if (std::holds_alternative<Hold>(message)) {
       Held held;
       meet_.update([&] {
@@ -517,6 +714,8 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       meet_.update([&] { meet_.stop_at = stop->step; });
     } else if (auto* finished = std::get_if<Finished>(&message)) {
       meet_.update([&] { meet_.finished = *finished; });
+      if (ids_.empty() && !observes())
+        fail(Error(ErrorKind::config, "the run has ended; there is nothing left to join"));
       control_.stop();
     } else if (auto* refused = std::get_if<Refused>(&message)) {
       on_refused(refused->reason);
@@ -536,6 +735,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   }
 
   void on_seal(const Seal& seal) {
+    if (reduces_ && !member_) return answer_seal_blankly(seal.view);
     meet_.update([&] {
       if (!meet_.seal || !member_) meet_.seal = seal;
     });
@@ -553,7 +753,33 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     control_.send(std::move(*sealed));
   }
 
+  /// Who only reduces and has been in no view knows of nothing; but it enters no older one from here on.
+  void answer_seal_blankly(ViewNumber view) {
+    if (view < blank_seal_) return;
+    blank_seal_ = view;
+    Sealed sealed;
+    sealed.view = view;
+    control_.send(std::move(sealed));
+  }
+
+  /// What it needs it is told with the view.
+  void begin_reducing(const NewView& message) {
+    auto layout = layout_of(message.layout, message.chunk_elements);
+    if (!layout || message.chunk_elements != chunk_elements_)
+      throw Error(ErrorKind::network, "it announced a view of no layout that this run can have");
+    if (!workshop_) {
+      workshop_ = std::make_unique<Workshop>(*layout, codecs_, lossless_);
+      mesh_.queue_at_most(most_bytes_queued(*layout));
+    }
+    if (!std::ranges::equal(workshop_->layout.fragments(), message.layout))
+      throw Error(ErrorKind::network, "it announced a view of another layout than before");
+    member_.emplace(workshop_->layout, codecs_, closing_,
+                    std::vector<FragmentState>(workshop_->layout.fragment_count()));
+    static_cast<void>(member_->seal(blank_seal_));
+  }
+
   void on_new_view(NewView message) {
+    if (reduces_ && !member_) begin_reducing(message);
     const auto& members = message.view.members;
     const auto me = std::ranges::find(members, own_id(), id_of);
     const auto self = static_cast<MemberIndex>(me - members.begin());
@@ -566,16 +792,20 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   /// A view may void results that have not been applied: so not while one of them is being applied.
   void begin_waiting_view() {
     if (!waiting_view_) return;
-    const bool of_reference = member_->view().number == waiting_view_->reference;
+    const auto& members = waiting_view_->view.members;
+    const auto self = static_cast<MemberIndex>(std::ranges::find(members, own_id(), id_of) - members.begin());
+    const bool of_reference = member_->is_of_reference(*waiting_view_, self);
     std::unique_lock lock(meet_.mutex);
     if (!of_reference && !meet_.taken.empty()) return;
     const auto message = *std::exchange(waiting_view_, std::nullopt);
-    const auto me = std::ranges::find(message.view.members, own_id(), id_of);
-    const auto self = static_cast<MemberIndex>(me - message.view.members.begin());
     const auto entry = member_->activate(message, self);
     if (entry == Member::Entry::begun && !of_reference) {
       meet_.results.clear();
       meet_.lessons.clear();  // they come once more, as results that are decided
+      if (reduces_) {
+        meet_.followed = chains_ = member_->fragments();
+        ++meet_.life;
+      }
     }
     lock.unlock();
     if (entry == Member::Entry::displaced) {
@@ -613,38 +843,49 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   static std::string describe(const View& view) {
     std::string names;
     for (const auto& member : view.members) names += (names.empty() ? "" : ", ") + member.name;
-    return "view " + std::to_string(view.number) + " begins with " + std::to_string(view.members.size()) +
-           " replicas: " + names;
+    const auto trainers = std::ranges::count_if(view.members, trains);
+    const auto reducers = static_cast<std::ptrdiff_t>(view.members.size()) - trainers;
+    return "view " + std::to_string(view.number) + " begins with " + std::to_string(trainers) + " replicas" +
+           (reducers == 0 ? "" : " and " + std::to_string(reducers) + " that only reduce") + ": " + names;
   }
 
   void begin_mesh(const Digest& token) {
     if (token_ == token) return;
     token_ = token;
-    mesh_.begin(own_id(), hello_.member.name, token, largest_frame(layout_, codecs_), reducer_.buffers());
+    mesh_.begin(own_id(), hello_.member.name, token, largest_frame(workshop_->layout, codecs_),
+                workshop_->reducer.buffers());
   }
 
   ReplicaId own_id() const { return id_of(hello_.member); }
 
   void count_live() {
-    std::size_t up = 1;
-    for (const auto id : ids_) up += mesh_.up(id) ? 1 : 0;
+    Participation seen;
+    for (std::size_t m = 0; m < ids_.size(); ++m) {
+      if (!trains(member_->view().members[m])) continue;
+      ++seen.participating;
+      seen.live += ids_[m] == own_id() || mesh_.up(ids_[m]) ? 1 : 0;
+    }
     const std::lock_guard lock(meet_.mutex);
-    participation_.live = ids_.empty() ? 0 : up;
-    participation_.participating = ids_.size();
+    participation_.live = seen.live;
+    participation_.participating = seen.participating;
+  }
+
+  bool nobody_is_up() const {
+    return std::ranges::none_of(ids_, [this](ReplicaId id) { return mesh_.up(id); });
   }
 
   void on_reply(const HeartbeatReply& reply) {
-    if (reply.newest.size() == layout_.fragment_count() && learner_) {
+    meet_.update([&] { meet_.reference_speed = reply.inner_steps_per_second; });
+    if (learner_ && reply.newest.size() == workshop_->layout.fragment_count()) {
       newest_ = reply.newest;
       learner_->newest(newest_);
-      say_ready_if_so();
+      observes() ? count_behind() : say_ready_if_so();
     }
     const auto sent = beats_.find(reply.number);
     if (sent == beats_.end()) return;
     if (member_ && reply.view != 0 && reply.view == member_->view().number) {
       vouched_ = clock_.now();
-      member_->lease_until(sent->second +
-                           std::chrono::duration_cast<Time>(to_duration(network_.detect_timeout)));
+      member_->lease_until(sent->second + Time(std::min<std::uint64_t>(reply.lease, longest_lease.count())));
       member_->lowest_applied(reply.lowest);
     }
     beats_.erase(beats_.begin(), std::next(sent));
@@ -654,20 +895,23 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 
   /// What this replica has contributed is of one that is gone; so it comes back under another incarnation.
   void on_displaced(const std::string& reason) {
-    say("must take the state from other members: " + reason);
+    say((reduces_ ? "comes again: " : "must take the state from other members: ") + reason);
     member_.reset();
     ids_.clear();
     waiting_view_.reset();
     suspended_.clear();
     mesh_.set_peers({});
     stop_learning();
-    for (ChunkId k = 0; k < layout_.chunk_count(); ++k)
-      asio::post(codec_pool_, [this, k] { reducer_.forget(k); });
+    for (ChunkId k = 0; workshop_ && k < workshop_->layout.chunk_count(); ++k)
+      asio::post(codec_pool_, [this, k] { workshop_->reducer.forget(k); });
     ++hello_.member.incarnation;
     hello_.sealed = hello_.activated = 0;
     token_ = {};
+    blank_seal_ = 0;
     meet_.update([&] {
-      meet_.displaced = reason;
+      ++meet_.life;
+      if (!reduces_) meet_.displaced = reason;
+      meet_.behind.reset();
       meet_.results.clear();
       meet_.view.reset();
       meet_.lessons.clear();
@@ -680,21 +924,25 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     if (member_ && member_->view().number > 0) return;
     if (member_) meet_.update([&] { meet_.displaced = "the run has begun without this replica"; });
     member_.reset();
+    const bool goes_on = observes() && learner_ && token_ == admitted.token;
     begin_mesh(admitted.token);
     std::vector<PeerInfo> donors;
     for (const auto& donor : admitted.donors) donors.push_back({id_of(donor), donor.name, donor.address});
+    if (goes_on) return learner_->start(donors, own_id(), token_, parts_to_learn());  // what is here stays
     say("takes the state from " + std::to_string(donors.size()) + " members");
-    learned_.assign(layout_.fragment_count(), false);
+    learned_.assign(workshop_->layout.fragment_count(), false);
     newest_.clear();
     learning_ = false;  // until the trainer has begun anew
+    received_.assign(workshop_->layout.fragment_count(), std::nullopt);
     meet_.update([&] {
       meet_.admitted = true;
+      meet_.behind.reset();
       meet_.lessons.clear();
       meet_.lessons.emplace_back(BeginAnew{++attempt_});
     });
-    learner_.emplace(io_, layout_, codecs_, link_, counters_, trace_, reducer_.buffers(), *this);
-    learner_->start(donors, own_id(), admitted.token,
-                    static_cast<StateParts>(set_of(StatePart::theta) | set_of(StatePart::velocity)));
+    learner_.emplace(io_, workshop_->layout, codecs_, link_, counters_, trace_, workshop_->reducer.buffers(),
+                     *this);
+    learner_->start(donors, own_id(), admitted.token, parts_to_learn());
   }
 
   void stop_learning() {
@@ -705,17 +953,29 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   void on_fragment(transport::FragmentSnapshot snapshot) override {
     // What it is ready with is what the others count on.
     if (member_) return on_displaced("rounds that it needs were gone before it was in a view");
-    meet_.update([&] {
-      meet_.lessons.emplace_back(outer_sync::FragmentSnapshot{
-          snapshot.fragment, snapshot.at, snapshot.values[static_cast<std::size_t>(StatePart::theta)],
-          snapshot.values[static_cast<std::size_t>(StatePart::velocity)]});
-    });
+    received_.at(snapshot.fragment) = snapshot.at.round;
+    const auto part = [&](StatePart which) { return snapshot.values[static_cast<std::size_t>(which)]; };
+    outer_sync::FragmentSnapshot lesson{.fragment = snapshot.fragment,
+                                        .state = snapshot.at,
+                                        .theta = part(StatePart::theta),
+                                        .velocity = part(StatePart::velocity),
+                                        .first_moment = part(StatePart::first_moment),
+                                        .second_moment = part(StatePart::second_moment),
+                                        .inner_steps = snapshot.inner_steps};
+    meet_.update([&] { meet_.lessons.emplace_back(std::move(lesson)); });
+    count_behind();
   }
   void on_round(FragmentId fragment, Round round, std::vector<SharedBytes> results) override {
+    received_.at(fragment) = round;
     meet_.update([&] { meet_.lessons.emplace_back(FollowedRound{fragment, round, std::move(results)}); });
+    count_behind();
   }
   void on_failed(const std::string& why) override {
+    bool over = false;
+    meet_.update([&] { over = meet_.nothing_comes = meet_.finished.has_value(); });
+    if (over) return;
     say("takes no state: " + why + "; asks the coordinator again");
+    if (observes()) return control_.redial();  // what is here stays
     stop_learning();
     member_.reset();
     control_.redial();
@@ -729,18 +989,29 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     say_ready_if_so();
   }
 
+  /// How far an observer's rounds are behind the members', as they have come.
+  void count_behind() {
+    std::optional<Round> most;
+    for (FragmentId p = 0; p < received_.size() && p < newest_.size(); ++p) {
+      if (!received_[p]) return;
+      most = std::max(most.value_or(0), newest_[p] - std::min(newest_[p], *received_[p]));
+    }
+    meet_.update([&] { meet_.behind = most; });
+  }
+
   void say_ready_if_so() {
-    if (member_ || !learner_->caught_up()) return;
+    if (observes() || member_ || !learner_->caught_up()) return;
     for (FragmentId p = 0; p < chains_.size(); ++p) {
       if (!learned_[p] || (!newest_.empty() && chains_[p].round + 1 < newest_[p])) return;
     }
     say("has the state and is ready to take part");
-    member_.emplace(layout_, codecs_, closing_, chains_);
+    member_.emplace(workshop_->layout, codecs_, closing_, chains_);
     control_.send(Ready{});
   }
 
   // ---- giving it ----
 
+  /// Throws Error(network), which ends the learner's connection, for moments that are not shared here.
   asio::awaitable<transport::FragmentSnapshot> snapshot(StateRequest request) {
     struct Answer {
       explicit Answer(asio::io_context& io) : there(io, Clock::time_point::max()) {}
@@ -749,23 +1020,48 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     };
     const auto answer = std::make_shared<Answer>(io_);
     meet_.update([&] {
-      meet_.state_requests.emplace_back(request.fragment,
-                                        [this, answer](outer_sync::FragmentSnapshot snapshot) {
-                                          asio::post(io_, [answer, snapshot = std::move(snapshot)]() mutable {
-                                            answer->snapshot = std::move(snapshot);
-                                            answer->there.cancel();
-                                          });
-                                        });
+      const auto hand_over = [this, answer](outer_sync::FragmentSnapshot snapshot) {
+        asio::post(io_, [answer, snapshot = std::move(snapshot)]() mutable {
+          answer->snapshot = std::move(snapshot);
+          answer->there.cancel();
+        });
+      };
+      meet_.state_requests.push_back({request.fragment, (request.parts & moment_parts) != 0, hand_over});
     });
     asio::error_code woken;
     while (!answer->snapshot) {
       co_await answer->there.async_wait(asio::redirect_error(use_awaitable, woken));
     }
+    const auto& given = *answer->snapshot;
     transport::FragmentSnapshot out{
-        .fragment = request.fragment, .at = answer->snapshot->state, .values = {}};
-    out.values[static_cast<std::size_t>(StatePart::theta)] = answer->snapshot->theta;
-    out.values[static_cast<std::size_t>(StatePart::velocity)] = answer->snapshot->velocity;
+        .fragment = request.fragment, .at = given.state, .values = {}, .inner_steps = given.inner_steps};
+    const auto add = [&](StatePart part, const SharedFloats& values) {
+      if ((request.parts & set_of(part)) != 0) out.values[static_cast<std::size_t>(part)] = values;
+    };
+    add(StatePart::theta, given.theta);
+    add(StatePart::velocity, given.velocity);
+    add(StatePart::first_moment, given.first_moment);
+    add(StatePart::second_moment, given.second_moment);
+    if (out.parts() != request.parts)
+      throw Error(ErrorKind::network, "it asked for the inner optimizer's moments, which are not given here");
     co_return out;
+  }
+
+  // ---- of one that only reduces ----
+
+  /// What was taken before its rounds became void counts no more.
+  void followed(FragmentId fragment, const FragmentState& state, std::uint64_t life) {
+    bool counts = false;
+    meet_.update([&] {
+      meet_.taken.erase({fragment, state.round});
+      counts = life == meet_.life;
+    });
+    if (counts && member_) {
+      chains_[fragment] = state;
+      member_->applied(fragment, state.round, state.chain);
+      act();
+    }
+    if (member_) begin_waiting_view();
   }
 
   // ---- time ----
@@ -776,7 +1072,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       look_at_certificates();
       control_.send(heartbeat());
       // Whoever trains does not need it for that; who waits for the run to begin, to go on or to end does.
-      const bool waits = ids_.empty() || done_ || is_stuck();
+      const bool waits = ids_.empty() || done_ || is_stuck() || (reduces_ && nobody_is_up());
       if (down_since_ && waits && clock_.now() - *down_since_ > to_duration(network_.join_timeout)) {
         control_.stop();
         fail(Error(ErrorKind::network, "the coordinator at " + network_.coordinator +
@@ -802,6 +1098,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       timer.expires_after(tick_every);
       co_await timer.async_wait(use_awaitable);
       judge_commits();
+      uplink_.sample(clock_.now(), counters_.total, mesh_.backed_up());
       if (!member_) continue;
       member_->tick(real_time());
       act();
@@ -825,7 +1122,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     });
     if (changed && !obstacle.empty())
       say("ROUNDS DO NOT COMMIT: " + obstacle +
-          ". Training goes on locally for at most outer.max_local_rounds.");
+          (reduces_ ? "" : ". Training goes on locally for at most outer.max_local_rounds."));
     if (changed && obstacle.empty()) say("rounds commit again");
   }
 
@@ -846,28 +1143,38 @@ class MemberNode::Impl final : public PeerMesh::Handler,
       beat.tokens_per_second = meet_.report.tokens_per_second;
       beat.utilization = meet_.report.utilization;
       beat.bytes_sent = meet_.report.other_bytes;
-      beat.frozen = !meet_.commits;
+      beat.inner_steps_per_second = meet_.report.inner_steps_per_second;
       beat.contributed = static_cast<std::uint16_t>(participation_.contributed);
     }
     beat.bytes_sent += counters_.total;
+    if (observes()) {
+      const auto is_here = [](bool learned) { return learned; };
+      if (learned_.empty() || !std::ranges::all_of(learned_, is_here)) return beat;
+      for (const auto& fragment : chains_)
+        beat.fragments.emplace_back(fragment.round, prefix_of(fragment.chain));
+      return beat;
+    }
+    beat.uplink = network_.uplink.bytes_per_second();
+    if (beat.uplink == 0) beat.uplink = uplink_.bytes_per_second();
     if (!member_ || ids_.empty()) return beat;
     beat.view = member_->view().number;
     beat.lost = mesh_.lost(to_duration(network_.detect_timeout) + 2 * link_.hold);
     for (const auto& fragment : chains_)
       beat.fragments.emplace_back(fragment.round, prefix_of(fragment.chain));
+    beat.health = member_->take_health();
     return beat;
   }
 
   NetworkConfig network_;
-  std::string name_;  ///< of the trainer's thread
-  const FragmentLayout& layout_;
+  std::string name_;              ///< of the trainer's thread
+  bool reduces_;                  ///< and does nothing else
+  std::uint64_t chunk_elements_;  ///< of its run, whose layout it does not know before its first view
+  quant::Lossless lossless_;
   CodecPlan codecs_;
   ClosingRule closing_;
+  const bool moments_;  ///< taken from members with the state
   Trace& trace_;
-  Reducer reducer_;
-  ChunkPacker contribution_packer_;  ///< of the trainer's thread
-  ChunkPacker result_packer_;        ///< of the codec thread
-  ChunkUnpacker unpacker_;           ///< of the io thread
+  std::unique_ptr<Workshop> workshop_;
   LinkOptions link_;
   asio::io_context io_;
   Address advertised_;
@@ -886,17 +1193,21 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   std::vector<FragmentState> chains_;
   Digest parameters_;  ///< global ones, before the first view
   std::optional<NewView> waiting_view_;
+  ViewNumber blank_seal_ = 0;  ///< of one that only reduces: highest sealed before its first view
+  UplinkMeter uplink_;
   std::uint64_t beat_number_ = 0;
   std::map<std::uint64_t, Time> beats_;        ///< when each was sent, of those not answered
   std::optional<Clock::duration> down_since_;  ///< by clock_: no coordinator has been heard since
   Clock::duration vouched_{};                  ///< by clock_: when it last said that this view is in force
   std::string suspended_;                      ///< by the coordinator, and why
   bool leaving_ = false;
-  std::uint64_t attempt_ = 0;    ///< to take the state from others
-  bool learning_ = false;        ///< the trainer has begun this attempt
-  std::vector<bool> learned_;    ///< by fragment: in the global parameters here
-  std::vector<Round> newest_;    ///< by fragment, of the run's members
-  Participation participation_;  ///< under the rendezvous' mutex, like the state source
+  std::uint64_t rejected_ = 0;                  ///< rounds that this replica was left out of for its norm
+  std::uint64_t attempt_ = 0;                   ///< to take the state from others
+  bool learning_ = false;                       ///< the trainer has begun this attempt
+  std::vector<bool> learned_;                   ///< by fragment: in the global parameters here
+  std::vector<std::optional<Round>> received_;  ///< by fragment: the last that has come
+  std::vector<Round> newest_;                   ///< by fragment, of the run's members
+  Participation participation_;                 ///< under the rendezvous' mutex, like the state source
   StateSource state_source_;
 
   asio::executor_work_guard<asio::io_context::executor_type> work_;
@@ -905,8 +1216,13 @@ class MemberNode::Impl final : public PeerMesh::Handler,
 };
 
 MemberNode::MemberNode(const NetworkConfig& network, const FragmentLayout& layout, CodecPlan codecs,
+                       ClosingRule closing, Trace& trace, quant::Lossless lossless, bool moments)
+    : impl_(std::make_unique<Impl>(network, &layout, layout.chunk_elements(), codecs, closing, trace,
+                                   lossless, moments)) {}
+MemberNode::MemberNode(const NetworkConfig& network, std::uint64_t chunk_elements, CodecPlan codecs,
                        ClosingRule closing, Trace& trace, quant::Lossless lossless)
-    : impl_(std::make_unique<Impl>(network, layout, codecs, closing, trace, lossless)) {}
+    : impl_(std::make_unique<Impl>(network, nullptr, chunk_elements, codecs, closing, trace, lossless,
+                                   false)) {}
 MemberNode::~MemberNode() = default;
 
 std::string MemberNode::advertised() const { return impl_->advertised(); }
@@ -915,6 +1231,22 @@ void MemberNode::activate(const std::vector<FragmentState>& fragments, const Dig
   impl_->activate(fragments, parameters);
 }
 void MemberNode::catch_up(OuterLoop& loop) { impl_->catch_up(loop); }
+bool MemberNode::follow(OuterLoop& loop, const std::vector<Round>& until) {
+  return impl_->follow(loop, until);
+}
+bool MemberNode::has_state() const {
+  const std::lock_guard lock(impl_->meet_.mutex);
+  return impl_->meet_.installed.size() == impl_->workshop_->layout.fragment_count();
+}
+bool MemberNode::is_current() const {
+  const std::lock_guard lock(impl_->meet_.mutex);
+  const auto& meet = impl_->meet_;
+  return meet.lessons.empty() && meet.behind && *meet.behind <= (meet.finished ? 0 : 1);
+}
+std::optional<Finished> MemberNode::finished() const {
+  const std::lock_guard lock(impl_->meet_.mutex);
+  return impl_->meet_.finished;
+}
 View MemberNode::view() const {
   const std::lock_guard lock(impl_->meet_.mutex);
   return impl_->meet_.view ? impl_->meet_.view->view : View{};
@@ -924,6 +1256,16 @@ MemberIndex MemberNode::self() const {
   const auto me = std::ranges::find(members, impl_->name_, &MemberInfo::name);
   return static_cast<MemberIndex>(me - members.begin());
 }
+Rank MemberNode::rank() const {
+  const auto members = view().members;
+  Rank rank;
+  for (const auto& member : members) {
+    if (!trains(member)) continue;
+    rank.index += member.name < impl_->name_ ? 1 : 0;
+    ++rank.of;
+  }
+  return rank;
+}
 Participation MemberNode::participation() const { return impl_->participation(); }
 void MemberNode::announce(std::string text) { impl_->post_control(Announce{std::move(text)}); }
 std::string MemberNode::announced() {
@@ -931,7 +1273,15 @@ std::string MemberNode::announced() {
   impl_->meet_.wait_for(lock, [&] { return impl_->meet_.announced.has_value(); });
   return *impl_->meet_.announced;
 }
-bool MemberNode::may_begin(std::uint64_t step) { return impl_->may_begin(step); }
+bool MemberNode::may_begin(std::uint64_t step, std::uint64_t reach) { return impl_->may_begin(step, reach); }
+std::optional<std::uint64_t> MemberNode::stops_at() const {
+  const std::lock_guard lock(impl_->meet_.mutex);
+  return impl_->meet_.stop_at;
+}
+double MemberNode::reference_speed() const {
+  const std::lock_guard lock(impl_->meet_.mutex);
+  return impl_->meet_.reference_speed;
+}
 void MemberNode::report(const StepReport& report) {
   const std::lock_guard lock(impl_->meet_.mutex);
   impl_->meet_.report = report;
@@ -947,6 +1297,7 @@ bool MemberNode::stopped_early() const {
 std::string MemberNode::done(std::string summary, const Digest& global_hash) {
   return impl_->done({std::move(summary), global_hash});
 }
+std::optional<std::string> MemberNode::follow(Hello hello) { return impl_->follow(std::move(hello)); }
 void MemberNode::leave(const std::string& reason) noexcept {
   try {
     impl_->leave(reason);
@@ -969,7 +1320,7 @@ std::uint64_t MemberNode::agreed_step() const {
   const std::lock_guard lock(impl_->meet_.mutex);
   return impl_->meet_.agreed_step;
 }
-Reducer& MemberNode::reducer() { return impl_->reducer_; }
+Reducer& MemberNode::reducer() { return impl_->workshop_->reducer; }
 MemberNode::Wire MemberNode::wire() const { return {impl_->counters_.payload, impl_->counters_.total}; }
 
 }  // namespace isthmus::outer_sync

@@ -91,6 +91,14 @@ bool PeerMesh::up(ReplicaId peer) const {
   return place != peers_.end() && place->second->up();
 }
 
+bool PeerMesh::backed_up() const {
+  return std::ranges::any_of(peers_, [](const auto& entry) {
+    return std::ranges::any_of(entry.second->lanes, [](const Lane& lane) {
+      return lane.connection != nullptr && lane.connection->backed_up();
+    });
+  });
+}
+
 void PeerMesh::Peer::retire() {
   gone = true;
   asio::error_code ignored;

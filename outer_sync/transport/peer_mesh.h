@@ -79,6 +79,11 @@ class PeerMesh {
 
   /// Ends the lanes of peers whose certificates have been revoked.
   void drop_revoked();
+  /// Bytes that may wait on one connection: for one who knows the layout later than this is made.
+  void queue_at_most(std::size_t bytes) { link_.most_queued = bytes; }
+  /// Whether somewhere more waits to be written than the line takes.
+  [[nodiscard]] bool backed_up() const;
+
   /// Whether there is a lane to the peer.
   [[nodiscard]] bool up(protocol::ReplicaId peer) const;
   [[nodiscard]] std::size_t lane_of(ChunkId chunk) const { return chunk % lanes_; }

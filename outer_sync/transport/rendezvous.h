@@ -1,6 +1,7 @@
 #pragma once
 // Where the trainer's thread and the io thread of a member meet: values under one mutex, and one condition.
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -50,16 +51,33 @@ struct Rendezvous {
   std::optional<Place> unanswered;       ///< asked for in vain since the last step
   bool stuck = false;                    ///< asked for once more: the trainer has no step to make
   std::uint64_t agreed_step = 0;         ///< others were that far when this replica came back to them
+  /// Of one that only reduces: the rounds that it has followed, and a number that changes when they are void.
+  std::vector<protocol::FragmentState> followed;
+  std::uint64_t life = 0;
   std::deque<Lesson> lessons;
   /// Who asks for a fragment's state; answered by the trainer's thread.
-  std::deque<std::pair<FragmentId, std::function<void(outer_sync::FragmentSnapshot)>>> state_requests;
+  struct StateQuestion {
+    FragmentId fragment;
+    bool moments;
+    std::function<void(outer_sync::FragmentSnapshot)> answer;
+  };
+  std::deque<StateQuestion> state_requests;
+
+  // Of an observer:
+  std::optional<protocol::Round> behind;  ///< rounds that have not come, of the fragment that lacks most
+  std::set<FragmentId> installed;         ///< in the trainer's loop
+  bool nothing_comes = false;             ///< the run is over, and so are those who could give the rest
+
+  std::size_t learners = 0;                              ///< that are served
+  std::chrono::steady_clock::time_point served_until{};  ///< they may need that long for what they asked last
 
   bool hold = false;
   std::optional<std::uint64_t> stop_at;
-  std::uint64_t begun = 0;  ///< step that the trainer is in
+  std::uint64_t begun = 0;  ///< step that the trainer is in, or where its inner step ends
   bool stopped = false;
   bool gone = false;  ///< the control connection has ended for good
   StepReport report;
+  double reference_speed = 0;  ///< of the run, as the coordinator has said
 
   /// Blocks until `ready()` or failure.
   template <class Ready>

@@ -93,7 +93,11 @@ StateSender::StateSender(ConnectionPtr connection, std::shared_ptr<Pacer> pacer)
     : connection_(std::move(connection)), pacer_(std::move(pacer)) {}
 
 asio::awaitable<void> StateSender::send(FragmentSnapshot snapshot) {
-  StateHead head{.fragment = snapshot.fragment, .at = snapshot.at, .elements = 0, .parts = snapshot.parts()};
+  StateHead head{.fragment = snapshot.fragment,
+                 .at = snapshot.at,
+                 .elements = 0,
+                 .parts = snapshot.parts(),
+                 .inner_steps = snapshot.inner_steps};
   for (const auto& values : snapshot.values) {
     if (values) head.elements = values->size();
   }
@@ -219,6 +223,7 @@ void StateReceiver::begin(const StateHead& head) {
            std::to_string(head.fragment) + "; of use is " + std::to_string(request_.from) + " and later");
   }
   at_ = head.at;
+  inner_steps_ = head.inner_steps;
   begun_ = true;
   for (std::size_t part = 0; part < state_parts; ++part) {
     if (contains(request_.parts, part)) values_[part] = std::make_shared<AlignedVector<float>>(elements_);
@@ -276,7 +281,8 @@ void StateReceiver::end(const StateGone& gone) {
 std::optional<FragmentSnapshot> StateReceiver::result() {
   assert(complete_);
   if (gone_) return std::nullopt;
-  FragmentSnapshot snapshot{.fragment = request_.fragment, .at = at_, .values = {}};
+  FragmentSnapshot snapshot{
+      .fragment = request_.fragment, .at = at_, .values = {}, .inner_steps = inner_steps_};
   std::move(values_.begin(), values_.end(), snapshot.values.begin());
   return snapshot;
 }

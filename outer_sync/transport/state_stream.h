@@ -37,6 +37,8 @@ using StateParts = std::uint8_t;  ///< a set: bit i stands for StatePart i
 [[nodiscard]] constexpr StateParts set_of(StatePart part) {
   return static_cast<StateParts>(1U << static_cast<unsigned>(part));
 }
+inline constexpr StateParts agreed_parts = set_of(StatePart::theta) | set_of(StatePart::velocity);
+inline constexpr StateParts moment_parts = set_of(StatePart::first_moment) | set_of(StatePart::second_moment);
 
 using SharedFloats = std::shared_ptr<const AlignedVector<float>>;
 
@@ -46,6 +48,7 @@ struct FragmentSnapshot {
   protocol::FragmentState at;
   /// By StatePart: as many values as the fragment has elements, or null for what is not in it.
   std::array<SharedFloats, state_parts> values;
+  std::uint64_t inner_steps = 0;  ///< behind the moments; 0 without them
   [[nodiscard]] StateParts parts() const;
 };
 
@@ -80,9 +83,10 @@ struct StateHead {
   protocol::FragmentState at;
   std::uint64_t elements = 0;
   StateParts parts = 0;
+  std::uint64_t inner_steps = 0;  ///< behind the moments; 0 without them
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(fragment, at, elements, parts);
+    ar(fragment, at, elements, parts, inner_steps);
   }
 };
 
@@ -195,6 +199,7 @@ class StateReceiver {
   StateRequest request_;
   std::uint64_t elements_;  ///< of the fragment, as the layout has it
   protocol::FragmentState at_;
+  std::uint64_t inner_steps_ = 0;
   std::array<std::shared_ptr<AlignedVector<float>>, state_parts> values_;
   std::size_t part_ = 0;      ///< that comes next
   std::uint64_t offset_ = 0;  ///< in it, in elements

@@ -143,22 +143,28 @@ TEST(Stop, TheOthersGoOnWithoutAKilledWorker) {
 
 TEST(Stop, AKilledWorkerIsStartedAgainAsOftenAsAskedFor) {
   Site site;
-  auto launch = site.start_launch({"run.restarts=1", "run.steps=100000", "run.eval_every=0",
-                                   "outer.max_local_rounds=1000", "run.stop_grace=60s"});
-  ASSERT_TRUE(eventually([&] { return site.metric_lines("replica-1") > 20; })) << site.logs();
-  kill(site.process("--name replica-1"), SIGKILL);
+  auto launch =
+      site.start_launch({"run.restarts=1", "run.steps=100000", "run.eval_every=0", "run.checkpoint_every=10",
+                         "outer.max_local_rounds=1000", "run.stop_grace=60s"});
+  ASSERT_TRUE(eventually([&] { return site.metric_lines("replica-0") > 20; })) << site.logs();
+  kill(site.process("--name replica-0"), SIGKILL);
   ASSERT_TRUE(eventually([&] {
     // A run as fast as this one may leave a newcomer behind once or twice before it is in.
     return launch.output().find("begins with 2 replicas: replica-0, replica-1") != std::string::npos;
   })) << launch.output()
       << site.logs();
-  EXPECT_THAT(launch.output(), HasSubstr("replica-1 was killed by signal 9; starting it again"));
+  EXPECT_THAT(launch.output(), HasSubstr("replica-0 was killed by signal 9; starting it again"));
   launch.signal(SIGINT);
   const auto result = launch.wait();
   EXPECT_EQ(result.status, 130) << result.report() << site.logs();
   EXPECT_EQ(site.summary()["stopped"], true);
   EXPECT_THAT(site.summary()["global_hash"], SizeIs(2));
   EXPECT_EQ(site.hash().size(), 64U);
+  EXPECT_EQ(site.summary()["first_step"], 0) << "replica-1 was there from the start";
+  const auto log = read_all(site.run() / "replica-0" / "worker.log");
+  for (const auto* said :
+       {"member 1 of 2", "replica-0 is now in", "takes part from step", "done: global hash"})
+    EXPECT_THAT(log, HasSubstr(said)) << "both lives are in the log that stands where it always does";
 }
 
 TEST(Stop, ASilentWorkerIsALostOneAndDoesNotOutliveTheRun) {

@@ -97,10 +97,12 @@ std::string value_of(Sample sample, std::string_view key) {
 struct Amounts {
   Stepped every = 30;
   Size budget{20'000'000'000};
+  Rate uplink;
   friend bool operator==(const Amounts&, const Amounts&) = default;
   void serialize(Archive& ar) {
     ar({"every", &every, Scope::agreed, "steps between two", 1, 1000});
     ar({"budget", &budget, Scope::per_site, "most that it takes", 1e6, 1e18});
+    ar({"uplink", &uplink, Scope::per_site, "what the line carries", 1e3, 1e13});
   }
 };
 Amounts read_amounts(std::string_view yaml) { return read<Amounts>(Source::from_text(yaml, "a.yaml")); }
@@ -150,6 +152,24 @@ TEST(Config, SizesHaveUnits) {
   for (const auto* text : {"20gb", "20 GB", "1.5GB", "GB", "-5MB", "99999999999TB", "1kB", "020MB", "[1]"}) {
     EXPECT_THAT(complaint([&] { (void)read_amounts(std::string("budget: ") + text); }),
                 testing::HasSubstr("expected a size in bytes like 64MB or 20GB, from 1MB to 1000000TB"))
+        << text;
+  }
+}
+
+TEST(Config, RatesHaveUnitsOrAreToBeMeasured) {
+  EXPECT_EQ(read_amounts("uplink: 50Mbps").uplink.bits_per_second, 5e7);
+  EXPECT_EQ(read_amounts("uplink: 50Mbps").uplink.bytes_per_second(), 6'250'000U);
+  EXPECT_EQ(read_amounts("uplink: auto").uplink.bytes_per_second(), 0U);
+  EXPECT_EQ(read_amounts("").uplink, Rate{});
+  for (const auto* text : {"auto", "50Mbps", "2.5Gbps", "64kbps", "1.1Mbps", "10Gbps"}) {
+    auto amounts = read_amounts(std::string("uplink: ") + text);
+    EXPECT_EQ(list(amounts)[2].value, text);
+    EXPECT_EQ(read_amounts(to_yaml(amounts)), amounts);
+  }
+  for (const auto* text : {"50", "0", "50mbps", "50 Mbps", "-5Mbps", "0Mbps", "1e3Mbps", "Mbps", "50MB",
+                           "0.5kbps", "99999Gbps", "[1]", "{0: 5Mbps}"}) {
+    EXPECT_THAT(complaint([&] { (void)read_amounts(std::string("uplink: ") + text); }),
+                testing::HasSubstr("expected auto, or a rate like 50Mbps or 1Gbps, from 1kbps to 10000Gbps"))
         << text;
   }
 }
@@ -336,6 +356,32 @@ TEST(Config, TheFirstDifferenceIsNamed) {
   auto more = shared_items(ours);
   more.emplace_back("outer.new", "1");
   EXPECT_EQ(difference(more), "outer.new is unknown at the coordinator and 1 at eu-1");
+}
+
+TEST(Config, ASectionCanBeTakenOutAndPutOverTheRest) {
+  auto source = Source::from_text(
+      "outer: {sync_every: 10, offset: 1}\nextra:\n  outer.offset: 5\n  name: b\n", "a.yaml");
+  source.set("extra.name=c");
+  EXPECT_THAT(complaint([&] { static_cast<void>(read<Sample>(source)); }),
+              testing::HasSubstr("unknown key extra."));
+  const auto taken = source.take_section("extra");
+  ASSERT_EQ(taken.size(), 2U);
+  EXPECT_EQ(taken[0].key, "extra.outer.offset");
+  EXPECT_EQ(taken[0].place, "a.yaml:3");
+  EXPECT_FALSE(taken[0].assigned());
+  EXPECT_TRUE(taken[1].assigned());
+  EXPECT_EQ(read<Sample>(source).outer.offset, 1) << "the rest is as it was";
+  EXPECT_EQ(source.find("extra.name"), nullptr);
+  for (auto entry : taken) {
+    entry.key.erase(0, std::string("extra.").size());
+    source.put(std::move(entry));
+  }
+  EXPECT_EQ(read<Sample>(source).outer.offset, 5);
+  EXPECT_EQ(read<Sample>(source).outer.sync_every, 10);
+  EXPECT_EQ(read<Sample>(source).name, "c");
+  EXPECT_TRUE(source.take_section("none").empty());
+  EXPECT_THAT(complaint([&] { static_cast<void>(source.take_section("name")); }),
+              testing::HasSubstr("name is a plain value (--set); expected a section"));
 }
 
 TEST(Config, TheNearestKey) {

@@ -133,7 +133,7 @@ class Worker(Process):
         self.read()
         self.rest = b""  # half a line of one that was killed
         self.data_step = self.step = None
-        self.begins_at = 0
+        self.begins_at = None
         self.leaving = False
         super().start()
 
@@ -157,14 +157,14 @@ class Worker(Process):
         except ValueError:
             return self.problems.append(f"life {self.lives}: not a line of JSON: {line[:80]!r}")
         if record.get("event") == JOINED:
-            if self.data_step is None:  # else it only takes the state once more, after an absence
+            if self.begins_at is None:  # else it only takes the state once more, after an absence
                 self.joins.append((time.monotonic() - self.started, record["seconds"]))
                 self.begins_at = record["step"]
             self.step = None  # it may have been ahead of the others
         if "data_step" not in record:
             return
         self.times.append((time.monotonic(), self.lives))
-        expected = (self.begins_at if self.data_step is None else self.data_step) + 1
+        expected = ((self.begins_at or 0) if self.data_step is None else self.data_step) + 1
         self.data_step, step, self.bytes_sent = record["data_step"], record["step"], record["bytes_sent"]
         if self.data_step != expected:
             self.problems.append(f"life {self.lives}: data_step is {self.data_step} at step {step}, not {expected}")
@@ -456,7 +456,8 @@ def state_transfer(binary, folder):
         newcomer.start()
         seconds, sent = sent_until(lambda _: newcomer.joins)
         cluster.run_to_stop()
-        state = 8 * json.loads((cluster.run_folder / "summary.json").read_text())["parameters"]
+        # Parameters, momentum and the inner optimizer's two moments.
+        state = 16 * json.loads((cluster.run_folder / "summary.json").read_text())["parameters"]
         sent -= quiet / quiet_seconds * seconds
         return {"state_bytes": state, "state_bytes_sent": round(sent), "sent_to_size": round(sent / state, 3)}
 

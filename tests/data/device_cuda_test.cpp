@@ -33,7 +33,7 @@ TEST(CudaDevice, LoadsTheSameBatchesAsTheCpu) {
   for (int step = 0; step < 200; ++step) {
     const auto& want = expected.next();
     const auto& got = loader.next();
-    ASSERT_EQ(got.step, want.step);
+    ASSERT_EQ(got.sequence, want.sequence);
     ASSERT_EQ(from_device(got.inputs, 12), std::vector<std::int64_t>(want.inputs, want.inputs + 12));
     ASSERT_EQ(from_device(got.targets, 12), std::vector<std::int64_t>(want.targets, want.targets + 12));
   }

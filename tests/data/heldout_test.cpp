@@ -17,11 +17,12 @@ TEST(HeldOut, BatchesAreEvenlySpacedWindowsOfTheHeldOutPart) {
   const auto corpus = counting_corpus(folder, 0.1);  // ids 1800 .. 1999: 49 windows of 4
   const auto device = make_cpu_device();
   const HeldOut heldout(corpus, 4, 10, 4, *device);
-  ASSERT_EQ(heldout.batches().size(), 3U);
-  EXPECT_EQ(heldout.batches()[0].sequences, 4);
-  EXPECT_EQ(heldout.batches()[2].sequences, 2);
+  const auto batches = heldout.share(0, 1);
+  ASSERT_EQ(batches.size(), 3U);
+  EXPECT_EQ(batches[0].sequences, 4);
+  EXPECT_EQ(batches[2].sequences, 2);
   std::uint64_t index = 0;
-  for (const auto& batch : heldout.batches()) {
+  for (const auto& batch : batches) {
     for (std::int64_t i = 0; i < batch.sequences * batch.seq_len; ++i) {
       const auto window = static_cast<std::int64_t>(heldout_window(index + i / 4, 10, 49));
       EXPECT_EQ(batch.inputs[i], 1800 + window * 4 + i % 4);
@@ -31,13 +32,39 @@ TEST(HeldOut, BatchesAreEvenlySpacedWindowsOfTheHeldOutPart) {
   }
 }
 
+TEST(HeldOut, SharesHaveEverySequenceOnceWhateverTheBatches) {
+  const TemporaryFolder folder;
+  const auto corpus = counting_corpus(folder, 0.1);
+  const auto device = make_cpu_device();
+  const auto first_ids = [](const std::vector<Batch>& batches) {
+    std::vector<std::int64_t> ids;
+    for (const auto& batch : batches) {
+      for (std::int64_t b = 0; b < batch.sequences; ++b) ids.push_back(batch.inputs[b * batch.seq_len]);
+    }
+    return ids;
+  };
+  const HeldOut whole(corpus, 4, 10, 64, *device);
+  for (const std::uint64_t members : {1U, 3U, 4U, 12U}) {
+    std::vector<std::int64_t> together;
+    for (std::uint64_t m = 0; m < members; ++m) {
+      const HeldOut of_member(corpus, 4, 10, static_cast<std::int64_t>(1 + 2 * m), *device);
+      const auto ids = first_ids(of_member.share(m, members));
+      together.insert(together.end(), ids.begin(), ids.end());
+    }
+    EXPECT_EQ(together, first_ids(whole.share(0, 1))) << members << " members";
+  }
+}
+
 TEST(HeldOut, TakesWhatThereIs) {
   const TemporaryFolder folder;
   const auto device = make_cpu_device();
   const HeldOut all(counting_corpus(folder, 0.1), 4, 1000, 64, *device);
-  ASSERT_EQ(all.batches().size(), 1U);
-  EXPECT_EQ(all.batches()[0].sequences, 49);
-  EXPECT_TRUE(HeldOut(counting_corpus(folder, 0), 4, 10, 4, *device).batches().empty());
+  ASSERT_EQ(all.share(0, 1).size(), 1U);
+  EXPECT_EQ(all.share(0, 1)[0].sequences, 49);
+  EXPECT_EQ(all.sequences(), 49);
+  const HeldOut none(counting_corpus(folder, 0), 4, 10, 4, *device);
+  EXPECT_EQ(none.sequences(), 0);
+  EXPECT_TRUE(none.share(0, 1).empty());
 }
 
 }  // namespace

@@ -86,16 +86,15 @@ class StrangeDevice : public Device {
 
 TEST_F(LoaderTest, BatchesAreTheSamplersWindows) {
   Loader loader(corpus, options(), *device, trace);
-  const Sampler sampler(224, 3, 0, 1, 7);
-  EXPECT_DOUBLE_EQ(loader.steps_per_epoch(), 224.0 / 3);
+  const Sampler sampler(224, 0, 1, 7);
   for (std::uint64_t step = 0; step < 200; ++step) {
     const auto& batch = loader.next();
-    ASSERT_EQ(batch.step, step);
-    ASSERT_EQ(batch.epoch, sampler.at(step, 0).epoch);
+    ASSERT_EQ(batch.sequence, 3 * step);
+    ASSERT_EQ(batch.epoch, sampler.at(3 * step).epoch);
     ASSERT_EQ(batch.sequences, 3);
     ASSERT_EQ(batch.seq_len, seq_len);
     for (std::int64_t i = 0; i < 3 * seq_len; ++i) {
-      const auto window = static_cast<std::int64_t>(sampler.at(step, i / seq_len).window);
+      const auto window = static_cast<std::int64_t>(sampler.at(3 * step + i / seq_len).window);
       ASSERT_EQ(batch.inputs[i], window * seq_len + i % seq_len);
       ASSERT_EQ(batch.targets[i], batch.inputs[i] + 1);
     }
@@ -114,23 +113,30 @@ TEST_F(LoaderTest, BatchesDoNotDependOnPrefetch) {
 TEST_F(LoaderTest, ResumingIsSkipping) {
   const auto whole = inputs(options(), 100);
   auto later = options();
-  later.first_step = 90;
+  later.first_sequence = 270;
   EXPECT_EQ(inputs(later, 10), std::vector<Row>(whole.begin() + 90, whole.end()));
 }
 
 TEST_F(LoaderTest, ReplicasTogetherSeeWhatOneWouldSee) {
   const auto one = inputs(options(4), 20);
-  std::vector<Row> joined(20);
+  std::vector<Row> of_replica;
   for (std::int64_t replica = 0; replica < 2; ++replica) {
-    auto half = options(2);
+    auto half = options(1 + replica);  // batches need not be equal
     half.replica = replica;
     half.replicas = 2;
-    const auto rows = inputs(half, 20);
-    for (std::size_t step = 0; step < 20; ++step) {
-      joined[step].insert(joined[step].end(), rows[step].begin(), rows[step].end());
-    }
+    Row sequences;
+    for (const auto& row : inputs(half, replica == 0 ? 40 : 20))
+      sequences.insert(sequences.end(), row.begin(), row.end());
+    of_replica.push_back(std::move(sequences));
   }
-  EXPECT_EQ(joined, one);
+  Row joined, expected;
+  for (std::size_t k = 0; k < 40; ++k) {
+    for (const auto& sequences : of_replica)
+      joined.insert(joined.end(), sequences.begin() + static_cast<std::ptrdiff_t>(k) * seq_len,
+                    sequences.begin() + static_cast<std::ptrdiff_t>(k + 1) * seq_len);
+  }
+  for (const auto& row : one) expected.insert(expected.end(), row.begin(), row.end());
+  EXPECT_EQ(joined, expected);
 }
 
 TEST_F(LoaderTest, SequencesOfOneTokenWork) {
@@ -187,10 +193,10 @@ TEST_F(LoaderTest, TheBatchInHandStaysAsItIs) {
 TEST_F(LoaderTest, AFaultInLoadingIsThrownAfterTheGoodBatches) {
   const auto narrow = make_corpus(folder, "vocab:800");
   Loader loader(narrow, options(1), *device, trace);
-  const Sampler sampler(224, 1, 0, 1, 7);
+  const Sampler sampler(224, 0, 1, 7);
   std::uint64_t good = 0;
-  while (sampler.at(good, 0).window * seq_len + seq_len < 800) ++good;
-  for (std::uint64_t step = 0; step < good; ++step) EXPECT_EQ(loader.next().step, step);
+  while (sampler.at(good).window * seq_len + seq_len < 800) ++good;
+  for (std::uint64_t step = 0; step < good; ++step) EXPECT_EQ(loader.next().sequence, step);
   for (int i = 0; i < 2; ++i) {
     EXPECT_THAT(error_of(ErrorKind::data, [&] { loader.next(); }),
                 testing::AllOf(testing::HasSubstr("ids.bin"), testing::HasSubstr("offset")));
@@ -234,7 +240,7 @@ TEST_F(LoaderTest, TheTraceShowsTheStagesOfTheFirstEpochsAndEveryBorder) {
     Trace recording(file, "replica 0");
     auto epochs = options(56);  // four batches make an epoch
     epochs.traced_epochs = 2;
-    epochs.first_step = 4;
+    epochs.first_sequence = 4 * 56;
     Loader loader(corpus, epochs, *device, recording);
     for (int i = 0; i < 16; ++i) loader.next();
   }

@@ -4,7 +4,8 @@
 
 namespace isthmus::outer_sync::protocol {
 
-Cluster::Cluster(const std::vector<std::string>& names, std::size_t least, ClosingRule closing)
+Cluster::Cluster(const std::vector<std::string>& names, std::size_t least, ClosingRule closing,
+                 const std::vector<std::string>& reducers)
     : closing_(closing) {
   closing_.least = least;
   options_ = {.run = "run-1",
@@ -14,13 +15,15 @@ Cluster::Cluster(const std::vector<std::string>& names, std::size_t least, Closi
               .join_timeout = 60s,
               .detect_timeout = detect_timeout,
               .least = least,
+              .topology = {},
               .leases = closing.quorum > 0,
               .last = {},
               .recover = {}};
   options_.token.bytes.fill(9);
   coordinator_ = std::make_unique<Coordinator>(options_, now_);
+  for (const auto& name : reducers) start_reducer(name);
   for (const auto& name : names) start(name);
-  EXPECT_EQ(view().size(), names.size()) << "the first view must begin when all are here";
+  EXPECT_EQ(view().size(), names.size() + reducers.size()) << "the first view must begin when all are here";
 }
 
 std::vector<std::string> Cluster::view() const {
@@ -57,7 +60,7 @@ void Cluster::train(int times) {
   for (int i = 0; i < times; ++i) {
     std::vector<std::string> names;
     for (const auto& [name, replica] : replicas_) {
-      if (replica.takes_part) names.push_back(name);
+      if (replica.takes_part && trains(replica.info)) names.push_back(name);
     }
     contribute(names);
   }
@@ -122,9 +125,15 @@ void Cluster::kill(const std::string& name) {
 void Cluster::start(const std::string& name) {
   auto& replica = replicas_[name];
   const auto incarnation = replica.info.incarnation + 1;
+  const auto kind = replica.info.kind;
   replica = {};
-  replica.info = {name, incarnation, name + ":7000", 0};
+  replica.info = {name, incarnation, name + ":7000", 0, kind};
   dial(replica);
+}
+
+void Cluster::start_reducer(const std::string& name) {
+  replicas_[name].info.kind = MemberKind::reducer;
+  start(name);
 }
 
 void Cluster::reconnect(const std::string& name) { dial(at(name)); }
@@ -227,7 +236,7 @@ void Cluster::hear(Replica& replica, const ControlMessage& message) {
     begin(replica, *view);
   } else if (const auto* reply = std::get_if<HeartbeatReply>(&message)) {
     if (!replica.takes_part || reply->view != replica.member->view().number) return;
-    replica.member->lease_until(Time(static_cast<std::int64_t>(reply->number)) + detect_timeout);
+    replica.member->lease_until(Time(reply->number + reply->lease));
     replica.member->lowest_applied(reply->lowest);
   } else if (std::holds_alternative<Admitted>(message)) {
     replica.admitted = true;

@@ -37,8 +37,10 @@ class Cluster {
     Digest token;
   };
 
-  /// `names` in their order are the members of the first view, which has begun.
-  explicit Cluster(const std::vector<std::string>& names, std::size_t least = 1, ClosingRule closing = {});
+  /// `names` in their order are the trainers of the first view, which has begun, and `reducers` are there
+  /// too.
+  explicit Cluster(const std::vector<std::string>& names, std::size_t least = 1, ClosingRule closing = {},
+                   const std::vector<std::string>& reducers = {});
 
   [[nodiscard]] Replica& at(const std::string& name) { return replicas_.at(name); }
   [[nodiscard]] Coordinator& coordinator() { return *coordinator_; }
@@ -62,6 +64,7 @@ class Cluster {
   void kill(const std::string& name);
   /// Again, as a process that knows nothing.
   void start(const std::string& name);
+  void start_reducer(const std::string& name);
   /// On a new connection, as the one that it was.
   void reconnect(const std::string& name);
   /// What an admitted one does: takes a donor's rounds, and says that it is ready.

@@ -33,6 +33,7 @@ class CoordinatorHarness {
             .token = digest_of(99),
             .join_timeout = 60s,
             .detect_timeout = 5s,
+            .topology = {},
             .last = {},
             .recover = {}};
   }

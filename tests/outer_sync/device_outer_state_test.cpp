@@ -129,8 +129,17 @@ TEST_F(DeviceState, ANewcomerBeginsAsOnTheHost) {
   for (int step = 1; step <= 12; ++step) donor.step(moves(step));
   for (int step = 1; step <= 3; ++step) joiner.step(moves(100 + step));
   joiner.exchange.chains = {};
-  for (FragmentId p = 0; p < 2; ++p) joiner.loop->install(donor.exchange.source(p));
+  const auto size = chunks_of_64.buffer_size();
+  PlainMoments given(size, 0.5F, 0.25F, 90), taken(size, 0, 0, 0);
+  donor.loop->share_moments(given);
+  joiner.loop->share_moments(taken);
+  for (FragmentId p = 0; p < 2; ++p) joiner.loop->install(donor.exchange.source(p, true));
   joiner.loop->begin_at(12);
+  for (const auto& fragment : chunks_of_64.fragments()) {
+    EXPECT_EQ(taken.first[fragment.begin], 0.5F);
+    EXPECT_EQ(taken.second[fragment.end() - 1], 0.25F);
+  }
+  EXPECT_EQ(taken.count, 90U);
   EXPECT_EQ(joiner.loop->global_hash().hex(), donor.loop->global_hash().hex());
   const auto global = joiner.loop->global_parameters();
   EXPECT_EQ(joiner.local.values, std::vector<float>(global.begin(), global.end()));

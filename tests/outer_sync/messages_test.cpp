@@ -1,6 +1,7 @@
 // Control messages: what is written is read back, and nothing else can be made of them by a stranger's bytes.
 
 #include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/topology.h"
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>
@@ -21,7 +22,9 @@ Digest digest(std::uint8_t first) {
   return out;
 }
 
-MemberInfo member(const std::string& name) { return {name, 7, name + ".example:7000", 3}; }
+MemberInfo member(const std::string& name) {
+  return {name, 7, name + ".example:7000", 3, MemberKind::reducer};
+}
 
 /// Of nine chunks: the first and the last.
 ChunkSet some_chunks() {
@@ -47,7 +50,8 @@ std::vector<ControlMessage> one_of_each() {
             .sealed = 9,
             .activated = 8,
             .token = digest(9),
-            .done = true},
+            .done = true,
+            .uplink = 6'250'000},
       Refused{"no"},
       Seal{3, 400},
       Sealed{.view = 3,
@@ -61,6 +65,8 @@ std::vector<ControlMessage> one_of_each() {
              .parameters = digest(5)},
       NewView{.view = {4, {member("eu-1"), member("us-1")}, {0, 1, 1}},
               .token = digest(6),
+              .layout = {{0, 640}, {640, 100}},
+              .chunk_elements = 128,
               .reference = 3,
               .step = 78,
               .chains = {{{1, digest(8)}, {2, digest(3)}}, {{1, digest(4)}}},
@@ -69,15 +75,17 @@ std::vector<ControlMessage> one_of_each() {
       Heartbeat{.number = 11,
                 .view = 4,
                 .step = 12,
-                .frozen = true,
                 .contributed = 2,
                 .lost = {5, 6},
                 .loss = 3.5,
                 .tokens_per_second = 1e5,
                 .utilization = 0.75,
                 .bytes_sent = 1ULL << 40,
-                .fragments = {{9, 0x1122334455667788ULL}, {8, 1}}},
-      HeartbeatReply{4, 11, {7, 6}, {9, 8}},
+                .uplink = 7'250'000,
+                .inner_steps_per_second = 12.5,
+                .fragments = {{9, 0x1122334455667788ULL}, {8, 1}},
+                .health = {{1, 9, 3, 2.5, {{7, 3, 1.5, -0.5}}}}},
+      HeartbeatReply{4, 11, {7, 6}, {9, 8}, 5'000'000, 10.5},
       EvalReport{100, 1234.5, 4096},
       Announce{"10.0.0.1:29500"},
       StopRequest{"interrupted"},
@@ -85,10 +93,10 @@ std::vector<ControlMessage> one_of_each() {
       Held{17},
       StopAt{18},
       Done{R"({"loss": 2.5})", digest(7)},
-      Finished{"hashes differ"},
+      Finished{"hashes differ", digest(5)},
       Leave{"out of memory"},
       Abort{"us-1 is lost"},
-      Admitted{digest(6), {member("eu-1"), member("us-1")}, 79},
+      Admitted{digest(6), {member("eu-1"), member("us-1")}},
       Ready{},
       Displaced{"too far behind"},
       Suspended{"1 of at least 2 replicas are here"},
@@ -183,7 +191,7 @@ TEST(Messages, FieldsLandWhereTheyCameFrom) {
   EXPECT_EQ(beat.bytes_sent, 1ULL << 40);
   EXPECT_EQ(beat.fragments[0].second, 0x1122334455667788ULL);
   EXPECT_EQ(beat.view, 4U);
-  EXPECT_TRUE(beat.frozen);
+  EXPECT_EQ(beat.inner_steps_per_second, 12.5);
   EXPECT_THAT(beat.lost, testing::ElementsAre(5, 6));
 
   const auto reply = std::get<HeartbeatReply>(decode_control(encode(all[6])));
@@ -191,6 +199,8 @@ TEST(Messages, FieldsLandWhereTheyCameFrom) {
   EXPECT_EQ(reply.number, 11U);
   EXPECT_THAT(reply.lowest, testing::ElementsAre(7, 6));
   EXPECT_THAT(reply.newest, testing::ElementsAre(9, 8));
+  EXPECT_EQ(reply.lease, 5'000'000U);
+  EXPECT_EQ(reply.inner_steps_per_second, 10.5);
 }
 
 TEST(Messages, CutShortAnywhereIsRefused) {
@@ -276,17 +286,19 @@ TEST(Frames, ChunkHeadersHaveTheirPlacesOnTheWire) {
                              .key = key,
                              .bytes = nullptr,
                              .weight = 0x4847464544434241,
-                             .contributors = {5, 6, 7}};
+                             .contributors = {5, 6, 7},
+                             .norms = {{5, 1}, {6, 2}}};
   const auto header = transport::header_of(message, quant::Lossless::zstd);
   const unsigned char expected[] = {
       0x31, 0x32, 0x33, 0x34, 0x35, 0x36, 0x37, 0x38,  // view
       1,    2,    3,    4,    5,    6,    7,    8,     // round
       0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47, 0x48,  // weight
       0x11, 0x12, 0x13, 0x14, 0x21, 0x22, 3,    0,     // chunk, sender, contributors
-      2,    1,    0,    0,    0,    0,    0,    0};
+      2,    1,    2,    0,    0,    0,    0,    0};    // kind, packing, norms
   EXPECT_EQ(std::memcmp(&header, expected, sizeof expected), 0) << "docs/protocol.md gives this layout";
   EXPECT_EQ(transport::key_of(header), key);
   EXPECT_EQ(transport::header_of(1, key).packing, 0);
+  EXPECT_EQ(transport::header_of(1, key).norms, 0);
 }
 
 TEST(Frames, FrameHeadersHaveTheirPlacesOnTheWire) {

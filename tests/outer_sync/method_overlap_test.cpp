@@ -278,7 +278,7 @@ class JoinsInMidRun : public testing::TestWithParam<const char*> {
       reference->step(0.01F * static_cast<float>(reference->loop->step()));
   }
   void take_state() {
-    for (FragmentId p = 0; p < 2; ++p) late->loop->install(reference->exchange.source(p));
+    for (FragmentId p = 0; p < 2; ++p) late->loop->install(reference->exchange.source(p, false));
   }
   void expect_agreement() {
     ASSERT_EQ(late->loop->global_hash().hex(), reference->loop->global_hash().hex());

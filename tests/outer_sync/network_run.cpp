@@ -40,6 +40,7 @@ protocol::CoordinatorOptions NetworkRun::coordinator_options() const {
   options.replicas = options_.members;
   options.config = config_items;
   options.least = options_.closing.least;
+  options.topology = options_.topology;
   options.leases = options_.closing.quorum > 0;
   options.elastic = options_.elastic;
   options.warmup_rounds = codecs().warmup_rounds;
@@ -147,7 +148,48 @@ protocol::LastView NetworkRun::stored() const {
 
 void NetworkRun::start() {
   start_coordinator();
+  for (const auto& name : options_.reducers) start_reducer(name);
+  // The first view has those who are there when the last trainer comes.
+  for (const auto& name : options_.reducers) wait_until_said(name + " joined");
   for (std::size_t m = 0; m < options_.members; ++m) start_worker(m);
+}
+
+void NetworkRun::start_reducer(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  auto& result = *(reducers_[name] = std::make_unique<ReducerResult>());
+  result.incarnation = ++reducer_starts_;
+  threads_.emplace_back([this, name, &result] { reduce(name, result); });
+}
+
+void NetworkRun::reduce(const std::string& name, ReducerResult& result) {
+  try {
+    Trace trace;
+    MemberNode node(network(SIZE_MAX), static_cast<std::uint64_t>(options_.layout.chunk_elements()), codecs(),
+                    options_.closing, trace, options_.outer.lossless_stage());
+    {
+      const std::lock_guard lock(mutex_);
+      result.node = &node;
+    }
+    auto hello = this->hello(0);
+    hello.member.name = name;
+    hello.member.incarnation = result.incarnation;
+    hello.model = hello.tokenizer = {};
+    result.problem = node.follow(hello);
+    result.wire = node.wire();
+    const std::lock_guard lock(mutex_);
+    result.node = nullptr;
+  } catch (const Error& error) {
+    const std::lock_guard lock(mutex_);
+    result.node = nullptr;
+    result.error = error;
+  }
+}
+
+void NetworkRun::let_reducer_leave(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  auto* node = reducers_.at(name)->node;
+  ASSERT_NE(node, nullptr) << name << " has ended";
+  node->leave("was asked to");
 }
 
 void NetworkRun::start_worker(std::size_t m) {
@@ -204,7 +246,7 @@ void NetworkRun::work(std::size_t m, WorkerResult& result) {
   try {
     Trace trace;
     MemberNode node(network(m), options_.layout, codecs(), options_.closing, trace,
-                    options_.outer.lossless_stage());
+                    options_.outer.lossless_stage(), options_.moments);
     try {
       take_part(m, node, result);
     } catch (const Error& error) {
@@ -225,7 +267,10 @@ void NetworkRun::take_part(std::size_t m, MemberNode& node, WorkerResult& result
   result.joined = admission.how == Admission::How::joins;
   Trace trace;
   PlainParameters local(initial_parameters(options_.layout));
+  const auto worth = static_cast<float>(m);
+  PlainMoments moments(options_.layout.buffer_size(), worth, worth * worth, 1000 + m);
   OuterLoop loop(options_.outer, options_.layout, local, node, trace);
+  if (options_.moments) loop.share_moments(moments);
   for (bool trains = false, done = false; !done;) {
     try {
       if (trains) {
@@ -244,6 +289,8 @@ void NetworkRun::take_part(std::size_t m, MemberNode& node, WorkerResult& result
   }
   result.hash = loop.global_hash();
   result.stopped = node.stopped_early();
+  result.first_moment = moments.first;
+  result.moment_steps = moments.count;
   result.stats = loop.stats();
   node.report_evaluation(result.step, static_cast<double>(m), 1);
   result.problem = node.done("{}", result.hash);
@@ -259,7 +306,7 @@ void NetworkRun::train(std::size_t m, MemberNode& node, OuterLoop& loop, PlainPa
     const auto step = loop.step() + 1;
     if (before_step) before_step(m, node, step);
     if (!node.may_begin(step)) break;
-    mock_step(loop, local, options_.layout, random_step, m);
+    mock_step(loop, local, options_.layout, options_.table, m);
     node.report({.step = loop.step(), .loss = 1.0});
     result.step = loop.step();
     std::this_thread::sleep_until(pause);
@@ -268,21 +315,25 @@ void NetworkRun::train(std::size_t m, MemberNode& node, OuterLoop& loop, PlainPa
 }
 
 Digest NetworkRun::expected_hash(std::uint64_t steps, bool finished) const {
-  Replicas replicas(options_.outer, options_.layout, options_.members, random_step);
+  Replicas replicas(options_.outer, options_.layout, options_.members, options_.table);
   replicas.train(steps);
   if (finished) replicas.finish();
   return replicas.global_hash();
 }
 
-void NetworkRun::expect_good_end() {
+void NetworkRun::expect_end_with(const Digest& hash) {
   finish();
-  const auto expected = expected_hash(options_.steps).hex();
+  const auto expected = hash.hex();
   for (std::size_t m = 0; m < options_.members; ++m) {
     ASSERT_FALSE(result(m).error) << "worker " << m << ": " << result(m).error->what();
     EXPECT_EQ(result(m).hash.hex(), expected) << "worker " << m << " ends with other global parameters";
     EXPECT_EQ(result(m).problem, "");
     EXPECT_EQ(result(m).step, options_.steps);
     EXPECT_FALSE(result(m).stopped);
+  }
+  for (const auto& name : options_.reducers) {
+    ASSERT_FALSE(reducer(name).error) << name << ": " << reducer(name).error->what();
+    EXPECT_EQ(reducer(name).problem, "") << name;
   }
   EXPECT_EQ(ended().how, protocol::Ended::How::finished) << ended().reason;
 }

@@ -30,6 +30,8 @@ struct WorkerResult {
   bool joined = false;        ///< the run had begun
   std::size_t displaced = 0;  ///< times that it had to take the state from others
   OuterLoop::Stats stats;
+  std::vector<float> first_moment;  ///< at its end
+  std::uint64_t moment_steps = 0;
   MemberNode::Wire wire;
   protocol::MemberIndex self = 0;
   std::promise<void> ended;
@@ -38,7 +40,9 @@ struct WorkerResult {
 class NetworkRun : public CoordinatorObserver {
  public:
   struct Options {
-    std::size_t members = 2;
+    std::size_t members = 2;              ///< that train
+    std::vector<std::string> reducers{};  ///< names of those that only reduce; in the order of all names
+    protocol::TopologyRule topology;
     std::int64_t lanes = 1;
     std::uint64_t steps = 12;
     double detect_timeout = 30;  ///< seconds; generous, since sanitizers and loaded machines are slow
@@ -51,8 +55,11 @@ class NetworkRun : public CoordinatorObserver {
     /// heartbeats, nobody can come after them.
     double pace = 0;
     std::filesystem::path certs;  ///< of all, by name; empty: no TLS
+    /// Newcomers take the inner optimizer's moments too. Those of worker m begin as m, and m squared.
+    bool moments = false;
     OuterConfig outer;
     FragmentLayout layout;
+    Replicas::Table table = random_step;  ///< the mock's training
     Options();
     /// Of chunks that are large enough to be packed, and packs them.
     [[nodiscard]] static Options packing();
@@ -84,6 +91,10 @@ class NetworkRun : public CoordinatorObserver {
   [[nodiscard]] protocol::LastView stored() const;
   /// One more worker; `m` may be any number that no other has.
   void start_worker(std::size_t m);
+  /// One that only reduces. It ends with the run.
+  void start_reducer(const std::string& name);
+  /// Lets it leave politely.
+  void let_reducer_leave(const std::string& name);
   void wait_for_worker(std::size_t m);
   void watch_worker(std::size_t m) {
     start_worker(m);
@@ -106,10 +117,24 @@ class NetworkRun : public CoordinatorObserver {
     return evaluations_;
   }
 
+  /// What the coordinator knew of the contributions, round by round. To be called after `finish`.
+  [[nodiscard]] const std::vector<protocol::RoundJudged>& judged() const { return judged_; }
+
   /// Of the same run without a network and without faults. One that was stopped early does not finish.
   [[nodiscard]] Digest expected_hash(std::uint64_t steps, bool finished = true) const;
+  struct ReducerResult {
+    std::optional<Error> error;
+    std::optional<std::string> problem;  ///< that `follow` returned
+    MemberNode::Wire wire;
+    MemberNode* node = nullptr;  ///< while it runs
+    std::uint64_t incarnation = 0;
+  };
+  /// Of one that has ended.
+  [[nodiscard]] const ReducerResult& reducer(const std::string& name) const { return *reducers_.at(name); }
+  /// Fails the test unless all workers have finished with this hash.
+  void expect_end_with(const Digest& expected);
   /// Fails the test unless all workers have finished with the expected hash.
-  void expect_good_end();
+  void expect_good_end() { expect_end_with(expected_hash(options_.steps)); }
   /// Fails the test unless the run has ended well, these workers with it, at one step and with equal global
   /// parameters.
   void expect_one_end(const std::vector<std::size_t>& workers);
@@ -122,6 +147,7 @@ class NetworkRun : public CoordinatorObserver {
 
  private:
   void work(std::size_t m, WorkerResult& result);
+  void reduce(const std::string& name, ReducerResult& result);
   void take_part(std::size_t m, MemberNode& node, WorkerResult& result);
   void train(std::size_t m, MemberNode& node, OuterLoop& loop, PlainParameters& local, WorkerResult& result);
   void make_coordinator(NetworkConfig network, const protocol::CoordinatorOptions& options);
@@ -130,6 +156,10 @@ class NetworkRun : public CoordinatorObserver {
   void members_changed(const protocol::Coordinator&) override;
   void store(const protocol::LastView& view) override;
   void evaluated(std::uint64_t step, double loss) override { evaluations_.emplace_back(step, loss); }
+  void round_judged(const protocol::RoundJudged& round) override {
+    const std::lock_guard lock(telling_);
+    judged_.push_back(round);
+  }
 
   Options options_;
   std::unique_ptr<CoordinatorNode> coordinator_;
@@ -142,8 +172,11 @@ class NetworkRun : public CoordinatorObserver {
   bool coordinator_runs_ = false;
   std::function<bool(const protocol::Coordinator&)> kill_when_;
   std::vector<std::pair<std::uint64_t, double>> evaluations_;
+  std::vector<protocol::RoundJudged> judged_;
   std::mutex mutex_;  ///< of the two below: hooks may start workers
   std::map<std::size_t, std::unique_ptr<WorkerResult>> results_;
+  std::map<std::string, std::unique_ptr<ReducerResult>> reducers_;
+  std::uint64_t reducer_starts_ = 0;
   std::vector<std::thread> threads_;
 };
 

@@ -125,17 +125,53 @@ TEST(LeftOut, AWarmUpGradientComesWithTheNext) {
   EXPECT_EQ(replica.local.values[0], begin + 7);
 }
 
+// alpha = 1/2, without delay, from zero. What was rejected is merged as if it were in the result, so half of
+// it stays in the local parameters as always, and the rest is gone.
+TEST(Rejected, WhatTheOthersLeftOutDoesNotComeBack) {
+  for (const bool error_feedback : {false, true}) {
+    auto config = averaging(1, 1, 0, 0.5);
+    config.error_feedback = error_feedback;
+    LoneReplica replica(config, two_chunks);
+    begin_at_zero(replica);
+    replica.exchange.rejects = [](ChunkId k, Round round) { return round == 1 && k == 0; };
+    replica.step(4);
+    EXPECT_EQ(replica.local.values[5], 2) << "merged with zero";
+    EXPECT_EQ(replica.local.values[20], 4) << "of the other chunk, which is in the result";
+    EXPECT_EQ(replica.loop->stats().rejected, 1U);
+    EXPECT_EQ(replica.loop->stats().left_out, 0U);
+    replica.step(1);
+    EXPECT_EQ(replica.loop->global_parameters()[5], 3);
+    EXPECT_EQ(replica.exchange.contributions.back().weight, replica.exchange.contributions.front().weight)
+        << "nor do its tokens";
+  }
+}
+
+TEST(Rejected, AWarmUpGradientDoesNotComeBack) {
+  auto config = averaging(1, 4, 0, 0);
+  config.warmup_steps = 2;
+  config.warmup_codec = "fp32";
+  LoneReplica replica(config, FragmentLayout({{0, 16}}, 16));
+  replica.exchange.rejects = [](ChunkId, Round round) { return round == 1; };
+  const auto begin = replica.local.values[0];
+  replica.step(1);
+  replica.step(2);
+  EXPECT_EQ(replica.local.values[0], begin + 2);
+}
+
 TEST(LeftOut, ARoundInACheckpointRemembersIt) {
   const auto config = averaging(1, 4, 2, 0.5);
   const auto run = [&](std::optional<int> stop) {
     auto replica = std::make_unique<LoneReplica>(config, two_chunks);
     const auto rules = [](ChunkId k, Round round) { return round != 2 || k == 1; };
+    const auto rejects = [](ChunkId k, Round round) { return round == 3 && k == 0; };
     replica->exchange.includes = rules;
+    replica->exchange.rejects = rejects;
     for (int step = 1; step <= 20; ++step) {
       replica->step(0.5F);
       if (stop != step) continue;
       auto next = std::make_unique<LoneReplica>(config, two_chunks);
       next->exchange.includes = rules;
+      next->exchange.rejects = rejects;
       next->local.values = replica->local.values;
       const auto saved = replica->loop->save();
       EXPECT_TRUE(saved);
@@ -146,7 +182,7 @@ TEST(LeftOut, ARoundInACheckpointRemembersIt) {
     return replica->loop->global_hash().hex();
   };
   const auto whole = run(std::nullopt);
-  for (int stop = 7; stop <= 13; ++stop) EXPECT_EQ(run(stop), whole) << "stopped after step " << stop;
+  for (int stop = 7; stop <= 16; ++stop) EXPECT_EQ(run(stop), whole) << "stopped after step " << stop;
 }
 
 TEST(Weights, AreTokensSinceTheFragmentWasLastSent) {
@@ -319,7 +355,7 @@ class StateTransfer : public testing::Test {
     while (donor.loop->step() < last) donor.step(0.01F * static_cast<float>(donor.loop->step()));
   }
   void install_all() {
-    for (FragmentId p = 0; p < 3; ++p) joiner.loop->install(donor.exchange.source(p));
+    for (FragmentId p = 0; p < 3; ++p) joiner.loop->install(donor.exchange.source(p, false));
   }
 
   OuterConfig config;
@@ -348,7 +384,7 @@ TEST_F(StateTransfer, AfterASnapshotAndTheRoundsSinceItIsWhereTheOthersAre) {
         reference.step(0.01F * static_cast<float>(reference.loop->step()));
     };
     train(begin - 2);
-    for (FragmentId p = 0; p < 3; ++p) late.loop->install(reference.exchange.source(p));
+    for (FragmentId p = 0; p < 3; ++p) late.loop->install(reference.exchange.source(p, false));
     train(begin);
     for (FragmentId p = 0; p < 3; ++p) {
       while (late.loop->fragments()[p].round < reference.loop->fragments()[p].round)
@@ -427,7 +463,7 @@ TEST_F(StateTransfer, JoinedWhereTheOthersAreFrozenItIsFrozenToo) {
 
 TEST_F(StateTransfer, SnapshotsThatDoNotFitAreRefused) {
   train_donor(10);
-  const auto good = donor.exchange.source(1);
+  const auto good = donor.exchange.source(1, false);
   const auto refusal = [&](const std::function<void(FragmentSnapshot&)>& spoil) {
     auto bad = good;
     spoil(bad);
@@ -445,6 +481,59 @@ TEST_F(StateTransfer, SnapshotsThatDoNotFitAreRefused) {
   EXPECT_THAT(refusal([&](auto& s) { s.velocity = std::make_shared<const AlignedVector<float>>(broken); }),
               HasSubstr("not finite"));
   EXPECT_THAT(refusal([](auto& s) { s.state.round = 1; }), HasSubstr("in the warm-up"));
+}
+
+TEST_F(StateTransfer, MomentsComeWithTheFragmentsWhereTheyAreAskedFor) {
+  const auto size = donor.layout.buffer_size();
+  PlainMoments given(size, 0.5F, 0.25F, 90), taken(size, 7, 7, 3);
+  for (std::size_t i = 0; i < size; ++i) given.first[i] = static_cast<float>(i);
+  train_donor(10);
+  EXPECT_FALSE(donor.exchange.source(0, true).first_moment) << "they are not shared yet";
+  donor.loop->share_moments(given);
+  joiner.loop->share_moments(taken);
+  EXPECT_FALSE(donor.exchange.source(0, false).first_moment) << "nobody has asked for them";
+  for (FragmentId p = 0; p < 3; ++p) {
+    const auto snapshot = donor.exchange.source(p, true);
+    given.count -= p;  // as if each were of another member
+    joiner.loop->install(snapshot);
+    EXPECT_EQ(taken.count, 3U) << "not before all are there";
+  }
+  joiner.loop->begin_at(10);
+  EXPECT_EQ(taken.count, 89U) << "the least count of the three";
+  for (const auto& fragment : donor.layout.fragments()) {
+    for (auto i = fragment.begin; i < fragment.end(); ++i) {
+      ASSERT_EQ(taken.first[i], static_cast<float>(i));
+      ASSERT_EQ(taken.second[i], 0.25F);
+    }
+  }
+  // Taken once more without them (a newcomer that begins afresh), they stay as they are.
+  joiner.exchange.contributions.clear();
+  install_all();
+  joiner.loop->begin_at(10);
+  EXPECT_EQ(taken.count, 89U);
+}
+
+TEST_F(StateTransfer, MomentsThatDoNotFitAreRefused) {
+  const auto size = donor.layout.buffer_size();
+  PlainMoments given(size, 0.5F, 0.25F, 90), taken(size, 7, 7, 3);
+  donor.loop->share_moments(given);
+  joiner.loop->share_moments(taken);
+  train_donor(10);
+  const auto good = donor.exchange.source(1, true);
+  const auto refusal = [&](const std::function<void(FragmentSnapshot&)>& spoil) {
+    auto bad = good;
+    spoil(bad);
+    auto why = failure_of([&] { joiner.loop->install(bad); }, ErrorKind::network);
+    EXPECT_THAT(taken.first, testing::Each(7.0F)) << "a refusal changes nothing";
+    return why;
+  };
+  const auto with = [&](float value) {
+    return std::make_shared<const AlignedVector<float>>(good.theta->size(), value);
+  };
+  EXPECT_THAT(refusal([](auto& s) { s.second_moment = nullptr; }), HasSubstr("has 0 elements; expected 41"));
+  EXPECT_THAT(refusal([](auto& s) { s.first_moment = nullptr; }), HasSubstr("has 0 elements; expected 41"));
+  EXPECT_THAT(refusal([&](auto& s) { s.first_moment = with(INFINITY); }), HasSubstr("not finite"));
+  EXPECT_THAT(refusal([&](auto& s) { s.second_moment = with(-1); }), HasSubstr("negative"));
 }
 
 TEST_F(StateTransfer, ResultsThatDoNotFitAreRefused) {

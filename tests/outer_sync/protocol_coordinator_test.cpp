@@ -1,5 +1,8 @@
 // The coordinator while the run goes on: agreement, losses, stopping, the end.
 
+#include <cmath>
+#include <limits>
+
 #include "coordinator_support.h"
 
 namespace isthmus::outer_sync::protocol {
@@ -64,6 +67,27 @@ TEST(Chains, MoreFragmentsThanTheModelHasAreIgnored) {
   harness.receive(1, heartbeat(1, {{1, 1}, {1, 1}, {1, 1}}));
   harness.receive(2, heartbeat(1, {{1, 2}, {1, 2}, {1, 2}}));
   EXPECT_FALSE(harness.ended) << "the layout has two fragments";
+}
+
+// ---- speeds ----
+
+TEST(Speeds, TheReplyHasTheMedianOfThoseThatAreKnown) {
+  CoordinatorHarness harness(4);
+  harness.run_all({"a", "b", "c", "d"});
+  const auto say = [&](ConnectionId member, double speed) {
+    auto beat = heartbeat(1, {{1, 1}, {1, 1}});
+    beat.inner_steps_per_second = speed;
+    harness.receive(member, beat);
+    return harness.last<HeartbeatReply>(member)->inner_steps_per_second;
+  };
+  EXPECT_EQ(say(1, 0), 0) << "nobody has said one yet";
+  EXPECT_EQ(say(1, 4), 4);
+  EXPECT_EQ(say(2, 2), 3) << "of two it lies between them";
+  EXPECT_EQ(say(3, 100), 4);
+  EXPECT_EQ(say(4, std::numeric_limits<double>::quiet_NaN()), 4) << "what is no speed does not count";
+  EXPECT_EQ(say(4, -5), 4);
+  EXPECT_EQ(say(4, INFINITY), 4);
+  EXPECT_EQ(say(4, 3), 3.5);
 }
 
 // ---- losses, where a run cannot live with them ----
@@ -272,6 +296,118 @@ TEST(Ending, OneThatIsDoneAndVanishesBeforeTheOthersAreIsStillALoss) {
   harness.close(1);
   ASSERT_TRUE(harness.ended) << "us-1 may still need what eu-1 owns";
   EXPECT_EQ(harness.ended->how, How::failed);
+}
+
+TEST(Ending, WhoStillTakesTheStateIsToldAtOnce) {
+  for (const bool stop : {false, true}) {
+    CoordinatorHarness harness(2);
+    harness.run_all({"eu-1", "us-1"});
+    harness.receive(3, CoordinatorHarness::hello("asia-1"));
+    ASSERT_TRUE(harness.last<Admitted>(3));
+    if (stop) {
+      harness.stop("enough");
+    } else {
+      harness.receive(1, Done{"{}", digest_of(1)});
+    }
+    EXPECT_EQ(harness.refusal(3), "the run is ending; there is nothing left to join");
+    harness.receive(1, Done{"{}", digest_of(1)});
+    harness.receive(2, Done{"{}", digest_of(1)});
+    ASSERT_TRUE(harness.ended);
+    EXPECT_EQ(harness.ended->how, How::finished) << harness.ended->reason;
+    EXPECT_FALSE(harness.last<Finished>(3)) << "it has no part in the result";
+  }
+}
+
+TEST(Leases, LastAsLongAsTheCoordinatorWaits) {
+  CoordinatorHarness harness(1);
+  harness.run_all({"us-1"});
+  harness.receive(1, Heartbeat{.number = 1, .view = 1, .lost = {}, .fragments = {}, .health = {}});
+  EXPECT_EQ(harness.last<HeartbeatReply>(1)->lease, 5'000'000U)
+      << "in microseconds: a member's own network.detect_timeout may be longer";
+}
+
+TEST(Newcomers, WhatTheyNeedIsKeptUntilTheyAreIn) {
+  CoordinatorHarness harness(2);
+  harness.run_all({"eu-1", "us-1"});
+  const Heartbeat at_nine{.number = 1, .view = 1, .lost = {}, .fragments = {{9, 1}, {9, 1}}, .health = {}};
+  harness.receive(1, at_nine);
+  harness.receive(2, at_nine);
+  EXPECT_THAT(harness.last<HeartbeatReply>(2)->lowest, testing::ElementsAre(9, 9));
+  harness.receive(3, CoordinatorHarness::hello("asia-1"));
+  harness.receive(2, at_nine);
+  EXPECT_THAT(harness.last<HeartbeatReply>(2)->lowest, testing::ElementsAre(0, 0));
+  harness.close(3);
+  harness.receive(2, at_nine);
+  EXPECT_THAT(harness.last<HeartbeatReply>(2)->lowest, testing::ElementsAre(9, 9));
+}
+
+/// Of a run of two, whose disk is lost.
+CoordinatorOptions recovering() {
+  auto options = CoordinatorHarness::default_options(2);
+  options.recover = 1000;
+  return options;
+}
+
+TEST(Recovering, ARunThatNobodyHereHasBegunBeginsAnew) {
+  CoordinatorHarness harness(recovering());
+  harness.receive(1, CoordinatorHarness::hello("eu-1"));
+  harness.receive(2, CoordinatorHarness::hello("us-1"));
+  for (const ConnectionId member : {1, 2}) {
+    harness.tick(4s);
+    harness.receive(member, Heartbeat{});
+    EXPECT_FALSE(harness.last<Seal>(member)) << "one that has begun it may be on its way";
+  }
+  harness.tick(6s);
+  for (const ConnectionId member : {1, 2}) {
+    ASSERT_TRUE(harness.last<Seal>(member));
+    auto sealed = CoordinatorHarness::sealed();
+    sealed.view = harness.last<Seal>(member)->view;
+    EXPECT_GT(sealed.view, 1000U);
+    harness.receive(member, sealed);
+  }
+  ASSERT_TRUE(harness.last<NewView>(1));
+  EXPECT_EQ(harness.last<NewView>(1)->token, digest_of(99));
+  auto left = CoordinatorHarness::hello("asia-1");
+  left.activated = left.sealed = 7;
+  left.token = digest_of(5);
+  harness.receive(3, left);
+  EXPECT_THAT(harness.refusal(3), HasSubstr("has been in another run")) << "its rounds are not this run's";
+  EXPECT_FALSE(harness.ended);
+}
+
+TEST(Recovering, OneThatHasTakenTheStateMustBeStartedAgain) {
+  CoordinatorHarness harness(recovering());
+  auto learner = CoordinatorHarness::hello("eu-1");
+  learner.fresh = false;
+  harness.receive(1, learner);
+  harness.tick(4s);
+  harness.receive(1, Heartbeat{});
+  harness.receive(2, CoordinatorHarness::hello("us-1"));
+  harness.tick(6s);
+  EXPECT_FALSE(harness.last<Seal>(2));
+  ASSERT_TRUE(harness.last<Suspended>(2));
+  EXPECT_THAT(
+      harness.last<Suspended>(2)->reason,
+      testing::AllOf(HasSubstr("begins anew when exactly 2 replicas"), HasSubstr("start again: eu-1")));
+  auto again = CoordinatorHarness::hello("eu-1");
+  again.member.incarnation = 2;
+  harness.receive(3, again);
+  EXPECT_TRUE(harness.last<Seal>(2) && harness.last<Seal>(3));
+}
+
+TEST(Recovering, WhoHasBegunIsWhoseRunItIs) {
+  CoordinatorHarness harness(recovering());
+  harness.receive(1, CoordinatorHarness::hello("eu-1"));
+  auto begun = CoordinatorHarness::hello("us-1");
+  begun.activated = begun.sealed = 7;
+  begun.token = digest_of(5);
+  harness.receive(2, begun);
+  harness.close(2);
+  harness.tick(4s);
+  harness.receive(1, Heartbeat{});
+  harness.tick(6s);
+  harness.receive(3, CoordinatorHarness::hello("us-1"));
+  EXPECT_FALSE(harness.last<Seal>(3)) << "it was here, and may come back with the state";
 }
 
 }  // namespace

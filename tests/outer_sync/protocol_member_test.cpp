@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 namespace isthmus::outer_sync::protocol {
@@ -31,6 +32,7 @@ class ProtocolMember : public testing::Test {
     ASSERT_TRUE(which.seal(view_number));
     NewView message{.view = {.number = view_number, .members = {}, .owners = {0, 1, 1}},
                     .token = {},
+                    .layout = {},
                     .reference = 0,
                     .step = 0,
                     .chains = {{which.fragments()[0]}, {which.fragments()[1]}},
@@ -300,7 +302,7 @@ TEST_F(Quorum, ResultsWithoutOneAreRefused) {
   for (const auto& wrong : {std::vector{id("a"), id("a")}, {id("c"), id("a")}, {id("a"), id("d")}}) {
     of_one.contributors = wrong;
     EXPECT_THAT(hasty.receive(0, of_one).value_or("accepted"),
-                HasSubstr("not members of the view, in its order"));
+                HasSubstr("not trainers of the view, in its order"));
   }
   EXPECT_THAT(refused(0, of_two), HasSubstr("at least 3")) << "without a quorum all are needed";
 }
@@ -319,6 +321,100 @@ TEST_F(Quorum, TheResultSaysWhoIsInIt) {
     }
   }
   FAIL() << "the round must be delivered";
+}
+
+// ---- outer.reject ----
+
+/// Member b where what has more than twice the median norm is left out.
+class Rejecting : public ProtocolMember {
+ protected:
+  Rejecting() {
+    begin(wary);
+    wary.contribute(0, 1, bytes(0, 1), 100, 4);
+    wary.contribute(1, 1, bytes(1, 1), 100, 4);
+    static_cast<void>(wary.take_actions());
+  }
+  std::string heard(ChunkMessage message) { return wary.receive(0, message).value_or("accepted"); }
+  ChunkMessage chunk_0(std::vector<ReplicaId> contributors, std::vector<SquaredNorm> norms) {
+    auto message = result(0, 0, 1, 98);
+    message.contributors = std::move(contributors);
+    message.norms = std::move(norms);
+    return message;
+  }
+  ReplicaId a = id("a"), b = id("b"), c = id("c");
+  Member wary{layout, codecs, {.least = 2, .reject = 2}, {{}, {}}};
+};
+
+TEST_F(Rejecting, AnOwnerListsAllNormsAndThoseWhoAreLeft) {
+  for (const MemberIndex peer : {0, 2})
+    EXPECT_EQ(wary.receive(peer, contribution(peer, 1, 1, 50 + peer)), std::nullopt);
+  static_cast<void>(wary.take_actions());
+  wary.reduced(view_number, 1, 1, bytes(1, 99), {.squares = {3, 4, 900}, .dots = {0, 0, 0}});
+  std::size_t results = 0;
+  for (const auto& action : wary.take_actions()) {
+    if (const auto* sent = std::get_if<SendChunk>(&action)) {
+      ++results;
+      EXPECT_THAT(sent->message.contributors, ElementsAre(a, b));
+      EXPECT_THAT(sent->message.norms,
+                  ElementsAre(SquaredNorm{a, 3}, SquaredNorm{b, 4}, SquaredNorm{c, 900}));
+    }
+  }
+  EXPECT_EQ(results, 2U);
+}
+
+TEST_F(Rejecting, WhoIsLeftOutIsToldThatItDoesNotComeBack) {
+  EXPECT_EQ(heard(chunk_0({a, c}, {{a, 0.5}, {b, 4}, {c, 0.25}})), "accepted");
+  for (const MemberIndex peer : {0, 2})
+    EXPECT_EQ(wary.receive(peer, contribution(peer, 1, 1, 50 + peer)), std::nullopt);
+  wary.reduced(view_number, 1, 1, bytes(1, 99), {.squares = {3, 4, 5}, .dots = {0, 0, 0}});
+  for (const auto& action : wary.take_actions()) {
+    if (const auto* round = std::get_if<Deliver>(&action)) {
+      EXPECT_THAT(round->included, ElementsAre(false, true));
+      EXPECT_THAT(round->rejected, ElementsAre(true, false));
+      EXPECT_EQ(round->contributed, 2U);
+      return;
+    }
+  }
+  FAIL() << "the round must be delivered";
+}
+
+TEST_F(Rejecting, ContributorsAndNormsMustAgreeByTheRule) {
+  EXPECT_THAT(heard(chunk_0({a, b}, {{a, 3}, {b, 4}, {c, 5}})),
+              HasSubstr("not those that outer.reject leaves"))
+      << "c is no outlier";
+  EXPECT_THAT(heard(chunk_0({}, {{a, 3}, {b, 4}, {c, 900}})), HasSubstr("not those that outer.reject leaves"))
+      << "c is one";
+  EXPECT_THAT(heard(chunk_0({}, {})), HasSubstr("a result of 0 contributions")) << "norms are needed";
+  EXPECT_THAT(heard(chunk_0({a, b}, {{a, 3}, {b, 4}})), HasSubstr("a result of 2 contributions; at least 3"))
+      << "without a quorum";
+  EXPECT_THAT(heard(chunk_0({}, {{a, 3}, {c, 5}, {b, 4}})),
+              HasSubstr("not trainers of the view, in its order"));
+  for (const double none : {-1.0, std::numeric_limits<double>::quiet_NaN()})
+    EXPECT_THAT(heard(chunk_0({}, {{a, none}, {b, 4}, {c, 5}})), HasSubstr("a sum of squares that is none"));
+  EXPECT_EQ(heard(chunk_0({}, {{a, 3}, {b, 4}, {c, 5}})), "accepted");
+}
+
+TEST_F(Rejecting, EverybodyKnowsItsOwnNorm) {
+  EXPECT_THAT(heard(chunk_0({a, c}, {{a, 3}, {b, 900}, {c, 5}})),
+              HasSubstr("this replica's contribution to chunk 0 that is 900"));
+  auto later = chunk_0({}, {{a, 3}, {b, 4}, {c, 5}});
+  later.key.round = 2;
+  EXPECT_THAT(heard(later), HasSubstr("a contribution that this replica has not made"));
+  EXPECT_EQ(heard(chunk_0({}, {{a, 3}, {b, 4}, {c, 5}})), "accepted");
+}
+
+TEST_F(Rejecting, WithAQuorumWhoIsLateIsNotListed) {
+  Member hasty{layout, codecs, {.least = 2, .quorum = 2, .reject = 2}, {{}, {}}};
+  begin(hasty);
+  EXPECT_EQ(hasty.receive(0, chunk_0({a, c}, {{a, 3}, {c, 900}})), std::nullopt) << "two have no median";
+  EXPECT_THAT(hasty.receive(0, chunk_0({c}, {{c, 3}})).value_or("accepted"),
+              HasSubstr("at least 2 are needed"));
+}
+
+TEST_F(ProtocolMember, NormsHaveNoPlaceWhereNothingIsRejected) {
+  auto message = result(0, 0, 1, 98);
+  message.norms = {{id("a"), 1}};
+  EXPECT_THAT(refused(0, message), HasSubstr("norms in a run without outer.reject"));
 }
 
 // ---- messages that break the rules ----
@@ -446,6 +542,7 @@ TEST_F(ProtocolMember, AloneItReducesItsOwn) {
   ASSERT_TRUE(alone.seal(1));
   ASSERT_EQ(alone.activate({.view = {1, {{"a", 1, "", 0}}, {0, 0, 0}},
                             .token = {},
+                            .layout = {},
                             .reference = 0,
                             .step = 0,
                             .chains = {{{}}, {{}}},
@@ -469,6 +566,7 @@ TEST_F(ProtocolMember, AloneItReducesItsOwn) {
 TEST_F(ProtocolMember, ViewsThatDoNotFitAreTold) {
   NewView good{.view = {4, {{"a", 1, "", 0}, {"b", 1, "", 0}}, {0, 1, 1}},
                .token = {},
+               .layout = {},
                .reference = view_number,
                .step = 0,
                .chains = {{{}}, {{}}},

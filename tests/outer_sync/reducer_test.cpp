@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "isthmus/base/error.h"
@@ -29,7 +30,7 @@ Values mean(const std::vector<Values>& contributions, const Weights& weights) {
   Reducer reducer(one_chunk, fp32);
   std::vector<SharedBytes> encoded;
   for (const auto& values : contributions) encoded.push_back(in_fp32(values));
-  const auto bytes = reducer.reduce(0, 1, encoded, weights);
+  const auto bytes = reducer.reduce(0, 1, encoded, weights).bytes;
   Values out(one_chunk.buffer_size());
   std::memcpy(out.data(), bytes->data(), bytes->size());
   return out;
@@ -69,6 +70,58 @@ TEST(Reducer, WeightsAreRoundedOnceEach) {
   sum = sum + third * -0.3F;
   const float divisor = (1.0F + second) + third;
   EXPECT_EQ(mean({x, y, z}, {300, 100, 200}), all(sum / divisor));
+}
+
+TEST(Reducer, ItMeasuresContributionsAndTheMean) {
+  Reducer reducer(one_chunk, fp32);
+  const std::vector<SharedBytes> contributions = {in_fp32(all(1)), in_fp32(all(-3))};
+  const auto made = reducer.reduce(0, 1, contributions, Weights{3, 1});
+  EXPECT_THAT(made.measured.squares, testing::ElementsAre(16, 144));
+  EXPECT_EQ(made.measured.mean_squares, 0) << "(3 * 1 - 3) / 4";
+  const auto other = reducer.reduce(0, 1, contributions, Weights{1, 1});
+  EXPECT_EQ(other.measured.mean_squares, 16) << "of sixteen times -1";
+  EXPECT_THAT(other.measured.dots, testing::ElementsAre(-16, 48));
+}
+
+TEST(Reducer, SumsOfSquaresHaveOneOrder) {
+  const FragmentLayout longer({{0, 37}}, 48);
+  Values values(37);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = random_unit(1, 0, i) * std::ldexp(1.0F, i % 7);
+  double sums[16] = {};
+  for (std::size_t i = 0; i < values.size(); ++i) sums[i % 16] += double{values[i]} * double{values[i]};
+  double expected = 0;
+  for (const auto sum : sums) expected += sum;
+  EXPECT_EQ(Reducer(longer, fp32).squares(0, 1, *in_fp32(values)), expected);
+}
+
+TEST(Reducer, WhatTheRuleLeavesOutIsAsIfItWereNotThere) {
+  constexpr protocol::RejectRule rule{.factor = 3, .least = 2};
+  auto broken = all(1);
+  broken[3] = std::numeric_limits<float>::infinity();
+  for (const auto& sick : {all(1e30F), broken}) {
+    const std::vector<SharedBytes> healthy = {in_fp32(all(0.25F)), in_fp32(all(0.3F))};
+    const std::vector<SharedBytes> with_sick = {healthy[0], in_fp32(sick), healthy[1], in_fp32(all(0.2F))};
+    Reducer one(one_chunk, fp32), other(one_chunk, fp32);
+    const auto made = one.reduce(0, 1, with_sick, Weights{3, 900, 7, 5}, rule);
+    const auto expected =
+        other.reduce(0, 1, std::vector{healthy[0], healthy[1], in_fp32(all(0.2F))}, Weights{3, 7, 5});
+    EXPECT_EQ(*made.bytes, *expected.bytes) << "not even its weight counts";
+    EXPECT_EQ(made.measured.mean_squares, expected.measured.mean_squares);
+    EXPECT_EQ(made.measured.squares.size(), 4U) << "all are measured";
+  }
+}
+
+TEST(Reducer, AMeanThatIsTooLargeNamesTheLargestContribution) {
+  Reducer reducer(one_chunk, fp32);
+  const auto huge = in_fp32(all(3e38F));
+  const std::vector<SharedBytes> contributions = {in_fp32(all(1)), huge, huge};
+  try {
+    static_cast<void>(reducer.reduce(0, 1, contributions, Weights{1, 1, 1}));
+    FAIL() << "the sum is infinite";
+  } catch (const BadContribution& error) {
+    EXPECT_EQ(error.contribution, 1U);
+    EXPECT_THAT(error.what(), testing::HasSubstr("the mean is not finite, or too large for its codec"));
+  }
 }
 
 TEST(Reducer, ItNamesWhoseBytesDoNotDecode) {

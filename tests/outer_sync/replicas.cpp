@@ -54,10 +54,12 @@ class MemoryNetwork::Port final : public RoundExchange {
       } else if (auto* ack = std::get_if<protocol::SendAck>(&action)) {
         peer(ack->peer).acknowledged(static_cast<MemberIndex>(index_), ack->view, ack->key);
       } else if (auto* job = std::get_if<protocol::Reduce>(&action)) {
-        member_->reduced(job->view, job->chunk, job->round,
-                         reducer_.reduce(job->chunk, job->round, job->contributions, job->weights));
+        const auto made =
+            reducer_.reduce(job->chunk, job->round, job->contributions, job->weights, job->reject);
+        member_->reduced(job->view, job->chunk, job->round, made.bytes, made.measured);
       } else if (auto* round = std::get_if<protocol::Deliver>(&action)) {
-        results_[{round->fragment, round->round}] = {std::move(round->results), std::move(round->included)};
+        results_[{round->fragment, round->round}] = {std::move(round->results), std::move(round->included),
+                                                     std::move(round->rejected)};
       } else if (auto* begun = std::get_if<protocol::SendBegun>(&action)) {
         peer(begun->peer).peer_begun(static_cast<MemberIndex>(index_), begun->view);
       }

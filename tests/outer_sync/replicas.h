@@ -2,6 +2,7 @@
 // Replicas in one process: real outer loops, members and reducers, each replica on its own thread, joined by
 // a router that calls instead of sending. Their inner steps come from a table.
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -32,6 +33,29 @@ class PlainParameters final : public LocalParameters {
 
  private:
   std::span<float> part(Range range) { return std::span(values).subspan(range.begin, range.size); }
+};
+
+/// An inner optimizer's moments, in vectors.
+class PlainMoments final : public InnerMoments {
+ public:
+  PlainMoments(std::size_t size, float first_value, float second_value, std::uint64_t its_steps)
+      : first(size, first_value), second(size, second_value), count(its_steps) {}
+  std::uint64_t steps() const override { return count; }
+  std::span<const float> first_moment(Range range) override { return part(first, range); }
+  std::span<const float> second_moment(Range range) override { return part(second, range); }
+  void set_moments(Range range, std::span<const float> to_first, std::span<const float> to_second) override {
+    std::ranges::copy(to_first, part(first, range).begin());
+    std::ranges::copy(to_second, part(second, range).begin());
+  }
+  void set_steps(std::uint64_t to) override { count = to; }
+
+  std::vector<float> first, second;
+  std::uint64_t count;
+
+ private:
+  static std::span<float> part(std::vector<float>& values, Range range) {
+    return std::span(values).subspan(range.begin, range.size);
+  }
 };
 
 class MemoryNetwork {

@@ -20,13 +20,34 @@ std::vector<std::uint64_t> offsets(const Schedule& schedule, FragmentId fragment
   return all;
 }
 
+/// A result of the fragment becomes due at that step.
+bool applies(const Schedule& schedule, FragmentId p, std::uint64_t step) {
+  return step > schedule.warmup_steps() && schedule.rounds_due(p, step) > schedule.rounds_due(p, step - 1);
+}
+
+std::vector<FragmentId> sends_at(const Schedule& schedule, FragmentId fragments, std::uint64_t step) {
+  std::vector<FragmentId> due;
+  for (FragmentId p = 0; p < fragments; ++p) {
+    if (schedule.sends(p, step)) due.push_back(p);
+  }
+  return due;
+}
+
+std::vector<FragmentId> applies_at(const Schedule& schedule, FragmentId fragments, std::uint64_t step) {
+  std::vector<FragmentId> due;
+  for (FragmentId p = 0; p < fragments; ++p) {
+    if (applies(schedule, p, step)) due.push_back(p);
+  }
+  return due;
+}
+
 /// One line per step from 1: "3: s1 a0" says that step 3 sends fragment 1 and applies fragment 0.
-std::vector<std::string> table(const Schedule& schedule, std::uint64_t last_step) {
+std::vector<std::string> table(const Schedule& schedule, FragmentId fragments, std::uint64_t last_step) {
   std::vector<std::string> lines;
   for (std::uint64_t step = 1; step <= last_step; ++step) {
     auto line = std::to_string(step) + ":";
-    for (const auto p : schedule.sends_at(step)) line += " s" + std::to_string(p);
-    for (const auto p : schedule.applies_at(step)) line += " a" + std::to_string(p);
+    for (const auto p : sends_at(schedule, fragments, step)) line += " s" + std::to_string(p);
+    for (const auto p : applies_at(schedule, fragments, step)) line += " a" + std::to_string(p);
     lines.push_back(line);
   }
   return lines;
@@ -47,46 +68,49 @@ TEST(Schedule, OffsetsOfTheLargestSettingsDoNotOverflow) {
 }
 
 TEST(Schedule, DilocoSendsAndAppliesTheWholeEveryH) {
-  EXPECT_THAT(table({1, 3, 0, 0}, 7), ElementsAre("1:", "2:", "3: s0 a0", "4:", "5:", "6: s0 a0", "7:"));
+  EXPECT_THAT(table({1, 3, 0, 0}, 1, 7), ElementsAre("1:", "2:", "3: s0 a0", "4:", "5:", "6: s0 a0", "7:"));
 }
 
 TEST(Schedule, StreamingAppliesTauStepsAfterSending) {
-  EXPECT_THAT(table({2, 4, 1, 0}, 9),
+  EXPECT_THAT(table({2, 4, 1, 0}, 2, 9),
               ElementsAre("1:", "2: s1", "3: a1", "4: s0", "5: a0", "6: s1", "7: a1", "8: s0", "9: a0"));
 }
 
 TEST(Schedule, SeveralFragmentsFlyAtOnceWhenTauIsLong) {
   // H = 6, P = 3: offsets 0, 2, 4; tau = 5: three are in flight at a time.
-  EXPECT_THAT(table({3, 6, 5, 0}, 13), ElementsAre("1:", "2: s1", "3:", "4: s2", "5:", "6: s0", "7: a1",
-                                                   "8: s1", "9: a2", "10: s2", "11: a0", "12: s0", "13: a1"));
+  EXPECT_THAT(table({3, 6, 5, 0}, 3, 13),
+              ElementsAre("1:", "2: s1", "3:", "4: s2", "5:", "6: s0", "7: a1", "8: s1", "9: a2", "10: s2",
+                          "11: a0", "12: s0", "13: a1"));
 }
 
 TEST(Schedule, FragmentsThatDoNotDivideHKeepTheirPeriod) {
   // H = 5, P = 3: offsets 0, 1, 3.
-  EXPECT_THAT(table({3, 5, 2, 0}, 10), ElementsAre("1: s1", "2:", "3: s2 a1", "4:", "5: s0 a2", "6: s1",
-                                                   "7: a0", "8: s2 a1", "9:", "10: s0 a2"));
+  EXPECT_THAT(table({3, 5, 2, 0}, 3, 10), ElementsAre("1: s1", "2:", "3: s2 a1", "4:", "5: s0 a2", "6: s1",
+                                                      "7: a0", "8: s2 a1", "9:", "10: s0 a2"));
 }
 
 TEST(Schedule, FewerStepsThanFragments) {
   // H = 2, P = 3: offsets 0, 0, 1.
-  EXPECT_THAT(table({3, 2, 1, 0}, 5),
+  EXPECT_THAT(table({3, 2, 1, 0}, 3, 5),
               ElementsAre("1: s2", "2: s0 s1 a2", "3: s2 a0 a1", "4: s0 s1 a2", "5: s2 a0 a1"));
 }
 
 TEST(Schedule, EveryStepIsASyncWhenHIsOne) {
-  EXPECT_THAT(table({1, 1, 0, 0}, 3), ElementsAre("1: s0 a0", "2: s0 a0", "3: s0 a0"));
+  EXPECT_THAT(table({1, 1, 0, 0}, 1, 3), ElementsAre("1: s0 a0", "2: s0 a0", "3: s0 a0"));
 }
 
 TEST(Schedule, WarmUpShiftsEverythingAndHasNoPointsOfItsOwn) {
   const Schedule plain(3, 5, 2, 0);
   const Schedule shifted(3, 5, 2, 4);
   for (std::uint64_t step = 1; step <= 4; ++step) {
-    EXPECT_THAT(shifted.sends_at(step), IsEmpty()) << "warm-up step " << step << " must send nothing";
-    EXPECT_THAT(shifted.applies_at(step), IsEmpty()) << "warm-up step " << step << " must apply nothing";
+    EXPECT_THAT(sends_at(shifted, 3, step), IsEmpty()) << "warm-up step " << step << " must send nothing";
+    EXPECT_THAT(applies_at(shifted, 3, step), IsEmpty()) << "warm-up step " << step << " must apply nothing";
   }
   for (std::uint64_t step = 1; step <= 20; ++step) {
-    EXPECT_EQ(shifted.sends_at(step + 4), plain.sends_at(step)) << "t = " << step << " after the warm-up";
-    EXPECT_EQ(shifted.applies_at(step + 4), plain.applies_at(step)) << "t = " << step << " after the warm-up";
+    EXPECT_EQ(sends_at(shifted, 3, step + 4), sends_at(plain, 3, step))
+        << "t = " << step << " after the warm-up";
+    EXPECT_EQ(applies_at(shifted, 3, step + 4), applies_at(plain, 3, step))
+        << "t = " << step << " after the warm-up";
   }
 }
 
@@ -94,7 +118,7 @@ TEST(Schedule, FragmentZeroIsNotSentBeforeTheFirstStep) {
   // (0 - 0) mod H is 0 too, but there is nothing to send before a step was taken.
   EXPECT_FALSE(Schedule(2, 4, 1, 0).sends(0, 0));
   EXPECT_FALSE(Schedule(2, 4, 1, 8).sends(0, 8));
-  EXPECT_FALSE(Schedule(2, 4, 1, 0).applies(0, 1));
+  EXPECT_FALSE(applies(Schedule(2, 4, 1, 0), 0, 1));
 }
 
 TEST(Schedule, EachFragmentIsSentOncePerHAndAppliedBeforeItIsSentAgain) {
@@ -106,7 +130,7 @@ TEST(Schedule, EachFragmentIsSentOncePerHAndAppliedBeforeItIsSentAgain) {
           std::uint64_t sends = 0;
           for (std::uint64_t step = 4; step < 4 + 6 * every; ++step) {
             sends += schedule.sends(p, step) ? 1 : 0;
-            EXPECT_EQ(schedule.sends(p, step), schedule.applies(p, step + delay));
+            EXPECT_EQ(schedule.sends(p, step), applies(schedule, p, step + delay));
           }
           EXPECT_EQ(sends, 6U) << "P " << fragments << ", H " << every << ", fragment " << p;
         }
@@ -160,7 +184,7 @@ TEST(Schedule, RoundsAndStepsAreEachOthersInverse) {
 
 TEST(Schedule, PhasesChangeHAndStaggerAnew) {
   // H = 2 to step 4, then 6; P = 2: offsets 0 and 1, then 0 and 3.
-  EXPECT_THAT(table({2, {{0, 2}, {4, 6}}, 1, 0}, 14),
+  EXPECT_THAT(table({2, {{0, 2}, {4, 6}}, 1, 0}, 2, 14),
               ElementsAre("1: s1", "2: s0 a1", "3: s1 a0", "4: s0 a1", "5: a0", "6:", "7: s1", "8: a1",
                           "9:", "10: s0", "11: a0", "12:", "13: s1", "14: a1"));
   const Schedule schedule(2, {{0, 2}, {4, 6}}, 1, 0);
@@ -194,18 +218,55 @@ TEST(Schedule, PhasesAreSound) {
   }
 }
 
+TEST(Schedule, AnIntervalEndsWhereFragmentZeroIsSentOrHChanges) {
+  const Schedule schedule(3, std::vector<SyncPhase>{{0, 5}, {12, 10}}, 1, 2);
+  EXPECT_EQ(schedule.interval_end(2), 7U);
+  EXPECT_EQ(schedule.interval_end(6), 7U);
+  EXPECT_EQ(schedule.interval_end(7), 12U);
+  EXPECT_EQ(schedule.interval_end(11), 12U);
+  EXPECT_EQ(schedule.interval_end(12), 22U);
+  EXPECT_EQ(schedule.interval_end(21), 22U);
+  EXPECT_EQ(schedule.interval_end(22), 32U);
+  for (std::uint64_t step = 2; step < 40; ++step) {
+    const auto end = schedule.interval_end(step);
+    EXPECT_TRUE(schedule.sends(0, end) || end == 12) << "after step " << step;
+  }
+}
+
 TEST(Schedule, PhasesThatEndInTheWarmUpHaveNoPart) {
   const Schedule late(2, {{0, 3}, {2, 5}, {4, 6}, {20, 8}}, 1, 4), plain(2, {{0, 6}, {20, 8}}, 1, 4);
-  EXPECT_EQ(table(late, 50), table(plain, 50));
+  EXPECT_EQ(table(late, 2, 50), table(plain, 2, 50));
 }
 
 TEST(Schedule, AWholeRoundsOverlapAppliesWhereTheFragmentIsSentNext) {
   const Schedule schedule(2, {{0, 4}}, 0, 1, Overlap::whole_round);
-  EXPECT_THAT(table(schedule, 13), ElementsAre("1:", "2:", "3: s1", "4:", "5: s0", "6:", "7: s1 a1",
-                                               "8:", "9: s0 a0", "10:", "11: s1 a1", "12:", "13: s0 a0"));
+  EXPECT_THAT(table(schedule, 2, 13), ElementsAre("1:", "2:", "3: s1", "4:", "5: s0", "6:", "7: s1 a1",
+                                                  "8:", "9: s0 a0", "10:", "11: s1 a1", "12:", "13: s0 a0"));
   EXPECT_EQ(schedule.rounds_due(1, 1), 1U) << "the warm-up's rounds are applied in their step";
   EXPECT_EQ(schedule.rounds_due(1, 6), 1U);
   EXPECT_EQ(schedule.rounds_due(1, 7), 2U);
+}
+
+TEST(StepWith, IsTheFirstAtWhichTheseRoundsAreDue) {
+  for (const auto overlap : {Overlap::delay, Overlap::whole_round}) {
+    const Schedule schedule(3, {{0, 10}, {40, 7}}, 2, 5, overlap);
+    const auto due_at = [&](std::uint64_t step) {
+      std::vector<std::uint64_t> due;
+      for (FragmentId p = 0; p < 3; ++p) due.push_back(schedule.rounds_due(p, step));
+      return due;
+    };
+    for (std::uint64_t step = 0; step <= 120; step += 4) {
+      const auto rounds = due_at(step);
+      const auto found = schedule.step_with(rounds, 4);
+      EXPECT_LE(found, step);
+      EXPECT_EQ(due_at(found), rounds) << "step " << step;
+      auto ahead = rounds;
+      ++ahead[1];
+      const auto later = schedule.step_with(ahead, 4);
+      EXPECT_GE(due_at(later)[1], ahead[1]);
+      EXPECT_LT(due_at(later - 4)[1], ahead[1]) << "an earlier one would do, after step " << step;
+    }
+  }
 }
 
 }  // namespace

@@ -27,6 +27,9 @@ class ScriptedExchange final : public RoundExchange {
   /// Whether this replica's chunk is in the result. Results without it are zeros.
   std::function<bool(ChunkId, protocol::Round)> includes = [](ChunkId, protocol::Round) { return true; };
 
+  /// Whether it is left out of the result for its norm.
+  std::function<bool(ChunkId, protocol::Round)> rejects = [](ChunkId, protocol::Round) { return false; };
+
   struct Contribution {
     ChunkId chunk;
     protocol::Round round;
@@ -65,11 +68,12 @@ class ScriptedExchange final : public RoundExchange {
     const auto chunks = layout_.chunks_of(p);
     for (auto k = chunks.first; k < chunks.last; ++k) {
       const auto own = contribution_of(k, round);
-      result.included.push_back(own && includes(k, round));
+      result.rejected.push_back(own && rejects(k, round));
+      result.included.push_back(own && !result.rejected.back() && includes(k, round));
       const auto of_one = result.included.back() ? own : zeros(k, round);
       const std::vector<protocol::SharedBytes> all = {of_one};
       const std::vector<std::uint64_t> weights = {1};
-      result.chunks.push_back(reducer_.reduce(k, round, all, weights));
+      result.chunks.push_back(reducer_.reduce(k, round, all, weights).bytes);
     }
     // A round has one result, whoever asks for it.
     result.chunks = results.emplace(std::pair(p, round), result.chunks).first->second;

@@ -96,6 +96,35 @@ TEST(Life, OneVanishesAndComesBackAndAFifthJoins) {
   }
 }
 
+TEST(Life, ANewcomerTakesTheMomentsOfTheMembers) {
+  for (const bool moments : {true, false}) {
+    auto options = lively(2);
+    options.moments = moments;
+    NetworkRun run(options);
+    run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
+      if (m == 0 && step == 6) run.start_worker(7);
+      if (m == 7 && run.last_step == for_ever) run.last_step = step + 10;
+    };
+    run.start();
+    run.expect_one_end({0, 1, 7});
+    const auto& newcomer = run.result(7);
+    for (const auto& fragment : run.layout().fragments()) {
+      const auto value = newcomer.first_moment[fragment.begin];
+      if (moments) {
+        EXPECT_TRUE(value == 0 || value == 1) << value << " is of none of the donors";
+        EXPECT_EQ(newcomer.first_moment[fragment.end() - 1], value) << "a fragment is of one donor";
+      } else {
+        EXPECT_EQ(value, 7) << "nobody had asked for them";
+      }
+    }
+    if (moments) {
+      EXPECT_THAT(newcomer.moment_steps, testing::AnyOf(1000U, 1001U));
+    } else {
+      EXPECT_EQ(newcomer.moment_steps, 1007U);
+    }
+  }
+}
+
 TEST(Life, WhoLeavesPolitelyCostsNoTimeOut) {
   auto options = lively(3);
   options.steps = 40;

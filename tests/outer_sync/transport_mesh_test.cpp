@@ -485,12 +485,21 @@ TEST(ChunkFrames, WhatNoneCanSayBreaksTheProtocol) {
   add("1 contributors in a chunk frame", FrameType::chunk, result, 0, has(1));
   add("1025 contributors in a chunk frame", FrameType::chunk, result, 1025 * 8, has(1025));
   add("65535 contributors in a chunk frame", FrameType::chunk, result, 64, has(65535));
+  const auto lists = [](std::uint16_t norms) { return [norms](ChunkHeader& head) { head.norms = norms; }; };
+  add("norms of what is no result", FrameType::chunk, contribution, 48, lists(2));
+  add("norms of what is no result", FrameType::ack, result, 0, lists(2));
+  add("2 norms in a chunk frame", FrameType::chunk, result, 31, lists(2));
+  add("1025 norms in a chunk frame", FrameType::chunk, result, 1025 * 16, lists(1025));
+  add("1 contributors in a chunk frame", FrameType::chunk, result, 39, [](ChunkHeader& head) {
+    head.norms = 2;
+    head.contributors = 1;
+  });
   add("a weight of what is no contribution", FrameType::chunk, result, 16,
       [](ChunkHeader& head) { head.weight = 1; });
   add("a weight of what is no contribution", FrameType::ack, contribution, 0,
       [](ChunkHeader& head) { head.weight = 1; });
   add("bits that mean nothing", FrameType::chunk, result, 16, [](ChunkHeader& head) { head.zero = 1; });
-  add("bits that mean nothing", FrameType::ack, result, 0, [](ChunkHeader& head) { head.zero_too = 1; });
+  add("bits that mean nothing", FrameType::ack, result, 0, [](ChunkHeader& head) { head.zero = 1; });
   add("an acknowledgement with 8 bytes behind it", FrameType::ack, contribution, 8, [](ChunkHeader&) {});
   const PeerInfo a{protocol::id_of({"a", 1, ""}), "a", private_address(80)};
   for (const auto& bad : cases) {

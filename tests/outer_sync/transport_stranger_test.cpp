@@ -263,6 +263,36 @@ TEST_F(BrokenMember, ItsLaneIsDroppedAndMayBeDialledAgain) {
   EXPECT_THAT(end(), HasSubstr("r0 is lost"));
 }
 
+/// Of a run with outer.reject, in which r0 owns chunks.
+class LyingOwner : public BrokenMember {
+ protected:
+  LyingOwner() : BrokenMember(rejecting()) {}
+  static NetworkRun::Options rejecting() {
+    NetworkRun::Options options;
+    options.closing.reject = 3;
+    return options;
+  }
+};
+
+TEST_F(LyingOwner, IsNamedForANormThatIsNotR1s) {
+  begin();
+  const auto chunk = static_cast<ChunkId>(std::ranges::find(view.view.owners, 0) - view.view.owners.begin());
+  const Bytes zeros(quant::encoded_size(run.codecs().of(1), run.layout().chunk(chunk).size), std::byte{0});
+  const protocol::ChunkMessage result{.view = 1,
+                                      .key = {1, chunk, 0, protocol::ChunkKind::result},
+                                      .bytes = std::make_shared<const Bytes>(zeros),
+                                      .norms = {{id(0), 1}, {id(1), 1e30}}};
+  for (int breach = 0; breach < 5; ++breach) {
+    auto lane = dial();
+    lane->say(transport::chunk_frame(result));
+    EXPECT_TRUE(lane->is_dropped());
+  }
+  run.finish();
+  ASSERT_TRUE(run.result(1).error);
+  EXPECT_THAT(run.result(1).error->what(),
+              AllOf(HasSubstr("r0 breaks the protocol"), HasSubstr("this replica")));
+}
+
 /// In a run that packs its chunks.
 class BrokenPacker : public BrokenMember {
  protected:

@@ -129,6 +129,7 @@ TEST(Transport, WorkersMayComeBeforeTheirCoordinator) {
     node.leave("that is all");
   });
   struct Observer : CoordinatorObserver {
+    void round_judged(const protocol::RoundJudged&) override {}
     void message(const std::string& text) override {
       if (text.find("r0 left: that is all") != std::string::npos) on_left();
     }
@@ -145,6 +146,65 @@ TEST(Transport, WorkersMayComeBeforeTheirCoordinator) {
   worker.join();
   ASSERT_TRUE(admission);
   EXPECT_EQ(admission->how, Admission::How::begins);
+}
+
+// ---- outer.reject ----
+
+/// Three replicas of which r1's steps are a thousand times too long.
+class Sick : public testing::Test {
+ protected:
+  static NetworkRun::Options of_three() {
+    auto options = with(3, 1);
+    options.steps = 24;
+    options.heartbeat = 0.02;
+    options.table = [](std::size_t m, std::uint64_t step, std::size_t i) {
+      return random_step(m, step, i) * (m == 1 ? 1000.0F : 1.0F);
+    };
+    options.closing.reject = 4;
+    return options;
+  }
+  /// What the two others make, without a network.
+  static Digest hash_of_the_healthy(const NetworkRun::Options& options) {
+    Replicas replicas(options.outer, options.layout, 2, [](std::size_t m, std::uint64_t step, std::size_t i) {
+      return random_step(m == 0 ? 0 : 2, step, i);
+    });
+    replicas.train(options.steps);
+    replicas.finish();
+    return replicas.global_hash();
+  }
+};
+
+TEST_F(Sick, TheRunIsWhatTheOthersMakeOfIt) {
+  for (const std::size_t quorum : {0, 2}) {
+    auto options = of_three();
+    // With a quorum too, all three are waited for: nobody is late.
+    options.closing.quorum = quorum;
+    options.closing.least = 2;
+    options.closing.grace = std::chrono::minutes(10);
+    NetworkRun run(options);
+    run.start();
+    run.expect_end_with(hash_of_the_healthy(options));
+    EXPECT_GT(run.result(1).stats.rejected, 4U) << "warm-up, training and final sync";
+    EXPECT_EQ(run.result(1).stats.left_out, 0U);
+    for (const std::size_t m : {0, 2}) EXPECT_EQ(run.result(m).stats.rejected, 0U) << "worker " << m;
+  }
+}
+
+TEST_F(Sick, TheCoordinatorKnowsWho) {
+  auto options = of_three();
+  options.pace = 0.02;
+  options.steps = 60;
+  NetworkRun run(options);
+  run.start();
+  run.finish();
+  ASSERT_FALSE(run.judged().empty()) << "no round was judged in " << options.steps << " steps";
+  for (const auto& round : run.judged()) {
+    ASSERT_EQ(round.replicas.size(), 3U);
+    EXPECT_THAT(round.outliers, testing::ElementsAre("r1")) << "round " << round.round;
+    EXPECT_GT(round.replicas[1].norm, 100 * round.replicas[0].norm);
+    for (const std::size_t m : {0, 2}) EXPECT_GT(round.replicas[m].cosine, 0.5) << "the mean is half of it";
+  }
+  EXPECT_THAT(run.said(), HasSubstr("r1 is an outlier: its outer gradient of fragment"));
 }
 
 // ---- lanes that break ----

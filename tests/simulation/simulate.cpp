@@ -22,10 +22,12 @@ struct Required {
   const char* why;
 };
 constexpr std::array required{
+    Required{"ambush", "a fault between two steps that belong together"},
     Required{"came back", "goes on from its own rounds, with results that the others keep for it"},
     Required{"came back too late", "nobody keeps what it would need"},
     Required{"closed by quorum", "the grace, the lease, and who is in a result"},
     Required{"contribution committed", "it is in one result and no other"},
+    Required{"contribution rejected", "it is in no result, and does not come back"},
     Required{"contribution returned", "it is in none, and its sender knows"},
     Required{"control connection broken", "members say hello again"},
     Required{"coordinator and its disk lost", "view numbers rise above those that nobody remembers"},
@@ -39,6 +41,7 @@ constexpr std::array required{
     Required{"had another history", "it has applied what others have made again"},
     Required{"joined", "a newcomer is taken into a view"},
     Required{"lane broken", "what was not acknowledged is repeated"},
+    Required{"lane down", "some of a member's fragments get on, others do not"},
     Required{"late contribution", "the round is decided when it comes"},
     Required{"left out for want of a link", "two that reach the coordinator and not each other"},
     Required{"member crash", "the others go on"},
@@ -50,7 +53,9 @@ constexpr std::array required{
     Required{"operator recovers the run", "all members of the last view are gone"},
     Required{"owner's residual forgotten", "of results that were dropped"},
     Required{"partition", "several members are cut off together"},
+    Required{"reduced by one that does not train", "it owns chunks and contributes nothing"},
     Required{"round applied", "the run gets on"},
+    Required{"run begun anew", "nobody is left who had the state, and an operator says so"},
     Required{"round withdrawn", "it was delivered, and others have made it again"},
     Required{"round followed", "a newcomer keeps up until it is taken in"},
     Required{"side without the coordinator came back", "and had not gone on alone"},

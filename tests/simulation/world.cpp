@@ -1,26 +1,13 @@
 #include "world.h"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <utility>
 
 namespace isthmus::outer_sync::protocol {
 
 using namespace std::chrono_literals;
-
-namespace {
-
-constexpr Time longest_delay = 30ms;
-constexpr Time heartbeat = 100ms;
-constexpr Time detect_timeout = 500ms;
-constexpr Time tick_every = 25ms;
-constexpr Time redial_after = 60ms;
-constexpr Time fault_time = 6s;
-constexpr Time calm_time = 16s;
-constexpr Time longest_view_change = 4s;
-constexpr Round rounds_in_calm = 3;
-
-}  // namespace
 
 World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
   members_ = 2 + chance(3);
@@ -45,20 +32,43 @@ World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
               .warmup_rounds = 0,
               .last = {},
               .recover = {}};
+  constexpr Time latencies[] = {3ms, 30ms, 30ms, 100ms}, delays[] = {60ms, 60ms, 300ms, 1s};
+  latency_ = latencies[chance(4)];
+  apply_delay_ = delays[chance(4)];
+  pace_ = chance(6) == 0 ? 8 : 1;
+  in_flight_ = 1 + (chance(3) == 0 ? 1 : 0);
   closing_ = {.least = options_.least, .quorum = 0, .grace = Time(chance(300'000))};
   if (chance(2) == 0) closing_.quorum = 1 + chance(members_);
   options_.leases = closing_.quorum > 0;
   // A view of fewer than the quorum closes with all of it.
   if (chance(2) == 0) options_.least = closing_.least = std::max(closing_.least, closing_.quorum);
+  if (random_bits(seed_, 3, 0) % 4 == 0) {
+    reducer_ = random_bits(seed_, 3, 1) % ++members_;  // anywhere in the order of sums
+    options_.topology.setting = static_cast<Topology>(random_bits(seed_, 3, 2) % topology_names.size());
+  }
+  // Of a stream of its own, so that worlds without it stay as they are.
+  if (random_bits(seed_, 4, 0) % 4 == 0) closing_.reject = 4;
+  if (closing_.reject > 0) sick_ = random_bits(seed_, 4, 1) % members_;
   processes_.resize(members_);
   for (NodeId m = 0; m < members_; ++m) processes_[m].id = m;
+  for (auto n = chance(2) * chance(6); n > 0; --n) {
+    const auto moment = static_cast<Moment>(chance(moments));
+    const bool often = moment == Moment::made || moment == Moment::delivered || moment == Moment::applied;
+    ambushes_.push_back({moment, chance(often ? 100 : 8), static_cast<Fault>(chance(faults))});
+  }
 }
 
 std::string World::describe() const {
-  return "seed " + std::to_string(seed_) + ": " + std::to_string(members_) + " members, at least " +
+  return "seed " + std::to_string(seed_) + ": " + std::to_string(members_) + " members" +
+         (reducer_ ? ", m" + std::to_string(*reducer_) + " of them reduces only" : "") + ", at least " +
          std::to_string(options_.least) + ", quorum " + std::to_string(closing_.quorum) + ", " +
          std::to_string(layout_.fragment_count()) + " fragments in " + std::to_string(layout_.chunk_count()) +
-         " chunks, " + std::to_string(lanes_) + " lanes, " + std::to_string(disturbances_) + " disturbances";
+         " chunks, " + std::to_string(lanes_) + " lanes, " +
+         (sick_ ? "member " + std::to_string(*sick_) + " sick, " : std::string()) +
+         std::to_string(in_flight_) + " rounds in flight, messages take up to " +
+         std::to_string(latency_ / 1ms) + " ms, results wait up to " + std::to_string(apply_delay_ / 1ms) +
+         " ms, pace " + std::to_string(pace_) + ", " + std::to_string(disturbances_) + " disturbances, " +
+         std::to_string(ambushes_.size()) + " ambushes";
 }
 
 std::string World::run() {
@@ -118,154 +128,6 @@ void World::tell(const std::string& what) {
   story_.push_back(time + " ms  " + what);
 }
 
-// ---- the network ----
-
-World::LinkPtr World::connect(NodeId a, NodeId b) {
-  auto link = std::make_shared<Link>();
-  link->a = a;
-  link->b = b;
-  std::erase_if(links_, [](const auto& weak) { return weak.expired(); });
-  links_.push_back(link);
-  return link;
-}
-
-/// What is cut stalls, as TCP does; what is broken is lost from some moment on.
-void World::transmit(const LinkPtr& link, NodeId from, std::function<void()> arrive) {
-  if (!link || !link->open) return;
-  const int way = link->a == from ? 0 : 1;
-  const auto to = way == 0 ? link->b : link->a;
-  if (cut(from, to) || !link->stalled[way].empty()) {
-    link->stalled[way].push_back(std::move(arrive));
-    return;
-  }
-  const auto arrival = std::max(now_ + 1ms + some(longest_delay), link->last_arrival[way] + Time(1));
-  link->last_arrival[way] = arrival;
-  at(arrival - now_, [this, link, way, from, to, arrive = std::move(arrive)] {
-    if (now_ > link->survives_until) return count("message lost in a break");
-    if (cut(from, to)) {
-      link->stalled[way].push_back(arrive);
-      return;
-    }
-    if (to >= members_) return arrive();
-    auto& process = processes_[to];
-    if (!process.alive) return break_link(link);  // nobody listens there any more
-    if (process.stopped) {
-      process.backlog.push_back([life = process.life, &process, arrive] {
-        if (process.life == life) arrive();
-      });
-    } else {
-      arrive();
-    }
-  });
-}
-
-void World::break_link(const LinkPtr& link) {
-  if (!link || !link->open) return;
-  link->open = false;
-  link->survives_until = now_ + some(longest_delay);
-  for (const auto end : {link->a, link->b}) {
-    const auto other = end == link->a ? link->b : link->a;
-    const auto notice = cut(other, end) ? detect_timeout : link->survives_until - now_ + Time(1);
-    if (end >= members_) {
-      at(notice, [this, link, end] { closed(link, end); });
-    } else if (processes_[end].alive) {
-      in(processes_[end], notice, [this, link, end] { closed(link, end); });
-    }
-  }
-}
-
-void World::closed(const LinkPtr& link, NodeId end) {
-  if (end >= members_) {
-    for (auto at = control_.begin(); at != control_.end(); ++at) {
-      if (at->second.first != link) continue;
-      const auto id = at->first;
-      control_.erase(at);
-      if (coordinator_) coordinator_->closed(id);
-      act_coordinator();
-      return;
-    }
-    return;
-  }
-  auto& process = processes_[end];
-  if (process.control == link) {
-    process.control = nullptr;
-    in(process, some(redial_after), [this, end] { dial_coordinator(end); });
-  }
-  for (FragmentId p = 0; p < process.sources.size(); ++p) {
-    if (process.sources[p] == link && process.learning)
-      in(process, some(redial_after), [this, &process, p] { ask_for_state(process, p); });
-  }
-}
-
-void World::heal() {
-  tell("all faults end");
-  cuts_.clear();
-  const auto flush = [this](const LinkPtr& link) {
-    if (!link) return;
-    for (const int way : {0, 1}) {
-      for (auto& message : std::exchange(link->stalled[way], {}))
-        transmit(link, way == 0 ? link->a : link->b, std::move(message));
-    }
-  };
-  for (const auto& weak : std::vector(links_)) flush(weak.lock());
-  if (now_ < calm_from_) return;
-  for (NodeId m = 0; m < members_; ++m) {
-    auto& process = processes_[m];
-    process.slowness = 1;
-    if (process.stopped) {
-      process.stopped = false;
-      for (auto& event : std::exchange(process.backlog, {})) event();
-    }
-    if (!process.alive) start(m);
-  }
-  if (!coordinator_) start_coordinator(disk_was_lost_);
-  at(3s, [this] { recover_if_the_heirs_are_gone(); });
-  at(calm_time / 2, [this] {
-    calm_rounds_.assign(layout_.fragment_count(), 0);
-    for (auto& process : processes_) {
-      for (FragmentId p = 0; process.member && p < layout_.fragment_count(); ++p)
-        calm_rounds_[p] = std::max(calm_rounds_[p], process.member->fragments()[p].round);
-    }
-  });
-}
-
-World::LinkPtr& World::lane(NodeId a, NodeId b, ChunkId chunk) {
-  return lanes_up_[{std::min(a, b), std::max(a, b), chunk % lanes_}];
-}
-
-void World::dial_peer(NodeId a, NodeId b, std::size_t lane_index) {
-  auto& link = lanes_up_[{a, b, lane_index}];
-  const bool possible = processes_[a].alive && processes_[b].alive && !processes_[a].stopped &&
-                        !processes_[b].stopped && !cut(a, b) && !cut(b, a);
-  if (possible && (!link || !link->open)) {
-    link = connect(a, b);
-    for (const auto& [own, other] : {std::pair{a, b}, std::pair{b, a}}) {
-      auto& process = processes_[own];
-      process.down_since.erase(other);
-      const auto peer = index_of(process, other);
-      if (!peer) continue;
-      process.member->repeat_to(*peer, [&](const ChunkKey& key) { return key.chunk % lanes_ == lane_index; });
-      act(own);
-    }
-  }
-  at(20ms + some(redial_after), [this, a, b, lane_index] { dial_peer(a, b, lane_index); });
-}
-
-void World::dial_coordinator(NodeId m) {
-  auto& process = processes_[m];
-  if (process.control && process.control->open) return;
-  if (!coordinator_ || cut(m, members_) || cut(members_, m)) {
-    in(process, redial_after, [this, m] { dial_coordinator(m); });
-    return;
-  }
-  process.control = connect(m, members_);
-  process.connection = next_connection_++;
-  process.heard = now_;
-  process.beat_times.clear();
-  control_[process.connection] = {process.control, m};
-  say_hello(process);
-}
-
 // ---- processes ----
 
 void World::start(NodeId m) {
@@ -279,6 +141,7 @@ void World::start(NodeId m) {
   process.incarnation = incarnation;
   process.life = life;
   process.alive = true;
+  process.patience = static_cast<int>(1 + chance(2) * chance(3));
   process.contributed.assign(layout_.fragment_count(), 0);
   process.sources.resize(layout_.fragment_count());
   tell("member " + std::to_string(m) + " starts");
@@ -311,13 +174,26 @@ void World::crash(NodeId m) {
   process.member.reset();
 }
 
+void World::start_again(Process& process) {
+  const auto m = process.id;
+  crash(m);
+  at(some(20ms), [this, m] { start(m); });
+}
+
 World::NodeId World::node_of(const MemberInfo& info) const { return std::stoul(info.name.substr(1)); }
+
+MemberInfo World::info_of(const Process& process) const {
+  return {"m" + std::to_string(process.id), process.incarnation, "", 0,
+          process.id == reducer_ ? MemberKind::reducer : MemberKind::trainer};
+}
 
 void World::say_hello(Process& process) {
   Hello hello;
   hello.run = options_.run;
-  hello.member = {"m" + std::to_string(process.id), process.incarnation, "", 0};
+  hello.fresh = process.id == reducer_ ? !process.in_run : !process.used;
+  hello.member = info_of(process);
   process.replica = id_of(hello.member);
+  node_of_[process.replica] = process.id;
   if (process.member && process.in_run) {
     hello.sealed = process.member->sealed();
     hello.activated = process.member->view().number;
@@ -330,6 +206,7 @@ void World::say_hello(Process& process) {
     process.learned.clear();
   }
   send_control(process, hello);
+  ambush(Moment::hello, process.id);
 }
 
 void World::send_control(Process& process, ControlMessage message) {
@@ -345,7 +222,7 @@ void World::beat(NodeId m) {
   auto& process = processes_[m];
   in(process, heartbeat, [this, m] { beat(m); });
   if (!process.control) return;
-  if (now_ - process.heard > detect_timeout + 2 * heartbeat) {
+  if (now_ - process.heard > process.patience * detect_timeout + 2 * heartbeat) {
     tell("member " + std::to_string(m) + " hears nothing of the coordinator");
     count("silent coordinator noticed");
     const auto link = process.control;
@@ -370,7 +247,8 @@ void World::beat(NodeId m) {
       }
       if (up) {
         process.down_since.erase(other);
-      } else if (now_ - process.down_since.try_emplace(other, now_).first->second > detect_timeout) {
+      } else if (now_ - process.down_since.try_emplace(other, now_).first->second >
+                 process.patience * detect_timeout) {
         beat.lost.push_back(id_of(info));
       }
     }
@@ -399,18 +277,19 @@ void World::on_control(NodeId m, const ControlMessage& message) {
     const auto sent = process.beat_times.find(reply->number);
     if (sent == process.beat_times.end()) return;
     if (process.member && process.in_run && reply->view == process.member->view().number) {
-      process.member->lease_until(sent->second + detect_timeout);
+      process.member->lease_until(sent->second + Time(reply->lease));
       process.member->lowest_applied(reply->lowest);
     }
     process.beat_times.erase(process.beat_times.begin(), std::next(sent));
     process.newest = reply->newest;
     be_ready(process);
+    ask_others_for_state(process);
   } else if (const auto* admitted = std::get_if<Admitted>(&message)) {
     learn(process, *admitted);
   } else if (std::holds_alternative<Displaced>(message)) {
     on_displaced(process);
   } else if (const auto* refused = std::get_if<Refused>(&message)) {
-    fail("member " + std::to_string(m) + " was refused: " + refused->reason);
+    obey(process, *refused);
   } else if (std::holds_alternative<Suspended>(message)) {
     count("suspended");
   }
@@ -418,14 +297,17 @@ void World::on_control(NodeId m, const ControlMessage& message) {
 
 void World::on_seal(Process& process, const Seal& seal) {
   if (!process.member) {
-    if (process.learning || process.incarnation > 1) return;
+    if (process.used && process.id != reducer_)
+      return fail("one that has taken part is asked to begin (I11)");
     process.member = std::make_unique<Member>(layout_, codecs_, closing_,
                                               std::vector<FragmentState>(layout_.fragment_count()));
   }
   auto sealed = process.member->seal(seal.view);
   if (!sealed) return;
   tell("member " + std::to_string(process.id) + " seals view " + std::to_string(seal.view));
+  process.answer = *sealed;
   send_control(process, std::move(*sealed));
+  ambush(Moment::sealed, process.id);
 }
 
 /// Not while a round is being applied: what is thrown away must not be on its way into the parameters.
@@ -437,10 +319,11 @@ void World::try_view(Process& process) {
     const auto& members = message.view.members;
     const auto me =
         std::ranges::find_if(members, [&](const MemberInfo& info) { return id_of(info) == process.replica; });
-    if (me == members.end()) return fail("a view came to one that is not in it");
+    if (me == members.end()) return fail("a view came to one that is not in it (I11)");
     const auto self = static_cast<MemberIndex>(me - members.begin());
-    if (!process.member->fits(message, self)) return fail("a view does not fit");
+    if (!process.member->fits(message, self)) return fail("a view does not fit (I11)");
     const auto before = process.member->view().number;
+    check_holdings(process, message, self);
     switch (process.member->activate(message, self)) {
       case Member::Entry::ignored:
         count("view ignored");
@@ -458,8 +341,13 @@ void World::try_view(Process& process) {
           fail("a view begins after a higher one was sealed (I8)");
         newest_begun_ = std::max(newest_begun_, process.member->view().number);
         if (before != message.reference) count(process.in_run ? "came back" : "joined");
+        if (process.id == reducer_) count("view with a reducer");
         const bool joins = !process.in_run;
-        process.in_run = true;
+        if (joins) {
+          process.first.clear();
+          for (const auto& state : process.member->fragments()) process.first.push_back(state.round);
+        }
+        process.in_run = process.used = true;
         process.learning = false;
         process.token = message.token;
         check_chain(process);
@@ -468,6 +356,7 @@ void World::try_view(Process& process) {
           in(process, some(50ms), [this, m = process.id, p] { train(m, p); });
         for (FragmentId p = 0; !joins && p < layout_.fragment_count(); ++p)
           in(process, some(50ms), [this, m = process.id, p] { look_for_results(m, p); });
+        ambush(Moment::view_begun, process.id);
       }
     }
   }
@@ -476,6 +365,7 @@ void World::try_view(Process& process) {
 void World::on_displaced(Process& process) {
   tell("member " + std::to_string(process.id) + " is displaced");
   count("displaced");
+  ambush(Moment::displaced, process.id);
   process.member.reset();
   process.in_run = false;
   process.learning = false;
@@ -500,7 +390,7 @@ void World::on_displaced(Process& process) {
 void World::learn(Process& process, const Admitted& admitted) {
   if (process.in_run || process.learning) return;
   tell("member " + std::to_string(process.id) + " is admitted");
-  process.learning = true;
+  process.learning = process.used = true;
   process.said_ready = false;
   process.member.reset();
   process.learned.assign(layout_.fragment_count(), std::nullopt);
@@ -523,6 +413,17 @@ void World::ask_for_state(Process& process, FragmentId p) {
   }
   const auto link = process.sources[p] = connect(donor, process.id);
   transmit(link, process.id, [this, donor, m = process.id, p, link] { give_state(donor, m, p, link); });
+}
+
+/// Its donor may lag itself, and others have what it lacks.
+void World::ask_others_for_state(Process& process) {
+  if (!process.learning || process.said_ready || chance(10) != 0) return;
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+    if (!process.learning) return;
+    const auto& learned = process.learned.at(p);
+    if (learned && p < process.newest.size() && learned->round + 1 < process.newest[p])
+      ask_for_state(process, p);
+  }
 }
 
 void World::give_state(NodeId donor, NodeId m, FragmentId p, const LinkPtr& link) {
@@ -576,6 +477,7 @@ void World::be_ready(Process& process) {
   process.said_ready = true;
   process.member = std::make_unique<Member>(layout_, codecs_, closing_, std::move(fragments));
   send_control(process, Ready{});
+  ambush(Moment::ready, process.id);
 }
 
 // ---- training ----
@@ -589,11 +491,14 @@ std::optional<MemberIndex> World::index_of(const Process& process, NodeId other)
   return std::nullopt;
 }
 
+Time World::think(const Process& process) { return (10ms + some(150ms)) * process.slowness / pace_; }
+
 void World::train(NodeId m, FragmentId p) {
   auto& process = processes_[m];
-  if (!process.member || !process.in_run) return;
-  const auto round = process.member->fragments()[p].round + 1;
-  if (process.contributed[p] >= round) return;
+  if (!process.member || !process.in_run || m == reducer_) return;
+  const auto last = process.member->fragments()[p].round;
+  const auto round = std::max(process.contributed[p], last) + 1;
+  if (round > last + in_flight_) return;
   process.contributed[p] = round;
   const auto chunks = layout_.chunks_of(p);
   const auto weight = 1 + chance(3);
@@ -604,9 +509,10 @@ void World::train(NodeId m, FragmentId p) {
     maker_[bytes.get()] = process.replica;
     kept_.push_back(bytes);
     made_[{process.replica, round, k}] = {};
-    process.member->contribute(k, round, bytes, weight);
+    process.member->contribute(k, round, bytes, weight, squares_of(m, *bytes));
   }
   act(m);
+  if (round < last + in_flight_) in(process, think(process), [this, m, p] { train(m, p); });
   look_for_results(m, p);
 }
 
@@ -618,19 +524,19 @@ void World::look_for_results(NodeId m, FragmentId p) {
   }
   const auto round = process.member->fragments()[p].round + 1;
   if (!process.delivered.contains({p, round})) return;
-  if (process.contributed[p] < round && chance(2) == 0) {
+  if (m != reducer_ && process.contributed[p] < round && chance(2) == 0) {
     count("late contribution");
     return train(m, p);
   }
   process.applying = {p, round};
-  in(process, chance(20) == 0 ? some(300ms) : some(10ms),
+  in(process, (chance(20) == 0 ? some(300ms) : some(10ms)) / pace_,
      [this, m, p, round] { apply(processes_[m], p, round); });
 }
 
 void World::apply(Process& process, FragmentId p, Round r) {
   if (!process.applying || *process.applying != std::pair(p, r)) return;
   const auto place = process.delivered.find({p, r});
-  if (place == process.delivered.end()) return fail("a round was withdrawn while it was applied");
+  if (place == process.delivered.end()) return fail("a round was withdrawn while it was applied (I11)");
   const auto round = std::move(place->second);
   process.delivered.erase(place);
   check_result(process, round);
@@ -645,11 +551,12 @@ void World::apply(Process& process, FragmentId p, Round r) {
   count("round applied");
   check_chain(process);
   forward(process, p, state);
+  act(process.id);
   try_view(process);
   if (!process.member) return;
-  act(process.id);
-  in(process, (10ms + some(150ms)) * process.slowness, [this, m = process.id, p] { train(m, p); });
-  in(process, some(60ms), [this, m = process.id, p] { look_for_results(m, p); });
+  in(process, think(process), [this, m = process.id, p] { train(m, p); });
+  in(process, some(60ms) / pace_, [this, m = process.id, p] { look_for_results(m, p); });
+  ambush(Moment::applied, process.id);
 }
 
 void World::act(NodeId m) {
@@ -661,7 +568,8 @@ void World::act(NodeId m) {
       transmit(lane(m, to, send->message.key.chunk), m, [this, m, to, message = send->message] {
         const auto from = index_of(processes_[to], m);
         if (!from) return;
-        if (const auto refused = processes_[to].member->receive(*from, message)) fail("refused: " + *refused);
+        if (const auto refused = processes_[to].member->receive(*from, message))
+          fail("refused: " + *refused + " (I11)");
         act(to);
       });
     } else if (auto* ack = std::get_if<SendAck>(&action)) {
@@ -684,32 +592,50 @@ void World::act(NodeId m) {
       reduce(m, *job);
     } else if (auto* round = std::get_if<Deliver>(&action)) {
       if (round->round <= process.member->fragments()[round->fragment].round)
-        fail("a round is delivered that was applied");
+        fail("a round is delivered that was applied (I11)");
       const auto p = round->fragment;
       process.delivered[{p, round->round}] = std::move(*round);
-      in(process, chance(6) == 0 ? some(1s) : some(60ms), [this, m, p] { look_for_results(m, p); });
+      in(process, (chance(6) == 0 ? some(1s) : some(apply_delay_)) / pace_,
+         [this, m, p] { look_for_results(m, p); });
+      ambush(Moment::delivered, m);
     } else if (auto* retract = std::get_if<Retract>(&action)) {
       count("round withdrawn");
       if (process.delivered.erase({retract->fragment, retract->round}) == 0)
-        fail("a round is withdrawn that was not delivered");
+        fail("a round is withdrawn that was not delivered (I11)");
     } else if (std::holds_alternative<ForgetResidual>(action)) {
       count("owner's residual forgotten");
     }
   }
 }
 
+/// Healthy norms are between 1 and 2, so that no rule of four times the median can mean one of them.
+double World::squares_of(NodeId m, const Bytes& bytes) const {
+  if (sick_ == m) return 1e6;
+  return 1 + static_cast<double>(static_cast<std::uint8_t>(bytes.front())) / 85;
+}
+
 /// Not the arithmetic: bytes that nobody else can make of other contributions.
 void World::reduce(NodeId m, const Reduce& job) {
   Result result;
-  result.of = processes_[m].member->view().members.size();
+  if (m == reducer_) count("reduced by one that does not train");
+  result.of = static_cast<std::size_t>(std::ranges::count_if(processes_[m].member->view().members, trains));
+  Measured measured;
+  for (const auto& bytes : job.contributions) {
+    const auto maker = maker_.at(bytes.get());
+    result.present.push_back(maker);
+    measured.squares.push_back(squares_of(node_of_.at(maker), *bytes));
+  }
+  measured.dots.resize(measured.squares.size(), 0);
+  const auto stays = kept(job.reject, measured.squares);
   Hasher hasher;
   for (std::size_t i = 0; i < job.contributions.size(); ++i) {
+    if (!stays[i]) continue;
     hasher.update(std::span(*job.contributions[i])).update(job.weights[i]);
-    result.contributors.push_back(maker_.at(job.contributions[i].get()));
+    result.contributors.push_back(result.present[i]);
   }
   if (!produced_.insert({job.view, job.round, job.chunk}).second)
     fail("two results of one chunk in one view (I8)");
-  if (result.contributors.size() < result.of) {
+  if (result.present.size() < result.of) {
     count("closed by quorum");
     if (job.view < newest_begun_) fail("a chunk is closed by quorum after another view has begun (I9)");
   }
@@ -720,11 +646,13 @@ void World::reduce(NodeId m, const Reduce& job) {
     (*bytes)[i] = static_cast<std::byte>(digest.bytes.at(i % digest.bytes.size()));
   results_[bytes.get()] = result;
   kept_.push_back(bytes);
-  in(processes_[m], some(20ms), [this, m, view = job.view, chunk = job.chunk, round = job.round, bytes] {
-    if (!processes_[m].member) return;
-    processes_[m].member->reduced(view, chunk, round, bytes);
-    act(m);
-  });
+  in(processes_[m], some(20ms),
+     [this, m, view = job.view, chunk = job.chunk, round = job.round, bytes, measured = std::move(measured)] {
+       if (!processes_[m].member) return;
+       processes_[m].member->reduced(view, chunk, round, bytes, measured);
+       act(m);
+       ambush(Moment::made, m);
+     });
 }
 
 // ---- the coordinator ----
@@ -732,9 +660,14 @@ void World::reduce(NodeId m, const Reduce& job) {
 void World::start_coordinator(bool recover) {
   ++coordinator_life_;
   auto options = options_;
-  options.last = disk_;
-  if (recover) options.recover = static_cast<ViewNumber>(now_.count());
-  options.token.bytes.fill(7);
+  options.token.bytes.fill(static_cast<std::uint8_t>(coordinator_life_));
+  if (recover) {
+    options.recover = static_cast<ViewNumber>(now_.count());
+    settled_.clear();
+    checked_ = 0;  // an operator has given the last view up
+  } else {
+    options.last = disk_;
+  }
   coordinator_ = std::make_unique<Coordinator>(options, now_);
   tell(std::string("the coordinator starts") + (recover ? " to recover" : disk_ ? " from its disk" : ""));
   const auto tick = [this](const auto& self) -> void {
@@ -748,12 +681,58 @@ void World::start_coordinator(bool recover) {
   tick(tick);
 }
 
-/// What the coordinator then asks for, an operator does.
+void World::listen(const std::string& said) {
+  tell("coordinator: " + said);
+  constexpr std::array counted{
+      std::pair{"is left out", "left out for want of a link"},
+      std::pair{"the others are at", "displaced for its lag"},
+      std::pair{"nobody keeps", "came back too late"},
+      std::pair{"is not one of the run's", "had another history"},
+      std::pair{"begins anew", "run begun anew"},
+  };
+  for (const auto& [words, what] : counted) {
+    if (said.find(words) != std::string::npos) count(what);
+  }
+}
+
+/// What the coordinator sends, before it is under way.
+void World::watch(NodeId to, const ControlMessage& message) {
+  if (const auto* view = std::get_if<NewView>(&message)) {
+    if (view->view.number > checked_) check_view(*view);
+    ambush(Moment::view_sent, to);
+  } else if (std::holds_alternative<Seal>(message)) {
+    ambush(Moment::seal_sent, to);
+  } else if (const auto* displaced = std::get_if<Displaced>(&message)) {
+    check_displaced(to, displaced->reason);
+  }
+}
+
+/// Of a run that has begun anew without it, it must be started again, and is.
+void World::obey(Process& process, const Refused& refused) {
+  if (refused.reason.find("has been in another run") == std::string::npos)
+    return fail("member " + std::to_string(process.id) + " was refused: " + refused.reason + " (I11)");
+  count("refused by a run that began anew");
+  start_again(process);
+}
+
+bool World::state_is_lost() const {
+  return std::ranges::none_of(processes_, [this](const Process& process) {
+    return process.id != reducer_ && process.alive && process.member && process.in_run;
+  });
+}
+
+/// What the coordinator then asks for, an operator does: starts it with --recover, and, where nobody is left
+/// who has the state, the others anew.
 void World::recover_if_the_heirs_are_gone() {
+  if (state_is_lost()) {
+    for (auto& process : processes_) {
+      if (process.used) start_again(process);
+    }
+  }
   if (!disk_) return;
   const auto is_here = [this](const MemberInfo& info) {
     const auto& process = processes_[node_of(info)];
-    return process.alive && process.in_run && process.incarnation == info.incarnation;
+    return trains(info) && process.alive && process.in_run && process.incarnation == info.incarnation;
   };
   if (std::ranges::any_of(disk_->members, is_here)) return;
   count("operator recovers the run");
@@ -781,6 +760,7 @@ void World::act_coordinator() {
       const auto place = control_.find(send->to);
       if (place == control_.end()) continue;
       const auto m = place->second.second;
+      watch(m, send->message);
       transmit(place->second.first, members_,
                [this, m, link = place->second.first, message = std::move(send->message)] {
                  if (processes_[m].control == link) on_control(m, message);
@@ -792,15 +772,9 @@ void World::act_coordinator() {
       control_.erase(place);
       if (!link->open) continue;
       link->open = false;  // what was sent arrives, then the end
-      in(processes_[m], longest_delay + 2ms, [this, link = link, m = m] { closed(link, m); });
+      in(processes_[m], latency_ + 2ms, [this, link = link, m = m] { closed(link, m); });
     } else if (auto* say = std::get_if<Say>(&action)) {
-      tell("coordinator: " + say->text);
-      if (say->text.find("is left out") != std::string::npos) count("left out for want of a link");
-      if (say->text.find("the others are at") != std::string::npos) count("displaced for its lag");
-      if (say->text.find("nobody keeps") != std::string::npos) count("came back too late");
-      if (say->text.find("is not one of the run's") != std::string::npos) count("had another history");
-      if (say->text.find("the first view had begun") != std::string::npos)
-        count("first view begun unheard of");
+      listen(say->text);
     } else if (auto* store = std::get_if<Store>(&action)) {
       if (now_ < calm_from_ && chance(40) == 0) {
         count("disk full at the coordinator");
@@ -808,236 +782,12 @@ void World::act_coordinator() {
       }
       disk_ = store->view;
       disk_was_lost_ = false;
+      ambush(Moment::stored, chance(members_));
       if (now_ < calm_from_ && chance(60) == 0) return crash_coordinator(false);
     } else if (auto* ended = std::get_if<Ended>(&action)) {
-      fail("the run ended: " + ended->reason);
+      fail("the run ended: " + ended->reason + " (I11)");
     }
   }
-}
-
-// ---- faults ----
-
-/// Somebody must stay who knows the run's rounds: else it goes on from a checkpoint, not from here.
-bool World::may_crash(NodeId m) const {
-  ViewNumber highest = 0;
-  for (const auto& process : processes_) {
-    if (process.alive && process.member && process.in_run)
-      highest = std::max(highest, process.member->view().number);
-  }
-  if (disk_) highest = std::max(highest, disk_->number);
-  std::size_t heirs = 0;
-  for (NodeId other = 0; other < members_; ++other) {
-    const auto& process = processes_[other];
-    if (other == m || !process.alive || !process.member || !process.in_run) continue;
-    const bool listed = !disk_ || std::ranges::any_of(disk_->members, [&](const MemberInfo& info) {
-      return id_of(info) == process.replica;
-    });
-    const bool current = process.member->view().number > 0 && process.member->sealed() + 1 >= highest;
-    heirs += listed && current ? 1 : 0;
-  }
-  return heirs > 0;
-}
-
-void World::disturb() {
-  const auto m = chance(members_);
-  auto& process = processes_[m];
-  const auto other = chance(members_ + 1);
-  const auto back_after = some(3s);
-  switch (chance(10)) {
-    case 0:
-    case 1:
-      if (!process.alive || (!may_crash(m) && chance(8) != 0)) return;
-      crash(m);
-      at(chance(3) == 0 ? some(20ms) : back_after, [this, m] {
-        count("member restart");
-        start(m);
-      });
-      return;
-    case 2:
-      if (!process.alive || process.stopped) return;
-      tell("member " + std::to_string(m) + " stands still");
-      count("member stopped and continued");
-      process.stopped = true;
-      in(process, Time(1), [] {});
-      at(back_after, [this, m, life = process.life] {
-        auto& stopped = processes_[m];
-        if (stopped.life != life || !stopped.stopped) return;
-        tell("member " + std::to_string(m) + " goes on");
-        stopped.stopped = false;
-        for (auto& event : std::exchange(stopped.backlog, {})) event();
-      });
-      return;
-    case 3:
-      if (other == m) return;
-      tell("cut from " + std::to_string(m) + " to " + std::to_string(other));
-      count("one-way cut");
-      cuts_.insert({m, other});
-      break;
-    case 4:
-      if (other == m) return;
-      tell("cut between " + std::to_string(m) + " and " + std::to_string(other));
-      count("cut");
-      cuts_.insert({m, other});
-      cuts_.insert({other, m});
-      break;
-    case 5: {
-      std::set<NodeId> side{m};
-      for (NodeId n = 0; n < members_; ++n) {
-        if (chance(2) == 0) side.insert(n);
-      }
-      count("partition");
-      tell("the network falls in two: " + std::to_string(side.size()) +
-           " members are without the coordinator");
-      CutSide without{now_, {}};
-      for (const auto a : side) {
-        for (NodeId b = 0; b <= members_; ++b) {
-          if (side.contains(b)) continue;
-          cuts_.insert({a, b});
-          cuts_.insert({b, a});
-        }
-        auto& applied = without.applied[a];
-        for (FragmentId p = 0; processes_[a].member && p < layout_.fragment_count(); ++p)
-          applied.push_back(processes_[a].member->fragments()[p].round);
-      }
-      if (side.size() < members_ && !without_coordinator_) without_coordinator_ = std::move(without);
-      break;
-    }
-    case 6: {
-      if (other == m || other >= members_) return;
-      count("lane broken");
-      break_link(lane(m, other, static_cast<ChunkId>(chance(lanes_))));
-      return;
-    }
-    case 7:
-      count("control connection broken");
-      break_link(process.control);
-      return;
-    case 8:
-      if (!coordinator_ || !disk_) return;
-      crash_coordinator(chance(4) == 0);
-      at(back_after, [this] {
-        if (!coordinator_) start_coordinator(disk_was_lost_);
-      });
-      return;
-    default:
-      count("member slowed down");
-      process.slowness = static_cast<int>(2 + chance(20));
-      at(back_after, [this, m] { processes_[m].slowness = 1; });
-      return;
-  }
-  // What stays cut for longer than TCP waits is broken.
-  at(detect_timeout, [this] {
-    for (const auto& [a, b] : cuts_) {
-      for (auto& [place, link] : lanes_up_) {
-        if (std::pair(std::get<0>(place), std::get<1>(place)) == std::pair(std::min(a, b), std::max(a, b)))
-          break_link(link);
-      }
-      if (a < members_ && b == members_) break_link(processes_[a].control);
-      if (b < members_ && a == members_) break_link(processes_[b].control);
-    }
-  });
-  at(back_after, [this] {
-    if (now_ >= calm_from_) return;
-    tell("the cuts heal");
-    if (without_coordinator_) {
-      for (const auto& [m, applied] : without_coordinator_->applied) {
-        const auto& cut_off = processes_[m];
-        if (!cut_off.alive || !cut_off.member || applied.empty() ||
-            now_ - without_coordinator_->from < 2 * detect_timeout)
-          continue;
-        count("side without the coordinator came back");
-      }
-      without_coordinator_.reset();
-    }
-    heal();
-  });
-}
-
-// ---- what must hold ----
-
-/// I1, I2: members of one view have one history.
-void World::check_chain(const Process& process) {
-  const auto view = process.member->view().number;
-  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
-    const auto& state = process.member->fragments()[p];
-    const auto [place, is_new] = agreed_.try_emplace({view, p, state.round}, state.chain);
-    if (!is_new && place->second != state.chain)
-      return fail("member " + std::to_string(process.id) + " has another chain at round " +
-                  std::to_string(state.round) + " of fragment " + std::to_string(p) + " in view " +
-                  std::to_string(view) + " (I1, I2)");
-  }
-}
-
-/// I3: a contribution is in the result or comes back, once. I4: nobody commits alone.
-void World::check_result(const Process& process, const Deliver& round) {
-  const auto first = layout_.chunks_of(round.fragment).first;
-  const bool contributed = process.contributed[round.fragment] >= round.round;
-  for (std::size_t i = 0; i < round.results.size(); ++i) {
-    const auto known = results_.find(round.results[i].get());
-    if (known == results_.end()) return fail("a result that nobody has made");
-    const auto& [contributors, of] = known->second;
-    if (contributors.size() < closing_.least)
-      return fail("a result of " + std::to_string(contributors.size()) + " contributions (I4)");
-    if (contributors.size() < of && (closing_.quorum == 0 || contributors.size() < closing_.quorum))
-      return fail("a result without a quorum (I4)");
-    const bool in_it = std::ranges::find(contributors, process.replica) != contributors.end();
-    if (in_it != round.included[i])
-      return fail("member " + std::to_string(process.id) + " was told " +
-                  (in_it ? "that its contribution is not in a result that contains it"
-                         : "that its contribution is in a result that does not contain it") +
-                  " (I3)");
-    if (!contributed) {
-      if (in_it) return fail("a contribution that was not made is in a result (I3)");
-      continue;
-    }
-    auto& made = made_.at({process.replica, round.round, static_cast<ChunkId>(first + i)});
-    if (++made.settled > 1) return fail("a contribution is settled twice (I3)");
-    count(in_it ? "contribution committed" : "contribution returned");
-  }
-}
-
-/// I6.
-void World::check(const Process& process) {
-  const auto chunks = layout_.chunk_count();
-  const auto most =
-      chunks + chunks * members_ * (Member::window + 1) + chunks * (Member::most_kept + Member::window + 1);
-  if (process.member->chunks_held() > most)
-    fail("member " + std::to_string(process.id) + " holds " + std::to_string(process.member->chunks_held()) +
-         " chunks; " + std::to_string(most) + " can be needed (I6)");
-  const auto most_sent = chunks * members_ * (Member::most_kept + Member::window + 1);
-  if (process.member->unacknowledged() > most_sent) fail("too many messages are kept (I6)");
-}
-
-/// I5: once all faults have ended, all take part and every fragment gets on. A view change may be under way
-/// at any moment, so it is enough that there is one without.
-void World::check_end() {
-  auto missing = missing_at_the_end();
-  over_ = missing.empty();
-  if (over_) return;
-  if (now_ >= end_ + longest_view_change) return fail(missing + " although all faults have ended (I5)");
-  at(heartbeat, [this] { check_end(); });
-}
-
-std::string World::missing_at_the_end() {
-  const auto knows = [](const Process& process) { return process.alive && process.member && process.in_run; };
-  if (std::ranges::none_of(processes_, knows)) {
-    count("state lost with all who had it");
-    return {};
-  }
-  if (!coordinator_) return "there is no coordinator";
-  for (const auto& process : processes_) {
-    const auto name = "member " + std::to_string(process.id);
-    if (!knows(process)) return name + " does not take part";
-    if (process.member->view().number != coordinator_->view() || !process.member->in_view())
-      return name + " is in view " + std::to_string(process.member->view().number) + ", the coordinator in " +
-             std::to_string(coordinator_->view()) + ",";
-    for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
-      const auto round = process.member->fragments()[p].round;
-      if (round < calm_rounds_[p] + rounds_in_calm)
-        return "fragment " + std::to_string(p) + " stays at round " + std::to_string(round) + " at " + name;
-    }
-  }
-  return {};
 }
 
 }  // namespace isthmus::outer_sync::protocol

@@ -4,6 +4,7 @@
 // it, and stall where the network is cut, one way or both; processes crash, stand still, are slow and come
 // back; disks are lost. After every event the invariants of docs/protocol.md are checked.
 
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <map>
@@ -19,6 +20,48 @@
 #include "isthmus/outer_sync/protocol/member.h"
 
 namespace isthmus::outer_sync::protocol {
+
+inline constexpr Time heartbeat = std::chrono::milliseconds(100);
+inline constexpr Time detect_timeout = std::chrono::milliseconds(500);
+inline constexpr Time tick_every = std::chrono::milliseconds(25);
+inline constexpr Time redial_after = std::chrono::milliseconds(60);
+inline constexpr Time fault_time = std::chrono::seconds(6);
+inline constexpr Time calm_time = std::chrono::seconds(16);
+inline constexpr Time longest_view_change = std::chrono::seconds(4);
+inline constexpr Round rounds_in_calm = 3;
+
+/// Where an ambush lies in wait. A fault that comes at such a moment finds the protocol between two steps
+/// that belong together; one that comes at any time hardly ever does.
+enum class Moment {
+  hello,
+  seal_sent,
+  sealed,
+  stored,
+  view_sent,
+  view_begun,
+  ready,
+  displaced,
+  made,
+  delivered,
+  applied
+};
+inline constexpr std::size_t moments = 11;
+
+/// What goes wrong with one member, or with the coordinator.
+enum class Fault {
+  crash,
+  stand_still,
+  one_way_cut,
+  cut,
+  alone,
+  partition,
+  lane,
+  lane_down,
+  control,
+  coordinator,
+  slow
+};
+inline constexpr std::size_t faults = 11;
 
 /// How often each thing happened, by name: a simulator that stopped testing something must show it.
 using Tally = std::map<std::string, std::uint64_t>;
@@ -40,6 +83,13 @@ class World {
   using NodeId = std::size_t;  ///< a member's number, or members_ for the coordinator
   struct Process;
 
+  /// What a chunk was made of.
+  struct Result {
+    std::vector<ReplicaId> contributors;
+    std::vector<ReplicaId> present;  ///< the rejected ones too
+    std::size_t of = 0;              ///< members of the view
+  };
+
   /// Both directions of one TCP connection.
   struct Link {
     NodeId a = 0, b = 0;
@@ -56,6 +106,8 @@ class World {
     std::uint64_t incarnation = 0;
     bool alive = false, stopped = false, in_run = false, done = false;
     int slowness = 1;
+    int patience = 1;   ///< its own network.detect_timeout, in those of the coordinator
+    bool used = false;  ///< its parameters are not those that a run begins with
     std::vector<std::function<void()>> backlog;  ///< what came while it stood still
     std::unique_ptr<Member> member;
     ReplicaId replica = 0;
@@ -64,6 +116,8 @@ class World {
     std::uint64_t beats = 0;
     std::map<std::uint64_t, Time> beat_times;
     std::vector<Round> contributed;  ///< by fragment: newest round
+    std::vector<Round> first;        ///< by fragment: where it took part from
+    std::optional<Sealed> answer;    ///< to the newest Seal
     std::map<std::pair<FragmentId, Round>, Deliver> delivered;
     std::optional<std::pair<FragmentId, Round>> applying;
     std::deque<NewView> waiting_views;
@@ -106,6 +160,7 @@ class World {
   // processes
   void start(NodeId m);
   void crash(NodeId m);
+  void start_again(Process& process);
   void say_hello(Process& process);
   void on_control(NodeId m, const ControlMessage& message);
   void on_seal(Process& process, const Seal& seal);
@@ -113,6 +168,7 @@ class World {
   void on_displaced(Process& process);
   void learn(Process& process, const Admitted& admitted);
   void ask_for_state(Process& process, FragmentId p);
+  void ask_others_for_state(Process& process);
   void give_state(NodeId donor, NodeId m, FragmentId p, const LinkPtr& link);
   void forward(Process& donor, FragmentId p, const FragmentState& state);
   void hear_state(NodeId m, FragmentId p, const FragmentState& state, bool snapshot);
@@ -122,28 +178,53 @@ class World {
   void send_control(Process& process, ControlMessage message);
 
   // training
+  [[nodiscard]] Time think(const Process& process);
   void train(NodeId m, FragmentId p);
   void look_for_results(NodeId m, FragmentId p);
   void apply(Process& process, FragmentId p, Round r);
   void act(NodeId m);
+  [[nodiscard]] double squares_of(NodeId m, const Bytes& bytes) const;
   void reduce(NodeId m, const Reduce& job);
   [[nodiscard]] std::optional<MemberIndex> index_of(const Process& process, NodeId other) const;
   [[nodiscard]] NodeId node_of(const MemberInfo& info) const;
+  [[nodiscard]] MemberInfo info_of(const Process& process) const;
 
   // the coordinator
   void start_coordinator(bool recover);
+  void obey(Process& process, const Refused& refused);
+  void watch(NodeId to, const ControlMessage& message);
+  void listen(const std::string& said);
+  [[nodiscard]] bool state_is_lost() const;
   void recover_if_the_heirs_are_gone();
   void crash_coordinator(bool lose_disk);
   void act_coordinator();
 
   // faults
+  void ambush(Moment moment, NodeId m);
   void disturb();
+  void strike(Fault fault, NodeId m);
   [[nodiscard]] bool may_crash(NodeId m) const;
+  void crash_for(NodeId m, Time away);
+  void stand_still(NodeId m, Time away);
+  void cut_off(const std::set<NodeId>& side, Time away);
+  void cut_for(NodeId from, NodeId to, bool both_ways, Time away);
+  void remember_side(const std::set<NodeId>& side);
+  void end_cuts_after(Time away);
+  void take_lane_down(NodeId m, Time away);
+  void lose_coordinator(Time away);
 
   // what must hold
   void check(const Process& process);
   void check_chain(const Process& process);
+  void settle(const Process& process, FragmentId p);
+  void check_settled(const NewView& message);
+  void check_beginning(const NewView& message);
+  void check_view(const NewView& message);
+  [[nodiscard]] bool is_held(const NewView& message, FragmentId p, Round r) const;
+  void check_holdings(const Process& process, const NewView& message, MemberIndex self);
+  void check_displaced(NodeId m, const std::string& reason);
   void check_result(const Process& process, const Deliver& round);
+  [[nodiscard]] std::string rejection_problem(const Result& result) const;
   void check_end();
   [[nodiscard]] std::string missing_at_the_end();
 
@@ -155,19 +236,25 @@ class World {
       return std::pair(a.time, a.order) > std::pair(b.time, b.order);
     }
   };
+  struct Ambush {
+    Moment moment;
+    std::uint64_t countdown;  ///< so many such moments are let pass
+    Fault fault;
+  };
   struct Made {
     int settled = 0;
-  };
-  struct Result {
-    std::vector<ReplicaId> contributors;
-    std::size_t of = 0;  ///< members of the view
   };
 
   std::uint64_t seed_, counter_ = 0, order_ = 0;
   bool telling_;
   Time now_{}, calm_from_{}, end_{};
   std::size_t members_, lanes_;
+  std::optional<NodeId> reducer_;  ///< the one that only reduces, in some worlds
   std::size_t disturbances_;
+  std::vector<Ambush> ambushes_;
+  Time latency_, apply_delay_;  ///< at most: of a message; of a result that waits for its apply point
+  int pace_;                    ///< how many times faster than usual rounds follow each other
+  Round in_flight_;             ///< rounds of a fragment that a member contributes to at a time
   CoordinatorOptions options_;
   ClosingRule closing_;
   FragmentLayout layout_;
@@ -176,6 +263,7 @@ class World {
   std::map<std::tuple<NodeId, NodeId, std::size_t>, LinkPtr> lanes_up_;
   std::vector<std::weak_ptr<Link>> links_;  ///< all there are
   std::set<std::pair<NodeId, NodeId>> cuts_;
+  std::set<std::pair<NodeId, std::size_t>> lanes_down_;  ///< of one member, to all others
 
   std::unique_ptr<Coordinator> coordinator_;
   std::optional<LastView> disk_;
@@ -186,10 +274,16 @@ class World {
 
   std::map<std::tuple<ReplicaId, Round, ChunkId>, Made> made_;
   std::map<const Bytes*, ReplicaId> maker_;
+  std::map<ReplicaId, NodeId> node_of_;
+  std::optional<NodeId> sick_;  ///< whose outer gradients are far larger than the others', with outer.reject
   std::vector<SharedBytes> kept_;  ///< so that addresses stay unique
   std::set<std::tuple<ViewNumber, Round, ChunkId>> produced_;
   std::map<std::tuple<ViewNumber, FragmentId, Round>, Digest> agreed_;
   std::map<const Bytes*, Result> results_;
+  std::map<std::tuple<FragmentId, Round, std::uint64_t>, std::set<ReplicaId>> applied_by_;  ///< and chain
+  std::map<std::pair<FragmentId, Round>, Digest>
+      settled_;             ///< all members of the newest view have applied it
+  ViewNumber checked_ = 0;  ///< newest view that was announced
   struct CutSide {
     Time from;
     std::map<NodeId, std::vector<Round>> applied;

@@ -47,6 +47,18 @@ TEST(AdamW, FirstTwoStepsAsComputedByHand) {
   EXPECT_NEAR(b.p[0], 0.89 * 0.99 - step, 1e-6);
 }
 
+TEST(AdamW, BiasCorrectionTakesAnyNumberOfStepsAtOnce) {
+  for (const std::uint64_t steps : {1U, 30U, 400U}) {
+    BiasCorrection one_by_one(config(), 0), at_once(config(), steps);
+    for (std::uint64_t t = 0; t < steps; ++t) static_cast<void>(one_by_one.next(config(), 0.1, 1));
+    const auto expected = one_by_one.next(config(), 0.1, 1), got = at_once.next(config(), 0.1, 1);
+    EXPECT_EQ(got.rate, expected.rate) << steps;
+    EXPECT_EQ(got.scale_v, expected.scale_v) << steps;
+  }
+  EXPECT_EQ(BiasCorrection(config(), UINT64_MAX).next(config(), 0.1, 1).scale_v, 1)
+      << "a stranger may say any number";
+}
+
 TEST(AdamW, WithoutDecayOnlyTheGradientMovesIt) {
   Buffers b(1);
   b.p[0] = 1;

@@ -71,10 +71,11 @@ TEST(TrainerConfigs, KeysAreReadBackFromTheirOwnYaml) {
   // What is a site's own is no part of what members agree on.
   const auto before = config::fingerprint(all);
   all.inner.precision = "fp32";
+  all.inner.batch += 1;
   all.trainer.threads = 3;
   all.device.device = "cuda";
   EXPECT_EQ(config::fingerprint(all), before);
-  all.inner.batch += 1;
+  all.inner.lr *= 2;
   EXPECT_NE(config::fingerprint(all), before);
 }
 

@@ -105,6 +105,24 @@ TEST_F(Cuda, LearnsAndRestores) {
   }
 }
 
+TEST_F(Cuda, WithAnothersMomentsItGoesOnLikeIt) {
+  for (const auto precision : {Precision::fp32, Precision::bf16}) {
+    Replica donor(small_table(), options(Device::cuda, precision));
+    Replica joiner(small_table(), options(Device::cuda, precision));
+    train_on_gpu(donor, 7);
+    train_on_gpu(joiner, 3);
+    const Range all{0, donor.table().buffer_size()};
+    std::ranges::copy(donor.read(all), joiner.modify(all).begin());
+    joiner.modified(all);
+    const auto first = donor.first_moment(all);
+    const std::vector<float> copy(first.begin(), first.end());
+    joiner.set_moments(all, copy, donor.second_moment(all));
+    joiner.set_steps(donor.steps());
+    EXPECT_EQ(joiner.state().second_moment, donor.state().second_moment);
+    EXPECT_EQ(train_on_gpu(joiner, 5), train_on_gpu(donor, 5)) << to_string(precision);
+  }
+}
+
 TEST_F(Cuda, WhatTheOuterLoopWritesReachesTheModel) {
   for (const auto precision : {Precision::fp32, Precision::bf16}) {
     Replica changed(small_table(), options(Device::cuda, precision));

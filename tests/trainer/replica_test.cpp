@@ -139,6 +139,24 @@ TEST(Replica, RestoringAStateContinuesAsIfNothingHadHappened) {
   }
 }
 
+TEST(Replica, WithAnothersParametersMomentsAndStepsItGoesOnLikeIt) {
+  for (const auto precision : {Precision::fp32, Precision::bf16}) {
+    Replica donor(small_table(), small_options(precision)), joiner(small_table(), small_options(precision));
+    train(donor, 7);
+    train(joiner, 3);  // of its own, to be overwritten
+    const Range all{0, donor.table().buffer_size()};
+    std::ranges::copy(donor.read(all), joiner.modify(all).begin());
+    joiner.modified(all);
+    // In two parts, as fragments come.
+    for (const Range part : {Range{0, 128}, Range{128, all.size - 128}})
+      joiner.set_moments(part, donor.first_moment(part), donor.second_moment(part));
+    joiner.set_steps(donor.steps());
+    EXPECT_EQ(joiner.steps(), 7);
+    EXPECT_EQ(train(joiner, 5), train(donor, 5)) << to_string(precision);
+    EXPECT_EQ(copy(joiner.parameters()), copy(donor.parameters()));
+  }
+}
+
 void expect_error(ErrorKind kind, const std::string& part, const std::function<void()>& action) {
   try {
     action();

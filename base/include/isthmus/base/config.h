@@ -48,6 +48,15 @@ struct Size {
   friend bool operator==(const Size&, const Size&) = default;
 };
 
+/// What a line carries. Written "50Mbps", "64kbps" or "2.5Gbps" (powers of 1000), or "auto": to be measured.
+struct Rate {
+  double bits_per_second = 0;  ///< 0: auto
+  [[nodiscard]] std::uint64_t bytes_per_second() const {
+    return static_cast<std::uint64_t>(bits_per_second / 8);
+  }
+  friend bool operator==(const Rate&, const Rate&) = default;
+};
+
 /// A whole number that changes with the step. Written "30", or "{0: 5, 200: 20}": 5, and 20 after step 200.
 struct Stepped {
   struct Part {
@@ -61,7 +70,7 @@ struct Stepped {
   friend bool operator==(const Stepped&, const Stepped&) = default;
 };
 
-using ValueRef = std::variant<bool*, std::int64_t*, double*, std::string*, Duration*, Size*, Stepped*,
+using ValueRef = std::variant<bool*, std::int64_t*, double*, std::string*, Duration*, Size*, Rate*, Stepped*,
                               std::vector<std::int64_t>*>;
 
 inline constexpr double unbounded = std::numeric_limits<double>::infinity();
@@ -71,7 +80,8 @@ struct Key {
   ValueRef value;
   Scope scope;
   std::string_view doc;  ///< one line, with the unit
-  /// Inclusive range for numbers (durations in seconds; sizes in bytes; each element of a list).
+  /// Inclusive range for numbers (durations in seconds; sizes in bytes; rates in bits per second,
+  /// but "auto" always; each element of a list).
   double min = -unbounded;
   double max = unbounded;
   /// For strings: the values allowed, in the order shown to users; empty allows any.
@@ -118,12 +128,19 @@ class Source {
     bool by_step = false;        ///< a map whose keys are numbers: key, value, key, value, ...
     std::string place;           ///< "configs/a.yaml:12" or "--set"
     std::filesystem::path base;  ///< folder that relative paths in this value start from; empty for --set
+    /// By `set`, not in a file.
+    [[nodiscard]] bool assigned() const { return place == "--set"; }
   };
   [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
+  /// Null if the key was not written.
+  [[nodiscard]] const Entry* find(std::string_view key) const;
+  /// Over the entry of its key, if there is one.
+  void put(Entry entry);
+  /// Takes out all entries below "SECTION."; their keys stay whole. Throws Error(config) where the section is
+  /// a plain value.
+  [[nodiscard]] std::vector<Entry> take_section(std::string_view section);
 
  private:
-  void put(Entry entry);
-  friend struct SourceBuilder;
   std::vector<Entry> entries_;
 };
 
@@ -162,10 +179,13 @@ class Lister : public Archive {
  protected:
   void visit(const std::string& path, const Key& key) override;
 };
-[[nodiscard]] std::string yaml_of(std::span<const Item> items);
 [[nodiscard]] Digest fingerprint_of(std::span<const Item> items);
-[[nodiscard]] std::string reference_of(std::span<const Item> items);
 }  // namespace detail
+
+/// Nested YAML of these keys.
+[[nodiscard]] std::string yaml_of(std::span<const Item> items);
+/// Markdown table of these keys.
+[[nodiscard]] std::string reference_of(std::span<const Item> items);
 
 template <class Config>
 [[nodiscard]] std::vector<Item> list(Config& config) {
@@ -186,7 +206,7 @@ template <class Config>
 /// Nested YAML with every key, that `read` takes back to an equal config.
 template <class Config>
 [[nodiscard]] std::string to_yaml(Config& config) {
-  return detail::yaml_of(list(config));
+  return yaml_of(list(config));
 }
 
 /// Digest of the agreed and live keys ("key=value" lines in the order of `serialize`).
@@ -198,7 +218,7 @@ template <class Config>
 /// Markdown table of all keys: name, class, default, what is expected, meaning. docs/config.md is made by it.
 template <class Config>
 [[nodiscard]] std::string reference(Config& config) {
-  return detail::reference_of(list(config));
+  return reference_of(list(config));
 }
 
 /// Agreed and live keys with their canonical text, in the order of `serialize`: what members compare.

@@ -1,5 +1,5 @@
 #pragma once
-// The held-out batches: fixed, evenly spaced windows of the held-out split, put on the device once.
+// The held-out sequences: fixed, evenly spaced windows of the held-out split, put on the device once.
 
 #include <cstdint>
 #include <memory>
@@ -13,15 +13,18 @@ namespace isthmus::data {
 
 class HeldOut {
  public:
-  /// At most `sequences` windows (fewer if the split has fewer) in batches of `batch`; the last one may be
-  /// smaller. Empty if the corpus holds nothing out. The batches' step and epoch are 0.
+  /// At most `sequences` windows (fewer if the split has fewer), given out in batches of `batch`. None if the
+  /// corpus holds nothing out.
   HeldOut(const Corpus& corpus, std::int64_t seq_len, std::int64_t sequences, std::int64_t batch,
           Device& device);
-  [[nodiscard]] const std::vector<Batch>& batches() const { return batches_; }
+  [[nodiscard]] std::int64_t sequences() const { return sequences_; }
+  /// One member's sequences, in batches of which the last may be smaller: [m S / M, (m + 1) S / M) of all S,
+  /// whatever batches others make. The batches' sequence and epoch are 0.
+  [[nodiscard]] std::vector<Batch> share(std::uint64_t member, std::uint64_t members) const;
 
  private:
-  std::unique_ptr<DeviceBuffer> buffer_;
-  std::vector<Batch> batches_;
+  std::int64_t seq_len_, batch_, sequences_ = 0;
+  std::unique_ptr<DeviceBuffer> buffer_;  ///< all inputs, then all targets
 };
 
 }  // namespace isthmus::data

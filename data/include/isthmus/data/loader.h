@@ -19,8 +19,8 @@ namespace isthmus::data {
 
 /// Tokens on the device as int64, [sequences, seq_len] row-major; targets are the inputs one token later.
 struct Batch {
-  std::uint64_t step = 0;   ///< global step this batch is for
-  std::uint64_t epoch = 0;  ///< of its first sequence
+  std::uint64_t sequence = 0;  ///< its first one, in the replica's own count
+  std::uint64_t epoch = 0;     ///< of that
   std::int64_t* inputs = nullptr;
   std::int64_t* targets = nullptr;
   std::int64_t sequences = 0;
@@ -32,10 +32,10 @@ struct LoaderOptions {
   std::int64_t batch = 1;    ///< sequences of this replica in one step
   std::int64_t replica = 0;  ///< 0 .. replicas - 1
   std::int64_t replicas = 1;
-  std::uint64_t seed = 0;           ///< of the order of windows; equal on all replicas
-  std::uint64_t first_step = 0;     ///< global step of the first batch; resuming needs nothing else
-  std::int64_t prefetch = 2;        ///< batches each stage may be ahead
-  std::uint64_t traced_epochs = 5;  ///< epochs from the first batch on whose chunks are traced one by one
+  std::uint64_t seed = 0;            ///< of the order of windows; equal on all replicas
+  std::uint64_t first_sequence = 0;  ///< the replica's own count so far; resuming needs nothing else
+  std::int64_t prefetch = 2;         ///< batches each stage may be ahead
+  std::uint64_t traced_epochs = 5;   ///< epochs from the first batch on whose chunks are traced one by one
 };
 
 class Loader {
@@ -48,12 +48,11 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  /// The batch of the next step, waiting for it if it is not there yet. It is valid until the next call. What
+  /// The next batch, waiting for it if it is not there yet. It is valid until the next call. What
   /// went wrong in a stage is thrown here, after the batches that were made before it.
   const Batch& next();
   /// Seconds that all next() so far have waited.
   [[nodiscard]] double waited_seconds() const;
-  [[nodiscard]] double steps_per_epoch() const;
 
  private:
   struct Pipeline;

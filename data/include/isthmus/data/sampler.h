@@ -11,28 +11,24 @@ namespace isthmus::data {
   return tokens == 0 ? 0 : (tokens - 1) / seq_len;
 }
 
-/// Sequence b of B of replica m of M at global step s is number g = (s*M + m)*B + b of the run; epoch g /
-/// windows takes every window once, in an order of its own. So replicas never share a sequence, and what all
-/// of them see at a step depends on M*B alone.
+/// Sequence k of replica m of M, counted by the replica itself, is number g = k*M + m of the run; epoch g /
+/// windows takes every window once, in an order of its own. So two replicas never share a sequence within an
+/// epoch, whatever batches they make of theirs and however fast they are; and where all batches are equal,
+/// what all of them see at a step depends on their sum alone.
 class Sampler {
  public:
   struct Place {
     std::uint64_t epoch;
     std::uint64_t window;
   };
-  /// All of windows, batch, replicas >= 1; replica < replicas.
-  Sampler(std::uint64_t windows, std::uint64_t batch, std::uint64_t replica, std::uint64_t replicas,
-          std::uint64_t seed)
-      : windows_(windows), batch_(batch), replica_(replica), replicas_(replicas), seed_(seed) {}
-  [[nodiscard]] Place at(std::uint64_t step, std::uint64_t sequence) const;
+  /// windows, replicas >= 1; replica < replicas.
+  Sampler(std::uint64_t windows, std::uint64_t replica, std::uint64_t replicas, std::uint64_t seed)
+      : windows_(windows), replica_(replica), replicas_(replicas), seed_(seed) {}
+  [[nodiscard]] Place at(std::uint64_t sequence) const;
   [[nodiscard]] std::uint64_t windows() const { return windows_; }
-  /// Global steps in which all replicas together see every window once.
-  [[nodiscard]] double steps_per_epoch() const {
-    return static_cast<double>(windows_) / static_cast<double>(batch_ * replicas_);
-  }
 
  private:
-  std::uint64_t windows_, batch_, replica_, replicas_, seed_;
+  std::uint64_t windows_, replica_, replicas_, seed_;
 };
 
 /// Window `index` of `count` evenly spaced ones (index < count <= windows): the same for every replica and

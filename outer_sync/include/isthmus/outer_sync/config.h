@@ -1,5 +1,5 @@
 #pragma once
-// Keys `outer.*` and `network.*`.
+// Keys `outer.*`, `join.*` and `network.*`.
 
 #include <cstdint>
 #include <string>
@@ -7,6 +7,7 @@
 
 #include "isthmus/base/config.h"
 #include "isthmus/outer_sync/methods/schedule.h"
+#include "isthmus/outer_sync/protocol/topology.h"
 #include "isthmus/quant/codec.h"
 #include "isthmus/quant/lossless.h"
 
@@ -23,6 +24,7 @@ struct OuterConfig {
   std::string method = "streaming_diloco";
   std::int64_t num_fragments = 3;
   config::Stepped sync_every = 30;
+  std::string pace = "steps";
   std::int64_t sync_delay = 1;
   double merge_alpha = 0.5;
   double staleness_penalty = 1;
@@ -43,7 +45,9 @@ struct OuterConfig {
   std::int64_t max_local_rounds = 2;
   std::int64_t min_replicas = 0;
   std::int64_t quorum = 0;
+  std::string topology = "auto";
   config::Duration grace{10.0};
+  double reject = 0;
   std::string log;
   config::Size log_budget{20'000'000'000};
   OuterOptimizerConfig optimizer;
@@ -67,11 +71,20 @@ struct OuterConfig {
   [[nodiscard]] std::vector<SyncPhase> sync_phases() const;
   [[nodiscard]] quant::CodecSpec codec_spec() const;
   [[nodiscard]] quant::CodecSpec warmup_codec_spec() const;
+  [[nodiscard]] protocol::Topology topology_setting() const;
   [[nodiscard]] quant::Lossless lossless_stage() const { return quant::lossless(lossless); }
+  [[nodiscard]] bool paced_by_time() const { return pace == "time"; }
   [[nodiscard]] bool data_parallel() const { return method == "data_parallel"; }
   [[nodiscard]] bool eager() const { return method == "eager"; }
   [[nodiscard]] bool co2() const { return method == "co2"; }
   [[nodiscard]] Overlap overlap() const { return eager() || co2() ? Overlap::whole_round : Overlap::delay; }
+};
+
+struct JoinConfig {
+  std::string inner_state = "donor";
+  void serialize(config::Archive& ar);
+  /// A newcomer takes the inner optimizer's moments from the members.
+  [[nodiscard]] bool moments() const { return inner_state == "donor"; }
 };
 
 struct EmulateConfig {
@@ -90,6 +103,7 @@ struct NetworkConfig {
   config::Duration detect_timeout{5.0};
   config::Duration join_timeout{120.0};
   std::int64_t join_rate = 25'000'000;
+  config::Rate uplink;
   EmulateConfig emulate;
   void serialize(config::Archive& ar);
   /// Throws Error(config) for a detect_timeout that is too short for the heartbeat, and for an address that

@@ -18,9 +18,10 @@ struct MemoryBound {
   std::uint64_t most = 0;   ///< chunks, whatever peers do or do not do
 };
 
-/// Of a replica that owns its equal share of the chunks in a view of `members`.
+/// Of a replica in this view, with the chunks that it owns there.
 [[nodiscard]] MemoryBound memory_bound(const OuterConfig& config, const FragmentLayout& layout,
-                                       std::size_t members, std::size_t lanes);
+                                       const protocol::View& view, protocol::MemberIndex self,
+                                       std::size_t lanes);
 
 /// Chunk buffers that are kept for use again. What a round holds at once: of every chunk our contribution and
 /// the result, and contributions of M members to one chunk in M. Twice that, since two rounds of a fragment

@@ -12,11 +12,15 @@
 //
 // `step()` is the agreed step: a round is sent and applied at the same one by all. Where a result is due and
 // rounds do not commit at present, the clock stands still and inner steps go on (`frozen()`).
+//
+// With `outer.pace: time` that clock is not the inner steps': one of them may complete several agreed steps,
+// or none (methods/pace.h).
 
 #include <cstdint>
 #include <deque>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,8 +29,10 @@
 #include "isthmus/base/hash.h"
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/config.h"
+#include "isthmus/outer_sync/inner_moments.h"
 #include "isthmus/outer_sync/local_parameters.h"
 #include "isthmus/outer_sync/log/round_log.h"
+#include "isthmus/outer_sync/methods/pace.h"
 #include "isthmus/outer_sync/methods/schedule.h"
 #include "isthmus/outer_sync/outer_state.h"
 #include "isthmus/outer_sync/round_exchange.h"
@@ -73,8 +79,24 @@ class OuterLoop {
   /// After each inner step, of `tokens` tokens: a contribution's weight is what its fragment was trained on
   /// since it was last sent. Returns at once unless a result is due that has not come. When rounds do not
   /// commit at present, the clock freezes at the step whose result is missing, until it is here. Throws
-  /// Error(network) when it stands still for more than outer.max_local_rounds * H steps.
+  /// Error(network) when it stands still for more than outer.max_local_rounds * H steps. Of several agreed
+  /// steps that the inner step completes it makes the first.
   void after_step(std::uint64_t tokens);
+  /// Makes the next one that is completed already; false if there is none, or the clock is frozen. To be
+  /// called until then, with pace time only: otherwise there never is one.
+  [[nodiscard]] bool next_step();
+  /// Where the clock stands at most when the next inner step is done.
+  [[nodiscard]] std::uint64_t step_after_next();
+  /// The clock goes no further than this.
+  void end_at(std::uint64_t step) { limit_ = step; }
+  /// For pace time: inner steps per second of this replica, without what it waits for, and of the run. Takes
+  /// effect where a sync interval begins.
+  void set_speeds(double own, double reference) {
+    speed_ = own;
+    reference_speed_ = reference;
+  }
+  /// Of this replica in this sync interval: H, or H_m with pace time.
+  [[nodiscard]] std::uint64_t inner_steps() const;
   /// The agreed step stands still: the last step was a local one.
   [[nodiscard]] bool frozen() const { return frozen_; }
   /// Nothing of this replica's is under way.
@@ -85,10 +107,13 @@ class OuterLoop {
 
   // ---- members that come and go; after the warm-up, whose state is the inner optimizer's too ----
 
-  /// A fragment's state as it is now.
-  [[nodiscard]] FragmentSnapshot snapshot(FragmentId fragment);
-  /// Takes a fragment's state over from somebody else. Throws Error(network) for one that is not of this
-  /// layout.
+  /// The moments of this replica's inner optimizer, which must outlive the loop: newcomers may take them, and
+  /// this replica takes those that come with a state.
+  void share_moments(InnerMoments& moments) { moments_ = &moments; }
+  /// A fragment's state as it is now; with the moments only if they are shared.
+  [[nodiscard]] FragmentSnapshot snapshot(FragmentId fragment, bool with_moments = false);
+  /// Takes a fragment's state over from somebody else, moments included where there are any. Throws
+  /// Error(network) for one that is not of this layout.
   void install(const FragmentSnapshot& snapshot);
   /// The fragment's next round, into the global parameters only. Throws Error(network) for results that are
   /// not of its chunks and Error(divergence) for such that do not decode.
@@ -109,6 +134,7 @@ class OuterLoop {
     std::uint64_t rounds = 0;             ///< applied, all fragments
     std::uint64_t warmup_rounds = 0;      ///< of these, averaged gradients
     std::uint64_t left_out = 0;           ///< rounds that some of this replica's chunks are not in
+    std::uint64_t rejected = 0;           ///< rounds that some were left out of for their norm, for good
     std::uint64_t uncommitted_steps = 0;  ///< made while the agreed step stood still
     double stall_seconds = 0;             ///< steps waited for a late result
     double warmup_wait_seconds = 0;       ///< synchronous steps waited for the mean gradient
@@ -149,6 +175,7 @@ class OuterLoop {
   [[nodiscard]] std::uint64_t most_in_flight() const { return whole_round_ ? 2 : 1; }
   void go_ahead(FragmentId p, std::span<const protocol::SharedBytes> stale);
   void count_local_step();
+  void begin_interval();
   [[nodiscard]] bool fetch(InFlight& flight, Waiting why);
   void put_back(const InFlight& flight, float alpha);
   void put_back_gradient(ChunkId chunk, const Bytes& bytes);
@@ -157,6 +184,7 @@ class OuterLoop {
   void offer_state();
   void begin_log();
   void snapshot_to_log(FragmentId p);
+  void count_moment_steps();
   [[noreturn]] static void refuse_result(protocol::Round round, ChunkId chunk);
   [[nodiscard]] bool rounds_fit(const std::vector<protocol::FragmentState>& fragments,
                                 const std::deque<InFlight>& in_flight, std::uint64_t step) const;
@@ -180,12 +208,20 @@ class OuterLoop {
   std::uint64_t noise_seed_;
   bool final_sync_;
   std::uint64_t max_local_rounds_;
+  bool paced_by_time_;
+  InnerMoments* moments_ = nullptr;
 
   std::uint64_t step_ = 0;
   bool frozen_ = false;
   std::uint64_t local_steps_ = 0;  ///< since the clock froze
+  std::uint64_t owed_ = 0;         ///< agreed steps that are completed by inner steps, and not made yet
+  std::uint64_t limit_ = std::numeric_limits<std::uint64_t>::max();
+  methods::Pace pace_;
+  double speed_ = 0, reference_speed_ = 0;
   std::vector<protocol::FragmentState> fragments_;
-  std::vector<std::uint64_t> tokens_;       ///< by fragment, since it was last sent
+  std::vector<std::uint64_t> tokens_;  ///< by fragment, since it was last sent
+  /// By fragment: inner steps behind the moments that came with it; nothing where none came.
+  std::vector<std::optional<std::uint64_t>> moment_steps_;
   AlignedVector<float> gradient_residual_;  ///< of warm-up gradients; empty after the warm-up
   std::deque<InFlight> in_flight_;          ///< in the order they were sent
   GradientObserver gradient_observer_;

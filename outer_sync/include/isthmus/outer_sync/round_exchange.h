@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "isthmus/base/aligned.h"
+#include "isthmus/base/error.h"
 #include "isthmus/outer_sync/buffer_pool.h"
 #include "isthmus/outer_sync/layout.h"
 #include "isthmus/outer_sync/protocol/member.h"
@@ -20,8 +21,22 @@ namespace isthmus::outer_sync {
 [[nodiscard]] std::size_t largest_encoded_chunk(const FragmentLayout& layout,
                                                 const protocol::CodecPlan& codecs);
 
+/// A contribution of which no result can be made. `contribution` is its index among those of the chunk.
+class BadContribution : public Error {
+ public:
+  BadContribution(const std::string& message, std::size_t index)
+      : Error(ErrorKind::divergence, message), contribution(index) {}
+  std::size_t contribution;
+};
+
 /// An owner's arithmetic: decode contributions in member order, add, divide, encode. Different chunks may be
 /// reduced from different threads; rounds of one chunk come in order.
+/// What an owner makes of a chunk's contributions.
+struct Reduction {
+  protocol::SharedBytes bytes;  ///< of the result
+  protocol::Measured measured;
+};
+
 class Reducer {
  public:
   /// With error feedback the owner carries what encoding lost from round to round, by chunk. What warm-up
@@ -30,11 +45,16 @@ class Reducer {
 
   /// The encoded weighted mean, sum w_i x_i / sum w_i with w_i = weight_i / the largest weight: equal weights
   /// are 1, and their mean the plain one, bit for bit. `weights` (tokens behind each contribution) are as
-  /// many as contributions; if all are 0 they count as equal. Throws Error(divergence) naming the chunk and,
-  /// by index, the member whose bytes do not decode.
-  [[nodiscard]] protocol::SharedBytes reduce(ChunkId chunk, protocol::Round round,
-                                             std::span<const protocol::SharedBytes> contributions,
-                                             std::span<const std::uint64_t> weights);
+  /// many as contributions; if all are 0 they count as equal. Of what the rule leaves out nothing is in it,
+  /// not even the weight. Throws BadContribution naming the chunk where bytes do not decode, and with the
+  /// largest of them where the mean cannot be encoded.
+  [[nodiscard]] Reduction reduce(ChunkId chunk, protocol::Round round,
+                                 std::span<const protocol::SharedBytes> contributions,
+                                 std::span<const std::uint64_t> weights,
+                                 const protocol::RejectRule& reject = {});
+  /// The sum of the squares of what the bytes decode to, in fp64: sixteen sums side by side, element i in sum
+  /// i mod 16, and then those in order. Infinity when they do not decode.
+  [[nodiscard]] double squares(ChunkId chunk, protocol::Round round, const Bytes& bytes) const;
 
   /// What is carried of a chunk is void: a result was dropped, or others own it now.
   void forget(ChunkId chunk) { residuals_.at(chunk) = {}; }
@@ -50,6 +70,12 @@ class Reducer {
 
  private:
   quant::Feedback feedback(ChunkId chunk, protocol::Round round);
+  [[nodiscard]] protocol::SharedBytes encode_mean(ChunkId chunk, protocol::Round round,
+                                                  std::span<const float> sum, float divisor,
+                                                  std::size_t biggest);
+  [[nodiscard]] std::vector<double> dots(protocol::Round round,
+                                         std::span<const protocol::SharedBytes> contributions,
+                                         std::span<const float> sum, float divisor) const;
 
   const FragmentLayout& layout_;
   protocol::CodecPlan codecs_;
@@ -66,13 +92,19 @@ class Reducer {
 struct RoundResult {
   std::vector<protocol::SharedBytes> chunks;  ///< result bytes, in chunk order
   std::vector<bool> included;                 ///< by chunk: whether this replica's contribution is in it
+  /// By chunk: whether it was left out for its norm (outer.reject) and does not come back. Empty: none was.
+  std::vector<bool> rejected = {};
 };
 
-/// A fragment's agreed state after a round: all that a replica needs to follow it from there on.
+/// A fragment's agreed state after a round: all that a replica needs to follow it from there on. Vectors are
+/// as long as the fragment.
 struct FragmentSnapshot {
   FragmentId fragment = 0;
   protocol::FragmentState state;
-  std::shared_ptr<const AlignedVector<float>> theta, velocity;  ///< as long as the fragment
+  std::shared_ptr<const AlignedVector<float>> theta, velocity;
+  /// Where they were asked for: one member's inner optimizer at that moment (inner_moments.h); else null.
+  std::shared_ptr<const AlignedVector<float>> first_moment{}, second_moment{};
+  std::uint64_t inner_steps = 0;  ///< behind these moments
 };
 
 /// Thrown when this replica's rounds turn out not to be those of the run, or too far behind them: it goes on
@@ -95,8 +127,9 @@ class RoundExchange {
   /// The round is in the global parameters here.
   virtual void applied(FragmentId fragment, protocol::Round round, const Digest& chain) = 0;
 
-  /// Who can give a fragment's state; it is called on the trainer's thread, from within wait() and serve().
-  using StateSource = std::function<FragmentSnapshot(FragmentId)>;
+  /// Who can give a fragment's state, with the inner optimizer's moments if `moments` (and there are any); it
+  /// is called on the trainer's thread, from within wait() and serve().
+  using StateSource = std::function<FragmentSnapshot(FragmentId, bool moments)>;
   /// Until it is called there is no state to give: in the warm-up it is the inner optimizer's too.
   virtual void serve_state_from(StateSource source) = 0;
   /// Called between two steps: answers the requests for state that have come in.

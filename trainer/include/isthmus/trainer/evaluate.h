@@ -43,9 +43,7 @@ class Inference {
   std::unique_ptr<State> state_;
 };
 
-/// Loss over the batches i with i % replicas == replica. Which replica takes a batch does not change the
-/// batch's loss where all compute alike; the sums over replicas are then the loss over all batches.
-[[nodiscard]] LossSum evaluate(Inference& inference, std::span<const data::Batch> batches,
-                               std::uint64_t replica = 0, std::uint64_t replicas = 1);
+/// Loss over all batches; sums over shares of a set are the loss over the set.
+[[nodiscard]] LossSum evaluate(Inference& inference, std::span<const data::Batch> batches);
 
 }  // namespace isthmus::trainer

@@ -15,6 +15,7 @@
 
 #include "isthmus/data/loader.h"
 #include "isthmus/outer_sync/device_outer_state.h"
+#include "isthmus/outer_sync/inner_moments.h"
 #include "isthmus/trainer/config.h"
 #include "isthmus/trainer/device.h"
 #include "isthmus/trainer/parameter_table.h"
@@ -35,7 +36,7 @@ struct ReplicaState {
   std::vector<float> parameters, first_moment, second_moment;
 };
 
-class Replica : public outer_sync::DeviceParameters {
+class Replica : public outer_sync::DeviceParameters, public outer_sync::InnerMoments {
  public:
   /// Starts at step 0 with initial_parameters(table, seed) and zero moments. Buffers are allocated here,
   /// once.
@@ -58,8 +59,8 @@ class Replica : public outer_sync::DeviceParameters {
   /// it is not finite.
   double inner_step(double lr);
 
-  /// Steps made, those before a restore included.
-  [[nodiscard]] std::uint64_t steps() const;
+  /// Steps made, those before a restore included; of moments that were taken over, their steps.
+  [[nodiscard]] std::uint64_t steps() const override;
 
   // LocalParameters; ranges lie in [0, buffer_size()).
   [[nodiscard]] std::span<const float> read(outer_sync::Range range) override;
@@ -68,6 +69,12 @@ class Replica : public outer_sync::DeviceParameters {
   // DeviceParameters; on a CPU the storage itself.
   [[nodiscard]] std::span<float> device_values() override;
   void modified_on_device(outer_sync::Range range) override;
+  // InnerMoments.
+  [[nodiscard]] std::span<const float> first_moment(outer_sync::Range range) override;
+  [[nodiscard]] std::span<const float> second_moment(outer_sync::Range range) override;
+  void set_moments(outer_sync::Range range, std::span<const float> first,
+                   std::span<const float> second) override;
+  void set_steps(std::uint64_t steps) override;
 
   /// All parameters, in host memory; valid until the next call of anything here.
   [[nodiscard]] std::span<const float> parameters() { return read({0, table().buffer_size()}); }

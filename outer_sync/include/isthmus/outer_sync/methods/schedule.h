@@ -46,20 +46,21 @@ class Schedule {
   [[nodiscard]] bool sends(FragmentId p, std::uint64_t step) const {
     return step > warmup_steps_ && rounds_sent(p, step) > rounds_sent(p, step - 1);
   }
-  /// The fragment was sent tau steps ago.
-  [[nodiscard]] bool applies(FragmentId p, std::uint64_t step) const {
-    return step > warmup_steps_ && rounds_due(p, step) > rounds_due(p, step - 1);
-  }
-  [[nodiscard]] std::vector<FragmentId> sends_at(std::uint64_t step) const;
-  [[nodiscard]] std::vector<FragmentId> applies_at(std::uint64_t step) const;
 
   /// The newest round of a fragment that is sent at or before that step: rounds count from 1, and every step
   /// of the warm-up is one.
   [[nodiscard]] std::uint64_t rounds_sent(FragmentId p, std::uint64_t step) const;
   /// The newest round whose result is applied at or before that step.
   [[nodiscard]] std::uint64_t rounds_due(FragmentId p, std::uint64_t step) const;
+  /// The first step, of those that are multiples of `every` >= 1, by which all these rounds (by fragment) are
+  /// due: if no more are, it is a step at which the global parameters are those of just these rounds.
+  [[nodiscard]] std::uint64_t step_with(const std::vector<std::uint64_t>& rounds, std::uint64_t every) const;
   /// At which step that round is sent.
   [[nodiscard]] std::uint64_t send_step(FragmentId p, std::uint64_t round) const;
+
+  /// Where the sync interval ends that the step after `step` is in: fragment 0 is sent there, or H changes.
+  /// Not in the warm-up.
+  [[nodiscard]] std::uint64_t interval_end(std::uint64_t step) const;
 
   [[nodiscard]] std::uint64_t warmup_steps() const { return warmup_steps_; }
 

@@ -13,8 +13,10 @@
 #include <vector>
 
 #include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/protocol/health.h"
 #include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/topology.h"
 
 namespace isthmus::outer_sync::protocol {
 
@@ -38,7 +40,8 @@ struct CoordinatorOptions {
   Digest token;        ///< unguessable; members show it to each other
   Time join_timeout{};
   Time detect_timeout{};  ///< also how long a lease lasts
-  std::size_t least = 1;  ///< no view is formed with fewer members
+  std::size_t least = 1;  ///< no view is formed with fewer trainers
+  TopologyRule topology;  ///< how the chunks of a view are dealt
   /// Owners may close chunks without all members of the view (quorum), as long as they have a lease. Where
   /// they may not, nobody who is left out can do harm, and no view waits for a lease to end.
   bool leases = false;
@@ -80,11 +83,11 @@ struct Ended {
   std::string reason;  ///< empty when finished
 };
 using CoordinatorAction =
-    std::variant<SendControl, CloseConnection, Say, Store, Evaluated, MembersChanged, Ended>;
+    std::variant<SendControl, CloseConnection, Say, Store, Evaluated, MembersChanged, Ended, RoundJudged>;
 
 class Coordinator {
  public:
-  /// What a replica is to the coordinator.
+  /// What a replica is to the coordinator. One that only reduces is never joining: it needs no state.
   enum class Role {
     joining,  ///< at the start of a run; or takes the state from members
     ready,    ///< has the state, or had it when it was cut off: the next view may have it
@@ -102,11 +105,14 @@ class Coordinator {
     std::vector<Round> to_reach;  ///< by fragment, where it was seen to lag: what the others had by then
     Time lags_since{};
     std::uint64_t held_step = 0;
+    std::uint64_t uplink = 0;  ///< bytes per second, the newest it said; 0: not known
     Heartbeat heartbeat;
     Done result;
   };
 
   using Members = std::map<std::string, MemberStatus>;  ///< by name
+  /// Observers follow the run and are nobody in it: no view, count, wait or stop knows of them.
+  static constexpr std::size_t most_observers = 64;
 
   /// `started`: the join time-out runs from here. The layout comes with the members' answers: the coordinator
   /// needs no model.
@@ -122,7 +128,9 @@ class Coordinator {
   /// By name, in member order: members of the view, and those that are to join it.
   [[nodiscard]] const Members& members() const { return members_; }
   [[nodiscard]] bool stopping() const { return stopping_; }
-  /// Members of the view in force; 0 while rounds do not commit.
+  /// Those that train, in all that there are.
+  [[nodiscard]] std::size_t trainers() const;
+  /// Trainers of the view in force; 0 while rounds do not commit.
   [[nodiscard]] std::size_t participating() const;
   [[nodiscard]] ViewNumber view() const { return number_; }
 
@@ -135,7 +143,21 @@ class Coordinator {
     ended
   };
 
+  /// Takes the state from members and follows their rounds.
+  struct Observer {
+    Hello hello;
+    Time heard{};
+    bool admitted = false;  ///< was told whom to take the state from, as of the view in force
+  };
+  using Observers = std::map<ConnectionId, Observer>;
+
   void on_hello(ConnectionId from, const Hello& hello);
+  void on_observer_hello(ConnectionId from, const Hello& hello);
+  [[nodiscard]] std::string reason_to_refuse_observer(const Hello& hello) const;
+  void on_observer(Observers::iterator observer, const ControlMessage& message);
+  void on_observer_heartbeat(Observers::iterator observer, const Heartbeat& heartbeat);
+  void drop_observer(Observers::iterator observer, const std::string& why);
+  void refuse(ConnectionId connection, const std::string& reason);
   void on_message(const std::string& name, const ControlMessage& message);
   void on_sealed(MemberStatus& member, const Sealed& sealed);
   void on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat);
@@ -145,18 +167,24 @@ class Coordinator {
   void on_done(MemberStatus& member, const Done& done);
 
   [[nodiscard]] std::string reason_to_refuse(const Hello& hello) const;
+  [[nodiscard]] std::string reason_of_another_run(const Hello& hello) const;
+  [[nodiscard]] std::string reason_of_another_model(const Hello& hello) const;
   [[nodiscard]] std::string reason_not_to_admit(const Hello& hello) const;
   [[nodiscard]] bool take_over_from(const Hello& hello);
   void come_back(MemberStatus& member);
   void admit(MemberStatus& member);
+  void join_as_reducer(MemberStatus& member);
+  [[nodiscard]] Admitted admission() const;
   [[nodiscard]] bool is_past_warmup(const MemberStatus& member) const;
   void admit_waiting();
+  void admit_observers();
   [[nodiscard]] std::vector<MemberInfo> donors() const;
   [[nodiscard]] bool able(const MemberStatus& member) const;
+  [[nodiscard]] bool somebody_joins() const;
 
   void seal_first_view();
+  void begin_first_view_if_sealed();
   void begin_first_view();
-  void go_on_after_first_view();
   [[nodiscard]] std::string initial_disagreement() const;
 
   void change_view(const std::string& why);
@@ -169,10 +197,14 @@ class Coordinator {
   [[nodiscard]] std::vector<Round> rounds_of(const MemberStatus& member) const;
   [[nodiscard]] bool expects_more() const;
   [[nodiscard]] std::vector<Round> newest_of_donors() const;
+  [[nodiscard]] double median_speed() const;
   [[nodiscard]] bool has_heir() const;
   [[nodiscard]] bool nobody_has_begun() const;
+  [[nodiscard]] bool state_is_gone() const;
+  void begin_anew();
 
   void check_chains(const MemberStatus& member);
+  void take_health(MemberStatus& member);
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> missing_links() const;
   void check_links();
   void check_lag(const std::string& name, const std::vector<Round>& newest);
@@ -181,6 +213,9 @@ class Coordinator {
   void remove(Members::iterator place);
   void settle_evaluations();
   void settle_stop();
+  void announce_stop_step();
+  void begin_to_end();
+  void dismiss_newcomers();
   void finish_if_all_done();
   void finish();
   // (Names by value: callers have them from what is erased here.)
@@ -194,6 +229,7 @@ class Coordinator {
   [[nodiscard]] std::uint16_t free_slot(const std::string& name) const;
   [[nodiscard]] std::string name_of(ConnectionId connection) const;
   [[nodiscard]] std::string names(Role role) const;
+  [[nodiscard]] const MemberStatus* first_trainer() const;
   template <class Select>
   [[nodiscard]] std::size_t count(Select select) const;
   [[nodiscard]] std::size_t count(Role role) const;
@@ -207,6 +243,7 @@ class Coordinator {
   bool stopping_ = false, ending_ = false;  ///< asked to stop; somebody has reached the last step
   std::optional<std::uint64_t> stop_step_;  ///< agreed, once all have said where they are
   Members members_;
+  Observers observers_;
   std::map<std::string, std::uint16_t> slots_;  ///< of all names that were ever members
   Time change_began_{};
   Time foreign_leases_end_{};  ///< of those that are gone, or were given by a coordinator before us
@@ -231,6 +268,7 @@ class Coordinator {
     std::string by;
   };
   std::map<std::size_t, std::map<Round, ChainPoint>> chains_;  ///< by fragment, the newest rounds reported
+  RunHealth health_;
   std::set<ConnectionId> closing_;
   std::vector<CoordinatorAction> actions_;
 };

@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/protocol/health.h"
 #include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/rejection.h"
 #include "isthmus/quant/codec.h"
 
 namespace isthmus::outer_sync::protocol {
@@ -35,9 +37,11 @@ struct CodecPlan {
 
 /// When an owner may close a chunk.
 struct ClosingRule {
-  std::size_t least = 1;   ///< contributions, always
-  std::size_t quorum = 0;  ///< contributions that are enough after `grace`; 0: only all of the view's members
+  std::size_t least = 1;  ///< contributions, always
+  std::size_t quorum =
+      0;  ///< contributions that are enough after `grace`; 0: only all of the view's trainers
   Time grace{};
+  double reject = 0;  ///< factor of the RejectRule that a closed chunk is made by; 0: of all that is there
 };
 
 /// Send to `peer`, and again whenever `repeat_to` asks for it, until it is acknowledged.
@@ -62,6 +66,8 @@ struct Reduce {
   Round round;
   std::vector<SharedBytes> contributions;
   std::vector<std::uint64_t> weights;
+  RejectRule reject;
+  std::vector<MemberIndex> members;  ///< whose contributions these are
 };
 /// What the owner carries of this chunk's encoding is void: a result of it was dropped, or another owns it.
 struct ForgetResidual {
@@ -73,7 +79,8 @@ struct Deliver {
   Round round;
   std::vector<SharedBytes> results;
   std::vector<bool> included;   ///< by chunk: whether this member's contribution is in it
-  std::size_t contributed = 0;  ///< members in the chunk that has the fewest
+  std::vector<bool> rejected;   ///< by chunk: whether it was left out for its norm, and does not come back
+  std::size_t contributed = 0;  ///< trainers in the chunk that has the fewest
 };
 /// A round that was delivered and has not been applied is void.
 struct Retract {
@@ -100,7 +107,14 @@ class Member {
     ignored     ///< it has sealed another view since
   };
   /// Begins a view. Requires `fits(view)`, and that nothing that was delivered is being applied meanwhile.
+  /// One that only reduces has no parameters that could be wrong: where it was not in the view of reference
+  /// it begins at the newest round of the run's history.
   [[nodiscard]] Entry activate(const NewView& message, MemberIndex self);
+  /// Whether this member's rounds are among those that the view goes on from. (One that only reduces has none
+  /// before its first view.)
+  [[nodiscard]] bool is_of_reference(const NewView& message, MemberIndex self) const {
+    return view_.number == message.reference && (view_.number > 0 || trains(message.view.members.at(self)));
+  }
   /// Whether a message from the network is a view of this layout with `self` in it.
   [[nodiscard]] bool fits(const NewView& message, MemberIndex self) const;
   [[nodiscard]] const View& view() const { return view_; }
@@ -111,9 +125,14 @@ class Member {
   // ---- rounds ----
 
   /// This member's own encoded chunk, once per round, also between views. `weight`: tokens behind it.
-  void contribute(ChunkId chunk, Round round, const SharedBytes& bytes, std::uint64_t weight);
-  /// The answer to a Reduce.
-  void reduced(ViewNumber view, ChunkId chunk, Round round, const SharedBytes& bytes);
+  /// `squares`, where outer.reject is on: the sum of the squares of what it decodes to.
+  void contribute(ChunkId chunk, Round round, const SharedBytes& bytes, std::uint64_t weight,
+                  double squares = 0);
+  /// The answer to a Reduce. What was measured may be empty where outer.reject is off.
+  void reduced(ViewNumber view, ChunkId chunk, Round round, const SharedBytes& bytes,
+               const Measured& measured = {});
+  /// What the contributions to rounds that are complete here are like; each round once (OwnedHealth::take).
+  [[nodiscard]] std::vector<RoundHealth> take_health() { return health_.take(); }
   /// The round is in the global parameters here.
   void applied(FragmentId fragment, Round round, const Digest& chain);
   [[nodiscard]] const std::vector<FragmentState>& fragments() const { return applied_; }
@@ -167,6 +186,7 @@ class Member {
   struct Contribution {
     SharedBytes bytes;
     std::uint64_t weight = 0;
+    double squares = 0;  ///< of this member's own
   };
   struct Gathering {
     std::vector<Contribution> by_member;
@@ -177,6 +197,7 @@ class Member {
   struct Result {
     SharedBytes bytes;
     std::vector<ReplicaId> contributors;
+    std::vector<SquaredNorm> norms;
   };
   struct Results {
     std::vector<Result> by_chunk;
@@ -185,14 +206,19 @@ class Member {
   using Place = std::pair<Round, ChunkId>;
 
   [[nodiscard]] std::optional<std::string> check(MemberIndex from, const ChunkMessage& message) const;
-  [[nodiscard]] std::optional<std::string> check_contributors(const std::vector<ReplicaId>& listed) const;
+  [[nodiscard]] std::optional<std::string> check_result(const ChunkMessage& message, bool decided) const;
+  [[nodiscard]] std::optional<std::string> check_contributors(const ChunkMessage& message) const;
+  [[nodiscard]] std::optional<std::string> check_rejection(const ChunkMessage& message) const;
+  [[nodiscard]] std::optional<std::string> check_own_norm(const ChunkMessage& message) const;
+  [[nodiscard]] bool are_trainers_of_the_view(const std::vector<ReplicaId>& listed) const;
+  [[nodiscard]] RejectRule reject_rule() const { return {closing_.reject, closing_.least}; }
   [[nodiscard]] bool is_of_the_run(const NewView& message) const;
+  void begin_anew(const NewView& message);
   void discard_unapplied();
   void forget_residuals(const View& next, MemberIndex next_self);
   void push_fixed(const NewView& message);
   void contribute_again();
-  void send(MemberIndex peer, const ChunkKey& key, const SharedBytes& bytes, std::uint64_t weight,
-            std::vector<ReplicaId> contributors);
+  void send(MemberIndex peer, ChunkMessage message);
   void send_contribution(ChunkId chunk, Round round, const Contribution& own);
   void gather(MemberIndex from, ChunkId chunk, Round round, Contribution contribution);
   void close_by_quorum(ChunkId chunk, Round round, Gathering& gathering, Time now);
@@ -211,9 +237,11 @@ class Member {
   std::vector<std::vector<FragmentState>> history_;  ///< by fragment, oldest first, the last applied excluded
   ViewNumber sealed_ = 0;
   View view_;
-  std::vector<ReplicaId> ids_;  ///< of the view's members
+  std::vector<ReplicaId> ids_;       ///< of the view's members
+  std::vector<ReplicaId> trainers_;  ///< of those of them that contribute, in the same order
   MemberIndex self_ = 0;
   std::optional<Time> lease_end_;
+  OwnedHealth health_;
   std::vector<Round> lowest_;             ///< by fragment, of all members of the view
   std::set<Place> fixed_;                 ///< decided before this view began
   std::map<Place, Contribution> own_;     ///< of rounds not yet applied here

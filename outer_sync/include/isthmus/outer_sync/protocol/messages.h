@@ -49,6 +49,7 @@ struct MemberInfo {
     ar(name, incarnation, address, slot, kind);
   }
 };
+[[nodiscard]] inline bool trains(const MemberInfo& member) { return member.kind == MemberKind::trainer; }
 /// First 8 bytes of a digest, little-endian: enough to tell two apart that should be equal.
 [[nodiscard]] std::uint64_t prefix_of(const Digest& digest);
 /// The prefix of SHA-256(name, a zero byte, incarnation).
@@ -69,10 +70,6 @@ inline constexpr std::size_t most_members = 1024;
 /// No view has a higher number; who claims one would leave none for those to come.
 inline constexpr ViewNumber highest_view = ViewNumber{1} << 62;
 
-/// Gives each chunk of a fragment to the member with the fewest elements of that fragment so far, then of
-/// all.
-[[nodiscard]] std::vector<MemberIndex> balanced_owners(const FragmentLayout& layout, std::size_t members);
-
 // ---- bulk ----
 
 enum class ChunkKind : std::uint8_t { contribution = 1, result = 2 };
@@ -85,12 +82,21 @@ struct ChunkKey {
   friend auto operator<=>(const ChunkKey&, const ChunkKey&) = default;
 };
 
+/// Of one contribution to a chunk: the sum of the squares of what it decodes to, infinity where it does not.
+struct SquaredNorm {
+  ReplicaId replica = 0;
+  double value = 0;
+  friend bool operator==(const SquaredNorm&, const SquaredNorm&) = default;
+};
+
 struct ChunkMessage {
   ViewNumber view = 0;
   ChunkKey key;
   SharedBytes bytes;
   std::uint64_t weight = 0;               ///< of a contribution: the tokens behind it
   std::vector<ReplicaId> contributors{};  ///< of a result; empty: all members of the view
+  /// Of a result, where outer.reject is on: of all contributions that its owner had, in member order.
+  std::vector<SquaredNorm> norms{};
 };
 
 // ---- control ----
@@ -146,7 +152,7 @@ struct Hello {
   MemberInfo member;
   std::string build;
   ConfigItems config;
-  Digest model;      ///< names, shapes and fragments of all tensors
+  Digest model;      ///< names, shapes and fragments of all tensors; of trainers alone, like the tokenizer
   Digest tokenizer;  ///< vocabulary
   bool resume = false;
   std::vector<std::uint64_t> checkpoints;  ///< steps this member could resume from
@@ -154,10 +160,13 @@ struct Hello {
   ViewNumber activated = 0;                ///< highest view that has begun for it; 0: it is fresh
   Digest token;                            ///< of the run, where it has been in one
   bool done = false;  ///< it has reached the last step; its Done follows, also where it was said before
+  std::uint64_t uplink = 0;  ///< bytes per second that its line carries outwards; 0: not known (yet)
+  /// It has just been started: its parameters are those that a run begins with, and nothing of a run's state.
+  bool fresh = true;
   template <class Archive>
   void serialize(Archive& ar) {
     ar(protocol, numerics, run, member, build, config, model, tokenizer, resume, checkpoints, sealed,
-       activated, token, done);
+       activated, token, done, uplink, fresh);
   }
 };
 
@@ -181,7 +190,8 @@ struct Seal {
   }
 };
 
-/// member -> coordinator: from here on I know no view before `view`. Where this member stands.
+/// member -> coordinator: from here on I know no view before `view`. Where this member stands; one that only
+/// reduces and has been in no view yet says nothing of it, since it does not know the layout.
 struct Sealed {
   ViewNumber view = 0;
   ViewNumber activated = 0;   ///< highest view that has begun here; 0: none yet
@@ -213,7 +223,9 @@ struct FixedRound {
 /// coordinator -> member: the view begins.
 struct NewView {
   View view;
-  Digest token;              ///< what members of this run show each other on bulk connections
+  Digest token;               ///< what members of this run show each other on bulk connections
+  std::vector<Range> layout;  ///< of the run, for those who have no parameters to know it from
+  std::uint64_t chunk_elements = 0;
   ViewNumber reference = 0;  ///< the view whose members' chains are the run's history
   std::uint64_t step = 0;    ///< agreed step of the foremost of them
   /// By fragment: the newest round that any of them has applied, and rounds before it, oldest first.
@@ -223,42 +235,70 @@ struct NewView {
   std::vector<std::vector<Round>> applied;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(view, token, reference, step, chains, fixed, applied);
+    ar(view, token, layout, chunk_elements, reference, step, chains, fixed, applied);
+  }
+};
+
+/// A contributor's part of one round, over the chunks of one owner that it is in (health.h).
+struct ContributorHealth {
+  ReplicaId replica = 0;
+  std::uint32_t chunks = 0;
+  double squares = 0;  ///< of what it contributed; infinite where it does not decode
+  double dot = 0;      ///< with the mean
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(replica, chunks, squares, dot);
+  }
+};
+struct RoundHealth {
+  FragmentId fragment = 0;
+  Round round = 0;
+  std::uint32_t chunks = 0;  ///< all of the fragment that the sender owns
+  double mean_squares = 0;
+  std::vector<ContributorHealth> contributors;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(fragment, round, chunks, mean_squares, contributors);
   }
 };
 
 /// member -> coordinator, every `network.heartbeat` from its hello on, so that silence is noticed while
 /// members join and load too.
 struct Heartbeat {
-  std::uint64_t number = 0;       ///< comes back in the reply
-  ViewNumber view = 0;            ///< highest that has begun here
-  std::uint64_t step = 0;         ///< agreed step
-  bool frozen = false;            ///< rounds do not commit: trains on locally
-  std::uint16_t contributed = 0;  ///< members that are in the round applied last
-  std::vector<ReplicaId> lost;    ///< members of the view to whom there is no connection
-  double loss = 0;                ///< nats per token, last step
-  double tokens_per_second = 0;   ///< since the last heartbeat
-  double utilization = 0;         ///< 0..1 since the start
-  std::uint64_t bytes_sent = 0;   ///< since the start, headers and control included
+  std::uint64_t number = 0;           ///< comes back in the reply
+  ViewNumber view = 0;                ///< highest that has begun here
+  std::uint64_t step = 0;             ///< agreed step
+  std::uint16_t contributed = 0;      ///< members that are in the round applied last
+  std::vector<ReplicaId> lost;        ///< members of the view to whom there is no connection
+  double loss = 0;                    ///< nats per token, last step
+  double tokens_per_second = 0;       ///< since the last heartbeat
+  double utilization = 0;             ///< 0..1 since the start
+  std::uint64_t bytes_sent = 0;       ///< since the start, headers and control included
+  std::uint64_t uplink = 0;           ///< as in the hello, or as it was measured meanwhile
+  double inner_steps_per_second = 0;  ///< without what was waited for; 0: not known yet
   /// Last applied round, first 8 bytes of its chain hash; empty before Sealed.
   std::vector<std::pair<Round, std::uint64_t>> fragments;
+  std::vector<RoundHealth> health{};  ///< at most one round of each fragment, each once
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(number, view, step, frozen, contributed, lost, loss, tokens_per_second, utilization, bytes_sent,
-       fragments);
+    ar(number, view, step, contributed, lost, loss, tokens_per_second, utilization, bytes_sent, uplink,
+       inner_steps_per_second, fragments, health);
   }
 };
 
 /// coordinator -> member: heard you. If `view` is the one that the member is in, it holds a lease, counted
-/// from when it sent that heartbeat: until that ends no other view begins without it.
+/// from when it sent that heartbeat: until that ends no other view begins without it. How long that is the
+/// coordinator alone says, since it is what waits for the end.
 struct HeartbeatReply {
   ViewNumber view = 0;  ///< 0: none is in force
   std::uint64_t number = 0;
-  std::vector<Round> lowest;  ///< by fragment: applied by all members of the view
-  std::vector<Round> newest;  ///< by fragment: applied by any of them
+  std::vector<Round> lowest;          ///< by fragment: applied by all members of the view
+  std::vector<Round> newest;          ///< by fragment: applied by any of them
+  std::uint64_t lease = 0;            ///< in microseconds; 0: none
+  double inner_steps_per_second = 0;  ///< the median of the view's members; 0: not known
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(view, number, lowest, newest);
+    ar(view, number, lowest, newest, lease, inner_steps_per_second);
   }
 };
 
@@ -306,7 +346,8 @@ struct Held {
   }
 };
 
-/// coordinator -> member: go on to the end of this step and stop there; all members stop at the same one.
+/// coordinator -> member: go on to the end of this step and stop there; all trainers stop at the same one.
+/// To one that only reduces: all of them are done, say so too.
 struct StopAt {
   std::uint64_t step = 0;
   template <class Archive>
@@ -315,7 +356,8 @@ struct StopAt {
   }
 };
 
-/// member -> coordinator: finished; `summary` is a JSON object.
+/// member -> coordinator: finished; `summary` is a JSON object. The hash is a trainer's: who only reduces has
+/// no parameters.
 struct Done {
   std::string summary;
   Digest global_hash;
@@ -328,9 +370,10 @@ struct Done {
 /// coordinator -> member: all are done; `problem` is empty, or what is wrong with the run's result.
 struct Finished {
   std::string problem;
+  Digest global_hash{};  ///< that all have ended with
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(problem);
+    ar(problem, global_hash);
   }
 };
 
@@ -352,14 +395,14 @@ struct Abort {
   }
 };
 
-/// coordinator -> one that has no state of this run: take it from these members; say Ready when you have it.
+/// coordinator -> one that has no state of this run: take it from these members; say Ready when you have it
+/// (an observer never does, and is told anew who they are whenever a view begins).
 struct Admitted {
   Digest token;
   std::vector<MemberInfo> donors;
-  std::uint64_t step = 0;  ///< agreed step of the foremost
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(token, donors, step);
+    ar(token, donors);
   }
 };
 

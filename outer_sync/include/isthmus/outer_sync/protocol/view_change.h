@@ -2,22 +2,26 @@
 // What a new view begins with: whose rounds are the run's history, which results are decided, who has to take
 // the state from others (docs/protocol.md). A pure function of what the members answered to a Seal.
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "isthmus/outer_sync/layout.h"
 #include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/topology.h"
 
 namespace isthmus::outer_sync::protocol {
 
 struct SealedMember {
   MemberInfo info;
   Sealed sealed;
+  std::uint64_t uplink = 0;  ///< bytes per second; 0: not known
 };
 
 struct ViewPlan {
-  NewView message;  ///< token and number are the caller's to fill in
+  NewView message;       ///< token and number are the caller's to fill in
+  std::string topology;  ///< who owns the chunks and why, for people
   struct Displaced {
     std::string name;
     std::string reason;  ///< for people
@@ -25,9 +29,16 @@ struct ViewPlan {
   std::vector<Displaced> displaced;  ///< not members of the view
 };
 
-/// Members must be sorted by name, at least one, and their answers of `layout` (`answer_fits`). A view
-/// without members comes out when none of the run's own can go on.
-[[nodiscard]] ViewPlan plan_view(const FragmentLayout& layout, std::span<const SealedMember> members);
+/// Members must be sorted by name, at least one, and their answers of `layout` (`answer_fits`; those of one
+/// that only reduces may be empty). A view without members comes out when no trainer can go on with what the
+/// run's own know.
+[[nodiscard]] ViewPlan plan_view(const FragmentLayout& layout, std::span<const SealedMember> members,
+                                 const TopologyRule& topology = {});
+
+/// The layout that somebody names, if it is one and no larger than a run can have: checked before any chunk
+/// is listed.
+[[nodiscard]] std::optional<FragmentLayout> layout_of(std::span<const Range> fragments,
+                                                      std::uint64_t chunk_elements);
 
 /// Whether an answer from the network is one that a member of this layout could give: shapes, no round twice,
 /// rounds in order and no more of them than a member keeps.

@@ -17,6 +17,8 @@ class CoordinatorObserver {
   virtual void message(const std::string& text) = 0;
   virtual void members_changed(const protocol::Coordinator& coordinator) = 0;
   virtual void evaluated(std::uint64_t step, double loss) = 0;
+  /// What the replicas' contributions to a round are like.
+  virtual void round_judged(const protocol::RoundJudged& round) = 0;
   /// Returns when it is on disk: the next coordinator of this run begins with it.
   virtual void store(const protocol::LastView& view) = 0;
 };

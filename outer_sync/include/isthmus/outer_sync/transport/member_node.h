@@ -20,8 +20,9 @@ struct StepReport {
   std::uint64_t step = 0;
   double loss = 0;  ///< nats per token
   double tokens_per_second = 0;
-  double utilization = 0;         ///< 0..1
-  std::uint64_t other_bytes = 0;  ///< sent by means other than this node (the data-parallel baseline)
+  double utilization = 0;             ///< 0..1
+  std::uint64_t other_bytes = 0;      ///< sent by means other than this node (the data-parallel baseline)
+  double inner_steps_per_second = 0;  ///< without what was waited for
 };
 
 /// How a replica comes into a run.
@@ -36,9 +37,14 @@ struct Admission {
 
 /// Who takes part, as it is seen from here.
 struct Participation {
-  std::size_t live = 0;           ///< members of the view to whom there is a connection, and this replica
-  std::size_t participating = 0;  ///< members of the view; 0 while rounds do not commit
-  std::size_t contributed = 0;    ///< members that are in the round applied last
+  std::size_t live = 0;           ///< trainers of the view to whom there is a connection, and this replica
+  std::size_t participating = 0;  ///< trainers of the view; 0 while rounds do not commit
+  std::size_t contributed = 0;    ///< trainers that are in the round applied last
+};
+
+/// A replica's place among those that train.
+struct Rank {
+  std::size_t index = 0, of = 0;
 };
 
 class OuterLoop;
@@ -46,8 +52,15 @@ class OuterLoop;
 class MemberNode final : public RoundExchange {
  public:
   /// Binds `network.listen` (Error(config) naming the address when it is in use) and starts the threads.
-  /// The layout and the trace must outlive the node.
+  /// The layout and the trace must outlive the node. With `moments` a replica that takes the state of the run
+  /// from its members takes the inner optimizer's moments too; all members must share theirs
+  /// (OuterLoop::share_moments).
   MemberNode(const NetworkConfig& network, const FragmentLayout& layout, protocol::CodecPlan codecs,
+             protocol::ClosingRule closing, Trace& trace, quant::Lossless lossless = quant::Lossless::none,
+             bool moments = false);
+  /// Of one that only reduces (`follow`): it has no parameters, and learns the layout with its first view,
+  /// whose chunks must have so many elements. The trace must outlive the node.
+  MemberNode(const NetworkConfig& network, std::uint64_t chunk_elements, protocol::CodecPlan codecs,
              protocol::ClosingRule closing, Trace& trace, quant::Lossless lossless = quant::Lossless::none);
   ~MemberNode() override;
   MemberNode(const MemberNode&) = delete;
@@ -57,7 +70,8 @@ class MemberNode final : public RoundExchange {
   [[nodiscard]] std::string advertised() const;
 
   /// Says hello to the coordinator (whose port may not be open yet) and blocks until it is known how this
-  /// replica comes in. The address in `hello` is filled in. Throws Error(config) when refused.
+  /// replica comes in (an observer: until it has donors, or the run is over). The address in `hello` is
+  /// filled in. Throws Error(config) when refused.
   [[nodiscard]] Admission join(protocol::Hello hello);
   /// At the start of a run: reports where this member stands and blocks until the first view begins.
   void activate(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters);
@@ -65,9 +79,23 @@ class MemberNode final : public RoundExchange {
   /// members into the loop, and blocks until a view with this replica has begun. The loop stands at the
   /// agreed step then.
   void catch_up(OuterLoop& loop);
+  // ---- an observer's ----
+
+  /// In place of `catch_up`: takes what comes next into the loop, a fragment's state or a round; of a
+  /// fragment's rounds none after `until`, which stay here for later. Blocks until there is something. False
+  /// once the run has ended and nothing more comes that may be taken.
+  [[nodiscard]] bool follow(OuterLoop& loop, const std::vector<protocol::Round>& until);
+  /// All fragments are in the loop.
+  [[nodiscard]] bool has_state() const;
+  /// Nothing waits to be taken, and every fragment is within one round of the members'.
+  [[nodiscard]] bool is_current() const;
+  /// What the run has ended with; nothing before it has.
+  [[nodiscard]] std::optional<protocol::Finished> finished() const;
+
   /// The view in force here, and this member's position in it. They change when others come and go.
   [[nodiscard]] protocol::View view() const;
   [[nodiscard]] protocol::MemberIndex self() const;
+  [[nodiscard]] Rank rank() const;
   [[nodiscard]] Participation participation() const;
 
   /// Sends a line to all members, this one included; `announced` blocks until one is there.
@@ -75,8 +103,14 @@ class MemberNode final : public RoundExchange {
   [[nodiscard]] std::string announced();
 
   /// To be asked before each step: false when all members have agreed to stop before it. Blocks while they
-  /// agree. Throws Error(network) when the run cannot go on.
-  [[nodiscard]] bool may_begin(std::uint64_t step);
+  /// agree. An inner step may end at an agreed one before or after `step`, which `reach` is then: what was
+  /// begun is finished. Throws Error(network) when the run cannot go on.
+  [[nodiscard]] bool may_begin(std::uint64_t step, std::uint64_t reach);
+  [[nodiscard]] bool may_begin(std::uint64_t step) { return may_begin(step, step); }
+  /// The step that all have agreed to stop at, once they have.
+  [[nodiscard]] std::optional<std::uint64_t> stops_at() const;
+  /// Inner steps per second of the run, the median of its members; 0 while it is not known.
+  [[nodiscard]] double reference_speed() const;
   void report(const StepReport& report);
   void report_evaluation(std::uint64_t step, double sum_nats, std::uint64_t tokens);
   /// Asks the coordinator to end the run at a step that all share. Safe from any thread.
@@ -85,8 +119,14 @@ class MemberNode final : public RoundExchange {
   [[nodiscard]] bool stopped_early() const;
 
   /// Blocks until all members are done; returns what is wrong with the run's result, empty if nothing is.
+  /// Gives those who follow the run time to take its last rounds.
   [[nodiscard]] std::string done(std::string summary, const Digest& global_hash);
-  /// Tells the coordinator that this member cannot go on, and why; waits a moment for it to leave.
+  /// All that one that only reduces does: joins, owns chunks and follows the rounds until the run has ended;
+  /// returns what is wrong with its result, empty if nothing is, or nothing where this member has left the
+  /// run meanwhile. Throws Error(config) when refused and Error(network) when the run cannot go on.
+  [[nodiscard]] std::optional<std::string> follow(protocol::Hello hello);
+  /// Tells the coordinator that this member cannot go on, and why; waits a moment for it to leave. Safe from
+  /// any thread.
   void leave(const std::string& reason) noexcept;
 
   void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes,

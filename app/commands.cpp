@@ -1,0 +1,178 @@
+#include "commands.h"
+
+#include <cstdio>
+#include <exception>
+
+#include "certs.h"
+#include "coordinator.h"
+#include "isthmus/base/error.h"
+#include "reducer.h"
+#include "replay.h"
+
+namespace isthmus::app {
+
+CommandLine::CommandLine(const std::string& description, TrainerBuild trainer)
+    : app_(description), trainer_(std::move(trainer)) {
+  app_.set_version_flag("--version", version_text(trainer_));
+  app_.require_subcommand(1);
+  app_.footer(
+      "Exit status: 0 done, 2 config, 3 data or files, 4 network or a lost peer, 5 replicas or values "
+      "diverged, 130 stopped");
+}
+
+void CommandLine::on(CLI::App& verb, std::function<int()> act) {
+  verb.callback([this, act = std::move(act)] { act_ = act; });
+}
+
+void CommandLine::add_set(CLI::App& verb) {
+  verb.add_option("--set", flags_.set, "KEY=VALUE over the config file's, as often as wanted")
+      ->allow_extra_args(false);
+}
+
+void CommandLine::add_security(CLI::App& verb) {
+  verb.add_option("--certs", flags_.certs, "folder of certificates, in place of network.certs");
+  verb.add_flag("--insecure", flags_.insecure,
+                "no certificates: whoever sees the packets can read and change everything, and join the run");
+}
+
+Experiment CommandLine::load(const std::optional<WorkerPlace>& worker) const {
+  auto assignments = flags_.set;
+  const auto override_with = [&](const char* key, const std::string& value) {
+    if (!value.empty()) assignments.push_back(std::string(key) + "=\"" + value + "\"");
+  };
+  override_with("network.coordinator", flags_.coordinator);
+  override_with("network.listen", flags_.listen);
+  override_with("network.advertise", flags_.advertise);
+  override_with("network.certs", flags_.certs);
+  if (flags_.insecure) assignments.emplace_back("network.insecure=true");
+  return load_experiment(flags_.config, assignments, worker);
+}
+
+void CommandLine::add_coordinator() {
+  auto* verb = app_.add_subcommand("coordinator", "form the run, show its progress, write its summary");
+  verb->add_option("--config", flags_.config, "experiment in YAML")->required();
+  verb->add_option("--listen", flags_.coordinator, "ADDRESS:PORT, in place of network.coordinator");
+  verb->add_flag("--resume", flags_.resume, "the workers resume");
+  verb->add_flag("--recover", flags_.recover,
+                 "take up a run that is going on, from its members alone: this disk's memory of it is lost");
+  verb->add_option("--announce-fd", flags_.announce_fd, "descriptor that gets the port, for launchers")
+      ->group("");
+  add_security(*verb);
+  add_set(*verb);
+  verb->footer("Example: isthmus coordinator --config two_sites.yaml --listen 0.0.0.0:7000");
+  on(*verb, [this] {
+    return run_coordinator({.experiment = load(),
+                            .announce_fd = flags_.announce_fd,
+                            .resume = flags_.resume,
+                            .recover = flags_.recover});
+  });
+}
+
+void CommandLine::add_worker(std::function<int(WorkerRequest)> train) {
+  auto* verb = app_.add_subcommand(
+      "worker", train ? "train one replica, or only reduce" : "reduce for those who train");
+  verb->add_option("--config", flags_.config, "experiment in YAML")->required();
+  verb->add_option("--coordinator", flags_.coordinator, "HOST:PORT");
+  verb->add_option("--name", flags_.name, "of this worker, unique in the run")->required();
+  verb->add_option("--site", flags_.site, "whose settings apply; without it the site that the name is of");
+  verb->add_option("--listen", flags_.listen, "ADDRESS:PORT for peers, in place of network.listen");
+  verb->add_option("--advertise", flags_.advertise,
+                   "HOST:PORT that peers dial, in place of network.advertise");
+  verb->add_flag("--reduce-only", flags_.reduce_only,
+                 "own chunks and reduce them, without a model and without data");
+  verb->add_flag("--resume", flags_.resume, "go on from the newest checkpoint that all replicas have");
+  verb->add_flag("--quiet", flags_.quiet, "no progress line");
+  add_security(*verb);
+  add_set(*verb);
+  verb->footer(
+      "Example: isthmus worker --config two_sites.yaml --coordinator eu.example:7000 --name us-1 "
+      "--listen 0.0.0.0:7001 --advertise us.example:7001");
+  on(*verb, [this, train = std::move(train)] {
+    // Sites are named for those who train: one that only reduces may stand at none of them.
+    const bool reduces_anywhere = flags_.reduce_only && flags_.site.empty();
+    WorkerRequest request{
+        .experiment = reduces_anywhere ? load() : load(WorkerPlace{flags_.name, flags_.site}),
+        .name = flags_.name,
+        .resume = flags_.resume,
+        .quiet = flags_.quiet,
+        .build = build()};
+    if (flags_.reduce_only) return run_reducer(request);
+    if (!train)
+      throw Error(ErrorKind::config,
+                  "this binary cannot train: give --reduce-only, or start `isthmus worker`");
+    return train(std::move(request));
+  });
+}
+
+void CommandLine::add_config() {
+  auto* verb =
+      app_.add_subcommand("config", "print an experiment with every key, or the reference of all keys");
+  verb->add_option("config", flags_.config, "experiment in YAML; none prints the reference in Markdown");
+  verb->add_option("--name", flags_.name, "as it is for this worker");
+  verb->add_option("--site", flags_.site, "as it is at this site");
+  add_set(*verb);
+  verb->footer("Example: isthmus config configs/quickstart.yaml --set replicas=4");
+  on(*verb, [this] {
+    if (flags_.config.empty()) {
+      std::fputs(reference().c_str(), stdout);
+      return 0;
+    }
+    auto experiment =
+        flags_.name.empty() && flags_.site.empty() ? load() : load(WorkerPlace{flags_.name, flags_.site});
+    std::fputs(to_yaml(experiment).c_str(), stdout);
+    return 0;
+  });
+}
+
+void CommandLine::add_replay() {
+  auto* verb =
+      app_.add_subcommand("replay", "make the global parameters from a round log, and check its hashes");
+  verb->add_option("log", flags_.log, "folder of the log")->required();
+  verb->add_option("--until", flags_.until, "last ROUND of each fragment; none for all that is there");
+  verb->add_option("--out", flags_.out, "safetensors file to write");
+  verb->footer("Example: isthmus replay runs/my/eu-1/log --until 500 --out model.safetensors");
+  on(*verb, [this] { return run_replay({.log = flags_.log, .until = flags_.until, .out = flags_.out}); });
+}
+
+void CommandLine::add_certs() {
+  using Task = CertsRequest::Task;
+  auto* verb = app_.add_subcommand("certs", "make, issue and revoke the certificates of a run");
+  verb->require_subcommand(1);
+  auto& request = flags_.authority;
+  const auto add = [&](const char* name, const char* help, Task task) {
+    auto* part = verb->add_subcommand(name, help);
+    part->add_option("run", request.run, "name of the run")->required();
+    if (task != Task::init)
+      part->add_option("name", request.name, "of a replica, or coordinator")->required();
+    part->add_option("--dir", request.folder, "that has a folder for each run")->default_val("certs");
+    on(*part, [&request, task] {
+      request.task = task;
+      return run_certs(request);
+    });
+    return part;
+  };
+  add("init", "make the authority of a run", Task::init);
+  add("issue", "a certificate for one process; once more to replace it", Task::issue)
+      ->add_option("--days", request.days, "that it is good for")
+      ->default_val(365)
+      ->check(CLI::Range(1, 3650));
+  add("revoke", "make all certificates of one process good no more", Task::revoke);
+  verb->footer("Example: isthmus certs init my-run && isthmus certs issue my-run coordinator");
+}
+
+int CommandLine::run(int argc, char** argv) {
+  try {
+    app_.parse(argc, argv);
+    return act_();
+  } catch (const CLI::ParseError& error) {
+    return app_.exit(error) == 0 ? 0 : 2;
+  } catch (const isthmus::Error& error) {
+    std::fprintf(stderr, "isthmus: %s\n", error.what());
+    return error.exit_status();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "isthmus: %s\n", error.what());
+    return 1;
+  }
+}
+
+}  // namespace isthmus::app

@@ -1,0 +1,60 @@
+#pragma once
+// The command line: verbs and their flags, which both binaries share. Each verb's work is in a file of its
+// name.
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "certs.h"
+#include "version.h"
+#include "worker.h"
+
+namespace isthmus::app {
+
+struct Flags {
+  std::string config, coordinator, name, site, listen, advertise, certs, log, out;
+  std::vector<std::string> set;
+  bool resume = false, recover = false, quiet = false, reduce_only = false, once = false, insecure = false;
+  CertsRequest authority;
+  int announce_fd = -1;
+  std::optional<std::uint64_t> until;
+};
+
+/// One binary's command line. Verbs are added, then it is run once.
+class CommandLine {
+ public:
+  CommandLine(const std::string& description, TrainerBuild trainer);
+
+  void add_coordinator();
+  /// `train` is what a worker without --reduce-only does; a binary that has no trainer gives none.
+  void add_worker(std::function<int(WorkerRequest)> train);
+  void add_config();
+  void add_replay();
+  void add_certs();
+
+  /// For verbs that one binary alone has.
+  [[nodiscard]] CLI::App& app() { return app_; }
+  [[nodiscard]] Flags& flags() { return flags_; }
+  void add_set(CLI::App& verb);
+  void add_security(CLI::App& verb);
+  /// What is done once the command line has been read.
+  void on(CLI::App& verb, std::function<int()> act);
+  /// The experiment that the flags name.
+  [[nodiscard]] Experiment load(const std::optional<WorkerPlace>& worker = std::nullopt) const;
+  /// What this binary is, for messages about unequal builds.
+  [[nodiscard]] std::string build() const { return build_name(trainer_); }
+
+  /// Exit status; errors are said on standard error.
+  [[nodiscard]] int run(int argc, char** argv);
+
+ private:
+  CLI::App app_;
+  TrainerBuild trainer_;
+  Flags flags_;
+  std::function<int()> act_;
+};
+
+}  // namespace isthmus::app

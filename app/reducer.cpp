@@ -1,0 +1,74 @@
+#include "reducer.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <csignal>
+
+#include "certs.h"
+#include "isthmus/base/error.h"
+#include "isthmus/base/trace.h"
+#include "isthmus/outer_sync/outer_loop.h"
+#include "isthmus/outer_sync/transport/member_node.h"
+#include "signals.h"
+#include "stopper.h"
+
+namespace isthmus::app {
+namespace {
+
+outer_sync::protocol::Hello hello_of(const WorkerRequest& request) {
+  auto experiment = request.experiment;
+  outer_sync::protocol::Hello hello;
+  hello.run = experiment.run.name;
+  hello.member.name = request.name;
+  hello.member.incarnation =
+      static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
+  hello.build = request.build;
+  hello.config = shared_items(experiment);
+  return hello;
+}
+
+void say(const std::string& text) {
+  fmt::print("{}\n", text);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int run_reducer(const WorkerRequest& request) {
+  check_name("--name", request.name);
+  const auto& experiment = request.experiment;
+  const auto& outer = experiment.outer;
+  if (outer.data_parallel())
+    throw Error(ErrorKind::config,
+                "outer.method is data_parallel, in which --reduce-only has nothing to reduce");
+  Stopper stopper;
+  // Before any other thread, so that all of them leave the signals to this one.
+  const SignalThread signals([&](int signal, int count) { stopper.on_signal(signal, count); });
+  Trace trace;  // without a file: there are no steps to show
+  auto network = experiment.network;
+  network.certs = own_certificates(network.certs, request.name);
+  outer_sync::MemberNode node(network, static_cast<std::uint64_t>(outer.chunk_elements),
+                              outer_sync::codec_plan(outer, static_cast<std::uint64_t>(experiment.run.seed)),
+                              closing_rule(experiment), trace, outer.lossless_stage());
+  stopper.in_run(node, Stopper::Leaving::at_once);
+  say(fmt::format("{} only reduces; peers dial {}", request.name, node.advertised()));
+  std::optional<std::string> problem;
+  try {
+    problem = node.follow(hello_of(request));
+  } catch (const std::exception& error) {
+    stopper.ending();
+    node.leave(error.what());
+    throw;
+  }
+  stopper.ending();
+  if (!problem) {
+    say("left the run");
+    return 128 + SIGTERM;
+  }
+  if (!problem->empty()) throw Error(ErrorKind::divergence, *problem);
+  say(fmt::format("done: {:.1f} MB sent", static_cast<double>(node.wire().total) / 1e6));
+  return stopper.interrupted() ? 130 : 0;
+}
+
+}  // namespace isthmus::app

@@ -1,0 +1,179 @@
+#include "isthmus/outer_sync/protocol/topology.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+namespace isthmus::outer_sync::protocol {
+namespace {
+
+/// What a member sends, in exchanges: `fixed` + share * `by_share`.
+struct Load {
+  double fixed = 0, by_share = 0;
+};
+
+std::vector<Load> loads_of(std::span<const Site> sites) {
+  const auto others = static_cast<double>(sites.size()) - 1;
+  std::vector<Load> loads;
+  for (const auto& site : sites) {
+    const bool trains = site.kind == MemberKind::trainer;
+    loads.push_back(trains ? Load{1, others - 1} : Load{0, others});
+  }
+  return loads;
+}
+
+/// The largest share that a member can send in `time`: one that sends no more for a larger share takes any.
+double share_within(const Load& load, double uplink, double time) {
+  constexpr double rounding = 1e-9;
+  const auto left = uplink * time - load.fixed;
+  if (left < -rounding) return 0;
+  return load.by_share > 0 ? std::clamp(left / load.by_share, 0.0, 1.0) : 1.0;
+}
+
+double shares_within(std::span<const Site> sites, std::span<const Load> loads, double time) {
+  double sum = 0;
+  for (std::size_t m = 0; m < sites.size(); ++m)
+    sum += share_within(loads[m], static_cast<double>(sites[m].uplink), time);
+  return sum;
+}
+
+bool is_known(const Site& site) { return site.uplink > 0; }
+
+/// One that trains nothing before one that does, then the largest uplink, then the first.
+MemberIndex hub_of(std::span<const Site> sites) {
+  const auto rank = [](const Site& site) { return std::pair(site.kind == MemberKind::reducer, site.uplink); };
+  return static_cast<MemberIndex>(std::ranges::max_element(sites, {}, rank) - sites.begin());
+}
+
+std::string shown(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, seconds < 0.1 ? "%.3g s" : "%.2f s", seconds);
+  return text;
+}
+
+struct Choice {
+  std::string name, what;
+  std::vector<MemberIndex> owners;
+  double seconds = 0;
+};
+
+Choice mesh(const FragmentLayout& layout, std::span<const Site> sites) {
+  return {"mesh", "all own alike", balanced_owners(layout, sites.size())};
+}
+Choice weighted(const FragmentLayout& layout, std::span<const Site> sites) {
+  return {"weighted", "shares follow the uplinks", owners_by_share(layout, balanced_shares(sites))};
+}
+Choice hub(const FragmentLayout& layout, std::span<const Site> sites) {
+  const auto owner = hub_of(sites);
+  return {"hub", sites[owner].name + " owns all", std::vector<MemberIndex>(layout.chunk_count(), owner)};
+}
+
+Deal without_uplinks(const FragmentLayout& layout, std::span<const Site> sites, Topology setting) {
+  const bool reducer =
+      std::ranges::any_of(sites, [](const Site& site) { return site.kind == MemberKind::reducer; });
+  const bool as_hub = setting == Topology::hub || (setting == Topology::automatic && reducer);
+  auto choice = as_hub ? hub(layout, sites) : mesh(layout, sites);
+  return {std::move(choice.owners), choice.name + ", " + choice.what + "; not all uplinks are known"};
+}
+
+/// A tenth is worth another topology: a little less is within what uplinks vary by.
+const Choice& fastest(const std::vector<Choice>& choices) {
+  const auto& best = *std::ranges::min_element(choices, {}, &Choice::seconds);
+  return best.seconds <= 0.9 * choices.front().seconds ? best : choices.front();
+}
+
+}  // namespace
+
+std::vector<MemberIndex> balanced_owners(const FragmentLayout& layout, std::size_t members) {
+  std::vector<MemberIndex> owners;
+  std::vector<std::uint64_t> total(members, 0);
+  for (FragmentId p = 0; p < layout.fragment_count(); ++p) {
+    std::vector<std::uint64_t> of_fragment(members, 0);
+    const auto chunks = layout.chunks_of(p);
+    for (ChunkId k = chunks.first; k < chunks.last; ++k) {
+      std::size_t least = 0;
+      for (std::size_t m = 1; m < members; ++m) {
+        if (std::pair(of_fragment[m], total[m]) < std::pair(of_fragment[least], total[least])) least = m;
+      }
+      owners.push_back(static_cast<MemberIndex>(least));
+      of_fragment[least] += layout.chunk(k).size;
+      total[least] += layout.chunk(k).size;
+    }
+  }
+  return owners;
+}
+
+std::vector<double> balanced_shares(std::span<const Site> sites) {
+  if (sites.size() == 1) return {1};
+  const auto loads = loads_of(sites);
+  // Nobody is done before its contributions are out; from there on the time is raised as water is.
+  double low = 0;
+  for (std::size_t m = 0; m < sites.size(); ++m)
+    low = std::max(low, loads[m].fixed / static_cast<double>(sites[m].uplink));
+  double time = low;
+  if (shares_within(sites, loads, low) < 1) {
+    double high = 0;  // in which anybody could send everything
+    for (const auto& site : sites)
+      high = std::max(high, static_cast<double>(sites.size()) / static_cast<double>(site.uplink));
+    constexpr int halvings = 60;  // more than the bits of a share
+    for (int i = 0; i < halvings; ++i) {
+      time = low + (high - low) / 2;
+      (shares_within(sites, loads, time) < 1 ? low : high) = time;
+    }
+    time = high;
+  }
+  std::vector<double> shares;
+  const auto sum = shares_within(sites, loads, time);
+  for (std::size_t m = 0; m < sites.size(); ++m)
+    shares.push_back(share_within(loads[m], static_cast<double>(sites[m].uplink), time) / sum);
+  return shares;
+}
+
+std::vector<MemberIndex> owners_by_share(const FragmentLayout& layout, std::span<const double> shares) {
+  std::vector<MemberIndex> owners;
+  std::vector<double> lacks(shares.size(), 0);
+  for (ChunkId k = 0; k < layout.chunk_count(); ++k) {
+    const auto size = static_cast<double>(layout.chunk(k).size);
+    for (std::size_t m = 0; m < shares.size(); ++m) lacks[m] += shares[m] * size;
+    const auto owner = std::ranges::max_element(lacks) - lacks.begin();
+    lacks[static_cast<std::size_t>(owner)] -= size;
+    owners.push_back(static_cast<MemberIndex>(owner));
+  }
+  return owners;
+}
+
+double exchange_seconds(const FragmentLayout& layout, std::span<const Site> sites,
+                        std::span<const MemberIndex> owners, double bits_per_element) {
+  std::vector<double> elements(sites.size(), 0);
+  for (ChunkId k = 0; k < owners.size(); ++k)
+    elements.at(owners[k]) += static_cast<double>(layout.chunk(k).size);
+  const auto all = static_cast<double>(layout.parameters());
+  const auto loads = loads_of(sites);
+  double seconds = 0;
+  for (std::size_t m = 0; m < sites.size(); ++m) {
+    const auto sent = loads[m].fixed * all + loads[m].by_share * elements[m];
+    seconds = std::max(seconds, sent * bits_per_element / 8 / static_cast<double>(sites[m].uplink));
+  }
+  return seconds;
+}
+
+Deal deal_chunks(const FragmentLayout& layout, std::span<const Site> sites, const TopologyRule& rule) {
+  if (sites.size() == 1) return {balanced_owners(layout, 1), sites.front().name + " is alone"};
+  if (!std::ranges::all_of(sites, is_known)) return without_uplinks(layout, sites, rule.setting);
+  std::vector<Choice> choices = {mesh(layout, sites), weighted(layout, sites), hub(layout, sites)};
+  for (auto& choice : choices)
+    choice.seconds = exchange_seconds(layout, sites, choice.owners, rule.bits_per_element);
+  const bool chosen_here = rule.setting == Topology::automatic;
+  const auto& choice =
+      chosen_here
+          ? fastest(choices)
+          : choices.at(static_cast<std::size_t>(rule.setting) - static_cast<std::size_t>(Topology::mesh));
+  std::string others;
+  for (const auto& other : choices) {
+    if (&other != &choice) others += (others.empty() ? "" : ", ") + other.name + " " + shown(other.seconds);
+  }
+  return {choice.owners,
+          choice.name + ", " + choice.what + ": " + shown(choice.seconds) + " an exchange (" + others + ")"};
+}
+
+}  // namespace isthmus::outer_sync::protocol

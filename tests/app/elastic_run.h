@@ -1,0 +1,56 @@
+#pragma once
+// A coordinator and workers as processes of their own, some of which come later; what they write is read
+// while they run.
+
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "site.h"
+
+namespace isthmus {
+
+class ElasticRun {
+ public:
+  /// Of the tiny config with these settings.
+  explicit ElasticRun(Words settings);
+  /// Nothing is left running.
+  ~ElasticRun();
+  ElasticRun(const ElasticRun&) = delete;
+  ElasticRun& operator=(const ElasticRun&) = delete;
+
+  /// A coordinator and the workers that the run begins with.
+  void start(const Words& workers);
+  /// After a stop: a coordinator that resumes with these settings besides; workers that are added then resume
+  /// too.
+  void resume(const Words& settings);
+  /// One more, with flags of its own.
+  void add(const std::string& worker, const Words& flags = {});
+  /// Ctrl-C at the coordinator; all must end well.
+  void stop();
+  /// Waits for the end, which must be a good one.
+  void finish();
+
+  /// Blocks until the worker has made this step. False when it does not come.
+  [[nodiscard]] bool reaches(const std::string& worker, std::uint64_t step) const;
+  /// The agreed step from which one that came later takes part; blocks until it has made a step.
+  [[nodiscard]] std::optional<std::uint64_t> joined_at(const std::string& worker) const;
+  /// Bytes that the worker has sent by its newest step.
+  [[nodiscard]] double sent(const std::string& worker) const;
+  /// Whole lines of its metrics.jsonl so far.
+  [[nodiscard]] std::vector<nlohmann::json> metrics(const std::string& worker) const;
+  [[nodiscard]] nlohmann::json summary() const { return site_.summary(); }
+  [[nodiscard]] std::string hash() const { return site_.hash(); }
+  [[nodiscard]] std::string logs() const { return site_.logs(); }
+  [[nodiscard]] const Site& site() const { return site_; }
+
+ private:
+  Site site_;
+  Words settings_;
+  std::string address_;
+  bool resume_ = false;
+  std::unique_ptr<Command> coordinator_;
+  std::map<std::string, std::unique_ptr<Command>> workers_;
+};
+
+}  // namespace isthmus

@@ -1,0 +1,70 @@
+// A worker that comes while the others train: how it learns afterwards, and what its coming costs.
+
+#include <numeric>
+
+#include "elastic_run.h"
+
+namespace isthmus {
+namespace {
+
+/// Mean of a worker's training losses at these agreed steps; the test fails if there are none.
+double mean_loss(const ElasticRun& run, const std::string& worker, std::uint64_t after, std::uint64_t last) {
+  double sum = 0;
+  int count = 0;
+  for (const auto& line : run.metrics(worker)) {
+    const auto step = line.value("step", std::uint64_t{0});
+    if (!line.contains("loss") || step <= after || step > last) continue;
+    sum += line["loss"].get<double>();
+    ++count;
+  }
+  EXPECT_GT(count, 0) << worker << " made no step from " << after << " to " << last;
+  return sum / std::max(count, 1);
+}
+
+class Join : public ::testing::TestWithParam<const char*> {};
+
+// The newcomer's parameters are the global ones, which are better than the members' own, and its moments are
+// a member's or begin under a small learning rate: in neither case is it behind the others soon after it
+// came.
+TEST_P(Join, ANewcomersLossIsWithinABandOfTheOthers) {
+  constexpr std::uint64_t settle = 10, steps = 40;
+  constexpr double band =
+      0.15;  // nats per byte; losses fall from 5.5 to 1.5, and scatter by .1 from batch to batch
+  const std::string setting = std::string("join.inner_state=") + GetParam();
+  ElasticRun run({setting, "run.steps=100000", "inner.schedule=constant", "outer.warmup_steps=10"});
+  run.start({"eu-1", "us-1"});
+  ASSERT_TRUE(run.reaches("eu-1", 120)) << run.logs();
+  run.add("zz-1");
+  const auto begin = run.joined_at("zz-1");
+  ASSERT_TRUE(begin) << run.logs();
+  for (const auto* worker : {"eu-1", "us-1", "zz-1"})
+    ASSERT_TRUE(run.reaches(worker, *begin + settle + steps)) << run.logs();
+  run.stop();
+  const auto from = *begin + settle, to = from + steps;
+  const double others = (mean_loss(run, "eu-1", from, to) + mean_loss(run, "us-1", from, to)) / 2;
+  EXPECT_NEAR(mean_loss(run, "zz-1", from, to), others, band) << run.logs();
+}
+INSTANTIATE_TEST_SUITE_P(InnerState, Join, ::testing::Values("donor", "fresh"),
+                         [](const auto& setting) { return std::string(setting.param); });
+
+// Without rounds after the warm-up all that the members send, heartbeats apart, is the state.
+TEST(JoinTransfer, CostsTheStateAndFivePercentAtMost) {
+  for (const auto& [setting, vectors] :
+       {std::pair("join.inner_state=donor", 4.0), {"join.inner_state=fresh", 2.0}}) {
+    ElasticRun run(
+        {setting, "run.steps=1000000", "outer.warmup_steps=2", "outer.sync_every=1000000", "model.dim=64"});
+    run.start({"eu-1", "us-1"});
+    ASSERT_TRUE(run.reaches("eu-1", 5) && run.reaches("us-1", 5)) << run.logs();
+    const auto before = run.sent("eu-1") + run.sent("us-1");
+    run.add("zz-1");
+    ASSERT_TRUE(run.joined_at("zz-1")) << run.logs();
+    const auto sent = run.sent("eu-1") + run.sent("us-1") - before;
+    run.stop();
+    const double state = vectors * 4 * run.summary()["parameters"].get<double>();
+    EXPECT_GE(sent, state) << setting;
+    EXPECT_LE(sent, 1.05 * state) << setting;
+  }
+}
+
+}  // namespace
+}  // namespace isthmus

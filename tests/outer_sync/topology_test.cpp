@@ -1,0 +1,222 @@
+// Who owns which chunks: shares that even out the time of the uplinks, the choice between topologies, and
+// what it says of itself.
+
+#include "isthmus/outer_sync/protocol/topology.h"
+
+#include <gmock/gmock.h>
+
+#include <numeric>
+
+#include "isthmus/base/random.h"
+#include "transport/uplink_meter.h"
+
+namespace isthmus::outer_sync::protocol {
+namespace {
+
+using testing::AllOf;
+using testing::DoubleNear;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::SizeIs;
+using testing::StartsWith;
+
+const FragmentLayout layout({{0, 40 * 64}, {40 * 64, 60 * 64}}, 64);  // of a hundred chunks
+constexpr auto trainer = MemberKind::trainer, reducer = MemberKind::reducer;
+
+std::vector<Site> trainers(const std::vector<std::uint64_t>& uplinks) {
+  std::vector<Site> sites;
+  for (const auto uplink : uplinks)
+    sites.push_back({std::string(1, static_cast<char>('a' + sites.size())), trainer, uplink});
+  return sites;
+}
+std::vector<Site> with_reducer(std::vector<Site> sites, std::uint64_t uplink) {
+  sites.push_back({"r", reducer, uplink});
+  return sites;
+}
+Deal deal(const std::vector<Site>& sites, Topology setting) {
+  return deal_chunks(layout, sites, {setting, 8.0});
+}
+
+// ---- shares ----
+
+TEST(Shares, EqualUplinksShareEqually) {
+  EXPECT_THAT(balanced_shares(trainers({5, 5, 5})), Each(DoubleNear(1.0 / 3, 1e-9)));
+  EXPECT_THAT(balanced_shares(trainers({5})), ElementsAre(1.0));
+}
+
+TEST(Shares, TwoTrainersSendTheSameWhateverTheyOwn) {
+  EXPECT_THAT(balanced_shares(trainers({1, 100})), Each(DoubleNear(0.5, 1e-9)));
+}
+
+TEST(Shares, ASlowLineThatIsBusyWithItsOwnContributionsOwnsNothing) {
+  // d needs 1 for its own contributions. a, b and c send 1 + 2 s each, at 3: s = 1 / 3, done after 5 / 9 < 1.
+  const auto shares = balanced_shares(trainers({3, 3, 3, 1}));
+  EXPECT_THAT(shares, ElementsAre(DoubleNear(1.0 / 3, 1e-6), DoubleNear(1.0 / 3, 1e-6),
+                                  DoubleNear(1.0 / 3, 1e-6), DoubleNear(0, 1e-6)));
+}
+
+TEST(Shares, WhatIsRaisedEndsAtOneHeight) {
+  // 1 + 2 s at 2 and at 3, four members: 2 (1 + 2 x) / 2 ... all lines are busy for the same time.
+  const auto sites = trainers({20, 20, 25, 30});
+  const auto shares = balanced_shares(sites);
+  EXPECT_NEAR(std::accumulate(shares.begin(), shares.end(), 0.0), 1, 1e-9);
+  for (std::size_t m = 0; m < sites.size(); ++m)
+    EXPECT_NEAR((1 + 2 * shares[m]) / static_cast<double>(sites[m].uplink), (1 + 2 * shares[0]) / 20.0, 1e-9)
+        << m;
+}
+
+TEST(Shares, AFastReducerOwnsAlmostAll) {
+  // Trainers send 1 + 2 s at 1 each; the reducer 3 s at 1000.
+  const auto shares = balanced_shares(with_reducer(trainers({1, 1, 1}), 1000));
+  EXPECT_NEAR(shares[3], 1, 1e-6);
+}
+
+/// No shares that differ a little take less time.
+TEST(Shares, NoOthersAreFaster) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    std::vector<Site> sites;
+    const auto members = 2 + random_bits(seed, 1, 0) % 6;
+    for (std::uint64_t m = 0; m < members; ++m) {
+      const auto kind = m > 0 && random_bits(seed, 2, m) % 4 == 0 ? reducer : trainer;
+      sites.push_back({"m", kind, 1 + random_bits(seed, 3, m) % 100});
+    }
+    const auto time_of = [&](const std::vector<double>& shares) {
+      double time = 0;
+      for (std::size_t m = 0; m < sites.size(); ++m) {
+        const auto others = static_cast<double>(members) - 1;
+        const auto sent = sites[m].kind == trainer ? 1 + shares[m] * (others - 1) : shares[m] * others;
+        time = std::max(time, sent / static_cast<double>(sites[m].uplink));
+      }
+      return time;
+    };
+    const auto best = balanced_shares(sites);
+    EXPECT_NEAR(std::accumulate(best.begin(), best.end(), 0.0), 1, 1e-9);
+    for (std::size_t from = 0; from < members; ++from) {
+      for (std::size_t to = 0; to < members; ++to) {
+        auto other = best;
+        const auto moved = std::min(0.01, other[from]);
+        other[from] -= moved;
+        other[to] += moved;
+        EXPECT_GE(time_of(other), time_of(best) * (1 - 1e-9)) << "seed " << seed;
+      }
+    }
+  }
+}
+
+// ---- chunks ----
+
+TEST(OwnersByShare, FollowTheSharesWithinAChunkInEveryFragment) {
+  const std::vector<double> shares = {0.1, 0.65, 0, 0.25};
+  const auto owners = owners_by_share(layout, shares);
+  ASSERT_THAT(owners, SizeIs(layout.chunk_count()));
+  for (FragmentId p = 0; p < layout.fragment_count(); ++p) {
+    const auto chunks = layout.chunks_of(p);
+    for (MemberIndex m = 0; m < shares.size(); ++m) {
+      const auto dealt = std::count(owners.begin() + chunks.first, owners.begin() + chunks.last, m);
+      EXPECT_NEAR(static_cast<double>(dealt), shares[m] * static_cast<double>(chunks.size()), 2)
+          << "member " << m << ", fragment " << p;
+    }
+  }
+  EXPECT_EQ(owners, owners_by_share(layout, shares)) << "the same every time";
+}
+
+// ---- the choice ----
+
+TEST(DealChunks, AMeshIsDealtAsEver) {
+  for (const auto uplink : {std::uint64_t{0}, std::uint64_t{1000}}) {
+    EXPECT_EQ(deal(trainers({uplink, uplink, uplink}), Topology::mesh).owners, balanced_owners(layout, 3));
+    EXPECT_EQ(deal(trainers({uplink, uplink, uplink}), Topology::automatic).owners,
+              balanced_owners(layout, 3));
+  }
+}
+
+TEST(DealChunks, AHubIsTheReducerWithTheLargestUplinkElseTheTrainerThatHasIt) {
+  EXPECT_THAT(deal(trainers({5, 9, 7}), Topology::hub).owners, Each(1));
+  EXPECT_THAT(deal(trainers({0, 0, 0}), Topology::hub).owners, Each(0)) << "else the first by name";
+  auto sites = with_reducer(trainers({5, 9, 7}), 2);
+  EXPECT_THAT(deal(sites, Topology::hub).owners, Each(3));
+  sites.push_back({"s", reducer, 3});
+  EXPECT_THAT(deal(sites, Topology::hub).owners, Each(4));
+}
+
+TEST(DealChunks, WithUnknownUplinksAutoTakesAReducerIfThereIsOne) {
+  const auto alike = deal(trainers({0, 5, 5}), Topology::automatic);
+  EXPECT_EQ(alike.owners, balanced_owners(layout, 3));
+  EXPECT_THAT(alike.reason, AllOf(StartsWith("mesh"), HasSubstr("not all uplinks are known")));
+  const auto with = deal(with_reducer(trainers({0, 5, 5}), 0), Topology::automatic);
+  EXPECT_THAT(with.owners, Each(3));
+  EXPECT_THAT(with.reason, AllOf(StartsWith("hub, r owns all"), HasSubstr("not all uplinks are known")));
+  EXPECT_EQ(deal(trainers({0, 5, 5}), Topology::weighted).owners, balanced_owners(layout, 3));
+}
+
+TEST(DealChunks, AutoStaysWithTheMeshUnlessAnotherIsATenthShorter) {
+  EXPECT_THAT(deal(trainers({100, 100, 100, 100}), Topology::automatic).reason, StartsWith("mesh"));
+  EXPECT_THAT(deal(trainers({95, 100, 100, 100}), Topology::automatic).reason, StartsWith("mesh"));
+  EXPECT_THAT(deal(trainers({40, 100, 100, 100}), Topology::automatic).reason, StartsWith("weighted"));
+  EXPECT_THAT(deal(with_reducer(trainers({10, 10, 10, 10}), 1000), Topology::automatic).owners, Each(4))
+      << "a fast line that sends nothing of its own takes all";
+}
+
+TEST(DealChunks, TheReasonHasTheFigures) {
+  // 6400 elements at 8 bits. Mesh: 1 + (M - 2) / M of them at the slowest, 64 bytes per second.
+  const auto text = deal(trainers({64, 6400, 6400, 6400}), Topology::automatic).reason;
+  EXPECT_THAT(text, AllOf(StartsWith("weighted, shares follow the uplinks: 100.00 s an exchange"),
+                          HasSubstr("mesh 150.00 s"), HasSubstr("hub 100.00 s")));
+  EXPECT_LE(("chunks: " + text).size(), 100U);
+}
+
+TEST(DealChunks, OneAloneOwnsAll) {
+  EXPECT_THAT(deal(trainers({0}), Topology::automatic).owners, Each(0));
+  EXPECT_THAT(deal(trainers({7}), Topology::weighted).owners, Each(0));
+}
+
+// ---- the uplink ----
+
+using namespace std::chrono_literals;
+
+/// `rate` bytes per second for so many ticks.
+void feed(transport::UplinkMeter& meter, std::chrono::milliseconds& now, std::uint64_t& written, int ticks,
+          std::uint64_t rate, bool full) {
+  for (int i = 0; i < ticks; ++i) {
+    now += 50ms;
+    written += rate / 20;
+    meter.sample(now, written, full);
+  }
+}
+
+TEST(UplinkMeter, KnowsNothingUntilTheLineWasFullForASecond) {
+  transport::UplinkMeter meter;
+  std::chrono::milliseconds now{};
+  std::uint64_t written = 0;
+  feed(meter, now, written, 200, 1'000'000, false);
+  EXPECT_EQ(meter.bytes_per_second(), 0U) << "a line that is not full says nothing of what it could carry";
+  feed(meter, now, written, 15, 2'000'000, true);
+  EXPECT_EQ(meter.bytes_per_second(), 0U) << "too short";
+  feed(meter, now, written, 10, 2'000'000, true);
+  EXPECT_EQ(meter.bytes_per_second(), 2'000'000U);
+}
+
+TEST(UplinkMeter, WhatFillsTheSystemsBuffersDoesNotCount) {
+  transport::UplinkMeter meter;
+  std::chrono::milliseconds now{};
+  std::uint64_t written = 0;
+  for (int burst = 0; burst < 10; ++burst) {
+    feed(meter, now, written, 5, 0, false);
+    feed(meter, now, written, 1, 100'000'000, true);
+    feed(meter, now, written, 10, 1'000'000, true);
+  }
+  EXPECT_EQ(meter.bytes_per_second(), 1'000'000U);
+}
+
+TEST(UplinkMeter, TheNewestSecondCounts) {
+  transport::UplinkMeter meter;
+  std::chrono::milliseconds now{};
+  std::uint64_t written = 0;
+  feed(meter, now, written, 30, 1'000'000, true);
+  feed(meter, now, written, 60, 3'000'000, true);
+  EXPECT_EQ(meter.bytes_per_second(), 3'000'000U);
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync::protocol

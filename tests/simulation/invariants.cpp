@@ -1,0 +1,229 @@
+// What must hold in every world (docs/protocol.md, Invariants).
+
+#include "world.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace isthmus::outer_sync::protocol {
+
+using namespace std::chrono_literals;
+
+/// I1, I2: members of one view have one history.
+void World::check_chain(const Process& process) {
+  const auto view = process.member->view().number;
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+    const auto& state = process.member->fragments()[p];
+    const auto [place, is_new] = agreed_.try_emplace({view, p, state.round}, state.chain);
+    if (!is_new && place->second != state.chain)
+      return fail("member " + std::to_string(process.id) + " has another chain at round " +
+                  std::to_string(state.round) + " of fragment " + std::to_string(p) + " in view " +
+                  std::to_string(view) + " (I1, I2)");
+    settle(process, p);
+  }
+}
+
+/// What all members of the view that was announced last have applied is settled, unless an operator has given
+/// the view up.
+void World::settle(const Process& process, FragmentId p) {
+  const auto& view = process.member->view();
+  const auto& state = process.member->fragments()[p];
+  auto& by = applied_by_[{p, state.round, prefix_of(state.chain)}];
+  by.insert(process.replica);
+  if (view.number == checked_ &&
+      std::ranges::all_of(view.members, [&](const MemberInfo& info) { return by.contains(id_of(info)); })) {
+    settled_.insert_or_assign({p, state.round}, state.chain);
+  }
+}
+
+/// I10: the next view has what is settled: of those who have it one is in it.
+void World::check_settled(const NewView& message) {
+  for (const auto& [place, chain] : settled_) {
+    const auto [p, r] = place;
+    const auto& rounds = message.chains[p];
+    const auto same = std::ranges::find(rounds, r, &FragmentState::round);
+    const bool in_history = rounds.back().round >= r && (same == rounds.end() || same->chain == chain);
+    // What was delivered before a seal may have been applied after it.
+    if (in_history || (rounds.back().round < r && is_held(message, p, r))) continue;
+    return fail("round " + std::to_string(r) + " of fragment " + std::to_string(p) +
+                ", which all members of a view had applied, is lost in view " +
+                std::to_string(message.view.number) + " (I10)");
+  }
+}
+
+/// I4: a run begins with all its replicas.
+void World::check_beginning(const NewView& message) {
+  const auto fresh = [this](const MemberInfo& info) {
+    return !trains(info) || !processes_[node_of(info)].used;
+  };
+  if (message.reference > 0 || !std::ranges::all_of(message.view.members, fresh)) return;
+  const auto here = static_cast<std::size_t>(std::ranges::count_if(message.view.members, trains));
+  if (here < options_.replicas)
+    fail("the run begins with " + std::to_string(here) + " of " + std::to_string(options_.replicas) +
+         " replicas (I4)");
+}
+
+/// I7, of a view that is announced: its members can all get to where the foremost of them is, on one history.
+void World::check_view(const NewView& message) {
+  checked_ = message.view.number;
+  check_settled(message);
+  check_beginning(message);
+  settled_.clear();
+  applied_by_.clear();
+  const auto view = " in view " + std::to_string(checked_);
+  for (std::size_t i = 0; i < message.view.members.size(); ++i) {
+    const auto& process = processes_[node_of(message.view.members[i])];
+    const auto name = "member " + std::to_string(process.id);
+    if (!process.answer || process.answer->view != checked_) continue;  // it has died meanwhile
+    if (process.id == reducer_ && process.answer->activated != message.reference) continue;  // it begins anew
+    if (process.answer->activated > message.reference)
+      return fail(name + " has been in a later view than the one whose rounds are the run's" + view +
+                  " (I7)");
+    for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+      const auto& chain = message.chains[p];
+      const auto& own = process.answer->fragments[p];
+      if (process.answer->activated != message.reference && std::ranges::find(chain, own) == chain.end())
+        return fail(name + " has another history than the others" + view + " (I7)");
+      for (auto r = message.applied[i][p] + 1; r <= chain.back().round; ++r) {
+        if (!is_held(message, p, r))
+          return fail(name + " needs round " + std::to_string(r) + " of fragment " + std::to_string(p) +
+                      ", which nobody has" + view + " (I7)");
+      }
+    }
+  }
+}
+
+bool World::is_held(const NewView& message, FragmentId p, Round r) const {
+  const auto fixed = std::ranges::find_if(
+      message.fixed, [&](const FixedRound& fixed) { return fixed.fragment == p && fixed.round == r; });
+  if (fixed == message.fixed.end()) return false;
+  for (std::size_t i = 0; i < layout_.chunks_of(p).size(); ++i) {
+    if (std::ranges::none_of(fixed->holders, [&](const auto& holder) { return holder.second.has(i); }))
+      return false;
+  }
+  return true;
+}
+
+/// I7, where a view begins: what the others count on is here.
+void World::check_holdings(const Process& process, const NewView& message, MemberIndex self) {
+  if (message.view.number != process.member->sealed()) return;
+  for (const auto& fixed : message.fixed) {
+    const auto mine =
+        std::ranges::find_if(fixed.holders, [&](const auto& holder) { return holder.first == self; });
+    if (mine == fixed.holders.end()) continue;
+    const auto held = process.member->held(fixed.fragment, fixed.round);
+    for (std::size_t i = 0; i < held.size(); ++i) {
+      if (mine->second.has(i) && !held[i])
+        return fail("member " + std::to_string(process.id) + " has forgotten a result of round " +
+                    std::to_string(fixed.round) + " of fragment " + std::to_string(fixed.fragment) +
+                    " that others are to get from it (I7)");
+    }
+  }
+}
+
+/// I10: who is no further behind than results are kept for goes on from its own rounds.
+void World::check_displaced(NodeId m, const std::string& reason) {
+  const auto& displaced = processes_[m];
+  if (reason.find("nobody keeps") == std::string::npos || !displaced.answer || m == reducer_) return;
+  bool can_go_on = false;
+  for (const auto& process : processes_) {
+    if (process.id == m || !process.alive || !process.member || !process.in_run) continue;
+    if (!process.answer || process.answer->view != displaced.answer->view) continue;
+    can_go_on = true;
+    for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+      const auto from = displaced.answer->fragments[p].round, to = process.answer->fragments[p].round;
+      if (from < process.first[p] || to > from + Member::always_kept) return;
+    }
+  }
+  if (can_go_on)
+    fail("member " + std::to_string(m) + " is displaced although it is no more than " +
+         std::to_string(Member::always_kept) + " rounds behind anybody (I10)");
+}
+
+/// I3: a contribution is in the result, or is rejected by the rule, or comes back; once. I4: nobody commits
+/// alone.
+void World::check_result(const Process& process, const Deliver& round) {
+  const auto first = layout_.chunks_of(round.fragment).first;
+  const bool contributed = process.contributed[round.fragment] >= round.round;
+  for (std::size_t i = 0; i < round.results.size(); ++i) {
+    const auto known = results_.find(round.results[i].get());
+    if (known == results_.end()) return fail("a result that nobody has made (I11)");
+    const auto& [contributors, present, of] = known->second;
+    if (contributors.size() < closing_.least)
+      return fail("a result of " + std::to_string(contributors.size()) + " contributions (I4)");
+    if (present.size() < of && (closing_.quorum == 0 || present.size() < closing_.quorum))
+      return fail("a result without a quorum (I4)");
+    if (const auto problem = rejection_problem(known->second); !problem.empty()) return fail(problem);
+    const bool in_it = std::ranges::find(contributors, process.replica) != contributors.end();
+    if (in_it != round.included[i])
+      return fail("member " + std::to_string(process.id) + " was told " +
+                  (in_it ? "that its contribution is not in a result that contains it"
+                         : "that its contribution is in a result that does not contain it") +
+                  " (I3)");
+    if (!contributed) {
+      if (in_it) return fail("a contribution that was not made is in a result (I3)");
+      continue;
+    }
+    const bool was_there = std::ranges::find(present, process.replica) != present.end();
+    if (round.rejected[i] != (was_there && !in_it))
+      return fail("member " + std::to_string(process.id) + " was told that its contribution was " +
+                  (round.rejected[i] ? "rejected, and it was late" : "late, and it was rejected") + " (I3)");
+    auto& made = made_.at({process.replica, round.round, static_cast<ChunkId>(first + i)});
+    if (++made.settled > 1) return fail("a contribution is settled twice (I3)");
+    count(in_it ? "contribution committed" : was_there ? "contribution rejected" : "contribution returned");
+  }
+}
+
+/// Of three or more the sick one's is left out, unless too few would remain, and nobody else's.
+std::string World::rejection_problem(const Result& result) const {
+  const auto is_sick = [this](ReplicaId replica) { return sick_ == node_of_.at(replica); };
+  for (const auto replica : result.present) {
+    const bool in_it = std::ranges::find(result.contributors, replica) != result.contributors.end();
+    if (!in_it && !is_sick(replica)) return "a healthy contribution was rejected (I3)";
+    if (in_it && is_sick(replica) && result.present.size() >= 3 && result.present.size() > closing_.least)
+      return "a sick contribution is in a result (I3)";
+  }
+  return {};
+}
+
+/// I6.
+void World::check(const Process& process) {
+  const auto chunks = layout_.chunk_count();
+  const auto most =
+      chunks + chunks * members_ * (Member::window + 1) + chunks * (Member::most_kept + Member::window + 1);
+  if (process.member->chunks_held() > most)
+    fail("member " + std::to_string(process.id) + " holds " + std::to_string(process.member->chunks_held()) +
+         " chunks; " + std::to_string(most) + " can be needed (I6)");
+  const auto most_sent = chunks * members_ * (Member::most_kept + Member::window + 1);
+  if (process.member->unacknowledged() > most_sent) fail("too many messages are kept (I6)");
+}
+
+/// I5: once all faults have ended, all take part and every fragment gets on. A view change may be under way
+/// at any moment, so it is enough that there is one without.
+void World::check_end() {
+  auto missing = missing_at_the_end();
+  over_ = missing.empty();
+  if (over_) return;
+  if (now_ >= end_ + longest_view_change) return fail(missing + " although all faults have ended (I5)");
+  at(heartbeat, [this] { check_end(); });
+}
+
+std::string World::missing_at_the_end() {
+  const auto knows = [](const Process& process) { return process.alive && process.member && process.in_run; };
+  if (!coordinator_) return "there is no coordinator";
+  for (const auto& process : processes_) {
+    const auto name = "member " + std::to_string(process.id);
+    if (!knows(process)) return name + " does not take part";
+    if (process.member->view().number != coordinator_->view() || !process.member->in_view())
+      return name + " is in view " + std::to_string(process.member->view().number) + ", the coordinator in " +
+             std::to_string(coordinator_->view()) + ",";
+    for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+      const auto round = process.member->fragments()[p].round;
+      if (round < calm_rounds_[p] + rounds_in_calm)
+        return "fragment " + std::to_string(p) + " stays at round " + std::to_string(round) + " at " + name;
+    }
+  }
+  return {};
+}
+
+}  // namespace isthmus::outer_sync::protocol

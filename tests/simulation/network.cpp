@@ -1,0 +1,352 @@
+// What connects the processes, and what goes wrong with it and them.
+
+#include "world.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace isthmus::outer_sync::protocol {
+
+using namespace std::chrono_literals;
+
+// ---- the network ----
+
+World::LinkPtr World::connect(NodeId a, NodeId b) {
+  auto link = std::make_shared<Link>();
+  link->a = a;
+  link->b = b;
+  std::erase_if(links_, [](const auto& weak) { return weak.expired(); });
+  links_.push_back(link);
+  return link;
+}
+
+/// What is cut stalls, as TCP does; what is broken is lost from some moment on.
+void World::transmit(const LinkPtr& link, NodeId from, std::function<void()> arrive) {
+  if (!link || !link->open) return;
+  const int way = link->a == from ? 0 : 1;
+  const auto to = way == 0 ? link->b : link->a;
+  if (cut(from, to) || !link->stalled[way].empty()) {
+    link->stalled[way].push_back(std::move(arrive));
+    return;
+  }
+  const auto arrival = std::max(now_ + 1ms + some(latency_), link->last_arrival[way] + Time(1));
+  link->last_arrival[way] = arrival;
+  at(arrival - now_, [this, link, way, from, to, arrive = std::move(arrive)] {
+    if (now_ > link->survives_until) return count("message lost in a break");
+    if (cut(from, to)) {
+      link->stalled[way].push_back(arrive);
+      return;
+    }
+    if (to >= members_) return arrive();
+    auto& process = processes_[to];
+    if (!process.alive) return break_link(link);  // nobody listens there any more
+    if (process.stopped) {
+      process.backlog.push_back([life = process.life, &process, arrive] {
+        if (process.life == life) arrive();
+      });
+    } else {
+      arrive();
+    }
+  });
+}
+
+void World::break_link(const LinkPtr& link) {
+  if (!link || !link->open) return;
+  link->open = false;
+  link->survives_until = now_ + some(latency_);
+  for (const auto end : {link->a, link->b}) {
+    const auto other = end == link->a ? link->b : link->a;
+    const auto notice = cut(other, end) ? detect_timeout : link->survives_until - now_ + Time(1);
+    if (end >= members_) {
+      at(notice, [this, link, end] { closed(link, end); });
+    } else if (processes_[end].alive) {
+      in(processes_[end], notice, [this, link, end] { closed(link, end); });
+    }
+  }
+}
+
+void World::closed(const LinkPtr& link, NodeId end) {
+  if (end >= members_) {
+    for (auto at = control_.begin(); at != control_.end(); ++at) {
+      if (at->second.first != link) continue;
+      const auto id = at->first;
+      control_.erase(at);
+      if (coordinator_) coordinator_->closed(id);
+      act_coordinator();
+      return;
+    }
+    return;
+  }
+  auto& process = processes_[end];
+  if (process.control == link) {
+    process.control = nullptr;
+    in(process, some(redial_after), [this, end] { dial_coordinator(end); });
+  }
+  for (FragmentId p = 0; p < process.sources.size(); ++p) {
+    if (process.sources[p] == link && process.learning)
+      in(process, some(redial_after), [this, &process, p] { ask_for_state(process, p); });
+  }
+}
+
+void World::heal() {
+  tell("all faults end");
+  cuts_.clear();
+  if (now_ >= calm_from_) lanes_down_.clear();
+  const auto flush = [this](const LinkPtr& link) {
+    if (!link) return;
+    for (const int way : {0, 1}) {
+      for (auto& message : std::exchange(link->stalled[way], {}))
+        transmit(link, way == 0 ? link->a : link->b, std::move(message));
+    }
+  };
+  for (const auto& weak : std::vector(links_)) flush(weak.lock());
+  if (now_ < calm_from_) return;
+  for (NodeId m = 0; m < members_; ++m) {
+    auto& process = processes_[m];
+    process.slowness = 1;
+    if (process.stopped) {
+      process.stopped = false;
+      for (auto& event : std::exchange(process.backlog, {})) event();
+    }
+    if (!process.alive) start(m);
+  }
+  if (!coordinator_) start_coordinator(disk_was_lost_);
+  at(3s, [this] { recover_if_the_heirs_are_gone(); });
+  at(calm_time / 2, [this] {
+    calm_rounds_.assign(layout_.fragment_count(), 0);
+    for (auto& process : processes_) {
+      for (FragmentId p = 0; process.member && p < layout_.fragment_count(); ++p)
+        calm_rounds_[p] = std::max(calm_rounds_[p], process.member->fragments()[p].round);
+    }
+  });
+}
+
+World::LinkPtr& World::lane(NodeId a, NodeId b, ChunkId chunk) {
+  return lanes_up_[{std::min(a, b), std::max(a, b), chunk % lanes_}];
+}
+
+void World::dial_peer(NodeId a, NodeId b, std::size_t lane_index) {
+  auto& link = lanes_up_[{a, b, lane_index}];
+  const bool possible = processes_[a].alive && processes_[b].alive && !processes_[a].stopped &&
+                        !processes_[b].stopped && !cut(a, b) && !cut(b, a) &&
+                        !lanes_down_.contains({a, lane_index}) && !lanes_down_.contains({b, lane_index});
+  if (possible && (!link || !link->open)) {
+    link = connect(a, b);
+    for (const auto& [own, other] : {std::pair{a, b}, std::pair{b, a}}) {
+      auto& process = processes_[own];
+      process.down_since.erase(other);
+      const auto peer = index_of(process, other);
+      if (!peer) continue;
+      process.member->repeat_to(*peer, [&](const ChunkKey& key) { return key.chunk % lanes_ == lane_index; });
+      act(own);
+    }
+  }
+  at(20ms + some(redial_after), [this, a, b, lane_index] { dial_peer(a, b, lane_index); });
+}
+
+void World::dial_coordinator(NodeId m) {
+  auto& process = processes_[m];
+  if (process.control && process.control->open) return;
+  if (!coordinator_ || cut(m, members_) || cut(members_, m)) {
+    in(process, redial_after, [this, m] { dial_coordinator(m); });
+    return;
+  }
+  process.control = connect(m, members_);
+  process.connection = next_connection_++;
+  process.heard = now_;
+  process.beat_times.clear();
+  control_[process.connection] = {process.control, m};
+  say_hello(process);
+}
+
+// ---- faults ----
+
+/// Somebody must stay who knows the run's rounds: else it goes on from a checkpoint, not from here.
+bool World::may_crash(NodeId m) const {
+  ViewNumber highest = 0;
+  for (const auto& process : processes_) {
+    if (process.alive && process.member && process.in_run)
+      highest = std::max(highest, process.member->view().number);
+  }
+  if (disk_) highest = std::max(highest, disk_->number);
+  std::size_t heirs = 0;
+  for (NodeId other = 0; other < members_; ++other) {
+    const auto& process = processes_[other];
+    if (other == m || other == reducer_ || !process.alive || !process.member || !process.in_run) continue;
+    const bool listed = !disk_ || std::ranges::any_of(disk_->members, [&](const MemberInfo& info) {
+      return id_of(info) == process.replica;
+    });
+    const bool current = process.member->view().number > 0 && process.member->sealed() + 1 >= highest;
+    heirs += listed && current ? 1 : 0;
+  }
+  return heirs > 0;
+}
+
+/// At once, but not in the middle of what the process is doing: an ambush is called from there.
+void World::ambush(Moment moment, NodeId m) {
+  if (now_ >= calm_from_) return;
+  for (auto& ambush : ambushes_) {
+    if (ambush.moment != moment || ambush.countdown-- > 0) continue;
+    ambush.countdown = chance(40);
+    count("ambush");
+    const auto target = chance(4) == 0 ? chance(members_) : m;
+    at(Time(1), [this, fault = ambush.fault, target] { strike(fault, target); });
+  }
+}
+
+void World::disturb() { strike(static_cast<Fault>(chance(faults)), chance(members_)); }
+
+void World::strike(Fault fault, NodeId m) {
+  if (now_ >= calm_from_) return;
+  const auto away = chance(3) == 0 ? some(200ms) : some(3s);
+  const auto other = chance(members_ + 1);
+  switch (fault) {
+    case Fault::crash:
+      return crash_for(m, chance(3) == 0 ? some(20ms) : away);
+    case Fault::stand_still:
+      return stand_still(m, away);
+    case Fault::one_way_cut:
+    case Fault::cut:
+      return cut_for(m, other, fault == Fault::cut, away);
+    case Fault::alone:
+      return cut_off({m}, away);
+    case Fault::partition: {
+      std::set<NodeId> side{m};
+      for (NodeId n = 0; n < members_; ++n) {
+        if (chance(2) == 0) side.insert(n);
+      }
+      return cut_off(side, away);
+    }
+    case Fault::lane:
+      if (other == m || other >= members_) return;
+      count("lane broken");
+      return break_link(lane(m, other, static_cast<ChunkId>(chance(lanes_))));
+    case Fault::lane_down:
+      return take_lane_down(m, away);
+    case Fault::control:
+      count("control connection broken");
+      return break_link(processes_[m].control);
+    case Fault::coordinator:
+      return lose_coordinator(away);
+    case Fault::slow:
+      count("member slowed down");
+      processes_[m].slowness = static_cast<int>(2 + chance(20));
+      return at(away, [this, m] { processes_[m].slowness = 1; });
+  }
+}
+
+void World::crash_for(NodeId m, Time away) {
+  if (!processes_[m].alive || (!may_crash(m) && chance(8) != 0)) return;
+  crash(m);
+  at(away, [this, m] {
+    count("member restart");
+    start(m);
+  });
+}
+
+void World::stand_still(NodeId m, Time away) {
+  auto& process = processes_[m];
+  if (!process.alive || process.stopped) return;
+  tell("member " + std::to_string(m) + " stands still");
+  count("member stopped and continued");
+  process.stopped = true;
+  at(away, [this, m, life = process.life] {
+    auto& stopped = processes_[m];
+    if (stopped.life != life || !stopped.stopped) return;
+    tell("member " + std::to_string(m) + " goes on");
+    stopped.stopped = false;
+    for (auto& event : std::exchange(stopped.backlog, {})) event();
+  });
+}
+
+void World::cut_for(NodeId from, NodeId to, bool both_ways, Time away) {
+  if (from == to) return;
+  tell("cut " + std::string(both_ways ? "between " : "from ") + std::to_string(from) +
+       (both_ways ? " and " : " to ") + std::to_string(to));
+  count(both_ways ? "cut" : "one-way cut");
+  cuts_.insert({from, to});
+  if (both_ways) cuts_.insert({to, from});
+  end_cuts_after(away);
+}
+
+/// The side that has the coordinator is the other one.
+void World::cut_off(const std::set<NodeId>& side, Time away) {
+  count("partition");
+  std::string names;
+  for (const auto m : side) names += " " + std::to_string(m);
+  tell("cut off from the rest and the coordinator:" + names);
+  for (const auto a : side) {
+    for (NodeId b = 0; b <= members_; ++b) {
+      if (side.contains(b)) continue;
+      cuts_.insert({a, b});
+      cuts_.insert({b, a});
+    }
+  }
+  remember_side(side);
+  end_cuts_after(away);
+}
+
+void World::remember_side(const std::set<NodeId>& side) {
+  if (side.size() == members_ || without_coordinator_) return;
+  without_coordinator_ = {now_, {}};
+  for (const auto m : side) {
+    auto& applied = without_coordinator_->applied[m];
+    for (FragmentId p = 0; processes_[m].member && p < layout_.fragment_count(); ++p)
+      applied.push_back(processes_[m].member->fragments()[p].round);
+  }
+}
+
+/// What stays cut for longer than TCP waits is broken.
+void World::end_cuts_after(Time away) {
+  at(detect_timeout, [this] {
+    for (const auto& [a, b] : cuts_) {
+      for (auto& [place, link] : lanes_up_) {
+        if (std::pair(std::get<0>(place), std::get<1>(place)) == std::pair(std::min(a, b), std::max(a, b)))
+          break_link(link);
+      }
+      if (a < members_ && b == members_) break_link(processes_[a].control);
+      if (b < members_ && a == members_) break_link(processes_[b].control);
+    }
+  });
+  at(away, [this] {
+    if (now_ >= calm_from_) return;
+    tell("the cuts heal");
+    if (without_coordinator_) {
+      for (const auto& [m, applied] : without_coordinator_->applied) {
+        const auto& cut_off = processes_[m];
+        if (!cut_off.alive || !cut_off.member || applied.empty() ||
+            now_ - without_coordinator_->from < 2 * detect_timeout)
+          continue;
+        count("side without the coordinator came back");
+      }
+      without_coordinator_.reset();
+    }
+    heal();
+  });
+}
+
+/// One of a member's lanes, to all others: of its fragments some get on and some do not.
+void World::take_lane_down(NodeId m, Time away) {
+  const auto down = std::pair(m, static_cast<std::size_t>(chance(lanes_)));
+  tell("lane " + std::to_string(down.second) + " of member " + std::to_string(m) + " is down");
+  count("lane down");
+  lanes_down_.insert(down);
+  for (NodeId other = 0; other < members_; ++other) {
+    if (other != m) break_link(lane(m, other, static_cast<ChunkId>(down.second)));
+  }
+  at(away, [this, down] { lanes_down_.erase(down); });
+  if (chance(2) == 0) at(some(away), [this] { break_link(processes_[chance(members_)].control); });
+}
+
+void World::lose_coordinator(Time away) {
+  if (!coordinator_ || !disk_) return;
+  crash_coordinator(chance(4) == 0);
+  // Back at once, it meets leases of its former self; and loses one who has them before it has sealed.
+  const bool at_once = chance(2) == 0;
+  at(at_once ? some(50ms) : away, [this, at_once] {
+    if (!coordinator_) start_coordinator(disk_was_lost_);
+    if (at_once) at(some(300ms), [this] { strike(Fault::control, chance(members_)); });
+  });
+}
+
+}  // namespace isthmus::outer_sync::protocol
