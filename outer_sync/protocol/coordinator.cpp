@@ -469,7 +469,11 @@ void Coordinator::change_view(const std::string& why) {
   if (ending_) finish_if_all_done();
   if (phase_ == Phase::ended) return;
   if (!options_.elastic) return end(Ended::How::failed, why);
-  if (expects_more()) return;
+  if (expects_more()) {
+    // A view that was about to begin may have lost the only one who knows the run's last rounds.
+    if (phase_ == Phase::changing) suspend(why + "; waiting for the members of the last view");
+    return;
+  }
   const auto can_train = [this](const MemberStatus& member) { return able(member) && trains(member); };
   if (const auto here = count(can_train); here < std::max<std::size_t>(options_.least, 1)) {
     return suspend(why + "; " + std::to_string(here) + " of at least " + std::to_string(options_.least) +

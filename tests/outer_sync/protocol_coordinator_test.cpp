@@ -410,5 +410,38 @@ TEST(Recovering, WhoHasBegunIsWhoseRunItIs) {
   EXPECT_FALSE(harness.last<Seal>(3)) << "it was here, and may come back with the state";
 }
 
+/// eu-1 alone was in the last view, so it alone knows the run's last rounds; us-1 was left out of that view.
+TEST(StartedAgain, AViewWhoseOnlyHeirIsLostBeforeItBeginsDoesNotBegin) {
+  auto options = CoordinatorHarness::default_options(2);
+  options.last = LastView{7, {CoordinatorHarness::hello("eu-1").member}, options.token};
+  CoordinatorHarness harness(options);
+  const auto comes_back = [&](ConnectionId connection, const std::string& name, ViewNumber begun) {
+    auto hello = CoordinatorHarness::hello(name);
+    hello.activated = hello.sealed = begun;
+    hello.token = options.token;
+    harness.receive(connection, hello);
+  };
+  const auto answers = [&](ConnectionId connection, ViewNumber begun) {
+    ASSERT_TRUE(harness.last<Seal>(connection));
+    auto sealed = CoordinatorHarness::sealed();
+    sealed.view = harness.last<Seal>(connection)->view;
+    sealed.activated = begun;
+    harness.receive(connection, sealed);
+  };
+  comes_back(1, "us-1", 6);
+  comes_back(2, "eu-1", 7);
+  answers(1, 6);
+  harness.close(2);
+  EXPECT_FALSE(harness.last<NewView>(1)) << "rounds that eu-1 has applied would be lost";
+  ASSERT_TRUE(harness.last<Suspended>(1));
+  EXPECT_THAT(harness.last<Suspended>(1)->reason, HasSubstr("waiting for the members of the last view"));
+  harness.tick(4s);
+  harness.receive(1, Heartbeat{});
+  comes_back(3, "eu-1", 7);
+  answers(1, 6);
+  answers(3, 7);
+  EXPECT_TRUE(harness.last<NewView>(1) && harness.last<NewView>(3));
+}
+
 }  // namespace
 }  // namespace isthmus::outer_sync::protocol
