@@ -410,6 +410,30 @@ TEST(Recovering, WhoHasBegunIsWhoseRunItIs) {
   EXPECT_FALSE(harness.last<Seal>(3)) << "it was here, and may come back with the state";
 }
 
+TEST(Recovering, WhoWasHereWithTheStateAndIsStartedAgainBringsItNoMore) {
+  CoordinatorHarness harness(recovering());
+  harness.receive(1, CoordinatorHarness::hello("eu-1"));
+  auto begun = CoordinatorHarness::hello("us-1");
+  begun.activated = begun.sealed = 7;
+  begun.token = digest_of(5);
+  harness.receive(2, begun);
+  harness.close(2);
+  harness.tick(4s);
+  harness.receive(1, Heartbeat{});
+  harness.tick(6s);
+  auto again = CoordinatorHarness::hello("us-1");
+  again.member.incarnation = 2;
+  harness.receive(3, again);
+  for (const ConnectionId member : {1, 3}) {
+    ASSERT_TRUE(harness.last<Seal>(member)) << "there is nothing left to wait for";
+    auto sealed = CoordinatorHarness::sealed();
+    sealed.view = harness.last<Seal>(member)->view;
+    harness.receive(member, sealed);
+  }
+  ASSERT_TRUE(harness.last<NewView>(1));
+  EXPECT_EQ(harness.last<NewView>(1)->token, digest_of(99)) << "it is another run";
+}
+
 /// eu-1 alone was in the last view, so it alone knows the run's last rounds; us-1 was left out of that view.
 TEST(StartedAgain, AViewWhoseOnlyHeirIsLostBeforeItBeginsDoesNotBegin) {
   auto options = CoordinatorHarness::default_options(2);
