@@ -395,8 +395,8 @@ TEST(Recovering, OneThatHasTakenTheStateMustBeStartedAgain) {
   EXPECT_TRUE(harness.last<Seal>(2) && harness.last<Seal>(3));
 }
 
-TEST(Recovering, WhoHasBegunIsWhoseRunItIs) {
-  CoordinatorHarness harness(recovering());
+/// us-1 does; eu-1, who has begun nothing, stays.
+void one_with_the_state_comes_and_goes(CoordinatorHarness& harness) {
   harness.receive(1, CoordinatorHarness::hello("eu-1"));
   auto begun = CoordinatorHarness::hello("us-1");
   begun.activated = begun.sealed = 7;
@@ -406,21 +406,18 @@ TEST(Recovering, WhoHasBegunIsWhoseRunItIs) {
   harness.tick(4s);
   harness.receive(1, Heartbeat{});
   harness.tick(6s);
+}
+
+TEST(Recovering, WhoHasBegunIsWhoseRunItIs) {
+  CoordinatorHarness harness(recovering());
+  one_with_the_state_comes_and_goes(harness);
   harness.receive(3, CoordinatorHarness::hello("us-1"));
   EXPECT_FALSE(harness.last<Seal>(3)) << "it was here, and may come back with the state";
 }
 
 TEST(Recovering, WhoWasHereWithTheStateAndIsStartedAgainBringsItNoMore) {
   CoordinatorHarness harness(recovering());
-  harness.receive(1, CoordinatorHarness::hello("eu-1"));
-  auto begun = CoordinatorHarness::hello("us-1");
-  begun.activated = begun.sealed = 7;
-  begun.token = digest_of(5);
-  harness.receive(2, begun);
-  harness.close(2);
-  harness.tick(4s);
-  harness.receive(1, Heartbeat{});
-  harness.tick(6s);
+  one_with_the_state_comes_and_goes(harness);
   auto again = CoordinatorHarness::hello("us-1");
   again.member.incarnation = 2;
   harness.receive(3, again);
