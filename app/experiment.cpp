@@ -1,6 +1,7 @@
 #include "experiment.h"
 
 #include <fmt/format.h>
+#include <chrono>
 
 #include <algorithm>
 
@@ -72,6 +73,18 @@ void check_name(const std::string& what, const std::string& name) {
                     "'; expected up to 64 letters, digits, '.', '_' and '-', not beginning "
                     "with '.': it names a folder");
   }
+}
+
+outer_sync::protocol::Hello hello_of(Experiment& experiment, const std::string& name,
+                                     const std::string& build) {
+  outer_sync::protocol::Hello hello;
+  hello.run = experiment.run.name;
+  hello.member.name = name;
+  hello.member.incarnation =
+      static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
+  hello.build = build;
+  hello.config = shared_items(experiment);
+  return hello;
 }
 
 outer_sync::protocol::ClosingRule closing_rule(const Experiment& experiment) {

@@ -74,6 +74,11 @@ struct WorkerPlace {
 [[nodiscard]] std::vector<std::string> worker_names(const Experiment& experiment);
 
 /// When an owner may close a chunk, and with how many members a view may be formed.
+/// What every process of a run says of itself first; who trains adds its model. Its incarnation is the time.
+/// `build`: of this binary.
+[[nodiscard]] outer_sync::protocol::Hello hello_of(Experiment& experiment, const std::string& name,
+                                                   const std::string& build);
+
 [[nodiscard]] outer_sync::protocol::ClosingRule closing_rule(const Experiment& experiment);
 
 /// Throws Error(config) naming `what` unless the name can be a folder's: letters, digits, '.', '_' and '-'.

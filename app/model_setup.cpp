@@ -1,7 +1,6 @@
 #include "model_setup.h"
 
 #include <algorithm>
-#include <chrono>
 #include <vector>
 
 namespace isthmus::app {
@@ -25,13 +24,7 @@ ModelSetup::ModelSetup(const Experiment& experiment)
 
 outer_sync::protocol::Hello ModelSetup::hello(Experiment& experiment, const std::string& name,
                                               const std::string& build) const {
-  outer_sync::protocol::Hello hello;
-  hello.run = experiment.run.name;
-  hello.member.name = name;
-  hello.member.incarnation =
-      static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
-  hello.build = build;
-  hello.config = shared_items(experiment);
+  auto hello = hello_of(experiment, name, build);
   hello.model = table.fingerprint();
   hello.tokenizer = corpus.tokenizer_fingerprint();
   return hello;

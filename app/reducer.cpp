@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <csignal>
 
 #include "certs.h"
@@ -15,18 +14,6 @@
 
 namespace isthmus::app {
 namespace {
-
-outer_sync::protocol::Hello hello_of(const WorkerRequest& request) {
-  auto experiment = request.experiment;
-  outer_sync::protocol::Hello hello;
-  hello.run = experiment.run.name;
-  hello.member.name = request.name;
-  hello.member.incarnation =
-      static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
-  hello.build = request.build;
-  hello.config = shared_items(experiment);
-  return hello;
-}
 
 void say(const std::string& text) {
   fmt::print("{}\n", text);
@@ -55,7 +42,8 @@ int run_reducer(const WorkerRequest& request) {
   say(fmt::format("{} only reduces; peers dial {}", request.name, node.advertised()));
   std::optional<std::string> problem;
   try {
-    problem = node.follow(hello_of(request));
+    auto agreed = experiment;
+    problem = node.follow(hello_of(agreed, request.name, request.build));
   } catch (const std::exception& error) {
     stopper.ending();
     node.leave(error.what());

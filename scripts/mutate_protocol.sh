@@ -14,7 +14,7 @@ libraries=(build/release/quant/libisthmus_quant.a build/release/base/libisthmus_
 compiler=(g++)
 ! command -v ccache >/dev/null || compiler=(ccache g++)
 
-sources=(outer_sync/protocol/{member,coordinator,health,rejection,view_change,messages}.cpp outer_sync/layout.cpp
+sources=(outer_sync/protocol/{member,coordinator,health,rejection,topology,view_change,messages}.cpp outer_sync/layout.cpp
   tests/simulation/{world,network,invariants,simulate}.cpp)
 
 # build FOLDER: compiles what has been changed in it, and takes the rest from what was compiled before.
@@ -77,7 +77,7 @@ change=outer_sync/protocol/view_change.cpp messages=outer_sync/protocol/messages
 # Views.
 mutate "who has sealed accepts nothing" $member 's/if \(!in_view\(\) \|\| (message\.view != view_\.number\) return std::nullopt;)/if ($1/; s/if \(!in_view\(\) \|\| (view != view_\.number\) return;  \/\/ sealed)/if ($1/'
 mutate "only the highest sealed view begins" $member 's/message\.view\.number != sealed_ \|\| //'
-mutate "another history is seen by the member" $member 's/if \(!is_of_the_run\(message\)\) return Entry::displaced;//'
+mutate "another history is seen by the member" $member 's/if \(!reduces && !is_of_the_run\(message\)\) return Entry::displaced;//'
 mutate "another history is seen by the coordinator" $change 's/if \(!contains\(member\) &&\s+std::ranges::find\(chains_\[p\], own\) == chains_\[p\]\.end\(\)\)/if (false)/'
 mutate "the view of reference is the highest that began" $change 's/highest = std::max\(highest, member\.sealed\.activated\);/highest = std::max(highest, std::min<ViewNumber>(member.sealed.activated, 1));/'
 mutate "who is displaced brings no results" $change 's/if \(!settled\) continue;//'
@@ -86,7 +86,7 @@ mutate "a view begins that all have reached" $member 's/if \(peer != self_\) act
 mutate "a replica that comes back is another one" $messages 's/\.update\(member\.incarnation\)//'
 
 # What is decided, and what is not.
-mutate "results of a view left behind are dropped" $member 's/if \(view_\.number != message\.reference\) discard_unapplied\(\);//'
+mutate "results of a view left behind are dropped" $member 's/if \(!of_reference\) discard_unapplied\(\);//'
 mutate "dropped rounds are withdrawn" $member 's/if \(at->second\.missing == 0\) actions_\.push_back\(Retract\{fragment, round\}\);//'
 mutate "decided results are handed on" $member 's/push_fixed\(message\);\n  contribute_again/contribute_again/'
 mutate "contributions are sent again" $member 's/push_fixed\(message\);\n  contribute_again\(\);/push_fixed(message);/'
@@ -118,8 +118,10 @@ mutate "an heir is waited for" $coordinator 's/(bool Coordinator::has_heir\(\) c
 mutate "numbers are not given twice" $coordinator 's/number_ = options_\.last->number;/number_ = 0;/; s/number_ = std::max\(\{number_, hello\.sealed, hello\.activated\}\);//'
 mutate "a view is stored before it is announced" $coordinator 's/actions_\.push_back\(Store\{\*options_\.last\}\);//'
 mutate "a lost disk is followed by higher numbers" $coordinator 's/if \(options_\.recover\) number_ = .*?;//s; s/number_ = std::max\(\{number_, hello\.sealed, hello\.activated\}\);//'
-mutate "the first view has all or none" $coordinator 's/return m\.answered; \}\) == options_\.replicas/return m.answered; }) == members_.size()/'
-mutate "who begins a run anew has nothing of the old one" $coordinator 's/count\(is_fresh\) != members_\.size\(\)/false/'
+mutate "the first view has all or none" $coordinator 's/  if \(trainers\(\) != options_\.replicas\) return;\n//'
+mutate "who begins a run anew has nothing of the old one" $coordinator 's/count\(is_fresh\) != trainers\(\)/false/'
+mutate "one that only reduces begins where the run is" $member 's/if \(!of_reference && reduces\) begin_anew\(message\);//'
+mutate "one that only reduces is no heir" $coordinator 's/protocol::trains\(info\) && place != members_/place != members_/'
 mutate "a run that nobody is left of can begin anew" $coordinator 's/if \(state_is_gone\(\)\) return begin_anew\(\);//; s/if \(state_is_gone\(\)\) begin_anew\(\);//'
 mutate "who lags is taken out" $coordinator 's/if \(phase_ == Phase::running\) check_lag\(name, newest\);//'
 mutate "who lacks peers is left out" $coordinator 's/\n  check_links\(\);//'

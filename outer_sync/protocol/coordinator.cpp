@@ -58,7 +58,7 @@ bool is_a_reducers(const ControlMessage& message) {
 }  // namespace
 
 Coordinator::Coordinator(CoordinatorOptions options, Time started)
-    : options_(std::move(options)), started_(started), now_(started) {
+    : options_(std::move(options)), started_(started), now_(started), own_token_(options_.token) {
   token_is_known_ = options_.last || !options_.recover;
   if (!options_.last && !options_.recover) return;
   phase_ = Phase::suspended;
@@ -169,6 +169,7 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
     return;
   }
   if (auto reason = reason_to_refuse(hello); !reason.empty()) return refuse(from, reason);
+  if (hello.activated == 0 && hello.fresh) forget_state_before(hello.member);
   const bool was_member = take_over_from(hello);
   auto& member = members_[name];
   member.connection = from;
@@ -206,6 +207,16 @@ void Coordinator::join_as_reducer(MemberStatus& member) {
   say(info.name + " joined from " + info.address + ", to reduce");
   if (phase_ != Phase::joining) return change_view(info.name + " is there to reduce");
   if (trainers() == options_.replicas) send(member, Seal{number_, 0});  // as the others were
+}
+
+/// It was started again. While a run is recovered it may be the last who could have brought the run's state.
+void Coordinator::forget_state_before(const MemberInfo& info) {
+  const auto place = had_state_.find(info.name);
+  if (!options_.recover || place == had_state_.end() || place->second >= info.incarnation) return;
+  had_state_.erase(place);
+  if (!had_state_.empty()) return;
+  token_is_known_ = false;
+  options_.token = own_token_;
 }
 
 /// The first view was announced and reached nobody: all trainers that it was for are here, and fresh.
@@ -269,6 +280,7 @@ void Coordinator::come_back(MemberStatus& member) {
   const auto& hello = member.hello;
   number_ = std::max({number_, hello.sealed, hello.activated});
   if (!options_.last && trains(member)) slots_[hello.member.name] = hello.member.slot;
+  if (options_.recover && trains(member)) had_state_[hello.member.name] = hello.member.incarnation;
   if (!token_is_known_ && trains(member)) {  // the first to come says which run is recovered
     options_.token = hello.token;
     token_is_known_ = true;
@@ -469,7 +481,11 @@ void Coordinator::change_view(const std::string& why) {
   if (ending_) finish_if_all_done();
   if (phase_ == Phase::ended) return;
   if (!options_.elastic) return end(Ended::How::failed, why);
-  if (expects_more()) return;
+  if (expects_more()) {
+    // A view that was about to begin may have lost the only one who knows the run's last rounds.
+    if (phase_ == Phase::changing) suspend(why + "; waiting for the members of the last view");
+    return;
+  }
   const auto can_train = [this](const MemberStatus& member) { return able(member) && trains(member); };
   if (const auto here = count(can_train); here < std::max<std::size_t>(options_.least, 1)) {
     return suspend(why + "; " + std::to_string(here) + " of at least " + std::to_string(options_.least) +

@@ -308,4 +308,11 @@ void Cluster::send(Replica& from, MemberIndex peer, const std::function<void(Mem
   }
 }
 
+void expect_equal(Cluster& cluster, const std::vector<std::string>& names, Round round) {
+  for (const auto& name : names) {
+    EXPECT_EQ(cluster.round_of(name), round) << name;
+    EXPECT_EQ(cluster.chain_of(name), cluster.chain_of(names.front())) << name << " has another history";
+  }
+}
+
 }  // namespace isthmus::outer_sync::protocol

@@ -106,4 +106,7 @@ class Cluster {
   Time now_ = 0s;
 };
 
+/// The same history everywhere, and nobody behind.
+void expect_equal(Cluster& cluster, const std::vector<std::string>& names, Round round);
+
 }  // namespace isthmus::outer_sync::protocol

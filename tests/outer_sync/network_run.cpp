@@ -26,6 +26,16 @@ NetworkRun::Options NetworkRun::Options::packing() {
   return options;
 }
 
+NetworkRun::Options NetworkRun::Options::lively(std::size_t members) {
+  Options options;
+  options.members = members;
+  options.steps = for_ever;
+  options.heartbeat = 0.02;
+  options.pace = 0.01;
+  options.outer.max_local_rounds = 1'000'000;
+  return options;
+}
+
 NetworkRun::NetworkRun(Options options) : last_step(options.steps), options_(std::move(options)) {
   make_coordinator(network(0), coordinator_options());
 }

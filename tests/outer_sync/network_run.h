@@ -39,6 +39,8 @@ struct WorkerResult {
 
 class NetworkRun : public CoordinatorObserver {
  public:
+  /// Steps that nobody reaches.
+  static constexpr std::uint64_t for_ever = 1'000'000'000;
   struct Options {
     std::size_t members = 2;              ///< that train
     std::vector<std::string> reducers{};  ///< names of those that only reduce; in the order of all names
@@ -63,6 +65,9 @@ class NetworkRun : public CoordinatorObserver {
     Options();
     /// Of chunks that are large enough to be packed, and packs them.
     [[nodiscard]] static Options packing();
+    /// Of a run that goes on until a test ends it, and whose rounds others can come after. Nobody is lost by
+    /// silence unless a test waits for that.
+    [[nodiscard]] static Options lively(std::size_t members);
   };
   explicit NetworkRun(Options options);
   ~NetworkRun() override;

@@ -395,8 +395,8 @@ TEST(Recovering, OneThatHasTakenTheStateMustBeStartedAgain) {
   EXPECT_TRUE(harness.last<Seal>(2) && harness.last<Seal>(3));
 }
 
-TEST(Recovering, WhoHasBegunIsWhoseRunItIs) {
-  CoordinatorHarness harness(recovering());
+/// us-1 does; eu-1, who has begun nothing, stays.
+void one_with_the_state_comes_and_goes(CoordinatorHarness& harness) {
   harness.receive(1, CoordinatorHarness::hello("eu-1"));
   auto begun = CoordinatorHarness::hello("us-1");
   begun.activated = begun.sealed = 7;
@@ -406,8 +406,62 @@ TEST(Recovering, WhoHasBegunIsWhoseRunItIs) {
   harness.tick(4s);
   harness.receive(1, Heartbeat{});
   harness.tick(6s);
+}
+
+TEST(Recovering, WhoHasBegunIsWhoseRunItIs) {
+  CoordinatorHarness harness(recovering());
+  one_with_the_state_comes_and_goes(harness);
   harness.receive(3, CoordinatorHarness::hello("us-1"));
   EXPECT_FALSE(harness.last<Seal>(3)) << "it was here, and may come back with the state";
+}
+
+TEST(Recovering, WhoWasHereWithTheStateAndIsStartedAgainBringsItNoMore) {
+  CoordinatorHarness harness(recovering());
+  one_with_the_state_comes_and_goes(harness);
+  auto again = CoordinatorHarness::hello("us-1");
+  again.member.incarnation = 2;
+  harness.receive(3, again);
+  for (const ConnectionId member : {1, 3}) {
+    ASSERT_TRUE(harness.last<Seal>(member)) << "there is nothing left to wait for";
+    auto sealed = CoordinatorHarness::sealed();
+    sealed.view = harness.last<Seal>(member)->view;
+    harness.receive(member, sealed);
+  }
+  ASSERT_TRUE(harness.last<NewView>(1));
+  EXPECT_EQ(harness.last<NewView>(1)->token, digest_of(99)) << "it is another run";
+}
+
+/// eu-1 alone was in the last view, so it alone knows the run's last rounds; us-1 was left out of that view.
+TEST(StartedAgain, AViewWhoseOnlyHeirIsLostBeforeItBeginsDoesNotBegin) {
+  auto options = CoordinatorHarness::default_options(2);
+  options.last = LastView{7, {CoordinatorHarness::hello("eu-1").member}, options.token};
+  CoordinatorHarness harness(options);
+  const auto comes_back = [&](ConnectionId connection, const std::string& name, ViewNumber begun) {
+    auto hello = CoordinatorHarness::hello(name);
+    hello.activated = hello.sealed = begun;
+    hello.token = options.token;
+    harness.receive(connection, hello);
+  };
+  const auto answers = [&](ConnectionId connection, ViewNumber begun) {
+    ASSERT_TRUE(harness.last<Seal>(connection));
+    auto sealed = CoordinatorHarness::sealed();
+    sealed.view = harness.last<Seal>(connection)->view;
+    sealed.activated = begun;
+    harness.receive(connection, sealed);
+  };
+  comes_back(1, "us-1", 6);
+  comes_back(2, "eu-1", 7);
+  answers(1, 6);
+  harness.close(2);
+  EXPECT_FALSE(harness.last<NewView>(1)) << "rounds that eu-1 has applied would be lost";
+  ASSERT_TRUE(harness.last<Suspended>(1));
+  EXPECT_THAT(harness.last<Suspended>(1)->reason, HasSubstr("waiting for the members of the last view"));
+  harness.tick(4s);
+  harness.receive(1, Heartbeat{});
+  comes_back(3, "eu-1", 7);
+  answers(1, 6);
+  answers(3, 7);
+  EXPECT_TRUE(harness.last<NewView>(1) && harness.last<NewView>(3));
 }
 
 }  // namespace

@@ -14,13 +14,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-void expect_equal(Cluster& cluster, const std::vector<std::string>& names, Round round) {
-  for (const auto& name : names) {
-    EXPECT_EQ(cluster.round_of(name), round) << name;
-    EXPECT_EQ(cluster.chain_of(name), cluster.chain_of(names.front())) << name << " has another history";
-  }
-}
-
 TEST(Reducers, OneIsInTheFirstViewAndOwnsAll) {
   Cluster cluster({"a", "c"}, 1, {}, {"b"});
   EXPECT_THAT(cluster.view(), ElementsAre("a", "b", "c"));

@@ -16,18 +16,9 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
-constexpr std::uint64_t for_ever = 1'000'000'000;
+constexpr auto for_ever = NetworkRun::for_ever;
 
-/// Of a run that goes on until a test ends it. Nobody is lost by silence unless a test waits for that.
-NetworkRun::Options lively(std::size_t members) {
-  NetworkRun::Options options;
-  options.members = members;
-  options.steps = for_ever;
-  options.heartbeat = 0.02;
-  options.pace = 0.01;
-  options.outer.max_local_rounds = 1'000'000;
-  return options;
-}
+const auto lively = NetworkRun::Options::lively;
 
 NetworkRun::Options losing_silent(std::size_t members) {
   auto options = lively(members);

@@ -11,18 +11,7 @@
 namespace isthmus::outer_sync {
 namespace {
 
-constexpr std::uint64_t for_ever = 1'000'000'000;
-
-/// Of a run that goes on until a test ends it.
-NetworkRun::Options endless(std::size_t members) {
-  NetworkRun::Options options;
-  options.members = members;
-  options.steps = for_ever;
-  options.heartbeat = 0.02;
-  options.pace = 0.01;
-  options.outer.max_local_rounds = 1'000'000;
-  return options;
-}
+constexpr auto for_ever = NetworkRun::for_ever;
 
 /// A process of its own, but for the process.
 class Watcher {
@@ -86,7 +75,7 @@ class Observed : public testing::Test {
 };
 
 TEST_F(Observed, EndsWithTheRunsParameters) {
-  NetworkRun run(endless(2));
+  NetworkRun run(NetworkRun::Options::lively(2));
   run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) { end_when_followed(run, m, step); };
   Watcher watcher(run);
   run.start();
@@ -97,7 +86,7 @@ TEST_F(Observed, EndsWithTheRunsParameters) {
 }
 
 TEST_F(Observed, OneThatVanishesCostsNobodyAnything) {
-  NetworkRun run(endless(2));
+  NetworkRun run(NetworkRun::Options::lively(2));
   run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) { end_when_followed(run, m, step); };
   run.start();
   Watcher(run).watch([](std::size_t lessons) { return lessons >= a_while; });
@@ -108,7 +97,7 @@ TEST_F(Observed, OneThatVanishesCostsNobodyAnything) {
 }
 
 TEST_F(Observed, GoesOnWithTheDonorsOfTheNextView) {
-  NetworkRun run(endless(3));
+  NetworkRun run(NetworkRun::Options::lively(3));
   std::atomic<bool> gone = false;
   run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
     if (m == 0 && followed) {
@@ -125,7 +114,7 @@ TEST_F(Observed, GoesOnWithTheDonorsOfTheNextView) {
 }
 
 TEST_F(Observed, OutlivesTheCoordinator) {
-  NetworkRun run(endless(2));
+  NetworkRun run(NetworkRun::Options::lively(2));
   std::atomic<bool> back = false;
   run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
     if (back) end_when_followed(run, m, step);

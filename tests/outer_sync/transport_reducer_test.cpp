@@ -12,7 +12,7 @@ using protocol::Topology;
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr std::uint64_t for_ever = 1'000'000'000;
+constexpr auto for_ever = NetworkRun::for_ever;
 
 struct Case {
   Topology topology;
@@ -86,14 +86,9 @@ TEST(Topologies, AReducerAtTheHubSendsTheResultsAndTrainersTheirContributionsAlo
 
 /// Of a run that goes on until a test ends it.
 NetworkRun::Options lively(std::vector<std::string> reducers) {
-  NetworkRun::Options options;
-  options.members = 2;
+  auto options = NetworkRun::Options::lively(2);
   options.reducers = std::move(reducers);
   options.topology = {Topology::automatic, 4.25};
-  options.steps = for_ever;
-  options.heartbeat = 0.02;
-  options.pace = 0.01;
-  options.outer.max_local_rounds = 1'000'000;
   return options;
 }
 

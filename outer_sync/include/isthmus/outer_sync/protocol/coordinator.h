@@ -174,6 +174,7 @@ class Coordinator {
   void come_back(MemberStatus& member);
   void admit(MemberStatus& member);
   void join_as_reducer(MemberStatus& member);
+  void forget_state_before(const MemberInfo& info);
   [[nodiscard]] Admitted admission() const;
   [[nodiscard]] bool is_past_warmup(const MemberStatus& member) const;
   void admit_waiting();
@@ -239,9 +240,11 @@ class Coordinator {
   Phase phase_ = Phase::joining;
   ViewNumber number_ = 0;  ///< highest announced
   std::optional<FragmentLayout> layout_;
-  bool token_is_known_ = true;              ///< not while it recovers a run that it does not remember
-  bool stopping_ = false, ending_ = false;  ///< asked to stop; somebody has reached the last step
-  std::optional<std::uint64_t> stop_step_;  ///< agreed, once all have said where they are
+  bool token_is_known_ = true;                      ///< not while it recovers a run that it does not remember
+  Digest own_token_;                                ///< of a run that begins anew
+  std::map<std::string, std::uint64_t> had_state_;  ///< incarnations heard while it recovers, with rounds
+  bool stopping_ = false, ending_ = false;          ///< asked to stop; somebody has reached the last step
+  std::optional<std::uint64_t> stop_step_;          ///< agreed, once all have said where they are
   Members members_;
   Observers observers_;
   std::map<std::string, std::uint16_t> slots_;  ///< of all names that were ever members
