@@ -14,7 +14,8 @@ using namespace protocol;
 using namespace transport;
 
 /// The threads' sides and where they meet. The network side has threads, so it ends before the rendezvous.
-struct MemberNode::Impl {
+class MemberNode::Impl {
+ public:
   /// `layout` is null for one that only reduces.
   Impl(const NetworkConfig& config, const FragmentLayout* layout, const MemberRules& rules, Trace& trace)
       : network(config, layout, rules, meet, trace),
