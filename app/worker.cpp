@@ -148,8 +148,7 @@ class Worker {
 
   std::string memory_line() const {
     const auto bound =
-        outer_sync::memory_bound(config_.outer, setup_.table.layout(), node_.view(), node_.self(),
-                                 static_cast<std::size_t>(config_.network.lanes));
+        outer_sync::memory_bound(config_.outer, setup_.table.layout(), node_.view(), node_.self());
     const auto megabytes = [](std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6; };
     return fmt::format("outer loop: {:.1f} MB of state, {:.1f} MB of chunks, never above {:.1f} MB",
                        megabytes(bound.state), megabytes(bound.usual), megabytes(bound.most));

@@ -218,7 +218,11 @@ void JoinConfig::serialize(config::Archive& ar) {
 }
 
 void EmulateConfig::serialize(config::Archive& ar) {
+  ar({"rate", &rate, Scope::per_site, "bits per second of bulk to each peer; auto any", 1e3, 1e13});
   ar({"rtt", &rtt, Scope::per_site, "hold every message back by half of this", 0, 60});
+  ar({"jitter", &jitter, Scope::per_site, "and bulk by up to this, by chance", 0, 60});
+  ar({"loss", &loss, Scope::per_site,
+      "part of the packets of bulk that are lost, and come a round trip later", 0, 0.5});
 }
 
 void NetworkConfig::serialize(config::Archive& ar) {
@@ -243,8 +247,18 @@ void NetworkConfig::serialize(config::Archive& ar) {
   ar({"join_rate", &join_rate, Scope::per_site,
       "bytes per second of state that a member gives to all who join, so that rounds keep their time", 4096,
       1e12});
-  ar({"uplink", &uplink, Scope::per_site, "what this site's line carries outwards; auto measures it", 1e3,
-      1e13});
+  ar({"rate", &rate, Scope::per_site,
+      "what this member sends to all its peers together at most, which is what its line carries outwards; "
+      "auto "
+      "measures and follows the line",
+      1e3, 1e13});
+  ar({"congestion",
+      &congestion,
+      Scope::per_site,
+      "TCP's congestion control on connections that leave this machine; system is what it has chosen",
+      -config::unbounded,
+      config::unbounded,
+      {"bbr", "cubic", "system"}});
   ar.section("emulate", emulate);
 }
 

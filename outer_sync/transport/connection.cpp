@@ -1,8 +1,8 @@
 #include "transport/connection.h"
 
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <asio/co_spawn.hpp>
 #include <asio/detached.hpp>
@@ -33,16 +33,14 @@ std::string name_of(const asio::ip::tcp::socket& socket) {
   return error ? "unknown" : endpoint.address().to_string() + ":" + std::to_string(endpoint.port());
 }
 
-void give_up_after(asio::ip::tcp::socket& socket, Connection::Clock::duration limit) {
-#ifdef TCP_USER_TIMEOUT
-  const auto milliseconds =
-      static_cast<unsigned>(std::chrono::duration_cast<std::chrono::milliseconds>(limit).count());
-  ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
-#endif
-}
-
-std::size_t size_of(const Frame& frame) {
-  return sizeof(FrameHeader) + frame.head.size() + (frame.body ? frame.body->size() : 0);
+void set_options(asio::ip::tcp::socket& socket, const LinkOptions& link) {
+  asio::error_code error;
+  socket.set_option(asio::ip::tcp::no_delay(true), error);
+  const int handle = socket.native_handle();
+  give_up_after(handle, link.give_up);
+  hold_unsent_at_most(handle, Connection::least_unsent);
+  const auto other = socket.remote_endpoint(error);
+  if (!error && !other.address().is_loopback()) use_congestion_control(handle, link.congestion);
 }
 
 /// What is wrong with the header of a chunk or an acknowledgement that `length` bytes follow.
@@ -84,9 +82,7 @@ Connection::Connection(asio::ip::tcp::socket socket, WireCounters& counters, Lin
       wake_(socket_.get_executor()),
       written_(socket_.get_executor(), Clock::time_point::max()),
       introducing_(socket_.get_executor(), Clock::time_point::max()) {
-  asio::error_code ignored;
-  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
-  give_up_after(socket_, link.give_up);
+  set_options(socket_, link);
   wake_.expires_at(Clock::time_point::max());
   if (!credentials_) return;
   const auto side = other_.dialled ? tls::Side::dialled : tls::Side::accepted;
@@ -101,11 +97,25 @@ bool Connection::peer_is_revoked() const {
   return tls_ && introduced_ && credentials_->revoked(tls_->serial());
 }
 
-void Connection::send(Frame frame) {
+void Connection::send(Frame frame, Clock::duration hold) {
   if (closing_ || !open()) return;
   queued_bytes_ += size_of(frame);
-  queue_.push_back({Clock::now() + hold_, std::move(frame)});
+  const auto release = Clock::now() + hold_ + hold;
+  queue_.push_back({queue_.empty() ? release : std::max(release, queue_.back().release), std::move(frame)});
   wake_.cancel();
+}
+
+bool Connection::ready() const {
+  const bool busy = writing_ || (!queue_.empty() && queue_.front().release <= Clock::now());
+  return introduced_ && !busy && !closing_ && open();
+}
+
+void Connection::hold_unsent_at_most(std::uint32_t bytes) {
+  transport::hold_unsent_at_most(socket_.native_handle(), bytes);
+}
+
+bool Connection::pace(std::uint64_t bytes_per_second) {
+  return transport::pace(socket_.native_handle(), bytes_per_second);
 }
 
 void Connection::close_when_sent() {
@@ -121,6 +131,7 @@ void Connection::close() {
   wake_.cancel();
   written_.cancel();
   introducing_.cancel();
+  when_ready_ = nullptr;
 }
 
 asio::awaitable<void> Connection::drained() {
@@ -188,6 +199,7 @@ asio::awaitable<void> Connection::write_loop() {
       co_await write(frame);
       writing_ = false;
       written_.cancel();
+      if (const auto call = when_ready_; call && ready()) call();  // which may close, and so forget it
     }
   } catch (const asio::system_error&) {
     // The reader sees the same end of the connection and says so.
@@ -317,5 +329,8 @@ Frame ack_frame(protocol::ViewNumber view, const protocol::ChunkKey& key) {
 }
 
 Frame begun_frame(protocol::ViewNumber view) { return {FrameType::begun, to_bytes(view), nullptr}; }
+Frame begun_heard_frame(protocol::ViewNumber view) {
+  return {FrameType::begun_heard, to_bytes(view), nullptr};
+}
 
 }  // namespace isthmus::outer_sync::transport

@@ -9,11 +9,15 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/buffer_pool.h"
+#include "isthmus/outer_sync/config.h"
 #include "transport/frame.h"
+#include "transport/socket_options.h"
 
 namespace isthmus::outer_sync::tls {
 class Credentials;
@@ -36,9 +40,15 @@ struct LinkOptions {
   std::chrono::steady_clock::duration give_up{};
   /// Whoever connects has that long to show who it is.
   std::chrono::steady_clock::duration hello_limit = std::chrono::seconds(10);
-  /// No more bytes than this wait for a peer that does not read; its lane is then cut. It gets what still
-  /// counts once more when the lane is up again.
+  /// No more bytes than this wait for a peer that does not read; its lanes are then cut. It gets what still
+  /// counts once more when one is up again.
   std::size_t most_queued = SIZE_MAX;
+  /// Of bulk; its round trip is `hold` already.
+  EmulateConfig emulate{};
+  /// Whether the system is asked to spread packets, where there is a rate; this process does else.
+  bool system_paces = true;
+  /// Congestion control of connections that leave this machine: bbr, cubic or system.
+  std::string congestion = "system";
   /// Connections are TLS, and both ends show a certificate of the run; null: neither.
   std::shared_ptr<tls::Credentials> credentials{};
 };
@@ -57,8 +67,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
              OtherEnd other);
   ~Connection();
 
-  /// Queues a frame; frames leave in order.
-  void send(Frame frame);
+  /// Queues a frame; frames leave in order, and not before `hold` has passed, beside the one of all frames.
+  void send(Frame frame, Clock::duration hold = {});
   /// The next frame. A chunk's header, contributors and norms are taken apart, so that `body` is its codec
   /// bytes, packed or not, and nothing else. Throws asio::system_error when the connection ends and
   /// Error(network) when what arrives is no frame or is longer than `limit`. Chunks are put into memory of
@@ -74,11 +84,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// Waits until nothing is being written and nothing that is due waits to be, or until the connection ends:
   /// whoever streams sends the next piece then.
   [[nodiscard]] asio::awaitable<void> drained();
-  /// Frames that wait to be written.
-  [[nodiscard]] std::size_t queued() const { return queue_.size(); }
+  /// Whether a frame that is sent now need not wait for others.
+  [[nodiscard]] bool ready() const;
+  /// Called whenever it has become so.
+  void when_ready(std::function<void()> call) { when_ready_ = std::move(call); }
+  /// The system spreads packets at that rate from now on; 0 lifts the limit. Returns whether it can.
+  bool pace(std::uint64_t bytes_per_second);
+  /// The system takes no more than that beyond what is in flight: what it has can no longer be overtaken.
+  void hold_unsent_at_most(std::uint32_t bytes);
+  static constexpr std::uint32_t least_unsent = 32 * 1024;  ///< as it begins
+  [[nodiscard]] std::optional<PathInfo> path() { return path_info(socket_.native_handle()); }
   [[nodiscard]] std::size_t queued_bytes() const { return queued_bytes_; }
-  /// Whether it is being written, and more waits: the line takes what it can.
-  [[nodiscard]] bool backed_up() const { return writing_ && !queue_.empty(); }
   /// Closes once everything queued has left, at once if nothing is.
   void close_when_sent();
   void close();
@@ -125,6 +141,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   asio::steady_timer wake_;
   asio::steady_timer written_;      ///< cancelled after every frame
   asio::steady_timer introducing_;  ///< cancelled when that is over
+  std::function<void()> when_ready_;
   bool closing_ = false, writing_ = false;
 };
 
@@ -181,5 +198,6 @@ class UnknownConnections {
 [[nodiscard]] protocol::ChunkMessage message_of(Connection::Received chunk);
 [[nodiscard]] Frame ack_frame(protocol::ViewNumber view, const protocol::ChunkKey& key);
 [[nodiscard]] Frame begun_frame(protocol::ViewNumber view);
+[[nodiscard]] Frame begun_heard_frame(protocol::ViewNumber view);
 
 }  // namespace isthmus::outer_sync::transport

@@ -146,6 +146,7 @@ void Membership::on_view_begun(const NewView& message, bool of_reference) {
   }
   join_mesh(message.token);
   mesh_.set_peers(peers);
+  mesh_.view_begun(message.view.number);
   if (!first) say_(describe(message.view));
   meet_.update([&] {
     if (!of_reference) meet_.agreed_step = message.step;

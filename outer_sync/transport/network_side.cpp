@@ -46,6 +46,8 @@ NetworkSide::NetworkSide(const NetworkConfig& network, const FragmentLayout* lay
       link_{.hold = to_duration(network.emulate.rtt) / 2,
             .give_up = to_duration(network.detect_timeout),
             .most_queued = reduces_ ? SIZE_MAX : most_bytes_queued(*layout),
+            .emulate = network.emulate,
+            .congestion = network.congestion,
             .credentials = credentials_of(network)},
       clock_(2 * to_duration(network.heartbeat)),
       mesh_(io_, bind(), static_cast<std::size_t>(network.lanes), counters_, link_, clock_, trace, *this),
@@ -62,6 +64,7 @@ NetworkSide::NetworkSide(const NetworkConfig& network, const FragmentLayout* lay
     giver_.emplace(io_, network_, workshop_->layout, meet,
                    [this](FragmentId p, Round r) { return rounds_.held(p, r); });
   }
+  mesh_.send_at_most(network.rate.bytes_per_second());
   io_thread_ = std::thread([this] { run_io(); });
 }
 
@@ -78,7 +81,7 @@ asio::ip::tcp::acceptor NetworkSide::bind() {
 }
 
 std::size_t NetworkSide::most_bytes_queued(const FragmentLayout& layout) const {
-  return most_queued(layout, rules_.codecs, static_cast<std::size_t>(network_.lanes));
+  return most_queued(layout, rules_.codecs);
 }
 
 void NetworkSide::run_io() {
@@ -99,7 +102,7 @@ void NetworkSide::say(const std::string& text) const {
 void NetworkSide::say_hello(Hello hello) {
   hello.member.address = advertised();
   if (reduces_) hello.member.kind = MemberKind::reducer;
-  hello.uplink = network_.uplink.bytes_per_second();
+  hello.uplink = network_.rate.bytes_per_second();
   asio::post(io_, [this, hello = std::move(hello)] {
     membership_.introduce(hello);
     pulse_.silent();
@@ -187,7 +190,7 @@ void NetworkSide::on_ack(ReplicaId from, ViewNumber view, const ChunkKey& key) {
   rounds_.on_ack(from, view, key);
 }
 void NetworkSide::on_begun(ReplicaId from, ViewNumber view) { rounds_.on_begun(from, view); }
-void NetworkSide::on_lane_up(ReplicaId peer, std::size_t lane) { rounds_.on_lane_up(peer, lane); }
+void NetworkSide::on_peer_up(ReplicaId peer) { rounds_.on_peer_up(peer); }
 /// It is dialled again; the coordinator hears of it.
 void NetworkSide::on_peer_down(ReplicaId) { rounds_.count_live(); }
 void NetworkSide::on_broken_peer(ReplicaId peer, const std::string& why) {
@@ -333,6 +336,7 @@ asio::awaitable<void> NetworkSide::tick_loop() {
   for (;;) {
     timer.expires_after(tick_every);
     co_await timer.async_wait(use_awaitable);
+    mesh_.tick();
     pulse_.tick();
     rounds_.tick(lease_time());
   }

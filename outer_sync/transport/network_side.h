@@ -89,7 +89,7 @@ class NetworkSide final : public PeerMesh::Handler,
                                                     Connection::Received chunk) override;
   void on_ack(protocol::ReplicaId from, protocol::ViewNumber view, const protocol::ChunkKey& key) override;
   void on_begun(protocol::ReplicaId from, protocol::ViewNumber view) override;
-  void on_lane_up(protocol::ReplicaId peer, std::size_t lane) override;
+  void on_peer_up(protocol::ReplicaId peer) override;
   void on_peer_down(protocol::ReplicaId peer) override;
   void on_broken_peer(protocol::ReplicaId peer, const std::string& why) override;
   [[nodiscard]] asio::awaitable<void> on_learner(protocol::ReplicaId learner,

@@ -66,7 +66,7 @@ Heartbeat Pulse::of_observer(const std::vector<FragmentState>& states) {
 
 Heartbeat Pulse::of_member() {
   auto beat = next();
-  beat.uplink = network_.uplink.bytes_per_second();
+  beat.uplink = network_.rate.bytes_per_second();
   if (beat.uplink == 0) beat.uplink = uplink_.bytes_per_second();
   if (!rounds_.in_a_view()) return beat;
   auto& member = rounds_.member();

@@ -92,11 +92,11 @@ void Rounds::on_begun(ReplicaId from, ViewNumber view) {
   act();
 }
 
-void Rounds::on_lane_up(ReplicaId peer, std::size_t lane) {
+void Rounds::on_peer_up(ReplicaId peer) {
   count_live();
   const auto index = index_of(peer);
   if (!index) return;
-  member_->repeat_to(*index, [&](const ChunkKey& key) { return mesh_.lane_of(key.chunk) == lane; });
+  member_->repeat_to(*index, [](const ChunkKey&) { return true; });
   act();
 }
 
@@ -126,12 +126,12 @@ void Rounds::act(const Fresh& fresh) {
   for (auto& action : member_->take_actions()) {
     if (auto* chunk = std::get_if<SendChunk>(&action)) {
       const auto& message = chunk->message;
-      mesh_.send(ids_[chunk->peer], message.key.chunk,
-                 chunk_frame(message, message.bytes == fresh.bytes ? fresh.packed : nullptr));
+      mesh_.send(ids_[chunk->peer], order_of(message.key), message,
+                 message.bytes == fresh.bytes ? fresh.packed : nullptr);
     } else if (auto* ack = std::get_if<SendAck>(&action)) {
-      mesh_.send(ids_[ack->peer], ack->key.chunk, ack_frame(ack->view, ack->key));
+      mesh_.acknowledge(ids_[ack->peer], ack->view, ack->key);
     } else if (auto* begun = std::get_if<SendBegun>(&action)) {
-      mesh_.send(ids_[begun->peer], 0, begun_frame(begun->view));
+      mesh_.say_begun(ids_[begun->peer], begun->view);
     } else if (auto* job = std::get_if<Reduce>(&action)) {
       asio::post(codec_pool_, [this, job = std::move(*job)] { reduce(job); });
     } else if (auto* forget = std::get_if<ForgetResidual>(&action)) {
@@ -140,6 +140,15 @@ void Rounds::act(const Fresh& fresh) {
       deliver(std::move(*round));
     }  // a Retract is carried out where the view begins, under the rendezvous' lock
   }
+}
+
+/// Rounds are due in the order in which they begin. What is sent of one later, again, keeps its place.
+std::uint64_t Rounds::order_of(const ChunkKey& key) {
+  const Rendezvous::Place place{workshop_->layout.fragment_of(key.chunk), key.round};
+  std::erase_if(orders_, [&](const auto& entry) {
+    return entry.first.first == place.first && entry.first.second + Member::most_held < place.second;
+  });
+  return orders_.try_emplace(place, orders_begun_ + 1).second ? ++orders_begun_ : orders_.at(place);
 }
 
 void Rounds::deliver(Deliver round) {

@@ -6,6 +6,7 @@
 #include <asio/thread_pool.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -69,7 +70,7 @@ class Rounds {
   [[nodiscard]] std::optional<std::string> on_chunk(protocol::ReplicaId from, Connection::Received chunk);
   void on_ack(protocol::ReplicaId from, protocol::ViewNumber view, const protocol::ChunkKey& key);
   void on_begun(protocol::ReplicaId from, protocol::ViewNumber view);
-  void on_lane_up(protocol::ReplicaId peer, std::size_t lane);
+  void on_peer_up(protocol::ReplicaId peer);
   void on_broken_peer(protocol::ReplicaId peer, const std::string& why);
 
   // ---- time, and others ----
@@ -87,6 +88,7 @@ class Rounds {
 
   [[nodiscard]] std::optional<protocol::MemberIndex> index_of(protocol::ReplicaId peer) const;
   void act(const Fresh& fresh = {});
+  [[nodiscard]] std::uint64_t order_of(const protocol::ChunkKey& key);
   void deliver(protocol::Deliver round);
   void say_if_rejected(const protocol::Deliver& round);
   void reduce(const protocol::Reduce& job);
@@ -100,8 +102,10 @@ class Rounds {
   Workshop* workshop_ = nullptr;
   std::optional<protocol::Member> member_;
   std::vector<protocol::ReplicaId> ids_;  ///< of the members of the view in force here; empty outside of one
-  std::uint64_t rejected_ = 0;            ///< rounds that this replica was left out of for its norm
-  asio::thread_pool codec_pool_{1};       ///< last, so that it ends before what it uses
+  std::map<Rendezvous::Place, std::uint64_t> orders_;  ///< of rounds, as they have begun here
+  std::uint64_t orders_begun_ = 0;
+  std::uint64_t rejected_ = 0;       ///< rounds that this replica was left out of for its norm
+  asio::thread_pool codec_pool_{1};  ///< last, so that it ends before what it uses
 };
 
 }  // namespace isthmus::outer_sync::transport
