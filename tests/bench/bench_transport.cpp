@@ -384,8 +384,13 @@ void measure(const std::string& program, const std::string& text, const Settings
   for (auto& time : times) output >> time;
   std::uint32_t again = 0;
   output >> again;
-  const double bound =
-      static_cast<double>(settings.common.bytes) * 8 / settings.common.payload_rate + seconds(settings.rtt);
+  const auto flows = static_cast<std::uint64_t>(read_case(text, settings.common).flows);
+  const auto bytes = static_cast<double>(settings.common.bytes / flows * flows);
+  const double bound = bytes * 8 / settings.common.payload_rate + seconds(settings.rtt);
+  if (const double best = std::ranges::min(times); best < bound) {
+    throw std::runtime_error(fmt::format(
+        "{}: {} s is less than the bound, {} s: the lab lets through too much", text, best, bound));
+  }
   const double cold = times[0];
   std::sort(times.begin() + 1, times.end());
   const double warm = times[(times.size() + 1) / 2];
