@@ -2,7 +2,7 @@
 // one way or both ways at once, over one flow or several paced ones, in a lab (tests/wan_lab; needs root).
 //
 //     bench_transport [--rate 1Gbps] [--rtt 100ms] [--bytes 33500000] [--rounds 8] [--gap SECONDS]
-//                     [--lab WORD] ... [--case "KEY=VALUE ..."] ...
+//                     [--mtu 1500] [--lab WORD] ... [--case "KEY=VALUE ..."] ...
 //
 // Keys of a case: flows, both (0, 1), cc (cubic, bbr), pace (of the payload rate, over all flows; 0: none),
 // sndbuf, rcvbuf (SO_SNDBUF, SO_RCVBUF; 0: the kernel's own), lowat (TCP_NOTSENT_LOWAT; 0: none). Without
@@ -50,7 +50,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::uint16_t control_port = 7000;
 constexpr std::size_t buffer_bytes = 256 << 10;
-constexpr int mtu = 1500, header_bytes = 20 + 20 + 12;  // IPv4, TCP, timestamps
+constexpr int header_bytes = 20 + 20 + 12;  // IPv4, TCP, timestamps
 
 /// What both ends of a measurement know; goes over the control connection as it is.
 struct Case {
@@ -262,7 +262,7 @@ void drive(const char* address, const Case& c) {
 // ------------------------------------------------------------------------------------------
 
 struct Settings {
-  std::string rate = "1Gbps", rtt = "100ms";
+  std::string rate = "1Gbps", rtt = "100ms", mtu = "1500";
   std::vector<std::string> lab;
   Case common;
   std::vector<std::string> cases;
@@ -365,7 +365,8 @@ LabCounters counters(const wan_lab::WanLab& lab) {
 }
 
 void measure(const std::string& program, const std::string& text, const Settings& settings) {
-  std::vector<std::string> options{"--sites", "2", "--rate", settings.rate, "--rtt", settings.rtt};
+  std::vector<std::string> options{"--sites", "2",          "--rate", settings.rate,
+                                   "--rtt",   settings.rtt, "--mtu",  settings.mtu};
   options.insert(options.end(), settings.lab.begin(), settings.lab.end());
   const wan_lab::WanLab lab(
       options);  // a new one for each case: the kernel remembers what it learnt of a peer
@@ -409,6 +410,8 @@ Settings read_settings(int argc, char** argv) {
       s.rate = value;
     } else if (key == "--rtt") {
       s.rtt = value;
+    } else if (key == "--mtu") {
+      s.mtu = value;
     } else if (key == "--lab") {
       s.lab.push_back(value);
     } else if (key == "--bytes") {
@@ -425,6 +428,7 @@ Settings read_settings(int argc, char** argv) {
   }
   if (argc % 2 == 0) throw std::invalid_argument(fmt::format("{}: needs a value", argv[argc - 1]));
   if (s.cases.empty()) s.cases = table;
+  const double mtu = std::stod(s.mtu);
   s.common.payload_rate = bits_per_second(s.rate) * (mtu - header_bytes) / mtu;
   return s;
 }

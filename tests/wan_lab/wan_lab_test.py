@@ -379,7 +379,8 @@ class Lab(unittest.TestCase):
         self.assertEqual(what_is_left(name), [])
         with tempfile.TemporaryDirectory() as folder:
             started, stuck = os.path.join(folder, "started"), os.path.join(folder, "stuck")
-            pathlib.Path(stuck).write_text(f"#!{sys.executable}\nimport signal\nopen('{started}', 'w')\nsignal.pause()\n")
+            code = f"import signal\nopen('{started}', 'w')\nsignal.pause()\n"
+            pathlib.Path(stuck).write_text(f"#!{sys.executable}\n{code}")
             os.chmod(stuck, 0o755)
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
                 process = subprocess.Popen([LAB, "up", "--name", name, "--forwarder", stuck])
