@@ -104,6 +104,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// Whether the other end has closed it, for one from which nothing more is being read.
   [[nodiscard]] bool hung_up();
   [[nodiscard]] const std::string& remote() const { return remote_; }
+  [[nodiscard]] bool is_loopback() const { return loopback_; }  ///< it stays on this machine
   [[nodiscard]] asio::any_io_executor executor() { return socket_.get_executor(); }
 
   /// Both ends have shown who they are, as far as that is asked here. Throws Error(network) when TLS says
@@ -135,6 +136,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool introduced_;      ///< by TLS, where there is any
   std::string refused_;  ///< why TLS has failed
   std::string remote_, congestion_;
+  bool loopback_ = false;
   WireCounters& counters_;
   Clock::duration hold_, hello_limit_;
   Trace& trace_;
