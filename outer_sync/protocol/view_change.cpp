@@ -42,7 +42,11 @@ class Reference {
         if (chains_[p].empty() || member.sealed.fragments[p].round > newest(p))
           chains_[p] = chain_of(member.sealed, p);
       }
-      for (const auto& held : member.sealed.held) gather(held);
+    }
+    for (const auto& member : members) {
+      for (const auto& held : member.sealed.held) {
+        if (counts(member, held)) gather(held);
+      }
     }
   }
 
@@ -51,6 +55,16 @@ class Reference {
   [[nodiscard]] std::uint64_t step() const { return step_; }
   [[nodiscard]] Round newest(FragmentId p) const { return chains_[p].back().round; }
   [[nodiscard]] const std::vector<std::vector<FragmentState>>& chains() const { return chains_; }
+
+  /// Whether results of a round are the run's, and kept when the view begins. A trainer that is not of the
+  /// reference has those that it has applied where its chain hash is the run's: that is made of their bytes.
+  [[nodiscard]] bool counts(const SealedMember& member, const HeldResults& held) const {
+    if (contains(member) || !trains(member.info)) return contains(member);
+    const auto own = chain_of(member.sealed, held.fragment);
+    const auto state = std::ranges::find(own, held.round, &FragmentState::round);
+    const auto& chain = chains_[held.fragment];
+    return state != own.end() && std::ranges::find(chain, *state) != chain.end();
+  }
 
   /// Why a member cannot go on from where it is; empty if it can.
   [[nodiscard]] std::string obstacle(const SealedMember& member) const {
@@ -100,12 +114,12 @@ void place_reducers(const Reference& reference, std::vector<SealedMember>& membe
   }
 }
 
-/// Everything that any of the reference holds is decided; rounds that all have applied need no mention.
+/// Everything that counts is decided; rounds that all have applied need no mention.
 std::vector<FixedRound> fixed_rounds(const Reference& reference, std::span<const SealedMember> members) {
   std::map<std::pair<FragmentId, Round>, FixedRound> rounds;
   for (std::size_t m = 0; m < members.size(); ++m) {
-    if (!reference.contains(members[m])) continue;
     for (const auto& held : members[m].sealed.held) {
+      if (!reference.counts(members[m], held)) continue;
       auto& fixed = rounds[{held.fragment, held.round}];
       fixed.fragment = held.fragment;
       fixed.round = held.round;

@@ -249,6 +249,32 @@ TEST(PlanView, WhatOnlyAReducerKnowsSendsNoTrainerAway) {
   EXPECT_EQ(plan.message.view.members[0].name, "a");
 }
 
+void hold(SealedMember& member, Round round) {
+  ChunkSet all(4);
+  for (std::size_t i = 0; i < 4; ++i) all.add(i);
+  member.sealed.held.push_back({0, round, all});
+}
+
+TEST(PlanView, WhatATrainerHasAppliedOfTheRunItHandsOnWhereOnlyAReducerHasBegunTheLastView) {
+  std::vector<SealedMember> members = {standing("a", MemberKind::trainer, 3, 20),
+                                       standing("b", MemberKind::trainer, 3, 18),
+                                       standing("c", MemberKind::reducer, 4, 20)};
+  for (const Round round : {19, 20, 21}) hold(members[0], round);
+  auto plan = plan_view(layout, members);
+  EXPECT_THAT(plan.displaced, IsEmpty()) << "c began at round 20 and keeps nothing; a keeps what b lacks";
+  ASSERT_EQ(plan.message.fixed.size(), 2U) << "round 21 is not applied, so it may have been made again";
+  EXPECT_EQ(plan.message.fixed[0].round, 19U);
+  EXPECT_EQ(plan.message.fixed[1].round, 20U);
+  ASSERT_EQ(plan.message.fixed[1].holders.size(), 1U);
+  EXPECT_EQ(plan.message.fixed[1].holders[0].first, 0U);
+
+  // One that only reduces forgets all when it begins anew.
+  std::swap(members[0].info.kind, members[2].info.kind);
+  plan = plan_view(layout, members);
+  ASSERT_EQ(plan.displaced.size(), 1U);
+  EXPECT_EQ(plan.displaced[0].name, "b");
+}
+
 TEST(LayoutOf, AStrangersWordIsChecked) {
   EXPECT_TRUE(layout_of(std::vector<Range>{{0, 64}}, 16));
   EXPECT_FALSE(layout_of(std::vector<Range>{}, 16));
