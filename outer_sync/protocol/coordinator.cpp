@@ -70,8 +70,8 @@ Coordinator::Coordinator(CoordinatorOptions options, Time started)
     }
   }
   if (options_.recover) number_ = std::max(number_, *options_.recover);
-  // Whoever was here before may have answered a heartbeat just now.
-  foreign_leases_end_ = started + options_.detect_timeout;
+  // Also as long as a lease lasts that a coordinator before has given just now: until then no view begins
+  // without all who may have one.
   gathering_until_ = started + options_.detect_timeout;
 }
 
@@ -103,10 +103,7 @@ std::string Coordinator::reason_to_refuse(const Hello& hello) const {
     return name + " is of kind " + std::to_string(static_cast<unsigned>(hello.member.kind)) +
            ", of which there are no members";
   const auto same = members_.find(name);
-  const auto here = same == members_.end() ? 0 : same->second.hello.member.incarnation;
-  const bool other =
-      phase_ == Phase::joining ? hello.member.incarnation != here : hello.member.incarnation < here;
-  if (same != members_.end() && other)
+  if (same != members_.end() && hello.member.incarnation < same->second.hello.member.incarnation)
     return "a replica named '" + name + "' is already here; give each its own --name";
   if (!protocol::trains(hello.member)) return reason_not_to_admit(hello);
   if (auto reason = reason_of_another_model(hello); !reason.empty()) return reason;
@@ -140,8 +137,10 @@ std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
   if (reduces && !options_.elastic)
     return name + " only reduces: in a data-parallel run there is nothing to reduce for it";
   if (phase_ == Phase::joining) {
-    const auto* first = first_trainer();
-    if (first == nullptr || reduces || hello.resume == first->hello.resume) return {};
+    const auto other = std::ranges::find_if(members_, [&](const auto& entry) {
+      return entry.first != name && trains(entry.second);  // not its former self
+    });
+    if (other == members_.end() || reduces || hello.resume == other->second.hello.resume) return {};
     return (hello.resume ? "only " + name + " wants to resume"
                          : name + " does not want to resume, unlike the others") +
            "; all or none must";

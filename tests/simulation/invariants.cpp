@@ -36,7 +36,8 @@ void World::settle(const Process& process, FragmentId p) {
   }
 }
 
-/// I10: the next view has what is settled: of those who have it one is in it.
+/// I10: the next view has what is settled: of those who have it one is in it. (A view may have one member
+/// alone, and it may die while an older one's members are heirs: what only the dead had applied is lost.)
 void World::check_settled(const NewView& message) {
   for (const auto& [place, chain] : settled_) {
     const auto [p, r] = place;
@@ -45,6 +46,8 @@ void World::check_settled(const NewView& message) {
     const bool in_history = rounds.back().round >= r && (same == rounds.end() || same->chain == chain);
     // What was delivered before a seal may have been applied after it.
     if (in_history || (rounds.back().round < r && is_held(message, p, r))) continue;
+    const auto& by = applied_by_.at({p, r, prefix_of(chain)});
+    if (std::ranges::all_of(by, [this](ReplicaId replica) { return dead_.contains(replica); })) continue;
     return fail("round " + std::to_string(r) + " of fragment " + std::to_string(p) +
                 ", which all members of a view had applied, is lost in view " +
                 std::to_string(message.view.number) + " (I10)");

@@ -349,4 +349,20 @@ void World::lose_coordinator(Time away) {
   });
 }
 
+/// All but one that was taking the state, the coordinator's disk too: that one has neither the state nor what
+/// a run begins with.
+void World::lose_the_state(NodeId learner) {
+  if (now_ >= calm_from_ || !coordinator_ || !disk_ || !processes_[learner].learning) return;
+  count("state of the run lost");
+  for (NodeId m = 0; m < members_; ++m) {
+    if (m == learner || !processes_[m].alive) continue;
+    crash(m);
+    at(some(300ms), [this, m] { start(m); });
+  }
+  crash_coordinator(true);
+  at(some(300ms), [this] {
+    if (!coordinator_) start_coordinator(disk_was_lost_);
+  });
+}
+
 }  // namespace isthmus::outer_sync::protocol

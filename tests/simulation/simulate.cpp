@@ -60,6 +60,7 @@ constexpr std::array required{
     Required{"round followed", "a newcomer keeps up until it is taken in"},
     Required{"side without the coordinator came back", "and had not gone on alone"},
     Required{"silent coordinator noticed", "the connection is open, and nothing comes"},
+    Required{"state of the run lost", "who was taking it has neither it nor what a run begins with"},
     Required{"suspended", "too few members, or none of the last view"},
 };
 

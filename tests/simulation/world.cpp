@@ -49,6 +49,7 @@ World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
   // Of a stream of its own, so that worlds without it stay as they are.
   if (random_bits(seed_, 4, 0) % 4 == 0) closing_.reject = 4;
   if (closing_.reject > 0) sick_ = random_bits(seed_, 4, 1) % members_;
+  doomed_ = random_bits(seed_, 5, 0) % 32 == 0;
   processes_.resize(members_);
   for (NodeId m = 0; m < members_; ++m) processes_[m].id = m;
   for (auto n = chance(2) * chance(6); n > 0; --n) {
@@ -165,6 +166,7 @@ void World::crash(NodeId m) {
   tell("member " + std::to_string(m) + " crashes");
   count("member crash");
   process.alive = false;
+  if (process.in_run) dead_.insert(process.replica);
   ++process.life;
   process.backlog.clear();
   for (const auto& weak : std::vector(links_)) {
@@ -343,7 +345,8 @@ void World::try_view(Process& process) {
         if (before != message.reference) count(process.in_run ? "came back" : "joined");
         if (process.id == reducer_) count("view with a reducer");
         const bool joins = !process.in_run;
-        if (joins) {
+        const bool anew = process.id == reducer_ && before != message.reference;
+        if (joins || anew) {  // it keeps no result of a round before
           process.first.clear();
           for (const auto& state : process.member->fragments()) process.first.push_back(state.round);
         }
@@ -397,6 +400,10 @@ void World::learn(Process& process, const Admitted& admitted) {
   process.donors.clear();
   for (const auto& info : admitted.donors) process.donors.push_back(node_of(info));
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) ask_for_state(process, p);
+  if (doomed_ && now_ < calm_from_ && coordinator_ && disk_) {
+    doomed_ = false;
+    at(some(100ms), [this, m = process.id] { lose_the_state(m); });
+  }
 }
 
 void World::ask_for_state(Process& process, FragmentId p) {

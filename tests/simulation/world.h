@@ -212,6 +212,7 @@ class World {
   void end_cuts_after(Time away);
   void take_lane_down(NodeId m, Time away);
   void lose_coordinator(Time away);
+  void lose_the_state(NodeId learner);
 
   // what must hold
   void check(const Process& process);
@@ -251,6 +252,7 @@ class World {
   std::size_t members_, lanes_;
   std::optional<NodeId> reducer_;  ///< the one that only reduces, in some worlds
   std::size_t disturbances_;
+  bool doomed_;  ///< once somebody takes the run's state, all who have it are lost
   std::vector<Ambush> ambushes_;
   Time latency_, apply_delay_;  ///< at most: of a message; of a result that waits for its apply point
   int pace_;                    ///< how many times faster than usual rounds follow each other
@@ -275,6 +277,7 @@ class World {
   std::map<std::tuple<ReplicaId, Round, ChunkId>, Made> made_;
   std::map<const Bytes*, ReplicaId> maker_;
   std::map<ReplicaId, NodeId> node_of_;
+  std::set<ReplicaId> dead_;    ///< crashed while they were in the run
   std::optional<NodeId> sick_;  ///< whose outer gradients are far larger than the others', with outer.reject
   std::vector<SharedBytes> kept_;  ///< so that addresses stay unique
   std::set<std::tuple<ViewNumber, Round, ChunkId>> produced_;

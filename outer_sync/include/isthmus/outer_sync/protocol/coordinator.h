@@ -249,7 +249,7 @@ class Coordinator {
   Observers observers_;
   std::map<std::string, std::uint16_t> slots_;  ///< of all names that were ever members
   Time change_began_{};
-  Time foreign_leases_end_{};  ///< of those that are gone, or were given by a coordinator before us
+  Time foreign_leases_end_{};  ///< of those that are gone
   std::optional<Time> nobody_since_;
   std::optional<Time> gathering_until_;  ///< of one that has come back: waits for its members
   /// Who has no connection to another member is left out for a while, longer each time: views with both would
