@@ -43,6 +43,7 @@ class Reference {
           chains_[p] = chain_of(member.sealed, p);
       }
     }
+    for (FragmentId p = 0; p < layout.fragment_count(); ++p) extend_back(p, members);
     for (const auto& member : members) {
       for (const auto& held : member.sealed.held) {
         if (counts(member, held)) gather(held);
@@ -85,6 +86,22 @@ class Reference {
   }
 
  private:
+  /// A newcomer knows of no round before its first. Whoever has applied that one too knows what led to it.
+  void extend_back(FragmentId p, std::span<const SealedMember> members) {
+    auto& chain = chains_[p];
+    for (bool longer = !chain.empty(); std::exchange(longer, false);) {
+      for (const auto& member : members) {
+        if (member.sealed.fragments.empty()) continue;  // it only reduces, and is new
+        const auto own = chain_of(member.sealed, p);
+        const auto common = std::ranges::find(own, chain.front());
+        if (common == own.begin() || common == own.end()) continue;
+        chain.insert(chain.begin(), own.begin(), common);
+        longer = true;
+      }
+    }
+    if (chain.size() > Member::history_length)
+      chain.erase(chain.begin(), chain.end() - Member::history_length);
+  }
   void gather(const HeldResults& held) {
     auto [place, is_new] = held_.try_emplace({held.fragment, held.round});
     const auto chunks = layout_.chunks_of(held.fragment).size();

@@ -275,6 +275,24 @@ TEST(PlanView, WhatATrainerHasAppliedOfTheRunItHandsOnWhereOnlyAReducerHasBegunT
   EXPECT_EQ(plan.displaced[0].name, "b");
 }
 
+TEST(PlanView, WhatANewcomerDoesNotKnowOfTheHistoryTheOthersTell) {
+  std::vector<SealedMember> members = {standing("a", MemberKind::trainer, 3, 20),
+                                       standing("b", MemberKind::trainer, 3, 18),
+                                       standing("n", MemberKind::trainer, 4, 20)};
+  members[2].sealed.history[0].clear();
+  for (const Round round : {19, 20}) hold(members[0], round);
+  const auto plan = plan_view(layout, members);
+  EXPECT_THAT(plan.displaced, IsEmpty()) << "b is at a round that led to where n began";
+  ASSERT_EQ(plan.message.chains[0].size(), Member::history_length);
+  EXPECT_EQ(plan.message.chains[0].back(), members[2].sealed.fragments[0]);
+  EXPECT_EQ(plan.message.chains[0].front().round, 5U);
+
+  // Another round 20 has another history.
+  members[0] = standing("a", MemberKind::trainer, 3, 20, 100);
+  EXPECT_EQ(plan_view(layout, members).message.chains[0].size(), 1U);
+  EXPECT_EQ(plan_view(layout, members).displaced.size(), 2U);
+}
+
 TEST(LayoutOf, AStrangersWordIsChecked) {
   EXPECT_TRUE(layout_of(std::vector<Range>{{0, 64}}, 16));
   EXPECT_FALSE(layout_of(std::vector<Range>{}, 16));

@@ -124,23 +124,50 @@ void World::check_holdings(const Process& process, const NewView& message, Membe
   }
 }
 
-/// I10: who is no further behind than results are kept for goes on from its own rounds.
+/// I10: who is no further behind than results are kept for goes on from its own rounds, if a trainer that
+/// goes on too has been in the run for these rounds.
 void World::check_displaced(NodeId m, const std::string& reason) {
-  const auto& displaced = processes_[m];
-  if (reason.find("nobody keeps") == std::string::npos || !displaced.answer || m == reducer_) return;
-  bool can_go_on = false;
-  for (const auto& process : processes_) {
-    if (process.id == m || !process.alive || !process.member || !process.in_run) continue;
-    if (!process.answer || process.answer->view != displaced.answer->view) continue;
-    can_go_on = true;
-    for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
-      const auto from = displaced.answer->fragments[p].round, to = process.answer->fragments[p].round;
-      if (from < process.first[p] || to > from + Member::always_kept) return;
-    }
+  const auto place = answers_.find(m);
+  if (place == answers_.end()) return;
+  const auto displaced = place->second;
+  answers_.erase(place);  // what it holds counts no more
+  if (reason.find("nobody keeps") == std::string::npos || m == reducer_) return;
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+    const auto newest = newest_of_reference(displaced, p);
+    const auto from = displaced.sealed.fragments[p].round;
+    const bool of_the_run =
+        displaced.sealed.activated >= newest.first || std::ranges::any_of(answers_, [&](const auto& entry) {
+          return entry.second.sealed.activated == newest.first &&
+                 knows(entry.second.sealed, p, displaced.sealed.fragments[p]);
+        });
+    const auto keeps = [&](const auto& entry) {
+      const auto& [other, answer] = entry;
+      return other != reducer_ && answer.sealed.view == displaced.sealed.view && answer.first.size() > p &&
+             answer.first[p] <= from && knows(answer.sealed, p, newest.second);
+    };
+    if (!of_the_run || newest.second.round > from + Member::always_kept ||
+        (from < newest.second.round && std::ranges::none_of(answers_, keeps)))
+      return;
   }
-  if (can_go_on)
-    fail("member " + std::to_string(m) + " is displaced although it is no more than " +
-         std::to_string(Member::always_kept) + " rounds behind anybody (I10)");
+  fail("member " + std::to_string(m) + " is displaced although it is no more than " +
+       std::to_string(Member::always_kept) + " rounds behind, and these are kept (I10)");
+}
+
+bool World::knows(const Sealed& sealed, FragmentId p, const FragmentState& state) {
+  const auto& history = sealed.history[p];
+  return sealed.fragments[p] == state || std::ranges::find(history, state) != history.end();
+}
+
+/// The highest view that has begun anywhere, and the newest round of its members, by their answers.
+std::pair<ViewNumber, FragmentState> World::newest_of_reference(const Answer& own, FragmentId p) const {
+  std::pair<ViewNumber, FragmentState> newest{own.sealed.activated, own.sealed.fragments[p]};
+  for (const auto& [m, answer] : answers_) {
+    const auto& sealed = answer.sealed;
+    if (sealed.view != own.sealed.view || sealed.activated < newest.first) continue;
+    if (sealed.activated > newest.first || sealed.fragments[p].round > newest.second.round)
+      newest = {sealed.activated, sealed.fragments[p]};
+  }
+  return newest;
 }
 
 /// I3: a contribution is in the result, or is rejected by the rule, or comes back; once. I4: nobody commits

@@ -349,6 +349,15 @@ void World::lose_coordinator(Time away) {
   });
 }
 
+/// What it has been told just now is lost on its way to most of the others.
+void World::leave_the_reducer_alone() {
+  if (now_ >= calm_from_) return;
+  count("view begun by the reducer first");
+  for (NodeId m = 0; m < members_; ++m) {
+    if (m != reducer_) break_link(processes_[m].control);
+  }
+}
+
 /// All but one that was taking the state, the coordinator's disk too: that one has neither the state nor what
 /// a run begins with.
 void World::lose_the_state(NodeId learner) {

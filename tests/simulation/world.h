@@ -213,6 +213,9 @@ class World {
   void take_lane_down(NodeId m, Time away);
   void lose_coordinator(Time away);
   void lose_the_state(NodeId learner);
+  void leave_the_reducer_alone();
+
+  struct Answer;
 
   // what must hold
   void check(const Process& process);
@@ -224,6 +227,9 @@ class World {
   [[nodiscard]] bool is_held(const NewView& message, FragmentId p, Round r) const;
   void check_holdings(const Process& process, const NewView& message, MemberIndex self);
   void check_displaced(NodeId m, const std::string& reason);
+  [[nodiscard]] static bool knows(const Sealed& sealed, FragmentId p, const FragmentState& state);
+  [[nodiscard]] std::pair<ViewNumber, FragmentState> newest_of_reference(const Answer& own,
+                                                                         FragmentId p) const;
   void check_result(const Process& process, const Deliver& round);
   [[nodiscard]] std::string rejection_problem(const Result& result) const;
   void check_end();
@@ -236,6 +242,11 @@ class World {
     friend bool operator>(const Event& a, const Event& b) {
       return std::pair(a.time, a.order) > std::pair(b.time, b.order);
     }
+  };
+  /// To the newest Seal; those who have died since may be counted on all the same.
+  struct Answer {
+    Sealed sealed;
+    std::vector<Round> first;  ///< by fragment: results of the rounds after this one are kept; empty: of none
   };
   struct Ambush {
     Moment moment;
@@ -253,6 +264,7 @@ class World {
   std::optional<NodeId> reducer_;  ///< the one that only reduces, in some worlds
   std::size_t disturbances_;
   bool doomed_;  ///< once somebody takes the run's state, all who have it are lost
+  bool lonely_;  ///< a view that the reducer enters with nothing may begin nowhere else
   std::vector<Ambush> ambushes_;
   Time latency_, apply_delay_;  ///< at most: of a message; of a result that waits for its apply point
   int pace_;                    ///< how many times faster than usual rounds follow each other
@@ -277,6 +289,7 @@ class World {
   std::map<std::tuple<ReplicaId, Round, ChunkId>, Made> made_;
   std::map<const Bytes*, ReplicaId> maker_;
   std::map<ReplicaId, NodeId> node_of_;
+  std::map<NodeId, Answer> answers_;
   std::set<ReplicaId> dead_;    ///< crashed while they were in the run
   std::optional<NodeId> sick_;  ///< whose outer gradients are far larger than the others', with outer.reject
   std::vector<SharedBytes> kept_;  ///< so that addresses stay unique
