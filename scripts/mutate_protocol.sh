@@ -123,6 +123,8 @@ mutate "the first view has all or none" $coordinator 's/  if \(trainers\(\) != o
 mutate "who begins a run anew has nothing of the old one" $coordinator 's/count\(is_fresh\) != trainers\(\)/false/'
 mutate "one that only reduces begins where the run is" $member 's/if \(!of_reference && reduces\) begin_anew\(message\);//'
 mutate "what is applied is handed on by whoever has it" $change 's/if \(contains\(member\) \|\| !trains\(member\.info\)\) return contains\(member\);/return contains(member);/'
+mutate "one that only reduces makes no reference" $change 's/if \(trains\(member\.info\)\) highest = /highest = /'
+mutate "somebody who has the state stays" $change 's/&member != foremost && //'
 mutate "the others tell what a newcomer does not know" $change 's/bool longer = !chain\.empty\(\);/bool longer = false;/'
 mutate "one that only reduces is no heir" $coordinator 's/protocol::trains\(info\) && place != members_/place != members_/'
 mutate "a run that nobody is left of can begin anew" $coordinator 's/if \(state_is_gone\(\)\) return begin_anew\(\);//; s/if \(state_is_gone\(\)\) begin_anew\(\);//'

@@ -3,6 +3,7 @@
 #include "world.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 namespace isthmus::outer_sync::protocol {
@@ -79,7 +80,7 @@ void World::check_view(const NewView& message) {
     const auto name = "member " + std::to_string(process.id);
     if (!process.answer || process.answer->view != checked_) continue;  // it has died meanwhile
     if (process.id == reducer_ && process.answer->activated != message.reference) continue;  // it begins anew
-    if (process.answer->activated > message.reference)
+    if (process.id != reducer_ && process.answer->activated > message.reference)
       return fail(name + " has been in a later view than the one whose rounds are the run's" + view +
                   " (I7)");
     for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
@@ -129,9 +130,20 @@ void World::check_holdings(const Process& process, const NewView& message, Membe
 void World::check_displaced(NodeId m, const std::string& reason) {
   const auto place = answers_.find(m);
   if (place == answers_.end()) return;
-  const auto displaced = place->second;
-  answers_.erase(place);  // what it holds counts no more
-  if (reason.find("nobody keeps") == std::string::npos || m == reducer_) return;
+  place->second.displaced = true;  // what it holds counts no more
+  const auto& displaced = place->second;
+  const auto stays = [&](const auto& entry) {
+    const auto& [other, answer] = entry;
+    return other != reducer_ && answer.sealed.view == displaced.sealed.view && !answer.displaced;
+  };
+  // What it was sent away for when the view was planned; it may also have been seen to lag, or have said so
+  // itself.
+  constexpr std::array planned{"nobody keeps", "is not one of the run's", "can go on from",
+                               "has come further"};
+  const auto says = [&](const char* words) { return reason.find(words) != std::string::npos; };
+  if (std::ranges::any_of(planned, says) && std::ranges::none_of(answers_, stays))
+    return fail("all who have the run's state are sent away (I10)");
+  if (!says("nobody keeps") || m == reducer_) return;
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
     const auto newest = newest_of_reference(displaced, p);
     const auto from = displaced.sealed.fragments[p].round;
@@ -141,9 +153,9 @@ void World::check_displaced(NodeId m, const std::string& reason) {
                  knows(entry.second.sealed, p, displaced.sealed.fragments[p]);
         });
     const auto keeps = [&](const auto& entry) {
-      const auto& [other, answer] = entry;
-      return other != reducer_ && answer.sealed.view == displaced.sealed.view && answer.first.size() > p &&
-             answer.first[p] <= from && knows(answer.sealed, p, newest.second);
+      const auto& answer = entry.second;
+      return stays(entry) && answer.first.size() > p && answer.first[p] <= from &&
+             knows(answer.sealed, p, newest.second);
     };
     if (!of_the_run || newest.second.round > from + Member::always_kept ||
         (from < newest.second.round && std::ranges::none_of(answers_, keeps)))
@@ -158,12 +170,13 @@ bool World::knows(const Sealed& sealed, FragmentId p, const FragmentState& state
   return sealed.fragments[p] == state || std::ranges::find(history, state) != history.end();
 }
 
-/// The highest view that has begun anywhere, and the newest round of its members, by their answers.
+/// The highest view that has begun at a trainer, and the newest round of those in whom it has, by their
+/// answers.
 std::pair<ViewNumber, FragmentState> World::newest_of_reference(const Answer& own, FragmentId p) const {
   std::pair<ViewNumber, FragmentState> newest{own.sealed.activated, own.sealed.fragments[p]};
   for (const auto& [m, answer] : answers_) {
     const auto& sealed = answer.sealed;
-    if (sealed.view != own.sealed.view || sealed.activated < newest.first) continue;
+    if (sealed.view != own.sealed.view || sealed.activated < newest.first || m == reducer_) continue;
     if (sealed.activated > newest.first || sealed.fragments[p].round > newest.second.round)
       newest = {sealed.activated, sealed.fragments[p]};
   }

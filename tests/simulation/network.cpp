@@ -350,11 +350,11 @@ void World::lose_coordinator(Time away) {
 }
 
 /// What it has been told just now is lost on its way to most of the others.
-void World::leave_the_reducer_alone() {
+void World::leave_alone(NodeId newcomer) {
   if (now_ >= calm_from_) return;
-  count("view begun by the reducer first");
+  count("view begun by a newcomer first");
   for (NodeId m = 0; m < members_; ++m) {
-    if (m != reducer_) break_link(processes_[m].control);
+    if (m != newcomer) break_link(processes_[m].control);
   }
 }
 

@@ -50,7 +50,7 @@ World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
   if (random_bits(seed_, 4, 0) % 4 == 0) closing_.reject = 4;
   if (closing_.reject > 0) sick_ = random_bits(seed_, 4, 1) % members_;
   doomed_ = random_bits(seed_, 5, 0) % 32 == 0;
-  lonely_ = reducer_ && random_bits(seed_, 5, 1) % 2 == 0;
+  lonely_ = random_bits(seed_, 5, 1) % 8 == 0;
   processes_.resize(members_);
   for (NodeId m = 0; m < members_; ++m) processes_[m].id = m;
   for (auto n = chance(2) * chance(6); n > 0; --n) {
@@ -77,7 +77,8 @@ std::string World::run() {
   start_coordinator(false);
   for (NodeId m = 0; m < members_; ++m) at(some(200ms), [this, m] { start(m); });
   for (std::size_t i = 0; i < disturbances_; ++i) at(300ms + some(fault_time), [this] { disturb(); });
-  if (lonely_) at(1s + some(fault_time), [this] { crash_for(*reducer_, some(200ms)); });
+  if (lonely_)
+    at(1s + some(fault_time), [this] { crash_for(reducer_.value_or(chance(members_)), some(200ms)); });
   if (chance(8) == 0) {  // while the first view forms
     at(50ms + some(400ms), [this] {
       crash_coordinator(false);
@@ -310,7 +311,7 @@ void World::on_seal(Process& process, const Seal& seal) {
   if (!sealed) return;
   tell("member " + std::to_string(process.id) + " seals view " + std::to_string(seal.view));
   process.answer = *sealed;
-  answers_.insert_or_assign(process.id, Answer{*sealed, process.first});
+  answers_.insert_or_assign(process.id, Answer{*sealed, process.first, false});
   send_control(process, std::move(*sealed));
   ambush(Moment::sealed, process.id);
 }
@@ -710,8 +711,8 @@ void World::listen(const std::string& said) {
 void World::watch(NodeId to, const ControlMessage& message) {
   if (const auto* view = std::get_if<NewView>(&message)) {
     if (view->view.number > checked_) check_view(*view);
-    if (to == reducer_ && lonely_ && answers_.at(to).sealed.activated != view->reference)
-      at(Time(1), [this] { leave_the_reducer_alone(); });
+    if (lonely_ && view->reference > 0 && answers_.at(to).sealed.activated == 0)
+      at(Time(1), [this, to] { leave_alone(to); });
     ambush(Moment::view_sent, to);
   } else if (std::holds_alternative<Seal>(message)) {
     ambush(Moment::seal_sent, to);

@@ -213,7 +213,7 @@ class World {
   void take_lane_down(NodeId m, Time away);
   void lose_coordinator(Time away);
   void lose_the_state(NodeId learner);
-  void leave_the_reducer_alone();
+  void leave_alone(NodeId newcomer);
 
   struct Answer;
 
@@ -247,6 +247,7 @@ class World {
   struct Answer {
     Sealed sealed;
     std::vector<Round> first;  ///< by fragment: results of the rounds after this one are kept; empty: of none
+    bool displaced = false;
   };
   struct Ambush {
     Moment moment;
@@ -264,7 +265,7 @@ class World {
   std::optional<NodeId> reducer_;  ///< the one that only reduces, in some worlds
   std::size_t disturbances_;
   bool doomed_;  ///< once somebody takes the run's state, all who have it are lost
-  bool lonely_;  ///< a view that the reducer enters with nothing may begin nowhere else
+  bool lonely_;  ///< a view may begin nowhere but at those who enter it with nothing
   std::vector<Ambush> ambushes_;
   Time latency_, apply_delay_;  ///< at most: of a message; of a result that waits for its apply point
   int pace_;                    ///< how many times faster than usual rounds follow each other
