@@ -48,7 +48,10 @@ void World::check_settled(const NewView& message) {
     // What was delivered before a seal may have been applied after it.
     if (in_history || (rounds.back().round < r && is_held(message, p, r))) continue;
     const auto& by = applied_by_.at({p, r, prefix_of(chain)});
-    if (std::ranges::all_of(by, [this](ReplicaId replica) { return dead_.contains(replica); })) continue;
+    const auto is_gone = [this](ReplicaId replica) {
+      return dead_.contains(replica) || node_of_.at(replica) == reducer_;  // who has no state to go on with
+    };
+    if (std::ranges::all_of(by, is_gone)) continue;
     return fail("round " + std::to_string(r) + " of fragment " + std::to_string(p) +
                 ", which all members of a view had applied, is lost in view " +
                 std::to_string(message.view.number) + " (I10)");
@@ -143,26 +146,35 @@ void World::check_displaced(NodeId m, const std::string& reason) {
   const auto says = [&](const char* words) { return reason.find(words) != std::string::npos; };
   if (std::ranges::any_of(planned, says) && std::ranges::none_of(answers_, stays))
     return fail("all who have the run's state are sent away (I10)");
-  if (!says("nobody keeps") || m == reducer_) return;
+  if ((!says("nobody keeps") && !says("is not one of the run's")) || m == reducer_) return;
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+    const auto& own = displaced.sealed.fragments[p];
     const auto newest = newest_of_reference(displaced, p);
-    const auto from = displaced.sealed.fragments[p].round;
-    const bool of_the_run =
-        displaced.sealed.activated >= newest.first || std::ranges::any_of(answers_, [&](const auto& entry) {
-          return entry.second.sealed.activated == newest.first &&
-                 knows(entry.second.sealed, p, displaced.sealed.fragments[p]);
-        });
     const auto keeps = [&](const auto& entry) {
       const auto& answer = entry.second;
-      return stays(entry) && answer.first.size() > p && answer.first[p] <= from &&
-             knows(answer.sealed, p, newest.second);
+      return stays(entry) && answer.first.size() > p && answer.first[p] <= own.round &&
+             knows(answer.sealed, p, newest) && knows(answer.sealed, p, own);
     };
-    if (!of_the_run || newest.second.round > from + Member::always_kept ||
-        (from < newest.second.round && std::ranges::none_of(answers_, keeps)))
+    if (own == newest) continue;
+    if (own.round > newest.round || own.round + Member::always_kept < newest.round ||
+        std::ranges::none_of(answers_, keeps))
       return;
   }
   fail("member " + std::to_string(m) + " is displaced although it is no more than " +
        std::to_string(Member::always_kept) + " rounds behind, and these are kept (I10)");
+}
+
+/// Where all trainers whose rounds are a view's are alive, one of them has the state.
+void World::check_left(const NewView& message) {
+  for (const auto& info : message.view.members) {
+    const auto m = node_of(info);
+    const auto place = answers_.find(m);
+    if (m == reducer_ || place == answers_.end()) continue;
+    const auto& process = processes_[m];
+    const bool is_there = process.alive && process.incarnation == info.incarnation;
+    if (place->second.sealed.activated == message.reference && !is_there) return;
+  }
+  if (state_is_lost()) fail("all who had the run's state have found out that theirs is another (I10)");
 }
 
 bool World::knows(const Sealed& sealed, FragmentId p, const FragmentState& state) {
@@ -170,9 +182,8 @@ bool World::knows(const Sealed& sealed, FragmentId p, const FragmentState& state
   return sealed.fragments[p] == state || std::ranges::find(history, state) != history.end();
 }
 
-/// The highest view that has begun at a trainer, and the newest round of those in whom it has, by their
-/// answers.
-std::pair<ViewNumber, FragmentState> World::newest_of_reference(const Answer& own, FragmentId p) const {
+/// The newest round of those trainers at whom the highest view has begun, by their answers.
+FragmentState World::newest_of_reference(const Answer& own, FragmentId p) const {
   std::pair<ViewNumber, FragmentState> newest{own.sealed.activated, own.sealed.fragments[p]};
   for (const auto& [m, answer] : answers_) {
     const auto& sealed = answer.sealed;
@@ -180,7 +191,7 @@ std::pair<ViewNumber, FragmentState> World::newest_of_reference(const Answer& ow
     if (sealed.activated > newest.first || sealed.fragments[p].round > newest.second.round)
       newest = {sealed.activated, sealed.fragments[p]};
   }
-  return newest;
+  return newest.second;
 }
 
 /// I3: a contribution is in the result, or is rejected by the rule, or comes back; once. I4: nobody commits

@@ -349,6 +349,14 @@ void World::lose_coordinator(Time away) {
   });
 }
 
+/// Each closes its own chunks alone and gets none of the other's, until the view changes.
+void World::tear() {
+  if (now_ >= calm_from_) return;
+  count("two torn apart");
+  cut_for(0, 1, true, detect_timeout);
+  at(some(detect_timeout), [this] { break_link(processes_[chance(members_)].control); });
+}
+
 /// What it has been told just now is lost on its way to most of the others.
 void World::leave_alone(NodeId newcomer) {
   if (now_ >= calm_from_) return;

@@ -50,6 +50,15 @@ World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
   if (random_bits(seed_, 4, 0) % 4 == 0) closing_.reject = 4;
   if (closing_.reject > 0) sick_ = random_bits(seed_, 4, 1) % members_;
   doomed_ = random_bits(seed_, 5, 0) % 32 == 0;
+  torn_ = random_bits(seed_, 5, 2) % 8 == 0 && members_ == 2 && !reducer_;
+  if (torn_) {
+    layout_ = FragmentLayout({{0, 16}, {16, 16}}, 16);  // so that each owns a fragment
+    apply_delay_ = 60ms;
+    options_.leases = true;
+    closing_.quorum = closing_.least = options_.least = 1;
+    closing_.grace /= 16;
+    pace_ = 8;
+  }
   lonely_ = random_bits(seed_, 5, 1) % 8 == 0;
   processes_.resize(members_);
   for (NodeId m = 0; m < members_; ++m) processes_[m].id = m;
@@ -77,6 +86,7 @@ std::string World::run() {
   start_coordinator(false);
   for (NodeId m = 0; m < members_; ++m) at(some(200ms), [this, m] { start(m); });
   for (std::size_t i = 0; i < disturbances_; ++i) at(300ms + some(fault_time), [this] { disturb(); });
+  if (torn_) at(1s + some(fault_time), [this] { tear(); });
   if (lonely_)
     at(1s + some(fault_time), [this] { crash_for(reducer_.value_or(chance(members_)), some(200ms)); });
   if (chance(8) == 0) {  // while the first view forms
@@ -338,6 +348,7 @@ void World::try_view(Process& process) {
         count("displaced by its own chain");
         send_control(process, Displaced{"another history"});
         on_displaced(process);
+        check_left(message);
         return;
       case Member::Entry::begun: {
         tell("member " + std::to_string(process.id) + " begins view " + std::to_string(message.view.number) +

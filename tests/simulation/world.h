@@ -214,6 +214,7 @@ class World {
   void lose_coordinator(Time away);
   void lose_the_state(NodeId learner);
   void leave_alone(NodeId newcomer);
+  void tear();
 
   struct Answer;
 
@@ -228,8 +229,8 @@ class World {
   void check_holdings(const Process& process, const NewView& message, MemberIndex self);
   void check_displaced(NodeId m, const std::string& reason);
   [[nodiscard]] static bool knows(const Sealed& sealed, FragmentId p, const FragmentState& state);
-  [[nodiscard]] std::pair<ViewNumber, FragmentState> newest_of_reference(const Answer& own,
-                                                                         FragmentId p) const;
+  [[nodiscard]] FragmentState newest_of_reference(const Answer& own, FragmentId p) const;
+  void check_left(const NewView& message);
   void check_result(const Process& process, const Deliver& round);
   [[nodiscard]] std::string rejection_problem(const Result& result) const;
   void check_end();
@@ -265,6 +266,7 @@ class World {
   std::optional<NodeId> reducer_;  ///< the one that only reduces, in some worlds
   std::size_t disturbances_;
   bool doomed_;  ///< once somebody takes the run's state, all who have it are lost
+  bool torn_;    ///< two members lose each other and nobody else, who go on by quorum
   bool lonely_;  ///< a view may begin nowhere but at those who enter it with nothing
   std::vector<Ambush> ambushes_;
   Time latency_, apply_delay_;  ///< at most: of a message; of a result that waits for its apply point
