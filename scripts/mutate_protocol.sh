@@ -130,6 +130,7 @@ mutate "one that only reduces is no heir" $coordinator 's/protocol::trains\(info
 mutate "a run that nobody is left of can begin anew" $coordinator 's/if \(state_is_gone\(\)\) return begin_anew\(\);//; s/if \(state_is_gone\(\)\) begin_anew\(\);//'
 mutate "who lags is taken out" $coordinator 's/if \(phase_ == Phase::running\) check_lag\(name, newest\);//'
 mutate "who lacks peers is left out" $coordinator 's/\n  check_links\(\);//'
+mutate "the rounds wait for who misses view after view" $coordinator 's/missed->second < tries/true/'
 mutate "newcomers are told of donors later" $coordinator 's/(void Coordinator::admit_waiting\(\) \{)/$1 return;/'
 wait
 printf '%-52s %-18s %8s\n' "rule" "noticed by" "world"

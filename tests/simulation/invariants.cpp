@@ -182,16 +182,22 @@ bool World::knows(const Sealed& sealed, FragmentId p, const FragmentState& state
   return sealed.fragments[p] == state || std::ranges::find(history, state) != history.end();
 }
 
-/// The newest round of those trainers at whom the highest view has begun, by their answers.
+/// The newest round of those at whom the highest view has begun that has begun at a trainer, by their
+/// answers.
 FragmentState World::newest_of_reference(const Answer& own, FragmentId p) const {
-  std::pair<ViewNumber, FragmentState> newest{own.sealed.activated, own.sealed.fragments[p]};
+  auto reference = own.sealed.activated;
+  for (const auto& [m, answer] : answers_) {
+    if (answer.sealed.view == own.sealed.view && m != reducer_)
+      reference = std::max(reference, answer.sealed.activated);
+  }
+  FragmentState newest;
   for (const auto& [m, answer] : answers_) {
     const auto& sealed = answer.sealed;
-    if (sealed.view != own.sealed.view || sealed.activated < newest.first || m == reducer_) continue;
-    if (sealed.activated > newest.first || sealed.fragments[p].round > newest.second.round)
-      newest = {sealed.activated, sealed.fragments[p]};
+    if (sealed.view == own.sealed.view && sealed.activated == reference &&
+        sealed.fragments[p].round >= newest.round)
+      newest = sealed.fragments[p];
   }
-  return newest.second;
+  return newest;
 }
 
 /// I3: a contribution is in the result, or is rejected by the rule, or comes back; once. I4: nobody commits

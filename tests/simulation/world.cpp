@@ -682,6 +682,7 @@ void World::reduce(NodeId m, const Reduce& job) {
 
 void World::start_coordinator(bool recover) {
   ++coordinator_life_;
+  answers_.clear();  // to one before, which may have asked for the same view
   auto options = options_;
   options.token.bytes.fill(static_cast<std::uint8_t>(coordinator_life_));
   if (recover) {
@@ -712,6 +713,7 @@ void World::listen(const std::string& said) {
       std::pair{"nobody keeps", "came back too late"},
       std::pair{"is not one of the run's", "had another history"},
       std::pair{"begins anew", "run begun anew"},
+      std::pair{"the rounds wait for it", "rounds held for a newcomer"},
   };
   for (const auto& [words, what] : counted) {
     if (said.find(words) != std::string::npos) count(what);
@@ -722,7 +724,8 @@ void World::listen(const std::string& said) {
 void World::watch(NodeId to, const ControlMessage& message) {
   if (const auto* view = std::get_if<NewView>(&message)) {
     if (view->view.number > checked_) check_view(*view);
-    if (lonely_ && view->reference > 0 && answers_.at(to).sealed.activated == 0)
+    const auto answer = answers_.find(to);
+    if (lonely_ && view->reference > 0 && answer != answers_.end() && answer->second.sealed.activated == 0)
       at(Time(1), [this, to] { leave_alone(to); });
     ambush(Moment::view_sent, to);
   } else if (std::holds_alternative<Seal>(message)) {

@@ -175,6 +175,8 @@ class Coordinator {
   void admit(MemberStatus& member);
   void join_as_reducer(MemberStatus& member);
   void forget_state_before(const MemberInfo& info);
+  void hold_rounds_if_late(const std::string& name);
+  [[nodiscard]] bool waits_for_newcomer() const;
   [[nodiscard]] Admitted admission() const;
   [[nodiscard]] bool is_past_warmup(const MemberStatus& member) const;
   void admit_waiting();
@@ -258,6 +260,10 @@ class Coordinator {
     Time until{}, length{};
   };
   std::map<std::string, Bar> barred_;
+  std::map<std::string, std::size_t>
+      missed_;  ///< by name: how often it was ready since it was last in a view
+  std::optional<std::pair<std::string, Time>>
+      waited_for_;  ///< no view begins without this newcomer until then
   std::optional<Time> links_lost_since_;
   std::string suspended_because_;
   struct Evaluation {
