@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "certs.h"
 #include "coordinator.h"
 #include "isthmus/base/error.h"
 #include "reducer.h"
@@ -28,6 +29,12 @@ void CommandLine::add_set(CLI::App& verb) {
       ->allow_extra_args(false);
 }
 
+void CommandLine::add_security(CLI::App& verb) {
+  verb.add_option("--certs", flags_.certs, "folder of certificates, in place of network.certs");
+  verb.add_flag("--insecure", flags_.insecure,
+                "no certificates: whoever sees the packets can read and change everything, and join the run");
+}
+
 Experiment CommandLine::load(const std::optional<WorkerPlace>& worker) const {
   auto assignments = flags_.set;
   const auto override_with = [&](const char* key, const std::string& value) {
@@ -36,6 +43,8 @@ Experiment CommandLine::load(const std::optional<WorkerPlace>& worker) const {
   override_with("network.coordinator", flags_.coordinator);
   override_with("network.listen", flags_.listen);
   override_with("network.advertise", flags_.advertise);
+  override_with("network.certs", flags_.certs);
+  if (flags_.insecure) assignments.emplace_back("network.insecure=true");
   return load_experiment(flags_.config, assignments, worker);
 }
 
@@ -48,6 +57,7 @@ void CommandLine::add_coordinator() {
                  "take up a run that is going on, from its members alone: this disk's memory of it is lost");
   verb->add_option("--announce-fd", flags_.announce_fd, "descriptor that gets the port, for launchers")
       ->group("");
+  add_security(*verb);
   add_set(*verb);
   verb->footer("Example: isthmus coordinator --config two_sites.yaml --listen 0.0.0.0:7000");
   on(*verb, [this] {
@@ -72,6 +82,7 @@ void CommandLine::add_worker(std::function<int(WorkerRequest)> train) {
                  "own chunks and reduce them, without a model and without data");
   verb->add_flag("--resume", flags_.resume, "go on from the newest checkpoint that all replicas have");
   verb->add_flag("--quiet", flags_.quiet, "no progress line");
+  add_security(*verb);
   add_set(*verb);
   verb->footer(
       "Example: isthmus worker --config two_sites.yaml --coordinator eu.example:7000 --name us-1 "
@@ -121,6 +132,32 @@ void CommandLine::add_replay() {
   verb->add_option("--out", flags_.out, "safetensors file to write");
   verb->footer("Example: isthmus replay runs/my/eu-1/log --until 500 --out model.safetensors");
   on(*verb, [this] { return run_replay({.log = flags_.log, .until = flags_.until, .out = flags_.out}); });
+}
+
+void CommandLine::add_certs() {
+  using Task = CertsRequest::Task;
+  auto* verb = app_.add_subcommand("certs", "make, issue and revoke the certificates of a run");
+  verb->require_subcommand(1);
+  auto& request = flags_.authority;
+  const auto add = [&](const char* name, const char* help, Task task) {
+    auto* part = verb->add_subcommand(name, help);
+    part->add_option("run", request.run, "name of the run")->required();
+    if (task != Task::init)
+      part->add_option("name", request.name, "of a replica, or coordinator")->required();
+    part->add_option("--dir", request.folder, "that has a folder for each run")->default_val("certs");
+    on(*part, [&request, task] {
+      request.task = task;
+      return run_certs(request);
+    });
+    return part;
+  };
+  add("init", "make the authority of a run", Task::init);
+  add("issue", "a certificate for one process; once more to replace it", Task::issue)
+      ->add_option("--days", request.days, "that it is good for")
+      ->default_val(365)
+      ->check(CLI::Range(1, 3650));
+  add("revoke", "make all certificates of one process good no more", Task::revoke);
+  verb->footer("Example: isthmus certs init my-run && isthmus certs issue my-run coordinator");
 }
 
 int CommandLine::run(int argc, char** argv) {

@@ -8,15 +8,17 @@
 #include <string>
 #include <vector>
 
+#include "certs.h"
 #include "version.h"
 #include "worker.h"
 
 namespace isthmus::app {
 
 struct Flags {
-  std::string config, coordinator, name, site, listen, advertise, log, out;
+  std::string config, coordinator, name, site, listen, advertise, certs, log, out;
   std::vector<std::string> set;
-  bool resume = false, recover = false, quiet = false, reduce_only = false, once = false;
+  bool resume = false, recover = false, quiet = false, reduce_only = false, once = false, insecure = false;
+  CertsRequest authority;
   int announce_fd = -1;
   std::optional<std::uint64_t> until;
 };
@@ -31,11 +33,13 @@ class CommandLine {
   void add_worker(std::function<int(WorkerRequest)> train);
   void add_config();
   void add_replay();
+  void add_certs();
 
   /// For verbs that one binary alone has.
   [[nodiscard]] CLI::App& app() { return app_; }
   [[nodiscard]] Flags& flags() { return flags_; }
   void add_set(CLI::App& verb);
+  void add_security(CLI::App& verb);
   /// What is done once the command line has been read.
   void on(CLI::App& verb, std::function<int()> act);
   /// The experiment that the flags name.

@@ -8,11 +8,13 @@
 #include <fstream>
 #include <optional>
 
+#include "certs.h"
 #include "isthmus/base/archive.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
 #include "isthmus/base/metrics.h"
 #include "isthmus/base/progress.h"
+#include "isthmus/outer_sync/tls/authority.h"
 #include "isthmus/outer_sync/transport/coordinator_node.h"
 #include "run_folder.h"
 #include "signals.h"
@@ -253,7 +255,9 @@ int run_coordinator(CoordinatorRequest request) {
   options.warmup_rounds = static_cast<std::uint64_t>(experiment.outer.warmup_steps);
   options.last = last;
   if (request.recover) options.recover = first_view_number();
-  outer_sync::CoordinatorNode node(experiment.network, std::move(options), display);
+  auto network = experiment.network;
+  network.certs = own_certificates(network.certs, outer_sync::tls::coordinator_name);
+  outer_sync::CoordinatorNode node(network, std::move(options), display);
   const SignalThread signals([&](int, int count) {
     if (count > 1) _exit(130);
     interrupted = true;

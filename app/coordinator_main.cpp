@@ -10,5 +10,6 @@ int main(int argc, char** argv) {
   commands.add_worker({});
   commands.add_config();
   commands.add_replay();
+  commands.add_certs();
   return commands.run(argc, argv);
 }

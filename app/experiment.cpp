@@ -114,6 +114,11 @@ Experiment read_experiment(const config::Source& source, bool trains) {
   experiment.outer.resolve();
   experiment.outer.take_replicas(experiment.replicas);
   experiment.network.check();
+  const auto open = experiment.network.reachable();
+  if (experiment.outer.data_parallel() && !open.empty() && !experiment.network.insecure)
+    throw Error(ErrorKind::config, "outer.method is data_parallel and " + open +
+                                       ": Gloo's connections are neither encrypted nor authenticated; say "
+                                       "--insecure on a network where that does no harm");
   if (experiment.reducers > 0 && experiment.outer.data_parallel()) {
     throw Error(ErrorKind::config, "reducers is " + std::to_string(experiment.reducers) +
                                        " and outer.method is data_parallel; expected 0: there is nothing "

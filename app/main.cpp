@@ -41,6 +41,7 @@ void add_observe(CommandLine& commands) {
   verb->add_option("--out", flags.out,
                    "safetensors file for the newest global parameters, written at the end");
   verb->add_flag("--once", flags.once, "take the state, evaluate it, and leave");
+  commands.add_security(*verb);
   commands.add_set(*verb);
   verb->footer("Example: isthmus observe --config two_sites.yaml --coordinator eu.example:7000 --name watch");
   commands.on(*verb, [&commands, &flags] {
@@ -63,5 +64,6 @@ int main(int argc, char** argv) {
   add_observe(commands);
   commands.add_config();
   commands.add_replay();
+  commands.add_certs();
   return commands.run(argc, argv);
 }

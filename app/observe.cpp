@@ -9,6 +9,7 @@
 #include <numbers>
 #include <optional>
 
+#include "certs.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/metrics.h"
 #include "isthmus/base/trace.h"
@@ -227,6 +228,8 @@ class Observer {
 int run_observe(ObserveRequest request) {
   check_name("--name", request.name);
   const SignalThread signals([](int signal, int) { _exit(128 + signal); });
+  auto& certs = request.experiment.network.certs;
+  certs = own_certificates(certs, request.name);
   return Observer(std::move(request)).run();
 }
 

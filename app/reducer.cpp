@@ -4,6 +4,7 @@
 
 #include <csignal>
 
+#include "certs.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/outer_loop.h"
@@ -32,7 +33,9 @@ int run_reducer(const WorkerRequest& request) {
   // Before any other thread, so that all of them leave the signals to this one.
   const SignalThread signals([&](int signal, int count) { stopper.on_signal(signal, count); });
   Trace trace;  // without a file: there are no steps to show
-  outer_sync::MemberNode node(experiment.network, static_cast<std::uint64_t>(outer.chunk_elements),
+  auto network = experiment.network;
+  network.certs = own_certificates(network.certs, request.name);
+  outer_sync::MemberNode node(network, static_cast<std::uint64_t>(outer.chunk_elements),
                               outer_sync::codec_plan(outer, static_cast<std::uint64_t>(experiment.run.seed)),
                               closing_rule(experiment), trace, outer.lossless_stage());
   stopper.in_run(node, Stopper::Leaving::at_once);

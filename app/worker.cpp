@@ -7,6 +7,7 @@
 #include <csignal>
 #include <optional>
 
+#include "certs.h"
 #include "free_port.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/metrics.h"
@@ -15,6 +16,7 @@
 #include "isthmus/data/loader.h"
 #include "isthmus/outer_sync/memory.h"
 #include "isthmus/outer_sync/outer_loop.h"
+#include "isthmus/outer_sync/tls/authority.h"
 #include "isthmus/outer_sync/transport/address.h"
 #include "isthmus/outer_sync/transport/member_node.h"
 #include "isthmus/trainer/checkpoint.h"
@@ -146,8 +148,7 @@ class Worker {
 
   std::string memory_line() const {
     const auto bound =
-        outer_sync::memory_bound(config_.outer, setup_.table.layout(), node_.view(), node_.self(),
-                                 static_cast<std::size_t>(config_.network.lanes));
+        outer_sync::memory_bound(config_.outer, setup_.table.layout(), node_.view(), node_.self());
     const auto megabytes = [](std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6; };
     return fmt::format("outer loop: {:.1f} MB of state, {:.1f} MB of chunks, never above {:.1f} MB",
                        megabytes(bound.state), megabytes(bound.usual), megabytes(bound.most));
@@ -550,6 +551,10 @@ class Worker {
 
 int run_worker(WorkerRequest request) {
   check_name("--name", request.name);
+  if (request.name == outer_sync::tls::coordinator_name)
+    throw Error(ErrorKind::config, "--name is 'coordinator', which no replica may be called");
+  auto& certs = request.experiment.network.certs;
+  certs = own_certificates(certs, request.name);
   Stopper stopper;
   // Before any other thread, so that all of them leave the signals to this one.
   const SignalThread signals([&](int signal, int count) { stopper.on_signal(signal, count); });

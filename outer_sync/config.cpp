@@ -8,6 +8,7 @@
 #include "isthmus/outer_sync/methods/eager.h"
 #include "isthmus/outer_sync/methods/sparse.h"
 #include "isthmus/outer_sync/protocol/rejection.h"
+#include "isthmus/outer_sync/transport/address.h"
 
 namespace isthmus::outer_sync {
 
@@ -217,7 +218,11 @@ void JoinConfig::serialize(config::Archive& ar) {
 }
 
 void EmulateConfig::serialize(config::Archive& ar) {
+  ar({"rate", &rate, Scope::per_site, "bits per second of bulk to each peer; auto any", 1e3, 1e13});
   ar({"rtt", &rtt, Scope::per_site, "hold every message back by half of this", 0, 60});
+  ar({"jitter", &jitter, Scope::per_site, "and bulk by up to this, by chance", 0, 60});
+  ar({"loss", &loss, Scope::per_site,
+      "part of the packets of bulk that are lost, and come a round trip later", 0, 0.5});
 }
 
 void NetworkConfig::serialize(config::Archive& ar) {
@@ -226,6 +231,13 @@ void NetworkConfig::serialize(config::Archive& ar) {
   ar({"listen", &listen, Scope::per_site,
       "ADDRESS:PORT this worker accepts peers at; port 0 for any free one"});
   ar({"advertise", &advertise, Scope::per_site, "HOST:PORT that peers dial; empty for the listen address"});
+  ar({"certs", &certs, Scope::per_site,
+      "folder of this process's certificate (see `isthmus certs`), or one that has such a folder of its "
+      "name; "
+      "all connections are then TLS"});
+  ar({"insecure", &insecure, Scope::per_site,
+      "go without certificates although others can reach an address: whoever sees the packets can read and "
+      "change everything"});
   ar({"lanes", &lanes, Scope::agreed, "TCP connections for bulk to each peer", 1, 64});
   ar({"heartbeat", &heartbeat, Scope::per_site, "time between two heartbeats", 0.05, 60});
   ar({"detect_timeout", &detect_timeout, Scope::per_site, "silence after which a peer counts as lost", 0.2,
@@ -235,8 +247,18 @@ void NetworkConfig::serialize(config::Archive& ar) {
   ar({"join_rate", &join_rate, Scope::per_site,
       "bytes per second of state that a member gives to all who join, so that rounds keep their time", 4096,
       1e12});
-  ar({"uplink", &uplink, Scope::per_site, "what this site's line carries outwards; auto measures it", 1e3,
-      1e13});
+  ar({"rate", &rate, Scope::per_site,
+      "what this member sends to all its peers together at most, which is what its line carries outwards; "
+      "auto "
+      "measures and follows the line",
+      1e3, 1e13});
+  ar({"congestion",
+      &congestion,
+      Scope::per_site,
+      "TCP's congestion control on connections that leave this machine; system is what it has chosen",
+      -config::unbounded,
+      config::unbounded,
+      {"bbr", "cubic", "system"}});
   ar.section("emulate", emulate);
 }
 
@@ -249,12 +271,39 @@ std::string seconds_of(const config::Duration& duration) {
 }  // namespace
 
 void NetworkConfig::check() const {
+  check_silence();
+  check_security();
+}
+
+void NetworkConfig::check_silence() const {
   if (detect_timeout.seconds >= 4 * heartbeat.seconds) return;
   throw Error(ErrorKind::config,
               "network.detect_timeout is " + seconds_of(detect_timeout) + " and network.heartbeat is " +
                   seconds_of(heartbeat) +
                   "; expected a detect_timeout of at least four heartbeats: one that is late must "
                   "not count as silence");
+}
+
+std::string NetworkConfig::reachable() const {
+  for (const auto& [key, text] : {std::pair("network.coordinator", &coordinator),
+                                  {"network.listen", &listen},
+                                  {"network.advertise", &advertise}}) {
+    if (text->empty()) continue;
+    const auto addresses = parse_addresses(*text, key);
+    if (!std::ranges::all_of(addresses, &Address::is_loopback))
+      return std::string(key) + " is '" + *text + "'";
+  }
+  return {};
+}
+
+void NetworkConfig::check_security() const {
+  const auto open = reachable();
+  if (open.empty() || !certs.empty() || insecure) return;
+  throw Error(ErrorKind::config,
+              open +
+                  ", which other machines can reach, and there are no certificates. Make some with `isthmus "
+                  "certs init` and name their folder in network.certs; or say --insecure: then whoever sees "
+                  "the packets can read and change everything, and join the run");
 }
 
 }  // namespace isthmus::outer_sync

@@ -20,14 +20,13 @@ constexpr std::size_t beside_all_chunks = std::size_t{64} << 10;
 
 std::size_t usual_chunks(const FragmentLayout& layout) { return 6 * std::size_t{layout.chunk_count()}; }
 
-std::size_t most_queued(const FragmentLayout& layout, const protocol::CodecPlan& codecs, std::size_t lanes) {
-  const auto chunks_of_a_lane = (layout.chunk_count() + lanes - 1) / lanes;
-  return beside_all_chunks +
-         (most_rounds + 1) * chunks_of_a_lane * (largest_encoded_chunk(layout, codecs) + beside_a_chunk);
+std::size_t most_queued(const FragmentLayout& layout, const protocol::CodecPlan& codecs) {
+  return beside_all_chunks + (most_rounds + 1) * std::size_t{layout.chunk_count()} *
+                                 (largest_encoded_chunk(layout, codecs) + beside_a_chunk);
 }
 
 MemoryBound memory_bound(const OuterConfig& config, const FragmentLayout& layout, const protocol::View& view,
-                         protocol::MemberIndex self, std::size_t lanes) {
+                         protocol::MemberIndex self) {
   const auto codecs = codec_plan(config, 0);
   const std::uint64_t parameters = layout.buffer_size() * sizeof(float);
   const std::uint64_t chunk = largest_encoded_chunk(layout, codecs);
@@ -41,7 +40,7 @@ MemoryBound memory_bound(const OuterConfig& config, const FragmentLayout& layout
   const auto chunks = (2 + most_rounds) * layout.chunk_count() + (Member::window + 1) * trainers * owned;
   const auto usual = std::max(usual_chunks(layout), 2 * (2 * layout.chunk_count() + trainers * owned));
   const std::uint64_t forms = config.lossless_stage() == quant::Lossless::none ? 1 : 2;  // packed and not
-  const auto queues = (view.members.size() - 1) * lanes * most_queued(layout, codecs, lanes);
+  const auto queues = (view.members.size() - 1) * most_queued(layout, codecs);
   return {.state = vectors * parameters, .usual = forms * usual * chunk, .most = chunks * chunk + queues};
 }
 

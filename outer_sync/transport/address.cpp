@@ -1,6 +1,7 @@
 #include "isthmus/outer_sync/transport/address.h"
 
 #include <algorithm>
+#include <asio/ip/address.hpp>
 #include <charconv>
 
 #include "isthmus/base/error.h"
@@ -10,6 +11,12 @@ namespace isthmus::outer_sync {
 std::string Address::to_string() const {
   const bool v6 = host.find(':') != std::string::npos;
   return (v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+bool Address::is_loopback() const {
+  asio::error_code not_numeric;
+  const auto numeric = asio::ip::make_address(host, not_numeric);
+  return not_numeric ? host == "localhost" : numeric.is_loopback();
 }
 
 Address parse_address(std::string_view text, std::string_view what) {

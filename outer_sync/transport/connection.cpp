@@ -1,8 +1,8 @@
 #include "transport/connection.h"
 
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <asio/co_spawn.hpp>
 #include <asio/detached.hpp>
@@ -15,6 +15,9 @@
 #include <cstring>
 #include <span>
 #include <utility>
+
+#include "isthmus/base/error.h"
+#include "tls/stream.h"
 
 namespace isthmus::outer_sync::transport {
 
@@ -30,16 +33,14 @@ std::string name_of(const asio::ip::tcp::socket& socket) {
   return error ? "unknown" : endpoint.address().to_string() + ":" + std::to_string(endpoint.port());
 }
 
-void give_up_after(asio::ip::tcp::socket& socket, Connection::Clock::duration limit) {
-#ifdef TCP_USER_TIMEOUT
-  const auto milliseconds =
-      static_cast<unsigned>(std::chrono::duration_cast<std::chrono::milliseconds>(limit).count());
-  ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
-#endif
-}
-
-std::size_t size_of(const Frame& frame) {
-  return sizeof(FrameHeader) + frame.head.size() + (frame.body ? frame.body->size() : 0);
+void set_options(asio::ip::tcp::socket& socket, const LinkOptions& link) {
+  asio::error_code error;
+  socket.set_option(asio::ip::tcp::no_delay(true), error);
+  const int handle = socket.native_handle();
+  give_up_after(handle, link.give_up);
+  hold_unsent_at_most(handle, Connection::least_unsent);
+  const auto other = socket.remote_endpoint(error);
+  if (!error && !other.address().is_loopback()) use_congestion_control(handle, link.congestion);
 }
 
 /// What is wrong with the header of a chunk or an acknowledgement that `length` bytes follow.
@@ -67,25 +68,54 @@ std::optional<std::string> problem_of(FrameType type, const ChunkHeader& header,
 
 }  // namespace
 
-Connection::Connection(asio::ip::tcp::socket socket, WireCounters& counters, LinkOptions link, Trace& trace)
+Connection::Connection(asio::ip::tcp::socket socket, WireCounters& counters, LinkOptions link, Trace& trace,
+                       OtherEnd other)
     : socket_(std::move(socket)),
+      credentials_(std::move(link.credentials)),
+      other_(std::move(other)),
+      introduced_(!credentials_),
       remote_(name_of(socket_)),
       counters_(counters),
       hold_(link.hold),
+      hello_limit_(link.hello_limit),
       trace_(trace),
       wake_(socket_.get_executor()),
-      written_(socket_.get_executor(), Clock::time_point::max()) {
-  asio::error_code ignored;
-  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
-  give_up_after(socket_, link.give_up);
+      written_(socket_.get_executor(), Clock::time_point::max()),
+      introducing_(socket_.get_executor(), Clock::time_point::max()) {
+  set_options(socket_, link);
   wake_.expires_at(Clock::time_point::max());
+  if (!credentials_) return;
+  const auto side = other_.dialled ? tls::Side::dialled : tls::Side::accepted;
+  tls_ = std::make_unique<tls::Stream>(socket_, *credentials_, side);
 }
 
-void Connection::send(Frame frame) {
+Connection::~Connection() = default;
+
+std::string Connection::peer_name() const { return tls_ ? tls_->peer() : std::string(); }
+
+bool Connection::peer_is_revoked() const {
+  return tls_ && introduced_ && credentials_->revoked(tls_->serial());
+}
+
+void Connection::send(Frame frame, Clock::duration hold) {
   if (closing_ || !open()) return;
   queued_bytes_ += size_of(frame);
-  queue_.push_back({Clock::now() + hold_, std::move(frame)});
+  const auto release = Clock::now() + hold_ + hold;
+  queue_.push_back({queue_.empty() ? release : std::max(release, queue_.back().release), std::move(frame)});
   wake_.cancel();
+}
+
+bool Connection::ready() const {
+  const bool busy = writing_ || (!queue_.empty() && queue_.front().release <= Clock::now());
+  return introduced_ && !busy && !closing_ && open();
+}
+
+void Connection::hold_unsent_at_most(std::uint32_t bytes) {
+  transport::hold_unsent_at_most(socket_.native_handle(), bytes);
+}
+
+bool Connection::pace(std::uint64_t bytes_per_second) {
+  return transport::pace(socket_.native_handle(), bytes_per_second);
 }
 
 void Connection::close_when_sent() {
@@ -100,6 +130,8 @@ void Connection::close() {
   socket_.close(ignored);
   wake_.cancel();
   written_.cancel();
+  introducing_.cancel();
+  when_ready_ = nullptr;
 }
 
 asio::awaitable<void> Connection::drained() {
@@ -117,9 +149,35 @@ bool Connection::hung_up() {
   return count == 0 || (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
+/// Before anything else; leaves the connection closed, and why, when it fails.
+asio::awaitable<void> Connection::shake_hands() {
+  try {
+    const Watchdog watchdog(shared_from_this(), hello_limit_ + 2 * hold_);
+    co_await tls_->handshake();
+    if (!other_.name.empty() && tls_->peer() != other_.name) {
+      throw Error(ErrorKind::network,
+                  "its certificate is of '" + tls_->peer() + "', not of '" + other_.name + "'");
+    }
+    introduced_ = true;
+    introducing_.cancel();
+  } catch (const Error& error) {
+    refused_ = error.what();
+    close();
+  }
+}
+
+asio::awaitable<void> Connection::introduced() {
+  while (!introduced_ && open()) {
+    asio::error_code woken;
+    co_await introducing_.async_wait(asio::redirect_error(use_awaitable, woken));
+  }
+  if (!refused_.empty()) throw Error(ErrorKind::network, refused_);
+}
+
 asio::awaitable<void> Connection::write_loop() {
   const auto self = shared_from_this();  // the queue must outlive the write in progress
   try {
+    if (!introduced_) co_await shake_hands();
     while (open()) {
       if (queue_.empty()) {
         if (closing_) break;
@@ -141,6 +199,7 @@ asio::awaitable<void> Connection::write_loop() {
       co_await write(frame);
       writing_ = false;
       written_.cancel();
+      if (const auto call = when_ready_; call && ready()) call();  // which may close, and so forget it
     }
   } catch (const asio::system_error&) {
     // The reader sees the same end of the connection and says so.
@@ -156,15 +215,28 @@ asio::awaitable<void> Connection::write(const Frame& frame) {
       asio::buffer(&header, sizeof header), asio::buffer(frame.head),
       frame.body ? asio::buffer(*frame.body) : asio::const_buffer()};
   const auto begin = Clock::now();
-  const auto written = co_await asio::async_write(socket_, buffers, use_awaitable);
+  if (tls_) {
+    co_await tls_->write(buffers);
+  } else {
+    co_await asio::async_write(socket_, buffers, use_awaitable);
+  }
   if (frame.type == FrameType::chunk) trace_.complete(Trace::Row::send, "chunk", begin, Clock::now());
-  counters_.total += written;
+  counters_.total += size_of(frame);
   (frame.type == FrameType::state_data ? counters_.state : counters_.payload) += body_size;
+}
+
+asio::awaitable<void> Connection::read(std::array<asio::mutable_buffer, 3> buffers) {
+  if (tls_) {
+    co_await tls_->read(buffers);
+  } else {
+    co_await asio::async_read(socket_, buffers, use_awaitable);
+  }
 }
 
 asio::awaitable<FrameHeader> Connection::read_header(std::size_t limit) {
   FrameHeader header;
-  co_await asio::async_read(socket_, asio::buffer(&header, sizeof header), use_awaitable);
+  const std::array<asio::mutable_buffer, 3> buffers{asio::buffer(&header, sizeof header)};
+  co_await read(buffers);
   if (header.magic != FrameHeader::expected_magic || header.zero != 0)
     throw Error(ErrorKind::network, "what it sent is no frame of this protocol");
   if (header.length > limit) {
@@ -175,13 +247,15 @@ asio::awaitable<FrameHeader> Connection::read_header(std::size_t limit) {
 }
 
 asio::awaitable<Connection::Received> Connection::receive(std::size_t limit, const BufferPool* chunks) {
+  if (!introduced_) co_await introduced();
   const auto header = co_await read_header(limit);
   const auto begin = Clock::now();
   Received received{header.type, {}, {}, nullptr};
   std::size_t body_size = header.length;
   if (header.type == FrameType::chunk || header.type == FrameType::ack) {
     if (body_size < sizeof received.head) throw Error(ErrorKind::network, "a chunk frame without its header");
-    co_await asio::async_read(socket_, asio::buffer(&received.head, sizeof received.head), use_awaitable);
+    const std::array<asio::mutable_buffer, 3> head{asio::buffer(&received.head, sizeof received.head)};
+    co_await read(head);
     body_size -= sizeof received.head;
     if (const auto problem = problem_of(header.type, received.head, body_size))
       throw Error(ErrorKind::network, *problem);
@@ -194,15 +268,15 @@ asio::awaitable<Connection::Received> Connection::receive(std::size_t limit, con
   const auto body = pooled ? chunks->take(body_size) : std::make_shared<Bytes>(body_size);
   const std::array<asio::mutable_buffer, 3> buffers{asio::buffer(received.contributors),
                                                     asio::buffer(received.norms), asio::buffer(*body)};
-  co_await asio::async_read(socket_, buffers, use_awaitable);
+  co_await read(buffers);
   if (header.type == FrameType::chunk) trace_.complete(Trace::Row::receive, "chunk", begin, Clock::now());
   received.body = body;
   co_return received;
 }
 
-ConnectionPtr start_connection(asio::ip::tcp::socket socket, WireCounters& counters, LinkOptions link,
-                               Trace& trace) {
-  auto connection = std::make_shared<Connection>(std::move(socket), counters, link, trace);
+ConnectionPtr start_connection(asio::ip::tcp::socket socket, WireCounters& counters, const LinkOptions& link,
+                               Trace& trace, OtherEnd other) {
+  auto connection = std::make_shared<Connection>(std::move(socket), counters, link, trace, std::move(other));
   const auto executor = connection->executor();
   asio::co_spawn(
       executor, [connection] { return connection->write_loop(); }, asio::detached);
@@ -255,5 +329,8 @@ Frame ack_frame(protocol::ViewNumber view, const protocol::ChunkKey& key) {
 }
 
 Frame begun_frame(protocol::ViewNumber view) { return {FrameType::begun, to_bytes(view), nullptr}; }
+Frame begun_heard_frame(protocol::ViewNumber view) {
+  return {FrameType::begun_heard, to_bytes(view), nullptr};
+}
 
 }  // namespace isthmus::outer_sync::transport

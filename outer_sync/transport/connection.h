@@ -9,11 +9,20 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/buffer_pool.h"
+#include "isthmus/outer_sync/config.h"
 #include "transport/frame.h"
+#include "transport/socket_options.h"
+
+namespace isthmus::outer_sync::tls {
+class Credentials;
+class Stream;
+}  // namespace isthmus::outer_sync::tls
 
 namespace isthmus::outer_sync::transport {
 
@@ -31,19 +40,35 @@ struct LinkOptions {
   std::chrono::steady_clock::duration give_up{};
   /// Whoever connects has that long to show who it is.
   std::chrono::steady_clock::duration hello_limit = std::chrono::seconds(10);
-  /// No more bytes than this wait for a peer that does not read; its lane is then cut. It gets what still
-  /// counts once more when the lane is up again.
+  /// No more bytes than this wait for a peer that does not read; its lanes are then cut. It gets what still
+  /// counts once more when one is up again.
   std::size_t most_queued = SIZE_MAX;
+  /// Of bulk; its round trip is `hold` already.
+  EmulateConfig emulate{};
+  /// Whether the system is asked to spread packets, where there is a rate; this process does else.
+  bool system_paces = true;
+  /// Congestion control of connections that leave this machine: bbr, cubic or system.
+  std::string congestion = "system";
+  /// Connections are TLS, and both ends show a certificate of the run; null: neither.
+  std::shared_ptr<tls::Credentials> credentials{};
+};
+
+/// The other end of a connection, as far as this one knows beforehand.
+struct OtherEnd {
+  bool dialled = false;  ///< from here
+  std::string name{};    ///< that its certificate must have; any if empty
 };
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   using Clock = std::chrono::steady_clock;
 
-  Connection(asio::ip::tcp::socket socket, WireCounters& counters, LinkOptions link, Trace& trace);
+  Connection(asio::ip::tcp::socket socket, WireCounters& counters, LinkOptions link, Trace& trace,
+             OtherEnd other);
+  ~Connection();
 
-  /// Queues a frame; frames leave in order.
-  void send(Frame frame);
+  /// Queues a frame; frames leave in order, and not before `hold` has passed, beside the one of all frames.
+  void send(Frame frame, Clock::duration hold = {});
   /// The next frame. A chunk's header, contributors and norms are taken apart, so that `body` is its codec
   /// bytes, packed or not, and nothing else. Throws asio::system_error when the connection ends and
   /// Error(network) when what arrives is no frame or is longer than `limit`. Chunks are put into memory of
@@ -59,11 +84,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// Waits until nothing is being written and nothing that is due waits to be, or until the connection ends:
   /// whoever streams sends the next piece then.
   [[nodiscard]] asio::awaitable<void> drained();
-  /// Frames that wait to be written.
-  [[nodiscard]] std::size_t queued() const { return queue_.size(); }
+  /// Whether a frame that is sent now need not wait for others.
+  [[nodiscard]] bool ready() const;
+  /// Called whenever it has become so.
+  void when_ready(std::function<void()> call) { when_ready_ = std::move(call); }
+  /// The system spreads packets at that rate from now on; 0 lifts the limit. Returns whether it can.
+  bool pace(std::uint64_t bytes_per_second);
+  /// The system takes no more than that beyond what is in flight: what it has can no longer be overtaken.
+  void hold_unsent_at_most(std::uint32_t bytes);
+  static constexpr std::uint32_t least_unsent = 32 * 1024;  ///< as it begins
+  [[nodiscard]] std::optional<PathInfo> path() { return path_info(socket_.native_handle()); }
   [[nodiscard]] std::size_t queued_bytes() const { return queued_bytes_; }
-  /// Whether it is being written, and more waits: the line takes what it can.
-  [[nodiscard]] bool backed_up() const { return writing_ && !queue_.empty(); }
   /// Closes once everything queued has left, at once if nothing is.
   void close_when_sent();
   void close();
@@ -73,6 +104,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
   [[nodiscard]] const std::string& remote() const { return remote_; }
   [[nodiscard]] asio::any_io_executor executor() { return socket_.get_executor(); }
 
+  /// Both ends have shown who they are, as far as that is asked here. Throws Error(network) when TLS says
+  /// that the other is not the one meant. `receive` waits for it too.
+  [[nodiscard]] asio::awaitable<void> introduced();
+  /// What its certificate says; empty where there is none. Known from then on.
+  [[nodiscard]] std::string peer_name() const;
+  /// That certificate has been revoked since.
+  [[nodiscard]] bool peer_is_revoked() const;
+
   /// Must be spawned once; ends when the connection closes.
   [[nodiscard]] asio::awaitable<void> write_loop();
 
@@ -81,18 +120,28 @@ class Connection : public std::enable_shared_from_this<Connection> {
     Clock::time_point release;
     Frame frame;
   };
+  [[nodiscard]] asio::awaitable<void> shake_hands();
   [[nodiscard]] asio::awaitable<void> write(const Frame& frame);
   [[nodiscard]] asio::awaitable<FrameHeader> read_header(std::size_t limit);
+  /// Fills all.
+  [[nodiscard]] asio::awaitable<void> read(std::array<asio::mutable_buffer, 3> buffers);
 
   asio::ip::tcp::socket socket_;
+  std::shared_ptr<tls::Credentials> credentials_;
+  std::unique_ptr<tls::Stream> tls_;  ///< null: no TLS
+  OtherEnd other_;
+  bool introduced_;      ///< by TLS, where there is any
+  std::string refused_;  ///< why TLS has failed
   std::string remote_;
   WireCounters& counters_;
-  Clock::duration hold_;
+  Clock::duration hold_, hello_limit_;
   Trace& trace_;
   std::deque<Queued> queue_;
   std::size_t queued_bytes_ = 0;
   asio::steady_timer wake_;
-  asio::steady_timer written_;  ///< cancelled after every frame
+  asio::steady_timer written_;      ///< cancelled after every frame
+  asio::steady_timer introducing_;  ///< cancelled when that is over
+  std::function<void()> when_ready_;
   bool closing_ = false, writing_ = false;
 };
 
@@ -100,7 +149,7 @@ using ConnectionPtr = std::shared_ptr<Connection>;
 
 /// Makes the connection and starts its writer.
 [[nodiscard]] ConnectionPtr start_connection(asio::ip::tcp::socket socket, WireCounters& counters,
-                                             LinkOptions link, Trace& trace);
+                                             const LinkOptions& link, Trace& trace, OtherEnd other);
 
 /// Closes the connection unless it is cancelled (destroyed) within the time: nobody may keep us waiting
 /// half-known. `closed` is called then, for whoever waits for something else than the connection.
@@ -149,5 +198,6 @@ class UnknownConnections {
 [[nodiscard]] protocol::ChunkMessage message_of(Connection::Received chunk);
 [[nodiscard]] Frame ack_frame(protocol::ViewNumber view, const protocol::ChunkKey& key);
 [[nodiscard]] Frame begun_frame(protocol::ViewNumber view);
+[[nodiscard]] Frame begun_heard_frame(protocol::ViewNumber view);
 
 }  // namespace isthmus::outer_sync::transport

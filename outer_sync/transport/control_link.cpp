@@ -4,12 +4,14 @@
 #include <asio/co_spawn.hpp>
 #include <asio/detached.hpp>
 #include <asio/redirect_error.hpp>
+#include <asio/ssl/error.hpp>
 #include <asio/use_awaitable.hpp>
 #include <cassert>
 #include <utility>
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/random.h"
+#include "isthmus/outer_sync/tls/authority.h"
 #include "transport/listen.h"
 
 namespace isthmus::outer_sync::transport {
@@ -59,6 +61,10 @@ void ControlLink::redial() {
   if (connection_) connection_->close();
 }
 
+void ControlLink::drop_revoked() {
+  if (connection_ && connection_->peer_is_revoked()) connection_->close();
+}
+
 void ControlLink::finish() {
   end();
   if (connection_) connection_->close_when_sent();
@@ -75,6 +81,7 @@ void ControlLink::end() {
   check_.cancel();
   asio::error_code ignored;
   if (connecting_ != nullptr) connecting_->close(ignored);
+  if (introducing_) introducing_->close();
 }
 
 asio::awaitable<void> ControlLink::dial_loop() {
@@ -89,7 +96,9 @@ asio::awaitable<void> ControlLink::dial_loop() {
     if (error) {
       last_failure_ = address.to_string() + ": " + error.message();
     } else {
-      co_await serve(start_connection(std::move(socket), counters_, link_, trace_), address);
+      OtherEnd other{.dialled = true, .name = tls::coordinator_name};
+      auto connection = start_connection(std::move(socket), counters_, link_, trace_, std::move(other));
+      co_await serve(std::move(connection), address);
     }
     if (ended_) co_return;
     // One that has answered may come back where it was; others are no better than the next.
@@ -102,17 +111,33 @@ asio::awaitable<void> ControlLink::dial_loop() {
 }
 
 asio::awaitable<void> ControlLink::serve(ConnectionPtr connection, const Address& address) {
-  connection_ = connection;
-  heard_ = clock_.now();
   answered_ = silent_ = false;
-  handler_.on_up();
-  auto why = co_await listen(connection);
+  introducing_ = connection;
+  auto why = co_await introduce(connection);
+  introducing_ = nullptr;
+  const bool is_meant = why.empty() && connection->open();
+  if (is_meant) {
+    connection_ = connection;
+    heard_ = clock_.now();
+    handler_.on_up();
+    why = co_await listen(connection);
+  }
   connection->close();
   connection_ = nullptr;
   if (silent_) why = "silent for longer than network.detect_timeout";
   if (ended_) why = "ended here";
   last_failure_ = address.to_string() + ": " + why;
-  handler_.on_down(last_failure_);
+  if (is_meant) handler_.on_down(last_failure_);
+}
+
+/// Returns what is wrong with whoever answers there.
+asio::awaitable<std::string> ControlLink::introduce(ConnectionPtr connection) {
+  try {
+    co_await connection->introduced();
+  } catch (const Error& error) {
+    co_return error.what();
+  }
+  co_return std::string();
 }
 
 /// Returns why the connection has ended.
@@ -132,7 +157,9 @@ asio::awaitable<std::string> ControlLink::listen(ConnectionPtr connection) {
   } catch (const Error& error) {
     co_return error.what();
   } catch (const asio::system_error& error) {
-    co_return error.code() == asio::error::eof ? "it closed the connection" : error.code().message();
+    const bool closed =
+        error.code() == asio::error::eof || error.code() == asio::ssl::error::stream_truncated;
+    co_return closed ? "it closed the connection" : error.code().message();
   }
   co_return "its connection closed";
 }

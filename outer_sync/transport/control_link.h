@@ -55,6 +55,9 @@ class ControlLink {
   void finish();
   void stop();
 
+  /// Ends the connection when the coordinator's certificate has been revoked.
+  void drop_revoked();
+
   [[nodiscard]] bool up() const { return connection_ != nullptr; }
   /// Why there is no connection, as of the last attempt; empty before the first has failed.
   [[nodiscard]] const std::string& last_failure() const { return last_failure_; }
@@ -63,6 +66,7 @@ class ControlLink {
   [[nodiscard]] asio::awaitable<void> dial_loop();
   [[nodiscard]] asio::awaitable<void> watch_loop();
   [[nodiscard]] asio::awaitable<void> serve(ConnectionPtr connection, const Address& address);
+  [[nodiscard]] asio::awaitable<std::string> introduce(ConnectionPtr connection);
   [[nodiscard]] asio::awaitable<std::string> listen(ConnectionPtr connection);
   void end();
 
@@ -77,6 +81,7 @@ class ControlLink {
 
   bool ended_ = false;
   asio::ip::tcp::socket* connecting_ = nullptr;  ///< of the dial loop
+  ConnectionPtr introducing_;                    ///< that has been made, by TLS not yet
   ConnectionPtr connection_;
   AwakeClock::Clock::duration heard_{};  ///< by clock_
   bool answered_ = false;                ///< by this connection, with a message

@@ -12,6 +12,7 @@
 #include <random>
 
 #include "isthmus/base/error.h"
+#include "tls/credentials.h"
 #include "transport/listen.h"
 #include "transport/peer_mesh.h"
 
@@ -27,6 +28,7 @@ namespace {
 
 constexpr auto tick_every = 100ms;
 constexpr auto farewell_limit = 1s;
+constexpr auto look_at_certificates_every = 1s;
 
 Time to_time(const config::Duration& duration) {
   return std::chrono::duration_cast<Time>(std::chrono::duration<double>(duration.seconds));
@@ -54,13 +56,16 @@ class CoordinatorNode::Impl {
       : observer_(observer),
         clock_(std::min<Clock::duration>(5 * tick_every, to_time(network.detect_timeout) / 2)),
         machine_(complete(std::move(options), network), now()),
-        link_{.hold = to_time(network.emulate.rtt) / 2, .give_up = to_time(network.detect_timeout)},
+        link_{.hold = to_time(network.emulate.rtt) / 2,
+              .give_up = to_time(network.detect_timeout),
+              .credentials = credentials_of(network)},
         acceptor_(listen_at(io_, network.coordinator, "network.coordinator")),
         stranger_line_([&observer](const std::string& line) { observer.message(line); }) {}
 
   Ended run() {
     asio::co_spawn(io_, accept_loop(), asio::detached);
     asio::co_spawn(io_, tick_loop(), asio::detached);
+    asio::co_spawn(io_, certificate_loop(), asio::detached);
     io_.run();
     if (failure_) std::rethrow_exception(failure_);
     return *ended_;
@@ -86,7 +91,7 @@ class CoordinatorNode::Impl {
         co_await pause.async_wait(use_awaitable);
         continue;
       }
-      asio::co_spawn(io_, serve(start_connection(std::move(socket), counters_, link_, trace_)),
+      asio::co_spawn(io_, serve(start_connection(std::move(socket), counters_, link_, trace_, {})),
                      asio::detached);
     }
   }
@@ -122,8 +127,36 @@ class CoordinatorNode::Impl {
 
   void hear(ConnectionId id, const Connection::Received& frame) {
     if (frame.type != FrameType::control) throw Error(ErrorKind::network, "a frame that is not control");
-    machine_.receive(id, now(), decode_control(*frame.body));
+    auto message = decode_control(*frame.body);
+    if (const auto* hello = std::get_if<Hello>(&message); hello != nullptr && !may_say(*hello, id)) return;
+    machine_.receive(id, now(), std::move(message));
     act();
+  }
+
+  /// Nobody says hello in another's name.
+  bool may_say(const Hello& hello, ConnectionId id) {
+    const auto& connection = connections_.at(id);
+    const auto shown = connection->peer_name();
+    if (shown.empty() || shown == hello.member.name) return true;
+    const auto why =
+        "its certificate is of '" + shown + "', and it says that it is '" + hello.member.name + "'";
+    stranger_line_("refused a worker at " + connection->remote() + ": " + why);
+    connection->send(control_frame(Refused{why}));
+    connection->close_when_sent();
+    return false;
+  }
+
+  asio::awaitable<void> certificate_loop() {
+    while (link_.credentials && !ended_) {
+      asio::steady_timer timer(io_, look_at_certificates_every);
+      co_await timer.async_wait(use_awaitable);
+      const auto news = link_.credentials->refresh();
+      if (!news) continue;
+      observer_.message(*news);
+      for (const auto& [id, connection] : connections_) {
+        if (connection->peer_is_revoked()) connection->close();
+      }
+    }
   }
 
   asio::awaitable<void> tick_loop() {

@@ -27,7 +27,8 @@ enum class FrameType : std::uint16_t {
   state_done = 8,
   round_request = 9,
   state_gone = 10,
-  begun = 11  ///< a view has begun at the sender: u64, its number
+  begun = 11,       ///< a view has begun at the sender: u64, its number
+  begun_heard = 12  ///< acknowledges that
 };
 
 struct FrameHeader {
@@ -105,6 +106,11 @@ struct Frame {
   Bytes head;                  ///< owned: a chunk's header, contributors and norms; all of other frames
   protocol::SharedBytes body;  ///< codec bytes, packed or not, shared with others; may be null
 };
+
+/// Bytes that it is on the wire.
+[[nodiscard]] inline std::size_t size_of(const Frame& frame) {
+  return sizeof(FrameHeader) + frame.head.size() + (frame.body ? frame.body->size() : 0);
+}
 
 /// The largest frame that a peer can legally send, where no chunk has more codec bytes than that.
 [[nodiscard]] inline constexpr std::size_t largest_chunk_frame(std::size_t codec_bytes) {

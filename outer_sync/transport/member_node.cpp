@@ -20,6 +20,7 @@
 #include "isthmus/outer_sync/memory.h"
 #include "isthmus/outer_sync/outer_loop.h"
 #include "isthmus/outer_sync/protocol/view_change.h"
+#include "tls/credentials.h"
 #include "transport/control_link.h"
 #include "transport/learner.h"
 #include "transport/listen.h"
@@ -110,7 +111,10 @@ class MemberNode::Impl final : public PeerMesh::Handler,
         workshop_(reduces_ ? nullptr : std::make_unique<Workshop>(*layout, codecs, lossless)),
         link_{.hold = to_duration(network.emulate.rtt) / 2,
               .give_up = to_duration(network.detect_timeout),
-              .most_queued = reduces_ ? SIZE_MAX : most_bytes_queued(*layout)},
+              .most_queued = reduces_ ? SIZE_MAX : most_bytes_queued(*layout),
+              .emulate = network.emulate,
+              .congestion = network.congestion,
+              .credentials = credentials_of(network)},
         clock_(2 * to_duration(network.heartbeat)),
         mesh_(io_, bind(), static_cast<std::size_t>(network.lanes), counters_, link_, clock_, trace, *this),
         control_(io_, control_options(network), link_, counters_, clock_, trace, *this),
@@ -118,7 +122,9 @@ class MemberNode::Impl final : public PeerMesh::Handler,
         chains_(reduces_ ? 0 : layout->fragment_count()),
         work_(asio::make_work_guard(io_)),
         codec_pool_(1),
-        io_thread_([this] { run_io(); }) {}
+        io_thread_([this] { run_io(); }) {
+    mesh_.send_at_most(network.rate.bytes_per_second());
+  }
 
   ~Impl() override {
     io_.stop();
@@ -135,7 +141,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   void say_hello(Hello hello) {
     hello.member.address = advertised();
     if (reduces_) hello.member.kind = MemberKind::reducer;
-    hello.uplink = network_.uplink.bytes_per_second();
+    hello.uplink = network_.rate.bytes_per_second();
     name_ = hello.member.name;
     asio::post(io_, [this, hello] {
       hello_ = hello;
@@ -434,11 +440,11 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     member_->peer_begun(*index, view);
     act();
   }
-  void on_lane_up(ReplicaId peer, std::size_t lane) override {
+  void on_peer_up(ReplicaId peer) override {
     count_live();
     const auto index = index_of(peer);
     if (!index) return;
-    member_->repeat_to(*index, [&](const ChunkKey& key) { return mesh_.lane_of(key.chunk) == lane; });
+    member_->repeat_to(*index, [](const ChunkKey&) { return true; });
     act();
   }
   void on_peer_down(ReplicaId) override { count_live(); }  // it is dialled again; the coordinator hears of it
@@ -530,9 +536,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     return static_cast<MemberIndex>(place - ids_.begin());
   }
 
-  std::size_t most_bytes_queued(const FragmentLayout& layout) const {
-    return most_queued(layout, codecs_, static_cast<std::size_t>(network_.lanes));
-  }
+  std::size_t most_bytes_queued(const FragmentLayout& layout) const { return most_queued(layout, codecs_); }
 
   // ---- of the trainer's thread, under the lock ----
 
@@ -573,12 +577,12 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     for (auto& action : member_->take_actions()) {
       if (auto* chunk = std::get_if<SendChunk>(&action)) {
         const auto& message = chunk->message;
-        mesh_.send(ids_[chunk->peer], message.key.chunk,
-                   chunk_frame(message, message.bytes == fresh.bytes ? fresh.packed : nullptr));
+        mesh_.send(ids_[chunk->peer], order_of(message.key), message,
+                   message.bytes == fresh.bytes ? fresh.packed : nullptr);
       } else if (auto* ack = std::get_if<SendAck>(&action)) {
-        mesh_.send(ids_[ack->peer], ack->key.chunk, ack_frame(ack->view, ack->key));
+        mesh_.acknowledge(ids_[ack->peer], ack->view, ack->key);
       } else if (auto* begun = std::get_if<SendBegun>(&action)) {
-        mesh_.send(ids_[begun->peer], 0, begun_frame(begun->view));
+        mesh_.say_begun(ids_[begun->peer], begun->view);
       } else if (auto* job = std::get_if<Reduce>(&action)) {
         asio::post(codec_pool_, [this, job = std::move(*job)] { reduce(job); });
       } else if (auto* forget = std::get_if<ForgetResidual>(&action)) {
@@ -592,6 +596,15 @@ class MemberNode::Impl final : public PeerMesh::Handler,
         });
       }  // a Retract is carried out by `begin_view`, under the lock
     }
+  }
+
+  /// Rounds are due in the order in which they begin. What is sent of one later, again, keeps its place.
+  std::uint64_t order_of(const ChunkKey& key) {
+    const Rendezvous::Place place{workshop_->layout.fragment_of(key.chunk), key.round};
+    std::erase_if(orders_, [&](const auto& entry) {
+      return entry.first.first == place.first && entry.first.second + Member::most_held < place.second;
+    });
+    return orders_.try_emplace(place, orders_begun_ + 1).second ? ++orders_begun_ : orders_.at(place);
   }
 
   /// A replica that is sick is so for long.
@@ -828,6 +841,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     }
     begin_mesh(message.token);
     mesh_.set_peers(std::move(peers));
+    mesh_.view_begun(message.view.number);
     if (!first) say(describe(message.view));
     meet_.update([&] {
       if (!of_reference) meet_.agreed_step = message.step;
@@ -1067,6 +1081,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   asio::awaitable<void> heartbeat_loop() {
     asio::steady_timer timer(io_);
     for (;;) {
+      look_at_certificates();
       control_.send(heartbeat());
       // Whoever trains does not need it for that; who waits for the run to begin, to go on or to end does.
       const bool waits = ids_.empty() || done_ || is_stuck() || (reduces_ && nobody_is_up());
@@ -1081,12 +1096,21 @@ class MemberNode::Impl final : public PeerMesh::Handler,
     }
   }
 
+  void look_at_certificates() {
+    const auto news = link_.credentials ? link_.credentials->refresh() : std::nullopt;
+    if (!news) return;
+    say(*news);
+    mesh_.drop_revoked();
+    control_.drop_revoked();
+  }
+
   asio::awaitable<void> tick_loop() {
     asio::steady_timer timer(io_);
     for (;;) {
       timer.expires_after(tick_every);
       co_await timer.async_wait(use_awaitable);
       judge_commits();
+      mesh_.tick();
       uplink_.sample(clock_.now(), counters_.total, mesh_.backed_up());
       if (!member_) continue;
       member_->tick(real_time());
@@ -1143,7 +1167,7 @@ class MemberNode::Impl final : public PeerMesh::Handler,
         beat.fragments.emplace_back(fragment.round, prefix_of(fragment.chain));
       return beat;
     }
-    beat.uplink = network_.uplink.bytes_per_second();
+    beat.uplink = network_.rate.bytes_per_second();
     if (beat.uplink == 0) beat.uplink = uplink_.bytes_per_second();
     if (!member_ || ids_.empty()) return beat;
     beat.view = member_->view().number;
@@ -1180,7 +1204,9 @@ class MemberNode::Impl final : public PeerMesh::Handler,
   std::optional<Member> member_;
   std::vector<ReplicaId> ids_;  ///< of the members of the view in force here; empty outside of one
   std::vector<FragmentState> chains_;
-  Digest parameters_;  ///< global ones, before the first view
+  Digest parameters_;                                  ///< global ones, before the first view
+  std::map<Rendezvous::Place, std::uint64_t> orders_;  ///< of rounds, as they have begun here
+  std::uint64_t orders_begun_ = 0;
   std::optional<NewView> waiting_view_;
   ViewNumber blank_seal_ = 0;  ///< of one that only reduces: highest sealed before its first view
   UplinkMeter uplink_;

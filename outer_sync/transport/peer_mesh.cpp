@@ -22,6 +22,9 @@ namespace {
 constexpr auto redial_after = 100ms;
 constexpr auto dial_time_limit = 5s;
 constexpr std::size_t most_breaches = 5;
+constexpr auto pacing_depth = 10ms;
+constexpr auto unsent_lasts = 20ms;
+constexpr double most_unsent = 4 * 1024 * 1024;
 
 PeerHello hello_of(const Connection::Received& frame) {
   if (frame.type != FrameType::peer_hello) throw Error(ErrorKind::network, "its first frame is no hello");
@@ -92,15 +95,13 @@ bool PeerMesh::up(ReplicaId peer) const {
 }
 
 bool PeerMesh::backed_up() const {
-  return std::ranges::any_of(peers_, [](const auto& entry) {
-    return std::ranges::any_of(entry.second->lanes, [](const Lane& lane) {
-      return lane.connection != nullptr && lane.connection->backed_up();
-    });
-  });
+  return std::ranges::any_of(peers_, [](const auto& entry) { return !entry.second->outbox.empty(); });
 }
 
 void PeerMesh::Peer::retire() {
   gone = true;
+  outbox.clear();
+  link_free.cancel();
   asio::error_code ignored;
   for (auto& lane : lanes) {
     if (lane.connection) lane.connection->close();
@@ -133,23 +134,153 @@ void PeerMesh::set_peers(const std::vector<PeerInfo>& peers) {
 }
 
 PeerMesh::PeerPtr PeerMesh::make_peer(const PeerInfo& info, const Address& address) {
-  return std::make_shared<Peer>(
-      Peer{.info = info, .address = address, .lanes = std::vector<Lane>(lanes_), .last_up = clock_.now()});
+  return std::make_shared<Peer>(Peer{.info = info,
+                                     .address = address,
+                                     .lanes = std::vector<Lane>(lanes_),
+                                     .last_up = clock_.now(),
+                                     .outbox = Outbox(lanes_),
+                                     .link = EmulatedLink(link_.emulate, self_ ^ info.id),
+                                     .pacer = Pacer(1, pacing_depth),
+                                     .link_free = asio::steady_timer(io_)});
 }
 
 bool PeerMesh::dialled_from_here(const Peer& peer) const {
   return std::tie(self_name_, self_) < std::tie(peer.info.name, peer.info.id);
 }
 
-void PeerMesh::send(ReplicaId peer, ChunkId lane_key, Frame frame) {
+// ---- what is sent ----
+
+void PeerMesh::send(ReplicaId peer, std::uint64_t order, const protocol::ChunkMessage& message,
+                    const protocol::SharedBytes& packed) {
   const auto at = peers_.find(peer);
-  if (at == peers_.end()) return;
-  const auto& connection = at->second->lanes[lane_of(lane_key)].connection;
-  if (!connection || !connection->open()) return;
-  if (connection->queued_bytes() < link_.most_queued) return connection->send(std::move(frame));
-  stranger_line_("dropped a connection to " + at->second->info.name + ": it does not read, and " +
-                 std::to_string(connection->queued_bytes()) + " bytes wait for it");
-  connection->close();
+  if (at != peers_.end()) put(at->second, order, chunk_frame(message, packed), {message.view, message.key});
+}
+
+void PeerMesh::say_begun(ReplicaId peer, protocol::ViewNumber view) {
+  const auto at = peers_.find(peer);
+  if (at != peers_.end()) put(at->second, 0, begun_frame(view), {view, std::nullopt});
+}
+
+void PeerMesh::acknowledge(ReplicaId peer, protocol::ViewNumber view, const protocol::ChunkKey& key) {
+  if (peers_.contains(peer) && hearing_) hearing_->send(ack_frame(view, key));
+}
+
+void PeerMesh::view_begun(protocol::ViewNumber view) {
+  for (const auto& [id, peer] : peers_) peer->outbox.view_begun(view);
+}
+
+void PeerMesh::put(const PeerPtr& peer, std::uint64_t order, Frame frame, const Outbox::Receipt& receipt) {
+  if (!peer->up()) return;
+  if (peer->outbox.bytes() >= link_.most_queued) {
+    stranger_line_("dropped the connections to " + peer->info.name + ": it does not read, and " +
+                   std::to_string(peer->outbox.bytes()) + " bytes wait for it");
+    for (const auto& lane : peer->lanes) {
+      if (lane.connection) lane.connection->close();
+    }
+    return peer->outbox.clear();
+  }
+  peer->outbox.put(std::move(frame), order, receipt);
+  feed(peer);
+}
+
+/// Gives lanes that are free what is due first.
+void PeerMesh::feed(const PeerPtr& peer) {
+  const auto is_ready = [&](std::size_t lane) {
+    const auto& connection = peer->lanes[lane].connection;
+    return connection != nullptr && connection->ready();
+  };
+  std::size_t busy = 0;  // lanes in a row
+  while (!peer->outbox.empty() && busy < lanes_) {
+    const auto lane = std::exchange(peer->next_lane, (peer->next_lane + 1) % lanes_);
+    if (!is_ready(lane)) {
+      ++busy;
+      continue;
+    }
+    const auto now = Connection::Clock::now();
+    if (must_wait(peer, now)) return;
+    busy = 0;
+    auto frame = *peer->outbox.take(lane, clock_.now());
+    const auto bytes = size_of(frame);
+    if (peer->paced_here) peer->pacer.take(bytes, now);
+    const auto hold = peer->link.send(bytes, now);
+    peer->lanes[lane].connection->send(std::move(frame), hold);
+  }
+}
+
+bool PeerMesh::must_wait(const PeerPtr& peer, Connection::Clock::time_point now) {
+  auto free = peer->link.free_at(now);
+  if (peer->paced_here) free = std::max(free, peer->pacer.next(now));
+  if (free <= now) return false;
+  if (std::exchange(peer->waits_for_link, true)) return true;
+  peer->link_free.expires_at(free);
+  peer->link_free.async_wait([this, peer](const asio::error_code&) {
+    peer->waits_for_link = false;
+    if (!peer->gone) feed(peer);
+  });
+  return true;
+}
+
+void PeerMesh::tick() {
+  const auto now = Connection::Clock::now();
+  const auto since = now - std::exchange(ticked_, now);
+  for (const auto& [id, peer] : peers_) {
+    cut_stalled(*peer);
+    for (auto& lane : peer->lanes) keep_unsent_short(lane, since);
+  }
+  const auto busy = static_cast<std::uint64_t>(std::ranges::count_if(peers_, [](const auto& entry) {
+    return !entry.second->outbox.empty() || entry.second->outbox.under_way() > 0;
+  }));
+  if (rate_ == 0) return;
+  for (const auto& [id, peer] : peers_) pace(*peer, rate_ / std::max<std::uint64_t>(busy, 1));
+}
+
+/// What a lane's socket has taken, nothing overtakes, neither what is due sooner nor an acknowledgement: so
+/// it gets what it delivers while the io thread may be busy elsewhere, and no more.
+void PeerMesh::keep_unsent_short(Lane& lane, Connection::Clock::duration since) {
+  const auto path = lane.connection ? lane.connection->path() : std::nullopt;
+  if (!path) return;
+  const auto fresh =
+      path->delivered - std::min(path->delivered, std::exchange(lane.delivered, path->delivered));
+  const double rate = static_cast<double>(fresh) / std::chrono::duration<double>(since).count();
+  const double wanted = rate * std::chrono::duration<double>(unsent_lasts).count();
+  const auto bytes =
+      static_cast<std::uint32_t>(std::clamp<double>(wanted, Connection::least_unsent, most_unsent));
+  // It may grow at once, and shrinks slowly: between two fragments a lane delivers nothing.
+  const auto kept = std::max(bytes, lane.most_unsent - lane.most_unsent / 16);
+  if (kept == lane.most_unsent) return;
+  lane.most_unsent = kept;
+  lane.connection->hold_unsent_at_most(kept);
+}
+
+void PeerMesh::cut_stalled(Peer& peer) {
+  for (const auto lane : peer.outbox.stalled(clock_.now())) {
+    handler_.on_message("lane " + std::to_string(lane) + " to " + peer.info.name +
+                        " delivers nothing while others do: dialled anew");
+    if (peer.lanes[lane].connection) peer.lanes[lane].connection->close();
+  }
+}
+
+void PeerMesh::pace(Peer& peer, std::uint64_t bytes_per_second) {
+  const auto up =
+      std::ranges::count_if(peer.lanes, [](const Lane& lane) { return lane.connection != nullptr; });
+  if (up == 0) return;
+  peer.pacer.set_rate(std::max<std::uint64_t>(bytes_per_second, 1));
+  peer.paced_here = !link_.system_paces;
+  const auto share = std::max<std::uint64_t>(bytes_per_second / static_cast<std::uint64_t>(up), 1);
+  for (auto& lane : peer.lanes) {
+    if (!lane.connection || peer.paced_here || std::exchange(lane.rate, share) == share) continue;
+    peer.paced_here = !lane.connection->pace(share);
+  }
+}
+
+void PeerMesh::drop_revoked() {
+  for (const auto& [id, peer] : peers_) {
+    for (const auto& lane : peer->lanes) {
+      if (!lane.connection || !lane.connection->peer_is_revoked()) continue;
+      stranger_line_("dropped a connection of " + peer->info.name + ": its certificate has been revoked");
+      lane.connection->close();
+    }
+  }
 }
 
 std::vector<ReplicaId> PeerMesh::lost(AwakeClock::Clock::duration limit) {
@@ -173,7 +304,7 @@ asio::awaitable<void> PeerMesh::accept_loop() {
       co_await pause.async_wait(use_awaitable);
       continue;
     }
-    asio::co_spawn(io_, welcome(start_connection(std::move(socket), counters_, link_, trace_)),
+    asio::co_spawn(io_, welcome(start_connection(std::move(socket), counters_, link_, trace_, {})),
                    asio::detached);
   }
 }
@@ -214,6 +345,10 @@ asio::awaitable<PeerMesh::PeerPtr> PeerMesh::peer_that_says(PeerHello hello, Con
                   std::to_string(most_learners) + " others are being given the state already");
     }
     if (const auto at = peers_.find(hello.from); begun_ && at != peers_.end()) {
+      const auto shown = connection->peer_name();
+      if (!shown.empty() && shown != at->second->info.name)
+        throw Error(ErrorKind::network, "it says that it is " + at->second->info.name +
+                                            ", and its certificate is of '" + shown + "'");
       if (dialled_from_here(*at->second)) throw Error(ErrorKind::network, "it is not its part to dial");
       // One that has dialled again since must not be pushed out by what it gave up.
       if (connection->hung_up()) throw Error(ErrorKind::network, "it did not wait for an answer");
@@ -260,7 +395,11 @@ asio::awaitable<void> PeerMesh::dial_loop(PeerPtr peer, std::size_t lane) {
     const auto error = co_await dial(socket, peer->address, dial_time_limit);
     peer->lanes[lane].connecting = nullptr;
     if (peer->gone) co_return;
-    if (!error) co_await introduce(peer, lane, start_connection(std::move(socket), counters_, link_, trace_));
+    if (!error) {
+      OtherEnd other{.dialled = true, .name = peer->info.name};
+      auto connection = start_connection(std::move(socket), counters_, link_, trace_, std::move(other));
+      co_await introduce(peer, lane, std::move(connection));
+    }
     asio::steady_timer pause(io_, redial_after);
     co_await pause.async_wait(use_awaitable);
   }
@@ -289,34 +428,67 @@ asio::awaitable<void> PeerMesh::introduce(PeerPtr peer, std::size_t lane, Connec
 // ---- either way ----
 
 asio::awaitable<void> PeerMesh::serve(PeerPtr peer, std::size_t lane, ConnectionPtr connection) {
-  auto& place = peer->lanes[lane].connection;
-  if (place) place->close();  // the peer knows better than we do that the old one is dead
-  place = connection;
-  handler_.on_lane_up(peer->info.id, lane);
+  lane_up(peer, lane, connection);
   try {
     while (!peer->gone) {
       auto frame = co_await connection->receive(frame_limit_, &*chunks_);
-      if (!peer->gone) take(*peer, std::move(frame));
+      if (peer->gone) break;
+      hearing_ = connection;
+      take(*peer, std::move(frame));
+      hearing_ = nullptr;
     }
   } catch (const Error& error) {
     if (!peer->gone) count_breach(*peer, *connection, error.what());
   } catch (const asio::system_error&) {
     // A broken lane is dialled again; a peer that stays away is noticed by `lost`.
   }
+  hearing_ = nullptr;
   connection->close();
-  if (place != connection) co_return;
-  place = nullptr;
-  if (peer->gone || peer->up()) co_return;
+  if (peer->lanes[lane].connection == connection) lane_down(peer, lane);
+}
+
+void PeerMesh::lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPtr& connection) {
+  auto& place = peer->lanes[lane].connection;
+  const bool first = !peer->up();
+  if (place) {  // the peer knows better than we do that the old one is dead
+    place->close();
+    peer->outbox.lane_lost(lane);
+  }
+  place = connection;
+  peer->lanes[lane].rate = peer->lanes[lane].delivered = peer->lanes[lane].most_unsent = 0;
+  connection->when_ready([this, weak = std::weak_ptr(peer)] {
+    if (const auto fed = weak.lock()) feed(fed);
+  });
+  if (first) handler_.on_peer_up(peer->info.id);
+  feed(peer);
+}
+
+void PeerMesh::lane_down(const PeerPtr& peer, std::size_t lane) {
+  peer->lanes[lane].connection = nullptr;
+  peer->outbox.lane_lost(lane);
+  if (peer->gone) return;
+  if (peer->up()) return feed(peer);
+  peer->outbox.clear();
   peer->last_up = clock_.now();
   handler_.on_peer_down(peer->info.id);
 }
 
-void PeerMesh::take(const Peer& peer, Connection::Received frame) {
-  if (frame.type == FrameType::begun)
-    return handler_.on_begun(peer.info.id, from_bytes<protocol::ViewNumber>(*frame.body));
-  if (frame.type != FrameType::chunk && frame.type != FrameType::ack)
+void PeerMesh::take(Peer& peer, Connection::Received frame) {
+  const auto from = peer.info.id;
+  if (frame.type == FrameType::begun) {
+    const auto view = from_bytes<protocol::ViewNumber>(*frame.body);
+    hearing_->send(begun_heard_frame(view));
+    return handler_.on_begun(from, view);
+  }
+  if (frame.type == FrameType::begun_heard)
+    return peer.outbox.acknowledged({from_bytes<protocol::ViewNumber>(*frame.body), std::nullopt},
+                                    clock_.now());
+  if (frame.type == FrameType::ack) {
+    peer.outbox.acknowledged({frame.head.view, key_of(frame.head)}, clock_.now());
+    return handler_.on_ack(from, frame.head.view, key_of(frame.head));
+  }
+  if (frame.type != FrameType::chunk)
     throw Error(ErrorKind::network, "a frame that has no place on a bulk connection");
-  if (frame.type == FrameType::ack) return handler_.on_ack(peer.info.id, frame.head.view, key_of(frame.head));
   const auto problem = handler_.on_chunk(peer.info.id, std::move(frame));
   if (problem) throw Error(ErrorKind::network, *problem);
 }

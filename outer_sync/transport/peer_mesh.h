@@ -1,7 +1,7 @@
 #pragma once
-// Bulk connections between replicas: `lanes` to every peer. Peers come and go with the views; connections
-// belong to replicas, not to views. One end of each pair dials, and dials again when a lane breaks;
-// connections carry chunks both ways. Everything here runs on the io thread.
+// Bulk connections between replicas: `lanes` to every peer, fed from one outbox. Peers come and go with the
+// views; connections belong to replicas, not to views. One end of each pair dials, and dials again when a
+// lane breaks; connections carry chunks both ways. Everything here runs on the io thread.
 
 #include <asio/io_context.hpp>
 #include <functional>
@@ -14,6 +14,9 @@
 #include "isthmus/outer_sync/transport/address.h"
 #include "transport/awake_clock.h"
 #include "transport/connection.h"
+#include "transport/emulated_link.h"
+#include "transport/outbox.h"
+#include "transport/pacer.h"
 
 namespace isthmus::outer_sync::transport {
 
@@ -49,8 +52,8 @@ class PeerMesh {
                         const protocol::ChunkKey& key) = 0;
     /// The view has begun at the peer: what was sent to it for that view before, it dropped.
     virtual void on_begun(protocol::ReplicaId from, protocol::ViewNumber view) = 0;
-    /// A lane is there (again): what was not acknowledged on it must be repeated.
-    virtual void on_lane_up(protocol::ReplicaId peer, std::size_t lane) = 0;
+    /// The first lane to the peer is there (again): what was not acknowledged must be repeated.
+    virtual void on_peer_up(protocol::ReplicaId peer) = 0;
     /// The last lane to the peer is gone. It is dialled again while it stays a peer.
     virtual void on_peer_down(protocol::ReplicaId peer) = 0;
     /// The peer broke the protocol again and again: dialling once more will not mend it.
@@ -77,16 +80,29 @@ class PeerMesh {
   /// is this replica; the peers are then as they were.
   void set_peers(const std::vector<PeerInfo>& peers);
 
-  /// Bytes that may wait on one connection: for one who knows the layout later than this is made.
+  /// Ends the lanes of peers whose certificates have been revoked.
+  void drop_revoked();
+  /// Bytes that may wait for one peer: for one who knows the layout later than this is made.
   void queue_at_most(std::size_t bytes) { link_.most_queued = bytes; }
   /// Whether somewhere more waits to be written than the line takes.
   [[nodiscard]] bool backed_up() const;
+  /// Bytes per second that all peers together are sent at most, in equal shares of those who have something
+  /// to get; 0 as many as congestion control lets through.
+  void send_at_most(std::uint64_t bytes_per_second) { rate_ = bytes_per_second; }
+  /// To be called every few ten milliseconds: shares the rate out anew and cuts lanes that have stalled.
+  void tick();
 
   /// Whether there is a lane to the peer.
   [[nodiscard]] bool up(protocol::ReplicaId peer) const;
-  [[nodiscard]] std::size_t lane_of(ChunkId chunk) const { return chunk % lanes_; }
-  /// Dropped while the lane is down (`on_lane_up` comes when it is back) or `peer` is none.
-  void send(protocol::ReplicaId peer, ChunkId lane_key, Frame frame);
+  /// These are dropped while no lane is up (`on_peer_up` comes when one is) and where `peer` is none. A chunk
+  /// goes by whichever lane is free, and by another when that one is lost before it is acknowledged; those of
+  /// lower `order` go first (Outbox). With `packed`, these bytes go in place of the message's.
+  void send(protocol::ReplicaId peer, std::uint64_t order, const protocol::ChunkMessage& message,
+            const protocol::SharedBytes& packed = nullptr);
+  void acknowledge(protocol::ReplicaId peer, protocol::ViewNumber view, const protocol::ChunkKey& key);
+  void say_begun(protocol::ReplicaId peer, protocol::ViewNumber view);
+  /// Here: what was to be sent in older views is not sent any more.
+  void view_begun(protocol::ViewNumber view);
   /// The peers to whom no lane has been up for longer than `limit`.
   [[nodiscard]] std::vector<protocol::ReplicaId> lost(AwakeClock::Clock::duration limit);
 
@@ -95,6 +111,9 @@ class PeerMesh {
     ConnectionPtr connection;                     ///< that is up
     ConnectionPtr introducing;                    ///< dialled here, not yet answered
     asio::ip::tcp::socket* connecting = nullptr;  ///< of the dial loop
+    std::uint64_t rate = 0;                       ///< that the system spreads its packets at; 0 any
+    std::uint64_t delivered = 0;                  ///< bytes, as of the last tick
+    std::uint32_t most_unsent = 0;                ///< as the system was told
   };
   /// Its coroutines share it, and end when it is `gone`.
   struct Peer {
@@ -102,8 +121,15 @@ class PeerMesh {
     Address address;
     std::vector<Lane> lanes;
     AwakeClock::Clock::duration last_up;
-    std::size_t breaches = 0;  ///< of the protocol
-    bool gone = false;         ///< no peer any more
+    Outbox outbox;
+    EmulatedLink link;
+    Pacer pacer;                   ///< where the system spreads no packets
+    bool paced_here = false;       ///< by that
+    asio::steady_timer link_free;  ///< wakes whoever waits for the link or the pacer
+    bool waits_for_link = false;
+    std::size_t next_lane = 0;  ///< that is asked first, so that all are used
+    std::size_t breaches = 0;   ///< of the protocol
+    bool gone = false;          ///< no peer any more
     [[nodiscard]] bool up() const;
     void retire();
   };
@@ -120,7 +146,15 @@ class PeerMesh {
   [[nodiscard]] bool dialled_from_here(const Peer& peer) const;
   [[nodiscard]] Frame hello_to(protocol::ReplicaId peer, std::size_t lane) const;
   void check_hello(const PeerHello& hello) const;
-  void take(const Peer& peer, Connection::Received frame);
+  void take(Peer& peer, Connection::Received frame);
+  void put(const PeerPtr& peer, std::uint64_t order, Frame frame, const Outbox::Receipt& receipt);
+  void feed(const PeerPtr& peer);
+  [[nodiscard]] bool must_wait(const PeerPtr& peer, Connection::Clock::time_point now);
+  void lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPtr& connection);
+  void lane_down(const PeerPtr& peer, std::size_t lane);
+  void cut_stalled(Peer& peer);
+  void keep_unsent_short(Lane& lane, Connection::Clock::duration since);
+  void pace(Peer& peer, std::uint64_t bytes_per_second);
   void count_breach(Peer& peer, const Connection& connection, const std::string& why);
 
   asio::io_context& io_;
@@ -141,6 +175,11 @@ class PeerMesh {
   std::size_t frame_limit_ = 0;
   std::optional<BufferPool> chunks_;
   std::map<protocol::ReplicaId, PeerPtr> peers_;
+  std::uint64_t rate_ = 0;
+  Connection::Clock::time_point ticked_{};
+  /// The lane that is listened to at the moment: an acknowledgement goes back where its chunk came, so that
+  /// whoever has lost the one knows that the other may be lost.
+  ConnectionPtr hearing_;
   /// Counts those that are served; shared with them, since their coroutines may be gone last.
   std::shared_ptr<std::size_t> learners_ = std::make_shared<std::size_t>(0);
   asio::steady_timer waiting_;  ///< of those who said hello before they were peers; cancelled to wake them

@@ -72,20 +72,9 @@ StateParts FragmentSnapshot::parts() const {
 
 // ---- donor ----
 
-Pacer::Pacer(std::uint64_t bytes_per_second) : bytes_per_second_(static_cast<double>(bytes_per_second)) {
-  assert(bytes_per_second > 0);
-}
-
-Pacer::Clock::time_point Pacer::take(std::size_t bytes, Clock::time_point now) {
-  next_ = std::max(next_, now - depth);
-  const std::chrono::duration<double> lasts(static_cast<double>(bytes) / bytes_per_second_);
-  return std::exchange(next_, next_ + std::chrono::ceil<Clock::duration>(lasts));
-}
-
-std::size_t Pacer::piece() const {
-  const double worth = bytes_per_second_ * std::chrono::duration<double>(depth).count();
-  const auto bytes =
-      std::clamp(worth, static_cast<double>(smallest_piece), static_cast<double>(largest_piece));
+std::size_t piece_of(const Pacer& pacer) {
+  const auto bytes = std::clamp(pacer.depth_in_bytes(), static_cast<double>(smallest_piece),
+                                static_cast<double>(largest_piece));
   return static_cast<std::size_t>(bytes) / sizeof(float) * sizeof(float);
 }
 
@@ -127,7 +116,7 @@ void StateSender::send_gone(FragmentId fragment) {
 
 asio::awaitable<void> StateSender::send_part(const FragmentSnapshot& snapshot, StatePart part) {
   const auto values = std::span(*snapshot.values[static_cast<std::size_t>(part)]);
-  const auto most = pacer_->piece() / sizeof(float);
+  const auto most = piece_of(*pacer_) / sizeof(float);
   for (std::size_t offset = 0; offset < values.size(); offset += most) {
     const auto bytes = std::as_bytes(values.subspan(offset, std::min(most, values.size() - offset)));
     const StateDataHeader header{.offset = offset, .fragment = snapshot.fragment, .part = part, .zero = {}};
@@ -351,7 +340,8 @@ asio::awaitable<ConnectionPtr> dial_donor(asio::io_context& io, PeerInfo donor, 
   asio::ip::tcp::socket socket(io);
   const auto error = co_await dial(socket, address, dial_time_limit);
   if (error) throw DonorLost(who + error.message());
-  auto connection = start_connection(std::move(socket), counters, link, trace);
+  auto connection =
+      start_connection(std::move(socket), counters, link, trace, {.dialled = true, .name = donor.name});
   const PeerHello hello{.token = token, .from = self, .to = donor.id, .lane = 0, .role = PeerRole::learner};
   std::string problem;
   bool lost = false;

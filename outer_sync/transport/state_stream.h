@@ -20,6 +20,7 @@
 #include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/outer_sync/protocol/messages.h"
 #include "transport/connection.h"
+#include "transport/pacer.h"
 #include "transport/peer_mesh.h"
 
 namespace isthmus::outer_sync::transport {
@@ -123,25 +124,9 @@ inline constexpr std::size_t state_frame_limit = sizeof(StateDataHeader) + large
 
 // ---- donor ----
 
-/// A token bucket that fills at a rate and holds 50 ms of it. Reads no clock. Streams that share one share
-/// its rate.
-class Pacer {
- public:
-  using Clock = std::chrono::steady_clock;
-  static constexpr auto depth = std::chrono::milliseconds(50);
-
-  /// Requires `bytes_per_second` > 0.
-  explicit Pacer(std::uint64_t bytes_per_second);
-  /// Takes so many bytes out of the bucket; returns when they may be sent.
-  [[nodiscard]] Clock::time_point take(std::size_t bytes, Clock::time_point now);
-  /// Bytes of values that a piece should have: `depth` worth, from 4 KiB (so that headers stay below 1 %) to
-  /// `largest_piece`.
-  [[nodiscard]] std::size_t piece() const;
-
- private:
-  double bytes_per_second_;
-  Clock::time_point next_{};
-};
+/// Bytes of values that a piece should have: what fills the bucket, from 4 KiB (so that headers stay below 1
+/// %) to `largest_piece`.
+[[nodiscard]] std::size_t piece_of(const Pacer& pacer);
 
 /// Streams fragments and rounds over a connection, of which never more than one piece or chunk waits to be
 /// written.

@@ -64,6 +64,43 @@ TEST_F(ByHand, TwoSitesGiveWhatLaunchGives) {
   EXPECT_THAT(us.output(), HasSubstr("us-1: member 2 of 2"));
 }
 
+TEST_F(ByHand, WithCertificatesItIsTheSameRunAndStrangersStayOut) {
+  const auto certs = (site / "certs").string();
+  for (const Words& words : {Words{"init", "tiny"},
+                             {"issue", "tiny", "coordinator"},
+                             {"issue", "tiny", "eu-1"},
+                             {"issue", "tiny", "us-1"}}) {
+    auto command = Words{"certs"};
+    command.insert(command.end(), words.begin(), words.end());
+    command.insert(command.end(), {"--dir", certs});
+    const auto result = site.isthmus(command);
+    ASSERT_EQ(result.status, 0) << result.report();
+  }
+  const Words with = {"network.certs=" + certs + "/tiny"};
+  start_coordinator(with);
+  const auto plain =
+      worker("eu-1", {"network.join_timeout=2s", "network.detect_timeout=1s", "network.heartbeat=200ms"})
+          .wait();
+  EXPECT_EQ(plain.status, 4) << plain.report();
+  auto us = worker("us-1", with);
+  auto eu = worker("eu-1", with);
+  expect_reference(eu, us);
+  EXPECT_THAT(coordinator->output(), HasSubstr("no TLS: "));
+}
+
+TEST_F(ByHand, AddressesThatOthersCanReachNeedCertificates) {
+  const Words words = {"worker",    "--config",      site.config().string(), "--name",
+                       "eu-1",      "--coordinator", "127.0.0.1:1",          "--listen",
+                       "0.0.0.0:0", "--advertise",   "127.0.0.1:0"};
+  const auto refused = site.isthmus(words);
+  EXPECT_EQ(refused.status, 2) << refused.report();
+  EXPECT_THAT(refused.output, HasSubstr("network.listen is '0.0.0.0:0', which other machines can reach"));
+  EXPECT_THAT(refused.output, HasSubstr("isthmus certs init"));
+  auto insecure = words;
+  insecure.insert(insecure.end(), {"--insecure", "--set", "network.join_timeout=500ms"});
+  EXPECT_EQ(site.isthmus(insecure).status, 4) << "it should have gone on, and found no coordinator";
+}
+
 TEST_F(ByHand, WorkersThatComeFirstWait) {
   start_coordinator();
   coordinator->signal(SIGKILL);  // its port is free again

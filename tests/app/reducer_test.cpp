@@ -26,7 +26,7 @@ TEST(Topology, AHubOfOneThatOnlyReducesEndsWithTheHashOfAMesh) {
 
 TEST(Topology, ByTheUplinksItEndsWithTheHashOfAMesh) {
   Site site;
-  const auto result = site.launch({"outer.topology=weighted", "network.uplink=50Mbps"});
+  const auto result = site.launch({"outer.topology=weighted", "network.rate=50Mbps"});
   ASSERT_EQ(result.status, 0) << result.report() << site.logs();
   EXPECT_EQ(site.hash(), reference().hash);
   EXPECT_THAT(result.output, HasSubstr("chunks: weighted"));

@@ -124,7 +124,7 @@ TEST(SteadyState, NeitherDoesARunOverTheNetwork) {
   for (const auto count : made) EXPECT_LE(count, 3 * 6 * chunks) << "of " << 30 * 4 * chunks;
   const protocol::View view{1, std::vector<protocol::MemberInfo>(2),
                             protocol::balanced_owners(run.layout(), 2)};
-  const auto usual = memory_bound(run.outer(), run.layout(), view, 0, 1).usual;
+  const auto usual = memory_bound(run.outer(), run.layout(), view, 0).usual;
   for (const auto count : most)
     EXPECT_LE(count * largest_encoded_chunk(run.layout(), run.codecs()), usual)
         << "more than was said at the start";

@@ -57,7 +57,8 @@ protocol::CoordinatorOptions NetworkRun::coordinator_options() const {
   return options;
 }
 
-void NetworkRun::make_coordinator(const NetworkConfig& network, const protocol::CoordinatorOptions& options) {
+void NetworkRun::make_coordinator(NetworkConfig network, const protocol::CoordinatorOptions& options) {
+  if (!options_.certs.empty()) network.certs = options_.certs / "coordinator";
   coordinator_ = std::make_unique<CoordinatorNode>(network, options, *this);
   if (coordinator_address_.empty()) coordinator_address_ = fmt::format("127.0.0.1:{}", coordinator_->port());
 }
@@ -70,6 +71,7 @@ NetworkConfig NetworkRun::network(std::size_t m) const {
   network.detect_timeout = {options_.detect_timeout};
   network.join_timeout = {options_.join_timeout};
   network.emulate.rtt = {options_.rtt};
+  if (!options_.certs.empty()) network.certs = options_.certs / fmt::format("r{}", m);
   if (coordinator_address_.empty()) return network;
   network.coordinator = coordinator_address_;
   if (adjust_network) adjust_network(m, network);

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <filesystem>
 #include <functional>
 #include <future>
 #include <memory>
@@ -55,6 +56,7 @@ class NetworkRun : public CoordinatorObserver {
     /// In seconds: each step of the mock lasts at least as long. Where rounds follow one another faster than
     /// heartbeats, nobody can come after them.
     double pace = 0;
+    std::filesystem::path certs;  ///< of all, by name; empty: no TLS
     /// Newcomers take the inner optimizer's moments too. Those of worker m begin as m, and m squared.
     bool moments = false;
     OuterConfig outer;
@@ -153,7 +155,7 @@ class NetworkRun : public CoordinatorObserver {
   void reduce(const std::string& name, ReducerResult& result);
   void take_part(std::size_t m, MemberNode& node, WorkerResult& result);
   void train(std::size_t m, MemberNode& node, OuterLoop& loop, PlainParameters& local, WorkerResult& result);
-  void make_coordinator(const NetworkConfig& network, const protocol::CoordinatorOptions& options);
+  void make_coordinator(NetworkConfig network, const protocol::CoordinatorOptions& options);
   [[nodiscard]] protocol::CoordinatorOptions coordinator_options() const;
   void message(const std::string& text) override;
   void members_changed(const protocol::Coordinator&) override;

@@ -162,7 +162,7 @@ class Donor final : public PeerMesh::Handler {
   std::optional<std::string> on_chunk(ReplicaId, Connection::Received) override { return std::nullopt; }
   void on_ack(ReplicaId, protocol::ViewNumber, const protocol::ChunkKey&) override {}
   void on_begun(ReplicaId, protocol::ViewNumber) override {}
-  void on_lane_up(ReplicaId, std::size_t) override {}
+  void on_peer_up(ReplicaId) override {}
   void on_peer_down(ReplicaId) override {}
   void on_broken_peer(ReplicaId, const std::string&) override {}
   void on_message(const std::string&) override {}

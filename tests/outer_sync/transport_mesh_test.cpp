@@ -2,8 +2,11 @@
 
 #include <gmock/gmock.h>
 
+#include <asio/co_spawn.hpp>
+#include <asio/detached.hpp>
 #include <asio/executor_work_guard.hpp>
 #include <asio/post.hpp>
+#include <asio/use_awaitable.hpp>
 #include <chrono>
 #include <condition_variable>
 #include <future>
@@ -12,6 +15,7 @@
 #include <set>
 #include <thread>
 
+#include "forwarder.h"
 #include "isthmus/base/random.h"
 #include "network_run.h"
 #include "raw_peer.h"
@@ -28,7 +32,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr std::size_t lanes = 2;
+constexpr std::size_t largest_chunk = 64 << 10;
+constexpr std::size_t lanes = 2, chunks_of_a_round = 6;
 constexpr auto patience = 30s;  ///< longer than any of this takes, so that a test fails in place of hanging
 
 Digest run_token() {
@@ -37,8 +42,8 @@ Digest run_token() {
   return token;
 }
 
-/// A mesh on its own io thread. Like a member, it sends once more on a new lane what it has sent last; it
-/// writes down what it is told, and what of that does not fit its peers.
+/// A mesh on its own io thread. Like a member, it sends once more what was not acknowledged when a peer is
+/// there again; it writes down what it is told, and what of that does not fit its peers.
 class Node final : public PeerMesh::Handler {
  public:
   explicit Node(const std::string& name, std::uint64_t incarnation = 1, LinkOptions link = {},
@@ -48,7 +53,8 @@ class Node final : public PeerMesh::Handler {
         thread_([this] { io_.run(); }) {
     info_.id = protocol::id_of({name, incarnation, ""});
     info_.name = name;
-    on_io([&] { mesh_.begin(info_.id, name, run_token(), largest_chunk_frame(4096), buffers_); });
+    asio::co_spawn(io_, tick(), asio::detached);
+    on_io([&] { mesh_.begin(info_.id, name, run_token(), largest_chunk_frame(largest_chunk), buffers_); });
   }
   ~Node() override {
     io_.stop();
@@ -61,18 +67,28 @@ class Node final : public PeerMesh::Handler {
       const std::lock_guard lock(mutex_);
       peers_.clear();
       for (const auto& peer : peers) peers_.insert(peer.id);
-      std::erase_if(up_, [&](const auto& of) { return !peers_.contains(of.first); });
+      std::erase_if(up_, [&](const auto& id) { return !peers_.contains(id); });
     });
   }
-  /// One chunk on each lane, of that round.
-  void send_to(ReplicaId peer, std::uint64_t round) {
-    on_io([&] {
-      last_sent_[peer] = round;
-      for (ChunkId lane = 0; lane < lanes; ++lane) send(peer, lane);
-    });
+  /// So many chunks, of that round.
+  void send_to(ReplicaId peer, std::uint64_t round, std::size_t size = 100) {
+    for (ChunkId chunk = 0; chunk < chunks_of_a_round; ++chunk) {
+      const protocol::ChunkKey key{round, chunk, 0, protocol::ChunkKind::contribution};
+      send_to(peer, {1, key, std::make_shared<const Bytes>(size)});
+    }
   }
   void send_to(ReplicaId peer, const protocol::ChunkMessage& message) {
-    on_io([&] { mesh_.send(peer, message.key.chunk, chunk_frame(message)); });
+    on_io([&] {
+      unacknowledged_[peer].insert_or_assign(message.key, message);
+      mesh_.send(peer, message.key.round, message);
+    });
+  }
+  /// And keeps nothing of it.
+  void send_and_forget(ReplicaId peer, const protocol::ChunkMessage& message) {
+    on_io([&] { mesh_.send(peer, message.key.round, message); });
+  }
+  void send_at_most(std::uint64_t bytes_per_second) {
+    on_io([&] { mesh_.send_at_most(bytes_per_second); });
   }
   /// From now on the first chunk is the last thing that is heard.
   void drop_all_when_heard() {
@@ -92,12 +108,11 @@ class Node final : public PeerMesh::Handler {
   }
   [[nodiscard]] bool sees(const std::vector<PeerInfo>& peers) {
     return wait_until([&] {
-      return std::all_of(peers.begin(), peers.end(),
-                         [&](const auto& peer) { return up_[peer.id].size() == lanes; });
+      return std::all_of(peers.begin(), peers.end(), [&](const auto& peer) { return up_.contains(peer.id); });
     });
   }
   [[nodiscard]] bool hears(ReplicaId from, std::uint64_t round) {
-    return wait_until([&] { return heard_[{from, round}].size() == lanes; });
+    return wait_until([&] { return heard_[{from, round}].size() == chunks_of_a_round; });
   }
   [[nodiscard]] bool wait_for_chunks(std::size_t count) {
     return wait_until([&] { return chunks_ >= count; });
@@ -153,9 +168,12 @@ class Node final : public PeerMesh::Handler {
     if (const auto problem = done.get_future().get(); !problem.empty())
       throw Error(ErrorKind::network, problem);
   }
-  void send(ReplicaId peer, ChunkId lane) {
-    const protocol::ChunkKey key{last_sent_[peer], lane, 0, protocol::ChunkKind::contribution};
-    mesh_.send(peer, lane, chunk_frame({1, key, std::make_shared<const Bytes>(100)}));
+  asio::awaitable<void> tick() {
+    for (asio::steady_timer timer(io_);;) {
+      timer.expires_after(20ms);
+      co_await timer.async_wait(asio::use_awaitable);
+      mesh_.tick();
+    }
   }
   /// Of `peer`; with the mutex held `change` is made.
   template <class Change>
@@ -175,22 +193,24 @@ class Node final : public PeerMesh::Handler {
       ++chunks_;
       if (drop_all_when_heard_) peers_.clear();
     });
+    mesh_.acknowledge(from, last_heard_.view, last_heard_.key);
     if (drop_all_when_heard_) mesh_.set_peers({});
     return std::nullopt;
   }
-  void on_ack(ReplicaId, protocol::ViewNumber, const protocol::ChunkKey&) override {}
+  void on_ack(ReplicaId from, protocol::ViewNumber, const protocol::ChunkKey& key) override {
+    unacknowledged_[from].erase(key);
+  }
   void on_begun(ReplicaId, protocol::ViewNumber) override {}
-  void on_lane_up(ReplicaId peer, std::size_t lane) override {
-    note(peer, "a lane", [&] {
-      up_[peer].insert(lane);
+  void on_peer_up(ReplicaId peer) override {
+    note(peer, "a beginning", [&] {
+      if (!up_.insert(peer).second) wrong_.emplace_back("a beginning of what had begun");
       ++ups_[peer];
     });
-    if (last_sent_.contains(peer)) send(peer, static_cast<ChunkId>(lane));
+    for (const auto& [key, message] : unacknowledged_[peer]) mesh_.send(peer, key.round, message);
   }
   void on_peer_down(ReplicaId peer) override {
     note(peer, "an end", [&] {
-      if (up_[peer].empty()) wrong_.emplace_back("the end of what never began");
-      up_[peer].clear();
+      if (up_.erase(peer) == 0) wrong_.emplace_back("the end of what never began");
       ++downs_[peer];
     });
   }
@@ -212,15 +232,16 @@ class Node final : public PeerMesh::Handler {
   WireCounters counters_;
   Trace trace_;
   AwakeClock clock_{1h};
-  BufferPool buffers_{4096, 16};
+  BufferPool buffers_{largest_chunk, 16};
   PeerMesh mesh_;
-  std::map<ReplicaId, std::uint64_t> last_sent_;  ///< rounds; of the io thread
-  bool drop_all_when_heard_ = false;              ///< of the io thread
+  // Of the io thread:
+  std::map<ReplicaId, std::map<protocol::ChunkKey, protocol::ChunkMessage>> unacknowledged_;
+  bool drop_all_when_heard_ = false;
 
   std::mutex mutex_;  ///< of what follows
   std::condition_variable changed_;
   std::set<ReplicaId> peers_;
-  std::map<ReplicaId, std::set<std::size_t>> up_;  ///< lanes; a broken one stays until the last one is
+  std::set<ReplicaId> up_;
   std::map<std::pair<ReplicaId, std::uint64_t>, std::set<ChunkId>> heard_;
   std::map<ReplicaId, std::size_t> ups_, downs_;
   std::size_t chunks_ = 0;
@@ -252,8 +273,8 @@ TEST(Mesh, WhoeverStaysKeepsTheLanes) {
   node[0]->send_to(node[1]->info().id, 5);
   node[2]->send_to(node[1]->info().id, 5);
   EXPECT_TRUE(node[1]->hears(node[0]->info().id, 5) && node[1]->hears(node[2]->info().id, 5));
-  EXPECT_EQ(node[0]->ups(node[1]->info().id), lanes) << "lanes that were up were dialled once more";
-  EXPECT_EQ(node[1]->ups(node[0]->info().id), lanes);
+  EXPECT_EQ(node[0]->ups(node[1]->info().id), 1U) << "lanes that were up were dialled once more";
+  EXPECT_EQ(node[1]->ups(node[0]->info().id), 1U);
   EXPECT_EQ(node[0]->downs(node[1]->info().id) + node[1]->downs(node[0]->info().id), 0U);
 }
 
@@ -327,13 +348,113 @@ TEST(Mesh, APeerThatDoesNotReadCostsABoundedQueue) {
   std::size_t most = 0;
   for (std::uint64_t round = 1; round <= 1000; ++round) {  // 64 MB, more than the system takes for it
     const protocol::ChunkKey key{round, 0, 0, protocol::ChunkKind::contribution};
-    node.send_to(a.id, {1, key, chunks.take(size)});
+    node.send_and_forget(a.id, {1, key, chunks.take(size)});
     most = std::max(most, chunks.in_use());
   }
-  EXPECT_TRUE(node.says("dropped a connection to a: it does not read"));
-  EXPECT_LE(most * size, limit + 2 * size)
-      << "beside the queue one is being written and one has just been made";
-  EXPECT_EQ(node.downs(a.id), 0U) << "the other lane is not to blame";
+  EXPECT_TRUE(node.says("dropped the connections to a: it does not read"));
+  EXPECT_LE(most * size, limit + 2 * size) << "one comes on top, and one has just been made";
+}
+
+// ---- lanes ----
+
+protocol::ChunkMessage chunk_of(std::uint64_t round, std::size_t size) {
+  return {1, {round, 0, 0, protocol::ChunkKind::contribution}, std::make_shared<const Bytes>(size)};
+}
+
+/// The lanes of a member "a" that a test plays.
+std::unique_ptr<RawPeer> lane_of(const PeerInfo& a, const PeerInfo& to, std::uint16_t lane) {
+  auto peer = std::make_unique<RawPeer>(to.address);
+  peer->say(Frame{FrameType::peer_hello, to_bytes(PeerHello{run_token(), a.id, to.id, lane}), nullptr});
+  EXPECT_TRUE(peer->hear());
+  return peer;
+}
+
+ChunkHeader hear_chunk(RawPeer& lane) {
+  const auto frame = lane.hear();
+  if (!frame || frame->type != FrameType::chunk) throw std::runtime_error("no chunk came");
+  ChunkHeader header;
+  std::memcpy(&header, frame->head.data(), sizeof header);
+  return header;
+}
+
+TEST(Lanes, BreakAtRandomAndNothingIsLost) {
+  const auto node = nodes(2);
+  const auto a = node[0]->info();
+  auto b = node[1]->info();
+  Forwarder way(b.address);
+  way.cut_within(300'000);
+  b.address = way.address();
+  node[0]->set_peers({b});
+  node[1]->set_peers({a});
+  constexpr std::uint64_t rounds = 100;
+  const auto expect_all = [&](Node& from, const PeerInfo& sender, Node& to, const PeerInfo& receiver) {
+    for (std::uint64_t round = 1; round <= rounds; ++round) from.send_to(receiver.id, round, 2000);
+    for (std::uint64_t round = 1; round <= rounds; ++round)
+      ASSERT_TRUE(to.hears(sender.id, round)) << "round " << round << " of " << sender.name;
+  };
+  expect_all(*node[0], a, *node[1], b);
+  expect_all(*node[1], b, *node[0], a);
+  EXPECT_GT(way.connections(), 2 * lanes) << "none has broken: nothing was tried";
+}
+
+TEST(Lanes, OneThatStallsGivesItsChunksToAnother) {
+  Node node("b");
+  const PeerInfo a{protocol::id_of({"a", 1, ""}), "a", "127.0.0.1:1"};
+  node.set_peers({a});
+  const auto silent = lane_of(a, node.info(), 0);  // takes what comes, and never says so
+  const auto good = lane_of(a, node.info(), 1);
+  ASSERT_TRUE(node.sees({a}));
+  std::set<std::uint64_t> missing;
+  for (std::uint64_t round = 1; round <= 20; ++round) {
+    missing.insert(round);
+    node.send_to(a.id, chunk_of(round, 1000));
+  }
+  for (std::uint64_t later = 21; !missing.empty(); ++later) {
+    const auto header = hear_chunk(*good);
+    missing.erase(header.round);
+    good->say(ack_frame(header.view, key_of(header)));
+    if (later < 2000) node.send_to(a.id, chunk_of(later, 1000));
+  }
+  EXPECT_TRUE(node.says("lane 0 to a delivers nothing while others do"));
+  EXPECT_TRUE(silent->is_dropped());
+  EXPECT_EQ(node.downs(a.id), 0U);
+}
+
+TEST(Lanes, WhatIsDueFirstOvertakesWhatWaits) {
+  Node node("b");
+  const PeerInfo a{protocol::id_of({"a", 1, ""}), "a", "127.0.0.1:1"};
+  node.set_peers({a});
+  const auto only = lane_of(a, node.info(), 0);
+  ASSERT_TRUE(node.sees({a}));
+  constexpr std::uint64_t later = 500;
+  for (std::uint64_t round = 100; round < 100 + later; ++round)  // 32 MB, more than the system takes
+    node.send_to(a.id, chunk_of(round, 64 << 10));
+  node.send_to(a.id, chunk_of(1, 100));
+  std::uint64_t before = 0;
+  while (hear_chunk(*only).round != 1) ++before;
+  EXPECT_LT(before, later / 2) << "what is in the sockets leaves first, and no more";
+}
+
+TEST(Lanes, NoMoreIsSentThanTheRateAllows) {
+  for (const bool system_paces : {true, false}) {
+    constexpr std::uint64_t rate = 4'000'000, rounds = 20;
+    constexpr std::size_t size = 64 << 10;
+    auto node = std::vector<std::unique_ptr<Node>>();
+    node.push_back(std::make_unique<Node>("a", 1, LinkOptions{.system_paces = system_paces}));
+    node.push_back(std::make_unique<Node>("b"));
+    node[0]->send_at_most(rate);
+    node[0]->set_peers({node[1]->info()});
+    node[1]->set_peers({node[0]->info()});
+    ASSERT_TRUE(node[0]->sees({node[1]->info()}) && node[1]->sees({node[0]->info()}));
+    std::this_thread::sleep_for(100ms);  // lanes get their shares
+    const auto begin = Connection::Clock::now();
+    for (std::uint64_t round = 1; round <= rounds; ++round)
+      node[0]->send_to(node[1]->info().id, chunk_of(round, size));
+    ASSERT_TRUE(node[1]->wait_for_chunks(rounds));
+    const auto took = std::chrono::duration<double>(Connection::Clock::now() - begin).count();
+    constexpr double at_once = 8 * size;  // what the system lets go before it begins to count
+    EXPECT_GE(took, (rounds * size - at_once) / rate) << (system_paces ? "by the system" : "by this process");
+  }
 }
 
 TEST(Mesh, TheEndWithTheSmallerNameDials) {
@@ -419,7 +540,7 @@ TEST(Mesh, OneThatCameBackTakesThePlaceOfTheOldOne) {
   node[0]->send_to(before.id, 1);
   node[0]->send_to(after.id, 2);
   EXPECT_TRUE(node[1]->hears(a.id, 2));
-  EXPECT_EQ(node[1]->chunks(), lanes) << "something came that was meant for the old one";
+  EXPECT_EQ(node[1]->chunks(), chunks_of_a_round) << "something came that was meant for the old one";
   EXPECT_THAT(node[0]->wrong(), IsEmpty());
 }
 
@@ -438,7 +559,7 @@ TEST(ChunkFrames, WeightsAndContributorsArrive) {
     EXPECT_TRUE(node[1]->wait_for_chunks(before + 1));
     return node[1]->last_heard();
   };
-  const auto bytes = std::make_shared<const Bytes>(4096, std::byte{5});  // as many as a chunk may have
+  const auto bytes = std::make_shared<const Bytes>(4096, std::byte{5});
   const auto contribution = sent({.view = 3,
                                   .key = {1, 0, 2, protocol::ChunkKind::contribution},
                                   .bytes = bytes,

@@ -34,7 +34,7 @@ NetworkRun::Options options_of(const Case& which) {
 
 void know_uplinks(NetworkRun& run) {
   run.adjust_network = [](std::size_t m, NetworkConfig& network) {
-    network.uplink = {m < 3 ? 8e6 * static_cast<double>(m + 1) : 8e9};
+    network.rate = {m < 3 ? 8e6 * static_cast<double>(m + 1) : 8e9};
   };
 }
 

@@ -87,8 +87,11 @@ struct JoinConfig {
   [[nodiscard]] bool moments() const { return inner_state == "donor"; }
 };
 
+/// A link that this machine does not have.
 struct EmulateConfig {
-  config::Duration rtt;
+  config::Rate rate;
+  config::Duration rtt, jitter;
+  double loss = 0;
   void serialize(config::Archive& ar);
 };
 
@@ -96,16 +99,26 @@ struct NetworkConfig {
   std::string coordinator = "127.0.0.1:0";
   std::string listen = "127.0.0.1:0";
   std::string advertise;
-  std::int64_t lanes = 1;
+  std::string certs;
+  bool insecure = false;
+  std::int64_t lanes = 8;
   config::Duration heartbeat{1.0};
   config::Duration detect_timeout{5.0};
   config::Duration join_timeout{120.0};
   std::int64_t join_rate = 25'000'000;
-  config::Rate uplink;
+  config::Rate rate;
+  std::string congestion = "bbr";
   EmulateConfig emulate;
   void serialize(config::Archive& ar);
-  /// Throws Error(config) for a detect_timeout that is too short for the heartbeat.
+  /// Throws Error(config) for a detect_timeout that is too short for the heartbeat, and for an address that
+  /// others can reach where nothing keeps strangers out.
   void check() const;
+  /// The first address that other machines can reach, with its key; empty if there is none.
+  [[nodiscard]] std::string reachable() const;
+
+ private:
+  void check_silence() const;
+  void check_security() const;
 };
 
 }  // namespace isthmus::outer_sync

@@ -20,17 +20,15 @@ struct MemoryBound {
 
 /// Of a replica in this view, with the chunks that it owns there.
 [[nodiscard]] MemoryBound memory_bound(const OuterConfig& config, const FragmentLayout& layout,
-                                       const protocol::View& view, protocol::MemberIndex self,
-                                       std::size_t lanes);
+                                       const protocol::View& view, protocol::MemberIndex self);
 
 /// Chunk buffers that are kept for use again. What a round holds at once: of every chunk our contribution and
 /// the result, and contributions of M members to one chunk in M. Twice that, since two rounds of a fragment
 /// may be there.
 [[nodiscard]] std::size_t usual_chunks(const FragmentLayout& layout);
 
-/// Bytes that may wait on one of `lanes` connections to a peer: somewhat more than all that the protocol may
-/// have to repeat when the lane comes up.
-[[nodiscard]] std::size_t most_queued(const FragmentLayout& layout, const protocol::CodecPlan& codecs,
-                                      std::size_t lanes);
+/// Bytes that may wait for one peer or be under way to it: somewhat more than all that the protocol may have
+/// to repeat when the peer is there again.
+[[nodiscard]] std::size_t most_queued(const FragmentLayout& layout, const protocol::CodecPlan& codecs);
 
 }  // namespace isthmus::outer_sync

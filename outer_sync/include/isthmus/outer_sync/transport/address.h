@@ -12,6 +12,8 @@ struct Address {
   std::string host;
   std::uint16_t port = 0;
   [[nodiscard]] std::string to_string() const;  ///< IPv6 in brackets
+  /// No other machine can reach it. Names other than localhost count as reachable.
+  [[nodiscard]] bool is_loopback() const;
 };
 
 /// Throws Error(config) naming `what` (a key or flag), the text and the form expected.

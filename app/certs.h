@@ -1,0 +1,24 @@
+#pragma once
+// `isthmus certs`: the certificates of a run.
+
+#include <filesystem>
+#include <string>
+
+namespace isthmus::app {
+
+struct CertsRequest {
+  enum class Task { init, issue, revoke };
+  Task task = Task::init;
+  std::filesystem::path folder;  ///< that has a folder for each run
+  std::string run, name;
+  int days = 0;
+};
+
+/// Returns the exit status. Throws Error(config) or Error(data).
+int run_certs(const CertsRequest& request);
+
+/// The folder of the certificate of process `name`: `certs` itself if there is one in it, else certs/`name`.
+/// Empty if `certs` is.
+[[nodiscard]] std::string own_certificates(const std::string& certs, const std::string& name);
+
+}  // namespace isthmus::app

@@ -1,0 +1,45 @@
+#pragma once
+// The certificate authority of one run: its own root, and a certificate for every process that takes part. A
+// certificate names the run (O) and the process (CN), which nobody else may then claim to be.
+//
+//   certs/RUN/ca.pem, ca.key     the root; the key stays where certificates are issued
+//   certs/RUN/ca.crl             revoked certificates, once there are any
+//   certs/RUN/issued             a line for each certificate: serial number, name
+//   certs/RUN/NAME/              ca.pem, cert.pem (with its private key), ca.crl: what that process gets
+
+#include <filesystem>
+#include <string>
+
+namespace isthmus::outer_sync::tls {
+
+/// The name in the certificate of a coordinator. No replica may have it.
+inline constexpr const char* coordinator_name = "coordinator";
+
+class Authority {
+ public:
+  /// Makes the root of a run in `folder`. Throws Error(config) when there is one, or `run` is no name, and
+  /// Error(data) when it cannot be written.
+  [[nodiscard]] static Authority create(const std::filesystem::path& folder, const std::string& run);
+  /// Throws Error(data) naming the file that is missing or damaged.
+  [[nodiscard]] static Authority open(const std::filesystem::path& folder);
+
+  /// A new key and certificate for `name`, good from now for so many days, in a folder of that name. What
+  /// was there is replaced, file by file, so that a process which is running may take the new one up; the old
+  /// certificate stays good until it is revoked or ends. Returns the folder.
+  std::filesystem::path issue(const std::string& name, int days) const;
+  /// Every certificate issued to `name` so far is good no more. Writes ca.crl, here and into the folders of
+  /// all names; whoever has a copy of `ca.crl` beside its certificate refuses them from then on. Throws
+  /// Error(config) when none was issued.
+  void revoke(const std::string& name) const;
+
+  [[nodiscard]] const std::string& run() const { return run_; }
+
+ private:
+  Authority(std::filesystem::path folder, std::string run)
+      : folder_(std::move(folder)), run_(std::move(run)) {}
+
+  std::filesystem::path folder_;
+  std::string run_;
+};
+
+}  // namespace isthmus::outer_sync::tls

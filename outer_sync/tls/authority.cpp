@@ -1,0 +1,214 @@
+#include "isthmus/outer_sync/tls/authority.h"
+
+#include <fstream>
+#include <span>
+#include <vector>
+
+#include "isthmus/base/file.h"
+#include "tls/openssl.h"
+
+namespace isthmus::outer_sync::tls {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int root_days = 3650;
+constexpr int serial_bits = 127;  // by chance, so that nothing has to be counted
+constexpr long seconds_a_day = 86400;
+
+void check_word(const std::string& what, const std::string& word) {
+  const bool plain =
+      !word.empty() && word.size() <= 64 && word.front() != '.' &&
+      word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") ==
+          std::string::npos;
+  if (!plain) {
+    throw Error(ErrorKind::config, what + " is '" + word +
+                                       "'; expected up to 64 letters, digits, '.', '_' and '-', not "
+                                       "beginning with '.'");
+  }
+}
+
+void write_file(const fs::path& file, const std::string& text, bool secret = false) {
+  replace_file(file, [&](const File& out) {
+    if (secret)
+      fs::permissions(file.string() + partial_suffix, fs::perms::owner_read | fs::perms::owner_write);
+    out.write(std::as_bytes(std::span(text)));
+  });
+}
+
+template <class Write>
+std::string pem(Write write) {
+  const Memory memory(need(BIO_new(BIO_s_mem()), "memory"));
+  need(write(memory.get()), "cannot write PEM");
+  char* data = nullptr;
+  const auto size = BIO_get_mem_data(memory.get(), &data);
+  return {data, static_cast<std::size_t>(size)};
+}
+std::string pem(X509* certificate) {
+  return pem([&](BIO* out) { return PEM_write_bio_X509(out, certificate); });
+}
+std::string pem(EVP_PKEY* key) {
+  return pem(
+      [&](BIO* out) { return PEM_write_bio_PrivateKey(out, key, nullptr, nullptr, 0, nullptr, nullptr); });
+}
+
+Key new_key() { return Key(need(EVP_EC_gen("P-256"), "cannot make a key")); }
+
+void add_extension(X509* certificate, X509* issuer, int nid, const char* value) {
+  X509V3_CTX context;
+  X509V3_set_ctx(&context, issuer, certificate, nullptr, nullptr, 0);
+  X509_EXTENSION* extension = need(X509V3_EXT_conf_nid(nullptr, &context, nid, value), "an extension");
+  const int added = X509_add_ext(certificate, extension, -1);
+  X509_EXTENSION_free(extension);
+  need(added, "an extension");
+}
+
+/// Of this name and run, without extensions and not signed.
+Certificate blank(EVP_PKEY* key, const std::string& run, const std::string& name, int days) {
+  Certificate certificate(need(X509_new(), "a certificate"));
+  need(X509_set_version(certificate.get(), X509_VERSION_3), "a certificate");
+  const Number serial(need(BN_new(), "a serial number"));
+  need(BN_rand(serial.get(), serial_bits, BN_RAND_TOP_ONE, BN_RAND_BOTTOM_ANY), "a serial number");
+  need(BN_to_ASN1_INTEGER(serial.get(), X509_get_serialNumber(certificate.get())), "a serial number");
+  // Clocks of sites differ; a certificate must be good at once everywhere.
+  need(X509_gmtime_adj(X509_getm_notBefore(certificate.get()), -seconds_a_day), "a time");
+  need(X509_gmtime_adj(X509_getm_notAfter(certificate.get()), days * seconds_a_day), "a time");
+  auto* subject = X509_get_subject_name(certificate.get());
+  for (const auto& [field, text] : {std::pair("O", &run), std::pair("CN", &name)}) {
+    need(X509_NAME_add_entry_by_txt(subject, field, MBSTRING_UTF8,
+                                    reinterpret_cast<const unsigned char*>(text->c_str()), -1, -1, 0),
+         "a name");
+  }
+  need(X509_set_pubkey(certificate.get(), key), "a certificate");
+  return certificate;
+}
+
+struct Issued {
+  std::string serial, name;
+};
+
+std::vector<Issued> read_issued(const fs::path& file) {
+  std::vector<Issued> issued;
+  std::ifstream in(file);
+  for (Issued one; in >> one.serial >> one.name;) issued.push_back(one);
+  return issued;
+}
+
+void write_issued(const fs::path& file, const std::vector<Issued>& issued) {
+  std::string text;
+  for (const auto& one : issued) text += one.serial + " " + one.name + "\n";
+  write_file(file, text);
+}
+
+/// The list of before, or an empty one.
+RevocationList revocations(const fs::path& file, const X509* root) {
+  if (fs::exists(file)) return read_revocations(file);
+  RevocationList list(need(X509_CRL_new(), "a revocation list"));
+  need(X509_CRL_set_version(list.get(), 1), "a revocation list");
+  need(X509_CRL_set_issuer_name(list.get(), X509_get_subject_name(root)), "a revocation list");
+  return list;
+}
+
+void revoke_one(X509_CRL* list, const std::string& digits) {
+  BIGNUM* number = nullptr;
+  need(BN_hex2bn(&number, digits.c_str()), "serial number " + digits);
+  const Number owned(number);
+  const Serial serial(need(BN_to_ASN1_INTEGER(number, nullptr), "a serial number"));
+  X509_REVOKED* known = nullptr;
+  if (X509_CRL_get0_by_serial(list, &known, serial.get()) == 1) return;
+  X509_REVOKED* entry = need(X509_REVOKED_new(), "a revocation");
+  const Moment now(need(X509_gmtime_adj(nullptr, 0), "a time"));
+  const bool made = X509_REVOKED_set_serialNumber(entry, serial.get()) > 0 &&
+                    X509_REVOKED_set_revocationDate(entry, now.get()) > 0;
+  if (!made || X509_CRL_add0_revoked(list, entry) <= 0) {
+    X509_REVOKED_free(entry);
+    throw Error(ErrorKind::data, "cannot revoke " + digits + ": " + openssl_error());
+  }
+}
+
+}  // namespace
+
+Authority Authority::create(const fs::path& folder, const std::string& run) {
+  check_word("the run", run);
+  if (fs::exists(folder / "ca.pem")) {
+    throw Error(ErrorKind::config, (folder / "ca.pem").string() +
+                                       " is there already; to begin anew move the folder away: the "
+                                       "certificates that it has issued will be good no more");
+  }
+  std::error_code failed;
+  fs::create_directories(folder, failed);
+  if (failed) throw Error(ErrorKind::data, "cannot make " + folder.string() + ": " + failed.message());
+  const auto key = new_key();
+  const auto root = blank(key.get(), run, "certificate authority", root_days);
+  need(X509_set_issuer_name(root.get(), X509_get_subject_name(root.get())), "a root");
+  add_extension(root.get(), root.get(), NID_basic_constraints, "critical,CA:TRUE,pathlen:0");
+  add_extension(root.get(), root.get(), NID_key_usage, "critical,keyCertSign,cRLSign");
+  add_extension(root.get(), root.get(), NID_subject_key_identifier, "hash");
+  need(X509_sign(root.get(), key.get(), EVP_sha256()), "cannot sign");
+  write_file(folder / "ca.key", pem(key.get()), true);
+  write_file(folder / "ca.pem", pem(root.get()));
+  return {folder, run};
+}
+
+Authority Authority::open(const fs::path& folder) {
+  const auto root = read_certificate(folder / "ca.pem");
+  return {folder, subject_entry(root.get(), NID_organizationName)};
+}
+
+fs::path Authority::issue(const std::string& name, int days) const {
+  check_word("the name", name);
+  const auto root = read_certificate(folder_ / "ca.pem");
+  const auto root_key = read_key(folder_ / "ca.key");
+  const auto key = new_key();
+  const auto certificate = blank(key.get(), run_, name, days);
+  need(X509_set_issuer_name(certificate.get(), X509_get_subject_name(root.get())), "a certificate");
+  add_extension(certificate.get(), root.get(), NID_basic_constraints, "critical,CA:FALSE");
+  add_extension(certificate.get(), root.get(), NID_key_usage, "critical,digitalSignature");
+  add_extension(certificate.get(), root.get(), NID_ext_key_usage, "serverAuth,clientAuth");
+  add_extension(certificate.get(), root.get(), NID_authority_key_identifier, "keyid:always");
+  need(X509_sign(certificate.get(), root_key.get(), EVP_sha256()), "cannot sign");
+
+  // On record before it is in anybody's hands: what is not there could not be revoked.
+  auto issued = read_issued(folder_ / "issued");
+  issued.push_back({text_of(X509_get0_serialNumber(certificate.get())), name});
+  write_issued(folder_ / "issued", issued);
+
+  const auto own = folder_ / name;
+  std::error_code failed;
+  fs::create_directories(own, failed);
+  if (failed) throw Error(ErrorKind::data, "cannot make " + own.string() + ": " + failed.message());
+  write_file(own / "ca.pem", pem(root.get()));
+  if (fs::exists(folder_ / "ca.crl")) write_file(own / "ca.crl", read_text(folder_ / "ca.crl"));
+  // Both in one file, so that a process that is running never takes up one without the other.
+  write_file(own / "cert.pem", pem(certificate.get()) + pem(key.get()), true);
+  return own;
+}
+
+void Authority::revoke(const std::string& name) const {
+  const auto root = read_certificate(folder_ / "ca.pem");
+  const auto root_key = read_key(folder_ / "ca.key");
+  const auto list = revocations(folder_ / "ca.crl", root.get());
+  const auto issued = read_issued(folder_ / "issued");
+  bool found = false;
+  for (const auto& one : issued) {
+    if (one.name != name) continue;
+    revoke_one(list.get(), one.serial);
+    found = true;
+  }
+  if (!found)
+    throw Error(ErrorKind::config, "no certificate of '" + name + "' is in " + (folder_ / "issued").string());
+  const Moment now(need(X509_gmtime_adj(nullptr, -seconds_a_day), "a time"));
+  const Moment end(need(X509_gmtime_adj(nullptr, root_days * seconds_a_day), "a time"));
+  need(X509_CRL_set1_lastUpdate(list.get(), now.get()), "a revocation list");
+  need(X509_CRL_set1_nextUpdate(list.get(), end.get()), "a revocation list");
+  need(X509_CRL_sort(list.get()), "a revocation list");
+  need(X509_CRL_sign(list.get(), root_key.get(), EVP_sha256()), "cannot sign");
+  const auto text = pem([&](BIO* out) { return PEM_write_bio_X509_CRL(out, list.get()); });
+  write_file(folder_ / "ca.crl", text);
+  for (const auto& one : issued) {
+    if (fs::exists(folder_ / one.name)) write_file(folder_ / one.name / "ca.crl", text);
+  }
+}
+
+}  // namespace isthmus::outer_sync::tls

@@ -1,0 +1,61 @@
+#pragma once
+// Owners of OpenSSL's objects, and its errors in words.
+
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "isthmus/base/error.h"
+
+namespace isthmus::outer_sync::tls {
+
+template <auto free>
+struct Free {
+  template <class T>
+  void operator()(T* object) const {
+    free(object);
+  }
+};
+using Key = std::unique_ptr<EVP_PKEY, Free<EVP_PKEY_free>>;
+using Certificate = std::unique_ptr<X509, Free<X509_free>>;
+using RevocationList = std::unique_ptr<X509_CRL, Free<X509_CRL_free>>;
+using Memory = std::unique_ptr<BIO, Free<BIO_free>>;
+using Number = std::unique_ptr<BIGNUM, Free<BN_free>>;
+using Serial = std::unique_ptr<ASN1_INTEGER, Free<ASN1_INTEGER_free>>;
+using Moment = std::unique_ptr<ASN1_TIME, Free<ASN1_TIME_free>>;
+
+/// Of the last call that failed.
+[[nodiscard]] inline std::string openssl_error() {
+  const auto code = ERR_get_error();
+  ERR_clear_error();
+  const char* reason = ERR_reason_error_string(code);
+  return reason == nullptr ? "unknown error" : reason;
+}
+
+template <class T>
+T* need(T* object, const std::string& what) {
+  if (object == nullptr) throw Error(ErrorKind::data, what + ": " + openssl_error());
+  return object;
+}
+inline void need(int ok, const std::string& what) {
+  if (ok <= 0) throw Error(ErrorKind::data, what + ": " + openssl_error());
+}
+
+/// The file's text. Throws Error(data) naming it when it cannot be read or has over 64 KiB.
+[[nodiscard]] std::string read_text(const std::filesystem::path& file);
+[[nodiscard]] Certificate read_certificate(const std::filesystem::path& file);
+[[nodiscard]] Key read_key(const std::filesystem::path& file);
+[[nodiscard]] RevocationList read_revocations(const std::filesystem::path& file);
+
+/// An entry of the subject: NID_commonName, NID_organizationName. Empty where there is none, or several.
+[[nodiscard]] std::string subject_entry(const X509* certificate, int nid);
+/// In hexadecimal digits.
+[[nodiscard]] std::string text_of(const ASN1_INTEGER* serial);
+
+}  // namespace isthmus::outer_sync::tls

@@ -1,0 +1,108 @@
+#include "transport/outbox.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace isthmus::outer_sync::transport {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr auto shortest_stall = 1s;
+constexpr int stall_factor = 8;  ///< times the usual delivery
+constexpr int smoothing = 8;     ///< as TCP smooths its round-trip time (RFC 6298)
+
+}  // namespace
+
+void Outbox::wait(const Place& place, Frame frame, const Receipt& receipt) {
+  waits_.emplace(receipt, place);
+  waiting_.emplace(place, Waiting{std::move(frame), receipt});
+}
+
+void Outbox::put(Frame frame, std::uint64_t order, const Receipt& receipt) {
+  if (waits_.contains(receipt)) return;
+  if (const auto sent = under_way_.find(receipt); sent != under_way_.end()) {
+    bytes_ -= size_of(sent->second.frame);
+    under_way_.erase(sent);
+  }
+  bytes_ += size_of(frame);
+  wait({order, ++number_}, std::move(frame), receipt);
+}
+
+std::optional<Frame> Outbox::take(std::size_t lane, Time now) {
+  if (waiting_.empty()) return std::nullopt;
+  auto first = waiting_.extract(waiting_.begin());
+  auto& [frame, receipt] = first.mapped();
+  waits_.erase(receipt);
+  under_way_.insert_or_assign(receipt, UnderWay{frame, first.key(), lane, now});
+  return std::move(frame);
+}
+
+void Outbox::acknowledged(const Receipt& receipt, Time now) {
+  if (const auto waits = waits_.find(receipt);
+      waits != waits_.end()) {  // it had arrived before its lane was lost
+    const auto place = waiting_.find(waits->second);
+    bytes_ -= size_of(place->second.frame);
+    waiting_.erase(place);
+    waits_.erase(waits);
+  }
+  const auto sent = under_way_.find(receipt);
+  if (sent == under_way_.end()) return;
+  lanes_[sent->second.lane].heard = now;
+  usual_delivery_ += (now - sent->second.since - usual_delivery_) / smoothing;
+  bytes_ -= size_of(sent->second.frame);
+  under_way_.erase(sent);
+}
+
+void Outbox::lane_lost(std::size_t lane) {
+  for (auto sent = under_way_.begin(); sent != under_way_.end();) {
+    if (sent->second.lane == lane) {
+      wait(sent->second.place, std::move(sent->second.frame), sent->first);
+      sent = under_way_.erase(sent);
+    } else {
+      ++sent;
+    }
+  }
+  lanes_[lane].heard = Time::min();
+}
+
+void Outbox::view_begun(protocol::ViewNumber view) {
+  std::erase_if(waiting_, [&](const auto& entry) {
+    const auto& [frame, receipt] = entry.second;
+    if (receipt.view >= view) return false;
+    waits_.erase(receipt);
+    bytes_ -= size_of(frame);
+    return true;
+  });
+  std::erase_if(under_way_, [&](const auto& entry) {
+    if (entry.first.view >= view) return false;
+    bytes_ -= size_of(entry.second.frame);
+    return true;
+  });
+}
+
+void Outbox::clear() {
+  waiting_.clear();
+  waits_.clear();
+  under_way_.clear();
+  bytes_ = 0;
+}
+
+Outbox::Time Outbox::stall_limit() const {
+  return std::max<Time>(shortest_stall, stall_factor * usual_delivery_);
+}
+
+std::vector<std::size_t> Outbox::stalled(Time now) const {
+  std::vector<Time> oldest(lanes_.size(), Time::max());
+  for (const auto& [receipt, sent] : under_way_) oldest[sent.lane] = std::min(oldest[sent.lane], sent.since);
+  const auto newest = std::ranges::max(lanes_, {}, &Lane::heard).heard;
+  std::vector<std::size_t> stalled;
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+    const bool silent = oldest[lane] != Time::max() && lanes_[lane].heard < oldest[lane];
+    if (silent && newest > oldest[lane] && now - oldest[lane] > stall_limit()) stalled.push_back(lane);
+  }
+  return stalled;
+}
+
+}  // namespace isthmus::outer_sync::transport

@@ -1,0 +1,201 @@
+// What waits for a peer, and a link that is not there: no sockets, no clock.
+
+#include <gmock/gmock.h>
+
+#include <map>
+#include <set>
+
+#include "isthmus/base/random.h"
+#include "transport/emulated_link.h"
+#include "transport/outbox.h"
+
+namespace isthmus::outer_sync::transport {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::ElementsAre;
+using testing::IsEmpty;
+using Receipt = Outbox::Receipt;
+
+constexpr std::size_t lanes = 3;
+
+Receipt receipt_of(std::uint64_t round, ChunkId chunk = 0, protocol::ViewNumber view = 1) {
+  return {view, protocol::ChunkKey{round, chunk, 0, protocol::ChunkKind::contribution}};
+}
+
+/// One whose first byte is its number.
+Frame frame_of(std::uint8_t number, std::size_t size = 1) {
+  Bytes bytes(size, std::byte{0});
+  bytes[0] = std::byte{number};
+  return {FrameType::chunk, {}, std::make_shared<const Bytes>(std::move(bytes))};
+}
+
+std::vector<int> take_all(Outbox& outbox, std::size_t lane = 0) {
+  std::vector<int> numbers;
+  while (const auto frame = outbox.take(lane, 0s))
+    numbers.push_back(std::to_integer<int>(frame->body->front()));
+  return numbers;
+}
+
+TEST(Outbox, WhatIsDueFirstLeavesFirst) {
+  Outbox outbox(lanes);
+  outbox.put(frame_of(1), 7, receipt_of(1, 0));
+  outbox.put(frame_of(2), 7, receipt_of(1, 1));
+  outbox.put(frame_of(3), 2, receipt_of(2, 0));
+  outbox.put(frame_of(4), 0, {1, std::nullopt});
+  EXPECT_THAT(take_all(outbox), ElementsAre(4, 3, 1, 2)) << "those of one round as they came";
+  EXPECT_EQ(outbox.under_way(), 4U);
+}
+
+TEST(Outbox, WhatALostLaneHadLeavesAgainBeforeWhatIsDueLater) {
+  Outbox outbox(lanes);
+  for (std::uint8_t i = 1; i <= 4; ++i) outbox.put(frame_of(i), i, receipt_of(i));
+  ASSERT_TRUE(outbox.take(0, 0s) && outbox.take(1, 0s) && outbox.take(0, 0s));
+  outbox.acknowledged(receipt_of(1), 1s);
+  outbox.lane_lost(0);
+  EXPECT_THAT(take_all(outbox, 1), ElementsAre(3, 4)) << "2 is under way by another lane, 1 has arrived";
+}
+
+TEST(Outbox, WhatArrivedBeforeItsLaneWasLostIsNotSentAgain) {
+  Outbox outbox(lanes);
+  outbox.put(frame_of(1), 1, receipt_of(1));
+  ASSERT_TRUE(outbox.take(0, 0s));
+  outbox.lane_lost(0);
+  outbox.acknowledged(receipt_of(1), 1s);
+  EXPECT_TRUE(outbox.empty());
+  EXPECT_EQ(outbox.bytes(), 0U);
+}
+
+TEST(Outbox, WhatWaitsIsNotPutTwiceAndWhatIsUnderWayIsSentOnceMore) {
+  Outbox outbox(lanes);
+  outbox.put(frame_of(1), 1, receipt_of(1));
+  outbox.put(frame_of(2), 1, receipt_of(1));
+  EXPECT_THAT(take_all(outbox), ElementsAre(1));
+  outbox.put(frame_of(3), 1, receipt_of(1));
+  EXPECT_THAT(take_all(outbox), ElementsAre(3));
+  outbox.acknowledged(receipt_of(1), 1s);
+  EXPECT_EQ(outbox.bytes(), 0U);
+}
+
+TEST(Outbox, WithAViewEndsWhatWasToBeSentInOlderOnes) {
+  Outbox outbox(lanes);
+  outbox.put(frame_of(1), 1, receipt_of(1, 0, 4));
+  ASSERT_TRUE(outbox.take(0, 0s));
+  outbox.put(frame_of(2), 1, receipt_of(2, 0, 4));
+  outbox.put(frame_of(3), 2, receipt_of(3, 0, 5));
+  outbox.view_begun(5);
+  outbox.lane_lost(0);
+  EXPECT_THAT(take_all(outbox), ElementsAre(3));
+}
+
+TEST(Outbox, ALaneHasStalledWhenOthersDeliverWhatWasSentLater) {
+  Outbox outbox(lanes);
+  std::uint64_t round = 0;
+  const auto send = [&](std::size_t lane, Outbox::Time now) {
+    outbox.put(frame_of(1), 1, receipt_of(++round));
+    EXPECT_TRUE(outbox.take(lane, now));
+    return receipt_of(round);
+  };
+  (void)send(0, 0s);
+  (void)send(1, 0s);
+  EXPECT_THAT(outbox.stalled(1min), IsEmpty()) << "nobody delivers: it is the peer, or the whole line";
+  for (int i = 0; i < 100; ++i) outbox.acknowledged(send(2, 100ms + i * 1ms), 110ms + i * 1ms);
+  EXPECT_THAT(outbox.stalled(900ms), IsEmpty()) << "soon";
+  EXPECT_THAT(outbox.stalled(1100ms), ElementsAre(0, 1));
+  outbox.lane_lost(0);
+  EXPECT_THAT(outbox.stalled(1100ms), ElementsAre(1)) << "what was on it waits again";
+  outbox.acknowledged(receipt_of(2), 1100ms);
+  EXPECT_THAT(outbox.stalled(1min), IsEmpty());
+}
+
+TEST(Outbox, OnASlowLineAStallTakesLongerToShow) {
+  Outbox outbox(lanes);
+  outbox.put(frame_of(1), 1, receipt_of(1));
+  ASSERT_TRUE(outbox.take(0, 0s));
+  for (std::uint64_t i = 2; i < 100; ++i) {
+    outbox.put(frame_of(1), 1, receipt_of(i));
+    ASSERT_TRUE(outbox.take(1, 1s));
+    outbox.acknowledged(receipt_of(i), 2s);
+  }
+  EXPECT_THAT(outbox.stalled(7s), IsEmpty()) << "a second is what a chunk takes here";
+  EXPECT_THAT(outbox.stalled(9s), ElementsAre(0));
+}
+
+/// Against the plainest account of it: which chunks have been put, and which acknowledged.
+TEST(Outbox, NothingIsLostAndNothingCountedTwiceWhateverHappens) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    Outbox outbox(lanes);
+    std::map<Receipt, std::size_t> owed;
+    std::uint64_t drawn = 0;
+    const auto draw = [&](std::uint64_t below) { return random_bits(seed, 1, drawn++) % below; };
+    const auto random_receipt = [&] { return receipt_of(draw(6), static_cast<ChunkId>(draw(4))); };
+    for (int turn = 0; turn < 300; ++turn) {
+      const auto lane = draw(lanes);
+      switch (draw(5)) {
+        case 0:
+        case 1: {
+          const auto receipt = random_receipt();
+          outbox.put(frame_of(1, 10), receipt.key->round, receipt);
+          owed[receipt] = sizeof(FrameHeader) + 10;
+          break;
+        }
+        case 2:
+          (void)outbox.take(lane, turn * 1ms);
+          break;
+        case 3: {
+          const auto receipt = random_receipt();
+          outbox.acknowledged(receipt, turn * 1ms);
+          owed.erase(receipt);
+          break;
+        }
+        default:
+          outbox.lane_lost(lane);
+      }
+      std::size_t bytes = 0;
+      for (const auto& [receipt, size] : owed) bytes += size;
+      ASSERT_EQ(outbox.bytes(), bytes) << "seed " << seed << ", turn " << turn;
+    }
+    for (std::size_t lane = 0; lane < lanes; ++lane) outbox.lane_lost(lane);
+    std::size_t left = 0;
+    while (outbox.take(0, 0s)) ++left;
+    EXPECT_EQ(left, owed.size()) << "seed " << seed;
+  }
+}
+
+// ---- a link that is not there ----
+
+TEST(EmulatedLink, CarriesNoMoreThanItsRate) {
+  EmulateConfig config;
+  config.rate = {8e6};  // a megabyte per second
+  EmulatedLink link(config, 1);
+  const auto start = EmulatedLink::Clock::time_point(1h);
+  EXPECT_EQ(link.free_at(start), start);
+  EXPECT_EQ(link.send(100'000, start), 100ms) << "until its last byte has left";
+  EXPECT_EQ(link.free_at(start), start + 100ms);
+  EXPECT_EQ(link.send(50'000, start + 100ms), 50ms);
+  EXPECT_EQ(link.free_at(start + 1s), start + 1s) << "a pause saves nothing";
+}
+
+TEST(EmulatedLink, JitterAndLossComeAsOftenAsTheyAreAskedFor) {
+  EmulateConfig config;
+  config.rtt = {0.1};
+  config.jitter = {0.02};
+  config.loss = 0.01;
+  EmulatedLink link(config, 7);
+  const auto now = EmulatedLink::Clock::time_point(1h);
+  int lost = 0;
+  double jitter = 0;
+  constexpr int frames = 20'000;
+  for (int i = 0; i < frames; ++i) {
+    const auto took = std::chrono::duration<double>(link.send(2000, now)).count();  // two packets
+    const bool again = took >= 0.1;
+    lost += again ? 1 : 0;
+    jitter += took - (again ? 0.1 : 0);
+    ASSERT_LE(took, again ? 0.12 : 0.02);
+  }
+  EXPECT_NEAR(lost, frames * (1 - 0.99 * 0.99), 80) << "four standard deviations";
+  EXPECT_NEAR(jitter / frames, 0.01, 0.0003);
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync::transport

@@ -1,0 +1,286 @@
+// Certificates, and runs in which everybody shows one: who may take part, and what strangers with and without
+// certificates come to.
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <asio/ip/tcp.hpp>
+#include <asio/read.hpp>
+#include <asio/ssl.hpp>
+#include <asio/write.hpp>
+#include <fstream>
+
+#include "isthmus/outer_sync/tls/authority.h"
+#include "network_run.h"
+#include "raw_peer.h"
+#include "tls/credentials.h"
+
+namespace isthmus::outer_sync {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using tls::Authority;
+using tls::Credentials;
+
+/// A folder of this test alone.
+class Tls : public testing::Test {
+ protected:
+  Tls() : folder_(fs::path(testing::TempDir()) / fmt_name()) {
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  ~Tls() override { fs::remove_all(folder_); }
+
+  /// The authority of a run called "test", and a folder for everybody.
+  Authority authority(const std::vector<std::string>& names, const std::string& run = "test",
+                      const std::string& at = "test") {
+    auto made = Authority::create(folder_ / at, run);
+    for (const auto& name : names) (void)made.issue(name, 10);
+    return made;
+  }
+  [[nodiscard]] fs::path of(const std::string& name, const std::string& at = "test") const {
+    return folder_ / at / name;
+  }
+  NetworkRun::Options options(std::size_t members) const {
+    NetworkRun::Options options;
+    options.members = members;
+    options.certs = folder_ / "test";
+    return options;
+  }
+
+  template <class Work>
+  static std::string failure_of(Work work) {
+    try {
+      work();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "went on";
+  }
+
+ private:
+  static std::string fmt_name() {
+    return std::string("tls-") + testing::UnitTest::GetInstance()->current_test_info()->name() + "-" +
+           std::to_string(::getpid());
+  }
+  fs::path folder_;
+};
+
+/// A blocking client that shows any certificate or none, and believes everybody.
+class RawTls {
+ public:
+  RawTls(const std::string& address, const fs::path& certificate) : context_(asio::ssl::context::tls_client) {
+    if (!certificate.empty()) {
+      context_.use_certificate_chain_file((certificate / "cert.pem").string());
+      context_.use_private_key_file((certificate / "cert.pem").string(), asio::ssl::context::pem);
+    }
+    stream_.emplace(io_, context_);
+    const auto to = parse_address(address, "address");
+    stream_->next_layer().connect({asio::ip::make_address(to.host), to.port});
+    timeval limit{.tv_sec = 20, .tv_usec = 0};  // so that a test fails in place of hanging
+    ::setsockopt(stream_->next_layer().native_handle(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    asio::error_code ignored;  // the other end may refuse it
+    stream_->handshake(asio::ssl::stream_base::client, ignored);
+  }
+  void say(const transport::Frame& frame) {
+    const transport::FrameHeader header{.type = frame.type,
+                                        .length = static_cast<std::uint32_t>(frame.head.size())};
+    asio::error_code ignored;
+    asio::write(*stream_, asio::buffer(&header, sizeof header), ignored);
+    asio::write(*stream_, asio::buffer(frame.head), ignored);
+  }
+  /// Nothing when the other end has hung up.
+  std::optional<transport::Frame> hear() {
+    transport::FrameHeader header;
+    asio::error_code error;
+    asio::read(*stream_, asio::buffer(&header, sizeof header), error);
+    if (error) return std::nullopt;
+    transport::Frame frame{header.type, Bytes(header.length), nullptr};
+    asio::read(*stream_, asio::buffer(frame.head), error);
+    if (error) return std::nullopt;
+    return frame;
+  }
+
+ private:
+  asio::io_context io_;
+  asio::ssl::context context_;
+  std::optional<asio::ssl::stream<asio::ip::tcp::socket>> stream_;
+};
+
+// ---- certificates ----
+
+TEST_F(Tls, WhatAnAuthorityIssuesIsGoodAndSecret) {
+  const auto made = authority({"r0"});
+  const Credentials own(of("r0"));
+  EXPECT_EQ(own.name(), "r0");
+  EXPECT_EQ(own.run(), "test");
+  EXPECT_EQ(Authority::open(of("")).run(), "test");
+  for (const auto& secret : {of("ca.key"), of("r0") / "cert.pem"}) {
+    EXPECT_EQ(fs::status(secret).permissions(), fs::perms::owner_read | fs::perms::owner_write)
+        << secret << " holds a key";
+  }
+  EXPECT_THAT(failure_of([&] { (void)Authority::create(of(""), "test"); }), HasSubstr("is there already"));
+  EXPECT_THAT(failure_of([&] { (void)made.issue("../r0", 10); }), HasSubstr("expected up to 64 letters"));
+  EXPECT_THAT(failure_of([&] { made.revoke("r9"); }), HasSubstr("no certificate of 'r9'"));
+}
+
+TEST_F(Tls, FilesThatAreWrongAreNamed) {
+  const auto made = authority({"r0"});
+  (void)authority({"r0"}, "another", "another");
+  const auto damaged = [&](const char* file, const std::string& text) {
+    const auto folder = of("damaged");
+    fs::remove_all(folder);
+    fs::copy(of("r0"), folder);
+    if (text.empty()) {
+      fs::remove(folder / file);
+    } else {
+      std::ofstream(folder / file) << text;
+    }
+    return failure_of([&] { const Credentials refused(folder); });
+  };
+  for (const auto* file : {"ca.pem", "cert.pem"}) {
+    EXPECT_THAT(damaged(file, ""), AllOf(HasSubstr(file), HasSubstr("is it there")));
+    EXPECT_THAT(damaged(file, "no PEM"), AllOf(HasSubstr(file), HasSubstr("in PEM")));
+    EXPECT_THAT(damaged(file, std::string(70'000, 'x')), AllOf(HasSubstr(file), HasSubstr("64 KiB")));
+  }
+  EXPECT_THAT(damaged("ca.crl", "no PEM"), AllOf(HasSubstr("ca.crl"), HasSubstr("in PEM")));
+  fs::copy_file(of("ca.pem", "another"), of("r0") / "ca.pem", fs::copy_options::overwrite_existing);
+  EXPECT_THAT(failure_of([&] { const Credentials refused(of("r0")); }), HasSubstr("is no good"));
+  EXPECT_THAT(failure_of([&] { const Credentials ended(made.issue("r1", 0)); }), HasSubstr("expired"));
+}
+
+TEST_F(Tls, WhatIsRevokedIsGoodNoMore) {
+  const auto made = authority({"r0", "r1"});
+  Credentials other(of("r0"));
+  const auto own = tls::read_certificate(of("r1") / "cert.pem");
+  const auto serial = tls::text_of(X509_get0_serialNumber(own.get()));
+  EXPECT_FALSE(other.revoked(serial));
+  EXPECT_FALSE(other.refresh().has_value()) << "nothing has changed";
+  made.revoke("r1");
+  made.revoke("r1");  // once more does no harm
+  EXPECT_THAT(other.refresh().value_or(""), HasSubstr("took up the certificates"));
+  EXPECT_TRUE(other.revoked(serial));
+  EXPECT_THAT(failure_of([&] { const Credentials refused(of("r1")); }), HasSubstr("revoked"));
+  (void)made.issue("r1", 10);
+  EXPECT_EQ(Credentials(of("r1")).name(), "r1") << "a new one is good";
+  std::ofstream(of("r0") / "ca.crl") << "no PEM";
+  EXPECT_THAT(other.refresh().value_or(""),
+              AllOf(HasSubstr("keeps its certificates of before"), HasSubstr("ca.crl")));
+  EXPECT_TRUE(other.revoked(serial));
+}
+
+// ---- runs ----
+
+TEST_F(Tls, ARunIsTheSameWithIt) {
+  (void)authority({"coordinator", "r0", "r1", "r2"});
+  auto with = options(3);
+  with.lanes = 2;
+  NetworkRun run(with);
+  run.start();
+  run.expect_good_end();
+}
+
+TEST_F(Tls, StrangersAreDroppedAndTheRunGoesOn) {
+  (void)authority({"coordinator", "r0", "r1", "r2"});
+  (void)authority({"r1"}, "another", "another");
+  (void)authority({"r1"}, "test", "same name");  // another root of a run of the same name
+  const auto ended = Authority::open(of("")).issue("ended", 0);
+  NetworkRun run(options(2));
+  std::string member;
+  run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
+    if (m != 1 || step != 3) return;
+    for (const auto& address : {run.coordinator_address(), node.advertised()}) {
+      RawPeer plain(address);
+      plain.say(std::string_view("GET / HTTP/1.1\r\n\r\n"));
+      EXPECT_TRUE(plain.is_dropped());
+      for (const auto& shown : {fs::path(), of("r1", "another"), of("r1", "same name"), ended})
+        EXPECT_FALSE(RawTls(address, shown).hear()) << "let in with " << shown;
+    }
+  };
+  run.start();
+  run.expect_good_end();
+  EXPECT_THAT(run.said(), HasSubstr("no TLS: "));
+}
+
+TEST_F(Tls, NobodyIsHeardInAnothersName) {
+  (void)authority({"coordinator", "r0", "r1", "r2"});
+  NetworkRun run(options(2));
+  run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
+    if (m != 0 || step != 3) return;
+    RawTls impostor(run.coordinator_address(), of("r2"));
+    impostor.say(transport::control_frame(run.hello(1)));
+    const auto answer = impostor.hear();
+    ASSERT_TRUE(answer);
+    const auto refusal = protocol::decode_control(answer->head);
+    ASSERT_TRUE(std::holds_alternative<protocol::Refused>(refusal));
+    EXPECT_THAT(std::get<protocol::Refused>(refusal).reason, HasSubstr("its certificate is of 'r2'"));
+    EXPECT_FALSE(impostor.hear());
+    (void)node;
+  };
+  run.start();
+  run.expect_good_end();
+  EXPECT_THAT(run.said(), HasSubstr("and it says that it is 'r1'"));
+}
+
+/// A coordinator's address may lead to somebody else of the run.
+TEST_F(Tls, OnlyTheCoordinatorIsBelievedToBeIt) {
+  const auto made = authority({"coordinator", "r0", "r1"});
+  fs::remove_all(of("coordinator"));
+  fs::copy(of("r0"), of("coordinator"));
+  auto short_lived = options(2);
+  short_lived.join_timeout = 1;
+  short_lived.detect_timeout = 1;
+  NetworkRun run(short_lived);
+  run.start();
+  run.finish();
+  ASSERT_TRUE(run.result(0).error);
+  EXPECT_THAT(run.result(0).error->what(),
+              AllOf(HasSubstr("its certificate is of 'r0'"), HasSubstr("'coordinator'")));
+}
+
+TEST_F(Tls, WhoIsRevokedIsCutOffInMidRun) {
+  const auto made = authority({"coordinator", "r0", "r1", "r2"});
+  auto lively = options(3);
+  lively.pace = 0.02;
+  lively.steps = 1'000'000;
+  lively.detect_timeout = 1;
+  lively.join_timeout = 2;
+  lively.closing.least = 2;
+  NetworkRun run(lively);
+  run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
+    if (m == 0 && step == 8) made.revoke("r2");
+    if (m == 0 && node.view().members.size() == 2 && run.last_step == lively.steps) run.last_step = step + 20;
+  };
+  run.start();
+  run.expect_one_end({0, 1});
+  EXPECT_THAT(run.said(), HasSubstr("r2 is lost"));
+}
+
+TEST_F(Tls, ANewCertificateIsTakenUpInMidRun) {
+  const auto made = authority({"coordinator", "r0", "r1", "r2"});
+  auto lively = options(3);
+  lively.pace = 0.02;
+  lively.steps = 1'000'000;
+  lively.detect_timeout = 5;
+  lively.closing.least = 2;
+  NetworkRun run(lively);
+  const auto before = tls::read_text(of("r2") / "cert.pem");
+  run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
+    if (m != 0) return;
+    if (step == 8) {  // its key has leaked, say
+      made.revoke("r2");
+      (void)made.issue("r2", 10);
+    }
+    const auto view = node.view();  // the second is without r2
+    if (view.number >= 3 && view.members.size() == 3 && run.last_step == lively.steps)
+      run.last_step = step + 20;
+  };
+  run.start();
+  run.expect_one_end({0, 1, 2});
+  EXPECT_NE(tls::read_text(of("r2") / "cert.pem"), before);
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync

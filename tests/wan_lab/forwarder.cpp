@@ -1,0 +1,486 @@
+// wan_forwarder: the wide-area network of a lab (see README.md). One thread reads the packets of all sites
+// from their TUN devices, lets Link decide which arrive and when, and writes them to the devices of the
+// others at that time.
+//
+//     wan_forwarder --control SOCKET --lab NUMBER --seed SEED --nat-timeout NANOSECONDS SITE:NAMESPACE[:nat]
+//     ...
+//
+// makes the device wan0 in every namespace, prints "ready" and runs until it is killed; the devices go with
+// it. The socket takes a command a message (SOCK_SEQPACKET) and answers with lines and, at the end, "ok" or
+// "error: WHY":
+//
+//     set FROM TO KEY=VALUE ...   keys: rate (bit/s), delay, jitter, queue (ns), queue_bytes, loss, cut (0 or
+//     1) status                      counters, a line for each direction and each site
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/if.h>
+#include <linux/if_tun.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <queue>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "link.h"
+#include "nat.h"
+#include "packet.h"
+
+namespace isthmus::wan_lab {
+namespace {
+
+constexpr const char* device_name = "wan0";
+constexpr int reads_at_a_time = 64;  // from one device, before another's turn
+constexpr std::size_t message_limit = 64 << 10;
+
+[[noreturn]] void fail(const std::string& what) {
+  throw std::system_error(errno, std::generic_category(), what);
+}
+
+int checked(int result, const std::string& what) {
+  if (result < 0) fail(what);
+  return result;
+}
+
+Nanoseconds now() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1'000'000'000 + t.tv_nsec;
+}
+
+template <typename T>
+T number(std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    throw std::invalid_argument(fmt::format("'{}' is no number, or out of range", text));
+  }
+  return value;
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&&) = delete;
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+// A device belongs to the namespace in which it is opened, wherever its descriptor goes.
+Descriptor open_device(const std::string& name_space) {
+  const Descriptor home(checked(open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC), "/proc/self/ns/net"));
+  const auto path = "/run/netns/" + name_space;
+  const Descriptor there(checked(open(path.c_str(), O_RDONLY | O_CLOEXEC), path));
+  checked(setns(there.get(), CLONE_NEWNET), "entering " + path);
+  Descriptor device(open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC));
+  checked(setns(home.get(), CLONE_NEWNET), "leaving " + path);
+  checked(device.get(), "/dev/net/tun");
+
+  ifreq request{};
+  std::strncpy(request.ifr_name, device_name, IFNAMSIZ - 1);
+  request.ifr_flags = static_cast<short>(IFF_TUN | IFF_NO_PI | IFF_VNET_HDR | IFF_TUN_EXCL);
+  checked(ioctl(device.get(), TUNSETIFF, &request), fmt::format("making {} in {}", device_name, name_space));
+  checked(ioctl(device.get(), TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6),
+          "offloads of " + name_space);
+  return device;
+}
+
+Descriptor listen_on(const std::string& path) {
+  Descriptor listener(
+      checked(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), "control socket"));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path)
+    throw std::invalid_argument("--control: too long a path: " + path);
+  path.copy(address.sun_path, path.size());
+  checked(bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), path);
+  checked(listen(listener.get(), 16), path);
+  return listener;
+}
+
+// Timers fire when they are due and not when it suits, and other work on the machine waits. Where that is not
+// allowed the forwarder works all the same, less punctually; `status` says how it is.
+bool become_punctual() {
+  prctl(PR_SET_TIMERSLACK, 1);
+  const sched_param priority{.sched_priority = 1};
+  return sched_setscheduler(0, SCHED_FIFO, &priority) == 0;
+}
+
+struct Site {
+  std::string name;
+  Descriptor device;
+  std::optional<Nat> nat;
+  Count unroutable;
+  std::uint64_t write_errors = 0;
+};
+
+struct InFlight {
+  Nanoseconds arrival;
+  std::uint64_t order;
+  std::size_t from, to;
+  std::uint32_t packets;
+  std::uint64_t bytes;
+  Bytes raw;
+};
+
+struct Later {
+  bool operator()(const InFlight& a, const InFlight& b) const {
+    return a.arrival != b.arrival ? a.arrival > b.arrival : a.order > b.order;
+  }
+};
+
+struct Options {
+  std::string control;
+  std::uint8_t lab = 0;
+  std::uint64_t seed = 0;
+  Nanoseconds nat_timeout = 0;
+  std::vector<std::string> sites;
+};
+
+class Forwarder {
+ public:
+  explicit Forwarder(const Options& options);
+  void run();
+
+ private:
+  Link& link(std::size_t from, std::size_t to) { return links_[from * sites_.size() + to]; }
+  std::size_t site_named(const std::string& name) const;
+  std::optional<std::size_t> route(const Packet& packet) const;
+
+  void wait();
+  void watch(int fd, std::size_t tag);
+  void read_device(std::size_t from);
+  void forward(std::size_t from, std::span<const std::byte> raw);
+  void deliver_due();
+  void deliver(const InFlight& packet);
+
+  void accept_client();
+  void serve(int client);
+  void answer(int client, const std::string& command);
+  void set_link(std::istringstream& words);
+  std::string status();
+
+  std::uint8_t lab_;
+  std::vector<Site> sites_;
+  std::vector<Link> links_;  // from * sites + to
+  std::priority_queue<InFlight, std::vector<InFlight>, Later> in_flight_;
+  std::uint64_t order_ = 0;
+  Bytes buffer_ = Bytes(largest_packet);
+  std::vector<Run> arriving_;
+  Descriptor listener_, epoll_;
+  bool real_time_;
+  Count late_;  // packets, nanoseconds after they were due
+  Nanoseconds latest_ = 0;
+};
+
+Forwarder::Forwarder(const Options& options)
+    : lab_(options.lab),
+      listener_(listen_on(options.control)),
+      epoll_(checked(epoll_create1(EPOLL_CLOEXEC), "epoll")),
+      real_time_(become_punctual()) {
+  for (const auto& text : options.sites) {
+    std::istringstream parts(text);
+    std::string name, name_space, nat;
+    std::getline(parts, name, ':') && std::getline(parts, name_space, ':') && std::getline(parts, nat);
+    Site site{name, open_device(name_space), {}, {}, 0};
+    if (nat == "nat") site.nat.emplace(options.nat_timeout);
+    sites_.push_back(std::move(site));
+  }
+  const auto n = sites_.size();
+  for (std::size_t i = 0; i < n * n; ++i) links_.emplace_back(options.seed * 1'000'003 + i);
+  for (std::size_t i = 0; i < n; ++i) watch(sites_[i].device.get(), i);
+  watch(listener_.get(), n);
+}
+
+// Tags: sites, then the listener, then clients by their descriptor.
+void Forwarder::watch(int fd, std::size_t tag) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = tag;
+  checked(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event), "epoll");
+}
+
+void Forwarder::run() {
+  for (;;) {
+    deliver_due();
+    wait();
+  }
+}
+
+void Forwarder::wait() {
+  timespec timeout{};
+  if (!in_flight_.empty()) {
+    const auto left = std::max<Nanoseconds>(0, in_flight_.top().arrival - now());
+    timeout = {left / 1'000'000'000, left % 1'000'000'000};
+  }
+  std::array<epoll_event, 64> events;
+  const int n = epoll_pwait2(epoll_.get(), events.data(), events.size(),
+                             in_flight_.empty() ? nullptr : &timeout, nullptr);
+  if (n < 0 && errno != EINTR) fail("epoll_pwait2");
+  for (int i = 0; i < n; ++i) {
+    const auto tag = events[static_cast<std::size_t>(i)].data.u64;
+    if (tag < sites_.size()) {
+      read_device(tag);
+    } else if (tag == sites_.size()) {
+      accept_client();
+    } else {
+      serve(static_cast<int>(tag - sites_.size() - 1));
+    }
+  }
+}
+
+void Forwarder::read_device(std::size_t from) {
+  for (int i = 0; i < reads_at_a_time; ++i) {
+    const auto size = read(sites_[from].device.get(), buffer_.data(), buffer_.size());
+    if (size < 0 && (errno == EAGAIN || errno == EINTR || errno == EIO)) return;  // EIO: the device is down
+    if (size < 0) fail("reading the device of " + sites_[from].name);
+    forward(from, std::span(buffer_).first(static_cast<std::size_t>(size)));
+  }
+}
+
+// 10.77.LAB.SITE and fd77:c0:ffee:LAB::SITE, sites counted from 1.
+std::optional<std::size_t> Forwarder::route(const Packet& packet) const {
+  Address site{10, 77, lab_};
+  std::size_t last = 3;
+  if (packet.version == 6) {
+    site = {0xfd, 0x77, 0x00, 0xc0, 0xff, 0xee, 0x00, lab_};
+    last = 15;
+  }
+  site[last] = packet.destination[last];
+  const std::size_t index = site[last];
+  if (packet.destination != site || index < 1 || index > sites_.size()) return {};
+  return index - 1;
+}
+
+void Forwarder::forward(std::size_t from, std::span<const std::byte> raw) {
+  const auto packet = parse(raw);
+  const auto to = packet ? route(*packet) : std::nullopt;
+  if (!to || *to == from) return sites_[from].unroutable.add(1, raw.size() - device_header);
+  const auto time = now();
+  if (sites_[from].nat) sites_[from].nat->outbound(time, *packet);
+  arriving_.clear();
+  link(from, *to).send(time, packet->burst, arriving_);
+  for (const auto& run : arriving_) {
+    in_flight_.push({run.arrival, order_++, from, *to, run.count, run.bytes,
+                     cut_out(raw, *packet, run.first, run.count)});
+  }
+}
+
+void Forwarder::deliver_due() {
+  while (!in_flight_.empty()) {
+    const auto late = now() - in_flight_.top().arrival;
+    if (late < 0) return;
+    late_.add(1, static_cast<std::uint64_t>(late));
+    latest_ = std::max(latest_, late);
+    deliver(in_flight_.top());
+    in_flight_.pop();
+  }
+}
+
+void Forwarder::deliver(const InFlight& packet) {
+  auto& site = sites_[packet.to];
+  auto& counters = link(packet.from, packet.to).counters;
+  if (site.nat && !site.nat->inbound(now(), *parse(packet.raw))) {
+    return counters.nat_drops.add(packet.packets, packet.bytes);
+  }
+  if (write(site.device.get(), packet.raw.data(), packet.raw.size()) < 0) {
+    ++site.write_errors;
+    return;
+  }
+  counters.delivered.add(packet.packets, packet.bytes);
+}
+
+void Forwarder::accept_client() {
+  const int client = accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (client >= 0) watch(client, sites_.size() + 1 + static_cast<std::size_t>(client));
+}
+
+void Forwarder::serve(int client) {
+  std::string message(message_limit, '\0');
+  const auto size = recv(client, message.data(), message.size(), 0);
+  if (size <= 0) {
+    close(client);  // which takes it out of epoll too
+    return;
+  }
+  message.resize(static_cast<std::size_t>(size));
+  answer(client, message);
+}
+
+// A client that does not read is cut off rather than waited for.
+void Forwarder::answer(int client, const std::string& command) {
+  std::string text;
+  try {
+    std::istringstream words(command);
+    std::string verb;
+    words >> verb;
+    if (verb == "set") {
+      set_link(words);
+    } else if (verb == "status") {
+      text = status();
+    } else {
+      throw std::invalid_argument(fmt::format("unknown command '{}'", verb));
+    }
+    text += "ok\n";
+  } catch (const std::invalid_argument& error) {
+    text = fmt::format("error: {}\n", error.what());
+  }
+  for (std::size_t at = 0; at < text.size(); at += message_limit) {
+    const auto part = std::string_view(text).substr(at, message_limit);
+    if (send(client, part.data(), part.size(), MSG_NOSIGNAL) < 0) {
+      close(client);
+      return;
+    }
+  }
+}
+
+std::size_t Forwarder::site_named(const std::string& name) const {
+  const auto site = std::ranges::find(sites_, name, &Site::name);
+  if (site == sites_.end()) throw std::invalid_argument(fmt::format("there is no site '{}'", name));
+  return static_cast<std::size_t>(site - sites_.begin());
+}
+
+void set_key(LinkSettings& settings, const std::string& key, std::string_view value) {
+  const auto time = [&] {
+    const auto t = number<Nanoseconds>(value);
+    if (t < 0) throw std::invalid_argument(fmt::format("{}: must not be negative", key));
+    return t;
+  };
+  if (key == "rate") {
+    settings.bits_per_second = number<std::uint64_t>(value);
+    if (settings.bits_per_second == 0)
+      throw std::invalid_argument("rate: must not be 0; cut the link instead");
+  } else if (key == "delay") {
+    settings.delay = time();
+  } else if (key == "jitter") {
+    settings.jitter = time();
+  } else if (key == "queue") {
+    settings.queue = time();
+    settings.queue_bytes = 0;
+  } else if (key == "queue_bytes") {
+    settings.queue_bytes = number<std::uint64_t>(value);
+    settings.queue = 0;
+  } else if (key == "loss") {
+    settings.loss = number<double>(value);
+    if (!(settings.loss >= 0 && settings.loss <= 1)) throw std::invalid_argument("loss: must be in [0, 1]");
+  } else if (key == "cut") {
+    settings.cut = number<int>(value) != 0;
+  } else {
+    throw std::invalid_argument(fmt::format("unknown key '{}'", key));
+  }
+}
+
+void Forwarder::set_link(std::istringstream& words) {
+  std::string from, to, word;
+  words >> from >> to;
+  auto& chosen = link(site_named(from), site_named(to));
+  auto settings = chosen.settings();
+  while (words >> word) {
+    const auto at = word.find('=');
+    if (at == std::string::npos) throw std::invalid_argument(fmt::format("'{}' is not KEY=VALUE", word));
+    set_key(settings, word.substr(0, at), std::string_view(word).substr(at + 1));
+  }
+  chosen.set(settings);
+}
+
+std::string count_text(const char* name, const Count& count) {
+  return fmt::format(" {0}_packets={1} {0}_bytes={2}", name, count.packets, count.bytes);
+}
+
+std::string link_text(const Link& link, Nanoseconds time) {
+  const auto& s = link.settings();
+  const auto& c = link.counters;
+  return fmt::format("rate={} delay={} jitter={} queue={} queue_bytes={} loss={} cut={:d} backlog={}",
+                     s.bits_per_second, s.delay, s.jitter, s.queue, s.queue_bytes, s.loss, s.cut,
+                     link.backlog(time)) +
+         count_text("entered", c.entered) + count_text("queue_drops", c.queue_drops) +
+         count_text("losses", c.losses) + count_text("cut_drops", c.cut_drops) +
+         count_text("nat_drops", c.nat_drops) + count_text("delivered", c.delivered);
+}
+
+std::string Forwarder::status() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  const auto microseconds = [](const timeval& t) { return t.tv_sec * 1'000'000 + t.tv_usec; };
+  const auto time = now();
+  auto text =
+      fmt::format("forwarder real_time={:d} cpu={} in_flight={} deliveries={} late_total={} late_most={}\n",
+                  real_time_, microseconds(usage.ru_utime) + microseconds(usage.ru_stime), in_flight_.size(),
+                  late_.packets, late_.bytes, latest_);
+  for (const auto& site : sites_) {
+    text += fmt::format("site {} nat={:d} unroutable={} write_errors={}\n", site.name, site.nat.has_value(),
+                        site.unroutable.packets, site.write_errors);
+  }
+  for (std::size_t from = 0; from < sites_.size(); ++from) {
+    for (std::size_t to = 0; to < sites_.size(); ++to) {
+      if (from == to) continue;
+      text +=
+          fmt::format("link {} {} {}\n", sites_[from].name, sites_[to].name, link_text(link(from, to), time));
+    }
+  }
+  return text;
+}
+
+Options read_options(int argc, char** argv) {
+  Options options;
+  std::vector<std::string> words(argv + 1, argv + argc);
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const auto& word = words[i];
+    const auto value = [&]() -> const std::string& {
+      if (++i == words.size()) throw std::invalid_argument(word + ": needs a value");
+      return words[i];
+    };
+    if (word == "--control") {
+      options.control = value();
+    } else if (word == "--lab") {
+      options.lab = number<std::uint8_t>(value());
+    } else if (word == "--seed") {
+      options.seed = number<std::uint64_t>(value());
+    } else if (word == "--nat-timeout") {
+      options.nat_timeout = number<Nanoseconds>(value());
+    } else {
+      options.sites.push_back(word);
+    }
+  }
+  if (options.sites.empty() || options.sites.size() > 254)
+    throw std::invalid_argument("1 to 254 sites are needed");
+  return options;
+}
+
+}  // namespace
+}  // namespace isthmus::wan_lab
+
+int main(int argc, char** argv) {
+  try {
+    isthmus::wan_lab::Forwarder forwarder(isthmus::wan_lab::read_options(argc, argv));
+    std::puts("ready");
+    std::fclose(stdout);
+    forwarder.run();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "wan_forwarder: {}\n", error.what());
+    return 1;
+  }
+}
