@@ -331,7 +331,9 @@ void Coordinator::admit(MemberStatus& member) {
 void Coordinator::hold_rounds_if_late(const std::string& name) {
   constexpr std::size_t tries = 3;
   const auto missed = missed_.find(name);
-  if (missed == missed_.end() || missed->second < tries || !members_.at(name).admitted) return;
+  const auto member = members_.find(name);
+  if (missed == missed_.end() || missed->second < tries) return;
+  if (member == members_.end() || !member->second.admitted) return;
   if (phase_ != Phase::running && phase_ != Phase::changing) return;
   waited_for_ = {name, now_ + options_.detect_timeout};
   const auto why = name + " has been ready for " + std::to_string(missed->second) +
