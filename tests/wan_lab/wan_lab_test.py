@@ -333,9 +333,6 @@ class Lab(unittest.TestCase):
         self.tell(name, "down")
         self.assertEqual(lab("status", "--name", name).returncode, 1)
 
-    def forwarder(self, name):
-        return json.loads(pathlib.Path(f"/run/isthmus-wan-lab/{name}/state.json").read_text())["forwarder"]
-
     def test_two_labs(self):
         first = self.up("--rtt", "2ms")
         second = self.up("--rtt", "4ms", "--sites", "3")
@@ -351,7 +348,7 @@ class Lab(unittest.TestCase):
 
     def test_crash(self):
         name = self.up()
-        os.kill(self.forwarder(name), signal.SIGKILL)
+        os.kill(self.status(name)["forwarder"]["pid"], signal.SIGKILL)
         wait_until(lambda: lab("status", "--name", name).returncode == 1, "the crash seen")
         self.assertIn(f"lab down --name {name}", lab("status", "--name", name).stderr)
         self.tell(name, "down")
@@ -382,7 +379,8 @@ class Lab(unittest.TestCase):
         self.assertEqual(what_is_left(name), [])
         with tempfile.TemporaryDirectory() as folder:
             started, stuck = os.path.join(folder, "started"), os.path.join(folder, "stuck")
-            pathlib.Path(stuck).write_text(f"#!/bin/sh\necho >{started}\nexec sleep 1000\n")
+            code = f"import signal\nopen('{started}', 'w')\nsignal.pause()\n"
+            pathlib.Path(stuck).write_text(f"#!{sys.executable}\n{code}")
             os.chmod(stuck, 0o755)
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
                 process = subprocess.Popen([LAB, "up", "--name", name, "--forwarder", stuck])
