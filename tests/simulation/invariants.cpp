@@ -155,7 +155,10 @@ void World::check_displaced(NodeId m, const std::string& reason) {
       return stays(entry) && answer.first.size() > p && answer.first[p] <= own.round &&
              knows(answer.sealed, p, newest) && knows(answer.sealed, p, own);
     };
-    if (own == newest) continue;
+    const auto knows_it = [&](const auto& entry) {
+      return stays(entry) && knows(entry.second.sealed, p, own);
+    };
+    if (own == newest && std::ranges::any_of(answers_, knows_it)) continue;
     if (own.round > newest.round || own.round + Member::always_kept < newest.round ||
         std::ranges::none_of(answers_, keeps))
       return;
