@@ -1,6 +1,8 @@
 // Members that only reduce, scene by scene: they are not counted and not waited for, they need nothing of
 // what was before them, and what they know goes on with the others.
 
+#include <tuple>
+
 #include "cluster.h"
 #include "coordinator_support.h"
 #include "isthmus/outer_sync/protocol/view_change.h"
@@ -247,6 +249,80 @@ TEST(PlanView, WhatOnlyAReducerKnowsSendsNoTrainerAway) {
   EXPECT_EQ(plan.displaced[0].name, "b");
   ASSERT_EQ(plan.message.view.members.size(), 1U);
   EXPECT_EQ(plan.message.view.members[0].name, "a");
+}
+
+void hold(SealedMember& member, Round round) {
+  ChunkSet all(4);
+  for (std::size_t i = 0; i < 4; ++i) all.add(i);
+  member.sealed.held.push_back({0, round, all});
+}
+
+TEST(PlanView, AViewThatHasBegunAtNoTrainerIsNoReference) {
+  // b has applied round 21, which a was to get in view 4; c began that one at round 20 and keeps nothing.
+  std::vector<SealedMember> members = {standing("a", MemberKind::trainer, 3, 20),
+                                       standing("b", MemberKind::trainer, 3, 21),
+                                       standing("c", MemberKind::reducer, 4, 20)};
+  hold(members[1], 21);
+  const auto plan = plan_view(layout, members);
+  EXPECT_THAT(plan.displaced, IsEmpty());
+  EXPECT_EQ(plan.message.reference, 3U);
+  EXPECT_THAT(plan.message.applied, ElementsAre(ElementsAre(20U), ElementsAre(21U), ElementsAre(21U)));
+}
+
+TEST(PlanView, WhatATrainerHasAppliedOfTheRunItHandsOnWhereOnlyANewcomerHasBegunTheLastView) {
+  std::vector<SealedMember> members = {standing("a", MemberKind::trainer, 3, 20),
+                                       standing("b", MemberKind::trainer, 3, 18),
+                                       standing("n", MemberKind::trainer, 4, 20)};
+  for (const Round round : {19, 20, 21}) hold(members[0], round);
+  auto plan = plan_view(layout, members);
+  EXPECT_THAT(plan.displaced, IsEmpty()) << "n began at round 20 and keeps nothing; a keeps what b lacks";
+  ASSERT_EQ(plan.message.fixed.size(), 2U) << "round 21 is not applied, so it may have been made again";
+  EXPECT_EQ(plan.message.fixed[0].round, 19U);
+  EXPECT_EQ(plan.message.fixed[1].round, 20U);
+  ASSERT_EQ(plan.message.fixed[1].holders.size(), 1U);
+  EXPECT_EQ(plan.message.fixed[1].holders[0].first, 0U);
+
+  // One that only reduces forgets all when it begins anew.
+  members[0].info.kind = MemberKind::reducer;
+  plan = plan_view(layout, members);
+  ASSERT_EQ(plan.displaced.size(), 1U);
+  EXPECT_EQ(plan.displaced[0].name, "b");
+}
+
+TEST(PlanView, WhereEachLacksWhatNobodyKeepsTheForemostGoesOn) {
+  // Each owns one fragment and has closed its chunks without the other, until their results were not kept.
+  const FragmentLayout two({{0, 64}, {64, 64}}, 16);
+  std::vector<SealedMember> members;
+  for (const auto& [name, first, second] : {std::tuple("a", 33, 27), std::tuple("b", 28, 33)}) {
+    auto member = standing(name, MemberKind::trainer, 4, static_cast<Round>(first));
+    const auto other = standing(name, MemberKind::trainer, 4, static_cast<Round>(second));
+    member.sealed.fragments.push_back(other.sealed.fragments[0]);
+    member.sealed.history.push_back(other.sealed.history[0]);
+    members.push_back(member);
+  }
+  const auto plan = plan_view(two, members);
+  ASSERT_EQ(plan.message.view.members.size(), 1U) << "else nobody is left who has the state";
+  EXPECT_EQ(plan.message.view.members[0].name, "b");
+  ASSERT_EQ(plan.displaced.size(), 1U);
+  EXPECT_EQ(plan.displaced[0].name, "a");
+}
+
+TEST(PlanView, WhatANewcomerDoesNotKnowOfTheHistoryTheOthersTell) {
+  std::vector<SealedMember> members = {standing("a", MemberKind::trainer, 3, 20),
+                                       standing("b", MemberKind::trainer, 3, 18),
+                                       standing("n", MemberKind::trainer, 4, 20)};
+  members[2].sealed.history[0].clear();
+  for (const Round round : {19, 20}) hold(members[0], round);
+  const auto plan = plan_view(layout, members);
+  EXPECT_THAT(plan.displaced, IsEmpty()) << "b is at a round that led to where n began";
+  ASSERT_EQ(plan.message.chains[0].size(), Member::history_length);
+  EXPECT_EQ(plan.message.chains[0].back(), members[2].sealed.fragments[0]);
+  EXPECT_EQ(plan.message.chains[0].front().round, 5U);
+
+  // Another round 20 has another history.
+  members[0] = standing("a", MemberKind::trainer, 3, 20, 100);
+  EXPECT_EQ(plan_view(layout, members).message.chains[0].size(), 1U);
+  EXPECT_EQ(plan_view(layout, members).displaced.size(), 2U);
 }
 
 TEST(LayoutOf, AStrangersWordIsChecked) {
