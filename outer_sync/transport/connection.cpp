@@ -75,6 +75,7 @@ Connection::Connection(asio::ip::tcp::socket socket, WireCounters& counters, Lin
       other_(std::move(other)),
       introduced_(!credentials_),
       remote_(name_of(socket_)),
+      congestion_(link.congestion),
       counters_(counters),
       hold_(link.hold),
       hello_limit_(link.hello_limit),
@@ -112,6 +113,12 @@ bool Connection::ready() const {
 
 void Connection::hold_unsent_at_most(std::uint32_t bytes) {
   transport::hold_unsent_at_most(socket_.native_handle(), bytes);
+}
+
+void Connection::renew_congestion_control() {
+  const int handle = socket_.native_handle();
+  if (congestion_ == "system" || !use_congestion_control(handle, "reno")) return;
+  use_congestion_control(handle, congestion_);
 }
 
 bool Connection::pace(std::uint64_t bytes_per_second) {

@@ -22,8 +22,10 @@ namespace {
 constexpr auto redial_after = 100ms;
 constexpr auto dial_time_limit = 5s;
 constexpr std::size_t most_breaches = 5;
-constexpr auto pacing_depth = 10ms;
-constexpr auto unsent_lasts = 20ms;
+constexpr auto pacing_depth = 20ms;
+constexpr double lane_headroom = 1.5;
+constexpr auto bbr_renewal = 8s;
+constexpr auto unsent_lasts = 100ms;
 constexpr double most_unsent = 4 * 1024 * 1024;
 
 PeerHello hello_of(const Connection::Received& frame) {
@@ -140,7 +142,7 @@ PeerMesh::PeerPtr PeerMesh::make_peer(const PeerInfo& info, const Address& addre
                                      .last_up = clock_.now(),
                                      .outbox = Outbox(lanes_),
                                      .link = EmulatedLink(link_.emulate, self_ ^ info.id),
-                                     .pacer = Pacer(1, pacing_depth),
+                                     .pacer = {},
                                      .link_free = asio::steady_timer(io_)});
 }
 
@@ -201,7 +203,7 @@ void PeerMesh::feed(const PeerPtr& peer) {
     busy = 0;
     auto frame = *peer->outbox.take(lane, clock_.now());
     const auto bytes = size_of(frame);
-    if (peer->paced_here) peer->pacer.take(bytes, now);
+    if (peer->pacer) peer->pacer->take(bytes, now);
     const auto hold = peer->link.send(bytes, now);
     peer->lanes[lane].connection->send(std::move(frame), hold);
   }
@@ -209,7 +211,7 @@ void PeerMesh::feed(const PeerPtr& peer) {
 
 bool PeerMesh::must_wait(const PeerPtr& peer, Connection::Clock::time_point now) {
   auto free = peer->link.free_at(now);
-  if (peer->paced_here) free = std::max(free, peer->pacer.next(now));
+  if (peer->pacer) free = std::max(free, peer->pacer->next(now));
   if (free <= now) return false;
   if (std::exchange(peer->waits_for_link, true)) return true;
   peer->link_free.expires_at(free);
@@ -226,6 +228,7 @@ void PeerMesh::tick() {
   for (const auto& [id, peer] : peers_) {
     cut_stalled(*peer);
     for (auto& lane : peer->lanes) keep_unsent_short(lane, since);
+    renew_one(*peer, now);
   }
   const auto busy = static_cast<std::uint64_t>(std::ranges::count_if(peers_, [](const auto& entry) {
     return !entry.second->outbox.empty() || entry.second->outbox.under_way() > 0;
@@ -252,6 +255,17 @@ void PeerMesh::keep_unsent_short(Lane& lane, Connection::Clock::duration since) 
   lane.connection->hold_unsent_at_most(kept);
 }
 
+/// BBR stops for 200 ms, every ten seconds, to see the shortest round trip, and lanes that began together
+/// stop together. Here it need not: the rate is known from all lanes at once. So it begins anew before that,
+/// on one lane at a time, and the others carry on.
+void PeerMesh::renew_one(Peer& peer, Connection::Clock::time_point now) {
+  if (!peer.pacer || link_.congestion != "bbr" || peer.outbox.under_way() == 0) return;
+  if (now < peer.renew_at) return;
+  peer.renew_at = now + bbr_renewal / static_cast<int>(lanes_);
+  peer.renew_next = (peer.renew_next + 1) % lanes_;
+  if (const auto& connection = peer.lanes[peer.renew_next].connection) connection->renew_congestion_control();
+}
+
 void PeerMesh::cut_stalled(Peer& peer) {
   for (const auto lane : peer.outbox.stalled(clock_.now())) {
     handler_.on_message("lane " + std::to_string(lane) + " to " + peer.info.name +
@@ -260,16 +274,19 @@ void PeerMesh::cut_stalled(Peer& peer) {
   }
 }
 
+/// All lanes together keep to the rate; the system spreads what each gets. A lane may go faster than its
+/// part, so that others make up for one whose congestion control holds it back for a moment.
 void PeerMesh::pace(Peer& peer, std::uint64_t bytes_per_second) {
+  const auto rate = std::max<std::uint64_t>(bytes_per_second, 1);
+  if (!peer.pacer) peer.pacer.emplace(rate, pacing_depth);
+  peer.pacer->set_rate(rate);
   const auto up =
       std::ranges::count_if(peer.lanes, [](const Lane& lane) { return lane.connection != nullptr; });
-  if (up == 0) return;
-  peer.pacer.set_rate(std::max<std::uint64_t>(bytes_per_second, 1));
-  peer.paced_here = !link_.system_paces;
-  const auto share = std::max<std::uint64_t>(bytes_per_second / static_cast<std::uint64_t>(up), 1);
+  if (up == 0 || !link_.system_paces) return;
+  const auto share =
+      static_cast<std::uint64_t>(lane_headroom * static_cast<double>(rate) / static_cast<double>(up));
   for (auto& lane : peer.lanes) {
-    if (!lane.connection || peer.paced_here || std::exchange(lane.rate, share) == share) continue;
-    peer.paced_here = !lane.connection->pace(share);
+    if (lane.connection && std::exchange(lane.rate, share) != share) lane.connection->pace(share);
   }
 }
 

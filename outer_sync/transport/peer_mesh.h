@@ -123,10 +123,11 @@ class PeerMesh {
     AwakeClock::Clock::duration last_up;
     Outbox outbox;
     EmulatedLink link;
-    Pacer pacer;                   ///< where the system spreads no packets
-    bool paced_here = false;       ///< by that
+    std::optional<Pacer> pacer;    ///< where there is a rate
     asio::steady_timer link_free;  ///< wakes whoever waits for the link or the pacer
     bool waits_for_link = false;
+    Connection::Clock::time_point renew_at{};
+    std::size_t renew_next = 0;
     std::size_t next_lane = 0;  ///< that is asked first, so that all are used
     std::size_t breaches = 0;   ///< of the protocol
     bool gone = false;          ///< no peer any more
@@ -153,6 +154,7 @@ class PeerMesh {
   void lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPtr& connection);
   void lane_down(const PeerPtr& peer, std::size_t lane);
   void cut_stalled(Peer& peer);
+  void renew_one(Peer& peer, Connection::Clock::time_point now);
   void keep_unsent_short(Lane& lane, Connection::Clock::duration since);
   void pace(Peer& peer, std::uint64_t bytes_per_second);
   void count_breach(Peer& peer, const Connection& connection, const std::string& why);

@@ -1,450 +1,532 @@
-// What plain TCP can do across a wide-area network, which bounds every transport over it: a number of bytes
-// one way or both ways at once, over one flow or several paced ones, in a lab (tests/wan_lab; needs root).
+// The transport across a wide-area network, against what the link can carry and against Gloo (c10d) on the
+// same links: real members and a real coordinator in the sites of a lab (tests/wan_lab; needs root).
 //
-//     bench_transport [--rate 1Gbps] [--rtt 100ms] [--bytes 33500000] [--rounds 8] [--gap SECONDS]
-//                     [--mtu 1500] [--lab WORD] ... [--case "KEY=VALUE ..."] ...
+//     bench_transport [--case NAME] ... [--json FILE] [--list] [--set KEY=VALUE] ...
 //
-// Keys of a case: flows, both (0, 1), cc (cubic, bbr), pace (of the payload rate, over all flows; 0: none),
-// sndbuf, rcvbuf (SO_SNDBUF, SO_RCVBUF; 0: the kernel's own), lowat (TCP_NOTSENT_LOWAT; 0: none). Without
-// --case: the first table of tests/wan_lab/README.md. --gap: a rest before each transfer but the first. --lab
-// adds one word to the options of `lab up`: --lab --loss --lab 1e-4.
+// Each case is one lab with one coordinator and M members, which exchange rounds of fragments as the outer
+// loop does, without a trainer: contributions are there, results are waited for. An exchange begins at all
+// members at the same moment and lasts until the last of them has all results. `of_bound` is its median time
+// over the bound's
 //
-// A transfer lasts from the first write until the sender knows that all has arrived, so that its bound is
-// 8 bytes / payload rate + round trip; with `both`, until both know. The payload rate is what IPv4 and TCP
-// with timestamps leave of the link's: rate (MTU - 52) / MTU. The first transfer of a connection is "cold";
-// of the others, over the same connections, the median is shown and the worst. Further columns: segments sent
-// again; packets that the link's queue dropped; packets that the lab itself lost, which must be 0; the cores
-// that the forwarder used; and by how many microseconds it delivered late, on average and at most.
+//     2 (M - 1) / M * 8 bytes / payload rate + round trip
+//
+// what each member has to send (contributions to the owners of the chunks, and results of those it owns) at
+// the rate that IPv4 and TCP with timestamps leave of the link's, rate (MTU - 52) / MTU, and half a round
+// trip for each of the two phases. In a stream several fragments are under way all the time; `of_bound` is
+// then the payload rate of the link over what codec bytes went at.
 
-#include <arpa/inet.h>
-#include <fcntl.h>
+#include <dirent.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <sys/socket.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <chrono>
-#include <cmath>
 #include <csignal>
-#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
+#include <numeric>
 #include <stdexcept>
 #include <string>
-#include <system_error>
 #include <thread>
-#include <utility>
 #include <vector>
 
+#include "isthmus/base/error.h"
+#include "isthmus/base/trace.h"
+#include "isthmus/outer_sync/log/chain.h"
+#include "isthmus/outer_sync/outer_loop.h"
+#include "isthmus/outer_sync/tls/authority.h"
+#include "isthmus/outer_sync/transport/coordinator_node.h"
+#include "isthmus/outer_sync/transport/member_node.h"
+#ifdef ISTHMUS_BENCH_GLOO
+#include "isthmus/trainer/gloo.h"
+#endif
 #include "wan_lab.h"
 
 namespace isthmus {
 namespace {
 
+using namespace outer_sync;
 using Clock = std::chrono::steady_clock;
-constexpr std::uint16_t control_port = 7000;
-constexpr std::size_t buffer_bytes = 256 << 10;
-constexpr int header_bytes = 20 + 20 + 12;  // IPv4, TCP, timestamps
+using Json = nlohmann::json;
 
-/// What both ends of a measurement know; goes over the control connection as it is.
+constexpr double payload_part = (1500.0 - 52) / 1500;
+constexpr std::uint16_t coordinator_port = 7000, member_port = 7001, gloo_port = 7100;
+
+/// What all processes of a case know.
 struct Case {
-  int flows = 1;
-  int both = 0;
-  std::array<char, 16> cc{};
-  double pace = 0;  // of the payload rate, all flows together
-  int sndbuf = 0, rcvbuf = 0, lowat = 0;
-  std::uint64_t bytes = 33'500'000;  // all flows together, each way
-  double payload_rate = 0;           // bit/s
-  int rounds = 8;
-  double gap = 0;  // seconds without traffic before each transfer but the first
+  std::string name;
+  std::string what = "exchange";  ///< exchange, stream, gloo
+  int members = 2;
+  double rate = 1e9;  ///< bits per second, each direction of each pair
+  double rtt = 0.1;   ///< seconds
+  double loss = 0;
+  std::uint64_t parameters = 8'375'000;  ///< of a fragment
+  std::string codec = "fp32";
+  int fragments = 1;  ///< in a stream all of them are under way
+  int rounds = 12;    ///< exchanges; in a stream, of each fragment
+  bool tls = true;
+  std::string congestion = "bbr", network_rate = "auto";
+  int lanes = 8;
 };
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Case, name, what, members, rate, rtt, loss, parameters, codec, fragments,
+                                   rounds, tls, congestion, network_rate, lanes)
 
-[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
-
-long checked(long result, const char* what) {
-  if (result < 0) fail(what);
-  return result;
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  const auto add = [&](const std::string& name, auto change) {
+    Case c{.name = name};
+    change(c);
+    cases.push_back(c);
+  };
+  add("exchange", [](Case&) {});
+  add("exchange_plain", [](Case& c) { c.tls = false; });
+  add("exchange_gloo", [](Case& c) { c.what = "gloo"; });
+  // Four members share one line of 200 Mbit/s each: a third of it for each pair.
+  const auto four = [](Case& c) {
+    c.members = 4;
+    c.rate = 200e6 / 3;
+    c.parameters = 100'000'000;
+    c.rounds = 4;
+  };
+  add("four", [&](Case& c) {
+    four(c);
+    c.codec = "lloyd4";
+  });
+  add("four_gloo", [&](Case& c) {
+    four(c);
+    c.what = "gloo";
+    c.rounds = 2;
+  });
+  for (const double rate : {100e6, 1e9}) {
+    for (const int rtt : {0, 20, 100, 200}) {
+      for (const double loss : {0.0, 1e-4}) {
+        const auto name = fmt::format("stream_{:.0f}M_{}ms{}", rate / 1e6, rtt, loss > 0 ? "_lossy" : "");
+        add(name, [&](Case& c) {
+          c.what = "stream";
+          c.rate = rate;
+          c.rtt = rtt / 1e3;
+          c.loss = loss;
+          c.parameters = static_cast<std::uint64_t>(rate / 1e9 * 4e6);  // .13 s of the line each way
+          c.fragments = 4;
+          c.rounds = 30;
+        });
+      }
+    }
+  }
+  return cases;
 }
 
-class Socket {
+// ---- processes at the sites ----
+
+std::string address(const std::string& host, int port) { return fmt::format("{}:{}", host, port); }
+
+NetworkConfig network_of(const Case& c, const std::string& coordinator, const std::string& certs) {
+  NetworkConfig network;
+  network.coordinator = address(coordinator, coordinator_port);
+  network.lanes = c.lanes;
+  network.congestion = c.congestion;
+  if (c.network_rate != "auto") network.rate = {std::stod(c.network_rate)};
+  network.certs = certs;
+  network.insecure = certs.empty();
+  network.join_timeout = {30};
+  return network;
+}
+
+class Quiet final : public CoordinatorObserver {
  public:
-  explicit Socket(int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) : fd_(fd) {
-    checked(fd, "socket");
-  }
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Socket& operator=(Socket&&) = delete;
-  ~Socket() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int get() const { return fd_; }
+  void message(const std::string& text) override { fmt::print(stderr, "coordinator: {}\n", text); }
+  void members_changed(const protocol::Coordinator&) override {}
+  void evaluated(std::uint64_t, double) override {}
+  void round_judged(const protocol::RoundJudged&) override {}
+  void store(const protocol::LastView&) override {}
+};
 
-  template <typename T>
-  void set(int level, int option, const T& value, const char* what) const {
-    checked(setsockopt(fd_, level, option, &value, sizeof value), what);
+void coordinate(const Case& c, const std::string& host, const std::string& certs) {
+  Quiet observer;
+  protocol::CoordinatorOptions options;
+  options.run = "bench";
+  options.replicas = static_cast<std::size_t>(c.members);
+  CoordinatorNode node(network_of(c, host, certs), std::move(options), observer);
+  fmt::print("ready\n");
+  std::fflush(stdout);
+  static_cast<void>(node.run());
+}
+
+/// Seconds of processor time, by the names of this process's threads.
+Json processor_time() {
+  Json seconds = Json::object();
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream stat(task.path() / "stat"), comm(task.path() / "comm");
+    std::string name, text;
+    std::getline(comm, name);
+    std::getline(stat, text);
+    std::istringstream fields(text.substr(text.rfind(')') + 2));
+    std::vector<std::string> field(std::istream_iterator<std::string>(fields), {});
+    const auto ticks = std::stod(field.at(11)) + std::stod(field.at(12));
+    if (task.path().filename() == std::to_string(getpid())) name = "main";
+    seconds[name] = seconds.value(name, 0.0) + ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
+  }
+  return seconds;
+}
+
+double seconds_since_boot() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
+
+FragmentLayout layout_of(const Case& c) {
+  constexpr std::uint64_t chunk = 65536, alignment = 4096;
+  std::vector<Range> fragments;
+  std::uint64_t begin = 0;
+  for (int p = 0; p < c.fragments; ++p) {
+    fragments.push_back({begin, c.parameters});
+    begin += (c.parameters + alignment - 1) / alignment * alignment;
+  }
+  return {fragments, chunk};
+}
+
+class Exchanger {
+ public:
+  Exchanger(const Case& c, const std::string& name, const std::string& host, const std::string& coordinator,
+            const std::string& certs)
+      : case_(c), layout_(layout_of(c)) {
+    OuterConfig outer;
+    outer.codec = c.codec;
+    outer.resolve();
+    auto network = network_of(c, coordinator, certs);
+    network.listen = address(host, member_port);
+    node_ =
+        std::make_unique<MemberNode>(network, layout_, codec_plan(outer), protocol::ClosingRule{}, trace_);
+    protocol::Hello hello;
+    hello.run = "bench";
+    hello.member.name = name;
+    hello.member.incarnation = 1;
+    static_cast<void>(node_->join(hello));
+    state_.resize(layout_.fragment_count());
+    encode(codec_plan(outer));
+    node_->activate(state_, {});
   }
 
-  template <typename T>
-  void write_all(const T& value) const {
-    checked(send(fd_, &value, sizeof value, MSG_NOSIGNAL), "send");
-  }
-
-  template <typename T>
-  T read_all() const {
-    T value;
-    if (checked(recv(fd_, &value, sizeof value, MSG_WAITALL), "recv") != sizeof value) {
-      throw std::runtime_error("the other end went away");
-    }
-    return value;
+  void run() {
+    meet();
+    const auto before = processor_time();
+    const auto sent = node_->wire().payload;
+    Json times = case_.what == "stream" ? stream() : exchange();
+    const auto after = processor_time();
+    Json result = {
+        {"times", times}, {"payload", node_->wire().payload - sent}, {"total", node_->wire().total}};
+    for (const auto& [thread, used] : after.items())
+      result["processor"][thread] = used.get<double>() - before.value(thread, 0.0);
+    const auto problem = node_->done("{}", {});
+    if (!problem.empty()) throw std::runtime_error(problem);
+    fmt::print("{}\n", result.dump());
   }
 
  private:
-  int fd_;
-};
-
-sockaddr_in endpoint(const char* address, std::uint16_t port) {
-  sockaddr_in result{};
-  result.sin_family = AF_INET;
-  result.sin_port = htons(port);
-  if (inet_pton(AF_INET, address, &result.sin_addr) != 1) throw std::invalid_argument("no address");
-  return result;
-}
-
-Socket connected(Socket socket, const char* address, std::uint16_t port) {
-  const auto to = endpoint(address, port);
-  checked(connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to), "connect");
-  return socket;
-}
-
-Socket listening(Socket socket, std::uint16_t port) {
-  const auto at = endpoint("0.0.0.0", port);
-  socket.set(SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR");
-  checked(bind(socket.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at), "bind");
-  checked(listen(socket.get(), 64), "listen");
-  return socket;
-}
-
-// Before connect and listen: the size of the receive buffer goes into the handshake.
-Socket flow_socket(const Case& c) {
-  Socket flow;
-  if (c.cc[0]) {
-    checked(setsockopt(flow.get(), IPPROTO_TCP, TCP_CONGESTION, c.cc.data(),
-                       static_cast<socklen_t>(std::strlen(c.cc.data()))),
-            c.cc.data());
-  }
-  if (c.sndbuf) flow.set(SOL_SOCKET, SO_SNDBUF, c.sndbuf, "SO_SNDBUF");
-  if (c.rcvbuf) flow.set(SOL_SOCKET, SO_RCVBUF, c.rcvbuf, "SO_RCVBUF");
-  if (c.lowat) flow.set(IPPROTO_TCP, TCP_NOTSENT_LOWAT, c.lowat, "TCP_NOTSENT_LOWAT");
-  if (c.pace > 0) {
-    const auto rate = static_cast<std::uint64_t>(c.pace * c.payload_rate / 8 / c.flows);
-    flow.set(SOL_SOCKET, SO_MAX_PACING_RATE, rate, "SO_MAX_PACING_RATE");
-  }
-  return flow;
-}
-
-struct Flow {
-  Socket socket;
-  std::uint64_t to_send = 0, to_receive = 0;
-};
-
-// Moves what one flow can at present; both buffers' contents mean nothing.
-void move(Flow& flow, short events, std::vector<char>& buffer) {
-  if (events & POLLIN) {
-    const auto most = std::min<std::uint64_t>(buffer.size(), flow.to_receive);
-    const auto n =
-        recv(flow.socket.get(), buffer.data(), most, MSG_DONTWAIT | MSG_TRUNC);  // counts, does not copy
-    if (n == 0) throw std::runtime_error("a flow was closed");
-    if (n < 0 && errno != EAGAIN) fail("recv");
-    flow.to_receive -= static_cast<std::uint64_t>(std::max<long>(0, n));
-  }
-  if (events & POLLOUT) {
-    const auto most = std::min<std::uint64_t>(buffer.size(), flow.to_send);
-    const auto n = send(flow.socket.get(), buffer.data(), most, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (n < 0 && errno != EAGAIN) fail("send");
-    flow.to_send -= static_cast<std::uint64_t>(std::max<long>(0, n));
-  }
-}
-
-// Sends and receives all; tells the other end when all has come.
-void transfer(std::vector<Flow>& flows, const Socket& control, bool receives, std::vector<char>& buffer) {
-  std::vector<pollfd> polled(flows.size());
-  bool told = !receives;
-  for (;;) {
-    bool busy = false, receiving = false;
-    for (std::size_t i = 0; i < flows.size(); ++i) {
-      const auto& flow = flows[i];
-      const auto events = static_cast<short>((flow.to_send ? POLLOUT : 0) | (flow.to_receive ? POLLIN : 0));
-      polled[i] = {events ? flow.socket.get() : -1, events, 0};
-      busy |= events != 0;
-      receiving |= flow.to_receive != 0;
-    }
-    if (!told && !receiving) control.write_all('d'), told = true;
-    if (!busy) return;
-    checked(poll(polled.data(), polled.size(), -1), "poll");
-    for (std::size_t i = 0; i < flows.size(); ++i) {
-      if (polled[i].fd >= 0) move(flows[i], polled[i].revents & (POLLIN | POLLOUT), buffer);
+  /// The same bytes are contributed in every round: what they are makes no difference here.
+  void encode(const protocol::CodecPlan& codecs) {
+    const auto size = layout_.chunk_elements();
+    std::vector<float> values(size);
+    for (std::size_t i = 0; i < size; ++i) values[i] = std::sin(static_cast<float>(i));
+    for (ChunkId k = 0; k < layout_.chunk_count(); ++k) {
+      const auto elements = layout_.chunk(k).size;
+      auto bytes = node_->reducer().buffers().take(quant::encoded_size(codecs.of(1), elements));
+      static_cast<void>(quant::encode(codecs.of(1), std::span(values).first(elements), {}, {}, *bytes));
+      contributions_.push_back(bytes);
     }
   }
+
+  /// All members know the moment at which the first exchange begins; their clocks are one machine's.
+  void meet() {
+    if (node_->self() == 0) node_->announce(fmt::format("{:.6f}", seconds_since_boot() + 1.5));
+    start_ = std::stod(node_->announced());
+  }
+
+  void contribute(FragmentId p) {
+    const auto chunks = layout_.chunks_of(p);
+    for (auto k = chunks.first; k < chunks.last; ++k)
+      node_->contribute(k, state_[p].round + 1, contributions_[k], 1);
+  }
+  /// Returns when the results were there.
+  double finish(FragmentId p) {
+    const auto result = node_->wait(p, state_[p].round + 1);
+    if (!result) throw std::runtime_error("a round did not commit");
+    const auto end = seconds_since_boot();
+    std::vector<std::span<const std::byte>> bytes;
+    for (const auto& chunk : result->chunks) bytes.emplace_back(*chunk);
+    ++state_[p].round;
+    state_[p].chain = log::next_chain(state_[p].chain, p, state_[p].round, bytes);
+    node_->applied(p, state_[p].round, state_[p].chain);
+    return end;
+  }
+  void wait_until(double moment) const {
+    std::this_thread::sleep_for(std::chrono::duration<double>(moment - seconds_since_boot()));
+  }
+
+  /// One after another, each at a moment of its own, so that all members begin it together.
+  Json exchange() {
+    const double wire = 8.0 * static_cast<double>(contributions_.front()->size()) /
+                        static_cast<double>(layout_.chunk(0).size) * static_cast<double>(case_.parameters) *
+                        2 * (case_.members - 1) / case_.members / case_.rate;
+    const double period = 1.5 * (wire + case_.rtt) + 0.3;
+    Json times = Json::array();
+    for (int round = 0; round < case_.rounds; ++round) {
+      const double begin = start_ + round * period;
+      wait_until(begin);
+      contribute(0);
+      times.push_back({begin, finish(0)});
+    }
+    return times;
+  }
+
+  Json stream() {
+    wait_until(start_);
+    std::vector<double> begun(layout_.fragment_count());
+    Json times = Json::array();
+    for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+      begun[p] = seconds_since_boot();
+      contribute(p);
+    }
+    const auto fragments = static_cast<int>(layout_.fragment_count());
+    for (int n = 0; n < case_.rounds * fragments; ++n) {
+      const auto p = static_cast<FragmentId>(n % fragments);
+      const double end = finish(p);
+      times.push_back({begun[p], end});
+      if (n >= (case_.rounds - 1) * fragments) continue;
+      begun[p] = seconds_since_boot();
+      contribute(p);
+    }
+    return times;
+  }
+
+  Case case_;
+  FragmentLayout layout_;
+  Trace trace_;
+  std::unique_ptr<MemberNode> node_;
+  std::vector<protocol::FragmentState> state_;
+  std::vector<protocol::SharedBytes> contributions_;
+  double start_ = 0;
+};
+
+#ifdef ISTHMUS_BENCH_GLOO
+/// The mean of as many fp32 values, by Gloo's own choice of algorithm.
+void reduce_with_gloo(const Case& c, int rank, const std::string& host, const std::string& store) {
+  trainer::GlooAllReduce gloo(
+      {.store_host = store, .store_port = gloo_port, .listen_host = host, .rank = rank, .world = c.members});
+  std::vector<float> values(c.parameters, 1);
+  Json times = Json::array();
+  std::vector<float> token(1);
+  for (int round = 0; round < c.rounds; ++round) {
+    gloo.mean(token);  // all are here
+    const auto begin = seconds_since_boot();
+    gloo.mean(values);
+    times.push_back({begin, seconds_since_boot()});
+  }
+  fmt::print("{}\n",
+             Json{{"times", times}, {"payload", gloo.sent_bytes()}, {"processor", Json::object()}}.dump());
+}
+#endif
+
+// ---- from outside of the lab ----
+
+double percentile(std::vector<double> values, double part) {
+  std::ranges::sort(values);
+  return values.at(static_cast<std::size_t>(part * static_cast<double>(values.size() - 1) + 0.5));
 }
 
-void load(std::vector<Flow>& flows, const Case& c, bool sends, bool receives) {
-  const auto part = c.bytes / flows.size();
-  for (auto& flow : flows) flow.to_send = sends ? part : 0, flow.to_receive = receives ? part : 0;
+std::vector<std::string> lab_options(const Case& c) {
+  return {"--sites", std::to_string(c.members),
+          "--rate",  fmt::format("{:.0f}kbps", c.rate / 1e3),
+          "--rtt",   fmt::format("{}us", std::lround(c.rtt * 1e6)),
+          "--loss",  fmt::format("{}", c.loss)};
 }
 
-// The server's end: transfers for one client, which says when each begins.
-void serve() {
-  const auto listener = listening(Socket(), control_port);
-  fmt::print("ready\n");
+/// Folders of certificates, while it lives.
+class Certificates {
+ public:
+  explicit Certificates(const Case& c) {
+    if (!c.tls || c.what == "gloo") return;
+    folder_ = std::filesystem::temp_directory_path() / fmt::format("isthmus-bench-{}", getpid());
+    std::filesystem::remove_all(folder_);
+    const auto authority = tls::Authority::create(folder_, "bench");
+    static_cast<void>(authority.issue(tls::coordinator_name, 1));
+    for (int m = 1; m <= c.members; ++m) static_cast<void>(authority.issue(fmt::format("m{}", m), 1));
+  }
+  ~Certificates() {
+    std::error_code ignored;
+    if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
+  }
+  Certificates(const Certificates&) = delete;
+  Certificates& operator=(const Certificates&) = delete;
+  [[nodiscard]] std::string of(const std::string& name) const {
+    return folder_.empty() ? "" : (folder_ / name).string();
+  }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+/// What the members of a case print, in their order.
+std::vector<Json> run_members(const std::string& program, const Case& c, const wan_lab::WanLab& lab,
+                              const Certificates& certificates) {
+  const auto settings = Json(c).dump();
+  const bool gloo = c.what == "gloo";
+  std::vector<wan_lab::Process> processes;
+  if (!gloo) {
+    processes.push_back(lab.start(
+        1, {program, "coordinator", settings, lab.address(1), certificates.of(tls::coordinator_name)}));
+    if (processes.back().line() != "ready") throw std::runtime_error("the coordinator did not start");
+  }
+  for (int m = 1; m <= c.members; ++m) {
+    const auto name = fmt::format("m{}", m);
+    processes.push_back(lab.start(m, {program, gloo ? "gloo" : "member", settings, name, lab.address(m),
+                                      lab.address(1), certificates.of(name)}));
+  }
+  std::vector<Json> results;
+  for (std::size_t i = gloo ? 0 : 1; i < processes.size(); ++i)
+    results.push_back(Json::parse(processes[i].finish()));
+  return results;
+}
+
+/// Seconds of each exchange, from where all begin until the last member has it; of a stream, of each fragment
+/// at each member.
+std::vector<double> times_of(const Case& c, const std::vector<Json>& results) {
+  std::vector<double> times;
+  const auto count = results.front()["times"].size();
+  for (std::size_t n = 0; n < count; ++n) {
+    double begin = 0, end = 0;
+    for (const auto& result : results) {
+      const auto& time = result["times"].at(n);
+      begin = std::max(begin, time[0].get<double>());
+      end = std::max(end, time[1].get<double>());
+      if (c.what == "stream") times.push_back(time[1].get<double>() - time[0].get<double>());
+    }
+    if (c.what != "stream") times.push_back(end - begin);
+  }
+  return times;
+}
+
+/// Of the second half of a stream: what each member sent per second, payload.
+double goodput(const Case& c, const Json& result) {
+  const auto& times = result["times"];
+  const auto count = times.size(), from = count / 4;
+  const double seconds = times[count - 1][1].get<double>() - times[from - 1][1].get<double>();
+  const double each = result["payload"].get<double>() / static_cast<double>(count);
+  static_cast<void>(c);
+  return 8 * each * static_cast<double>(count - from) / seconds;
+}
+
+Json measure(const std::string& program, const Case& c) {
+  const wan_lab::WanLab lab(lab_options(c));
+  const Certificates certificates(c);
+  const auto began = Clock::now();
+  const auto results = run_members(program, c, lab, certificates);
+  const double wall = std::chrono::duration<double>(Clock::now() - began).count();
+  auto times = times_of(c, results);
+  const double cold = times.front();
+  times.erase(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 4));
+  const double payload_rate = c.rate * payload_part;
+  const double pairs = c.members - 1;
+  const double bytes = results.front()["payload"].get<double>() / c.rounds / c.fragments;
+  const double bound = 8 * bytes / (pairs * payload_rate) + c.rtt;
+  Json out = {{"name", c.name},
+              {"bytes", bytes},
+              {"bound", bound},
+              {"cold", cold},
+              {"median", percentile(times, 0.5)},
+              {"p99", percentile(times, 0.99)},
+              {"settings", Json(c)}};
+  out["of_bound"] = out["median"].get<double>() / bound;
+  out["p99_of_median"] = out["p99"].get<double>() / out["median"].get<double>();
+  if (c.what == "stream") {
+    double slowest = 1e18;
+    for (const auto& result : results) slowest = std::min(slowest, goodput(c, result));
+    out["goodput"] = slowest;
+    out["of_bound"] = pairs * payload_rate / slowest;
+    out["of_link"] = slowest / (pairs * payload_rate);
+  }
+  for (const auto& result : results) {
+    const double lasted = result["times"].back()[1].get<double>() - result["times"][0][0].get<double>();
+    if (!out.contains("cores")) out["cores"] = Json::object();
+    for (const auto& [thread, seconds] : result["processor"].items())
+      out["cores"][thread] = std::max(out["cores"].value(thread, 0.0), seconds.get<double>() / lasted);
+  }
+  const auto status = Json::parse(lab.lab({"status", "--json"}));
+  out["forwarder_cores"] = status["forwarder"]["cpu"].get<double>() / 1e6 / wall;
+  for (const auto& site : status["sites"])
+    out["lost_by_lab"] = out.value("lost_by_lab", 0.0) + site["device_drops"].get<double>() +
+                         site["write_errors"].get<double>();
+  for (const auto& row : status["links"]) {
+    for (const auto& link : row)
+      out["dropped_by_queue"] =
+          out.value("dropped_by_queue", 0.0) + link["queue_drops_packets"].get<double>();
+  }
+  return out;
+}
+
+void print_line(const Json& r) {
+  fmt::print("{:24} {:7.3f} {:7.3f} {:7.3f} {:7.3f} {:8.3f} {:8.3f} {:7.3f} {:6.2f} {:6.0f}\n",
+             r["name"].get<std::string>(), r["bound"].get<double>(), r["cold"].get<double>(),
+             r["median"].get<double>(), r["p99"].get<double>(), r["of_bound"].get<double>(),
+             r.value("of_link", 0.0), r["p99_of_median"].get<double>(), r["forwarder_cores"].get<double>(),
+             r.value("dropped_by_queue", 0.0));
+  if (r.contains("cores")) fmt::print("    cores of the busiest member: {}\n", r["cores"].dump());
+  if (r.value("lost_by_lab", 0.0) > 0) fmt::print("    the lab itself lost packets: this does not count\n");
   std::fflush(stdout);
-  const Socket control(
-      static_cast<int>(checked(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC), "accept")));
-  control.set(IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
-  const auto c = control.read_all<Case>();
-  const auto flow_listener = listening(flow_socket(c), control_port + 1);
-  control.write_all('r');
-  std::vector<Flow> flows;
-  for (int i = 0; i < c.flows; ++i) {
-    flows.push_back({Socket(static_cast<int>(
-                         checked(accept4(flow_listener.get(), nullptr, nullptr, SOCK_CLOEXEC), "accept"))),
-                     0, 0});
-  }
-  std::vector<char> buffer(buffer_bytes);
-  for (int round = 0; round < c.rounds; ++round) {
-    if (c.both) control.read_all<char>();
-    load(flows, c, c.both, true);
-    transfer(flows, control, true, buffer);
-    if (c.both) control.read_all<char>();
-  }
-  control.read_all<char>();
 }
 
-std::uint32_t retransmissions(const std::vector<Flow>& flows) {
-  std::uint32_t sum = 0;
-  for (const auto& flow : flows) {
-    tcp_info info{};
-    socklen_t size = sizeof info;
-    getsockopt(flow.socket.get(), IPPROTO_TCP, TCP_INFO, &info, &size);
-    sum += info.tcpi_total_retrans;
-  }
-  return sum;
-}
-
-// The client's end: prints the seconds of each transfer and, last, the segments sent again.
-void drive(const char* address, const Case& c) {
-  const auto control = connected(Socket(), address, control_port);
-  control.set(IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
-  control.write_all(c);
-  control.read_all<char>();
-  std::vector<Flow> flows;
-  for (int i = 0; i < c.flows; ++i)
-    flows.push_back({connected(flow_socket(c), address, control_port + 1), 0, 0});
-  std::vector<char> buffer(buffer_bytes);
-  for (int round = 0; round < c.rounds; ++round) {
-    if (round > 0 && c.gap > 0) std::this_thread::sleep_for(std::chrono::duration<double>(c.gap));
-    const auto start = Clock::now();
-    if (c.both) control.write_all('g');
-    load(flows, c, true, c.both);
-    transfer(flows, control, c.both, buffer);
-    control.read_all<char>();
-    fmt::print("{:.6f}\n", std::chrono::duration<double>(Clock::now() - start).count());
-  }
-  fmt::print("{}\n", retransmissions(flows));
-  control.write_all('e');
-}
-
-// --- From outside of the lab
-// ------------------------------------------------------------------------------------------
-
-struct Settings {
-  std::string rate = "1Gbps", rtt = "100ms", mtu = "1500";
-  std::vector<std::string> lab;
-  Case common;
-  std::vector<std::string> cases;
-};
-
-const std::vector<std::string> table = {
-    "flows=1 cc=cubic",
-    "flows=1 cc=bbr",
-    "flows=1 cc=cubic sndbuf=16000000",
-    "flows=1 cc=bbr sndbuf=16000000",
-    "flows=8 cc=cubic",
-    "flows=8 cc=bbr",
-    "flows=8 cc=cubic pace=1",
-    "flows=8 cc=bbr pace=1",
-    "flows=8 cc=cubic pace=1 both=1",
-    "flows=8 cc=bbr pace=1 both=1",
-};
-
-double quantity(const std::string& text, const std::vector<std::pair<std::string, double>>& units) {
-  for (const auto& [unit, factor] : units) {
-    if (text.ends_with(unit)) return std::stod(text) * factor;
-  }
-  throw std::invalid_argument(text + ": a unit is missing");
-}
-
-double bits_per_second(const std::string& text) {
-  return quantity(text, {{"Gbps", 1e9}, {"Mbps", 1e6}, {"kbps", 1e3}});
-}
-
-double seconds(const std::string& text) { return quantity(text, {{"ms", 1e-3}, {"us", 1e-6}, {"s", 1}}); }
-
-Case read_case(const std::string& text, Case c) {
-  std::istringstream words(text);
-  for (std::string word; words >> word;) {
-    const auto at = word.find('=');
-    const auto key = word.substr(0, at);
-    const auto value = at == std::string::npos ? std::string() : word.substr(at + 1);
-    if (key == "cc" && value.size() < c.cc.size()) {
-      c.cc.fill(0);
-      std::ranges::copy(value, c.cc.begin());
+int measure_all(int argc, char** argv) {
+  std::vector<std::string> wanted;
+  std::string out;
+  Json changes = Json::object();
+  bool list = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--list") {
+      list = true;
       continue;
     }
-    const double number = std::stod(value);
-    if (key == "flows") {
-      c.flows = static_cast<int>(number);
-    } else if (key == "both") {
-      c.both = static_cast<int>(number);
-    } else if (key == "pace") {
-      c.pace = number;
-    } else if (key == "sndbuf") {
-      c.sndbuf = static_cast<int>(number);
-    } else if (key == "rcvbuf") {
-      c.rcvbuf = static_cast<int>(number);
-    } else if (key == "lowat") {
-      c.lowat = static_cast<int>(number);
+    if (i + 1 == argc) throw std::invalid_argument(word + " needs a value");
+    const std::string value = argv[++i];
+    if (word == "--case") {
+      wanted.push_back(value);
+    } else if (word == "--json") {
+      out = value;
+    } else if (word == "--set") {
+      const auto at = value.find('=');
+      if (at == std::string::npos) throw std::invalid_argument("--set needs KEY=VALUE");
+      auto parsed = Json::parse(value.substr(at + 1), nullptr, false);
+      changes[value.substr(0, at)] = parsed.is_discarded() ? Json(value.substr(at + 1)) : parsed;
     } else {
-      throw std::invalid_argument(fmt::format("--case: unknown key '{}'", key));
+      throw std::invalid_argument("unknown option " + word);
     }
   }
-  return c;
-}
-
-// The case of the other process, as the words after "drive ADDRESS".
-std::vector<std::string> words_of(const std::string& text, const Case& c) {
-  return {text, fmt::format("{}", c.bytes), fmt::format("{}", c.payload_rate), fmt::format("{}", c.rounds),
-          fmt::format("{}", c.gap)};
-}
-
-Case case_of(char** words) {
-  Case common;
-  common.bytes = std::stoull(words[1]);
-  common.payload_rate = std::stod(words[2]);
-  common.rounds = std::stoi(words[3]);
-  common.gap = std::stod(words[4]);
-  return read_case(words[0], common);
-}
-
-/// Counters of the lab that say what a measurement cost and whether the lab itself stood in its way.
-struct LabCounters {
-  double cpu;              // seconds of the forwarder
-  double late, late_most;  // microseconds by which packets were delivered after they were due: mean, most
-  std::uint64_t queue_drops, lost_by_lab;
-};
-
-LabCounters counters(const wan_lab::WanLab& lab) {
-  const auto status = nlohmann::json::parse(lab.lab({"status", "--json"}));
-  const auto& forwarder = status["forwarder"];
-  const double deliveries = std::max(1.0, forwarder["deliveries"].get<double>());
-  LabCounters result{forwarder["cpu"].get<double>() / 1e6,
-                     forwarder["late_total"].get<double>() / deliveries / 1e3,
-                     forwarder["late_most"].get<double>() / 1e3, 0, 0};
-  for (const auto& row : status["links"]) {
-    for (const auto& link : row) result.queue_drops += link["queue_drops_packets"].get<std::uint64_t>();
+  Json results = Json::array();
+  fmt::print("{:24} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8} {:>7} {:>6} {:>6}\n", "case", "bound", "cold",
+             "median", "p99", "of_bound", "of_link", "p99/med", "lab", "drops");
+  for (const auto& known : all_cases()) {
+    if (list) fmt::print("{}\n", known.name);
+    const bool is_wanted = wanted.empty() || std::ranges::count(wanted, known.name) > 0;
+    if (list || !is_wanted) continue;
+    auto settings = Json(known);
+    settings.update(changes);
+    results.push_back(measure(std::filesystem::read_symlink("/proc/self/exe"), settings.get<Case>()));
+    print_line(results.back());
   }
-  for (const auto& site : status["sites"]) {
-    result.lost_by_lab +=
-        site["device_drops"].get<std::uint64_t>() + site["write_errors"].get<std::uint64_t>();
-  }
-  return result;
-}
-
-void measure(const std::string& program, const std::string& text, const Settings& settings) {
-  std::vector<std::string> options{"--sites", "2",          "--rate", settings.rate,
-                                   "--rtt",   settings.rtt, "--mtu",  settings.mtu};
-  options.insert(options.end(), settings.lab.begin(), settings.lab.end());
-  const wan_lab::WanLab lab(
-      options);  // a new one for each case: the kernel remembers what it learnt of a peer
-
-  auto server = lab.start(2, {program, "serve"});
-  if (server.line() != "ready") throw std::runtime_error("the server did not start");
-  std::vector<std::string> drive_words{program, "drive", lab.address(2)};
-  for (auto& word : words_of(text, settings.common)) drive_words.push_back(std::move(word));
-  const auto start = Clock::now();
-  auto client = lab.start(1, drive_words);
-  std::istringstream output(client.finish());
-  const double wall = std::chrono::duration<double>(Clock::now() - start).count();
-  server.finish();
-
-  std::vector<double> times(static_cast<std::size_t>(settings.common.rounds));
-  for (auto& time : times) output >> time;
-  std::uint32_t again = 0;
-  output >> again;
-  const auto flows = static_cast<std::uint64_t>(read_case(text, settings.common).flows);
-  const auto bytes = static_cast<double>(settings.common.bytes / flows * flows);
-  const double bound = bytes * 8 / settings.common.payload_rate + seconds(settings.rtt);
-  if (const double best = std::ranges::min(times); best < bound) {
-    throw std::runtime_error(fmt::format(
-        "{}: {} s is less than the bound, {} s: the lab lets through too much", text, best, bound));
-  }
-  const double cold = times[0];
-  std::sort(times.begin() + 1, times.end());
-  const double warm = times[(times.size() + 1) / 2];
-  const auto used = counters(lab);
-  fmt::print("{:44} {:7.3f} {:7.3f} {:7.3f} {:7.3f} {:5.3f} {:7} {:7} {:5} {:5.2f} {:5.0f} {:5.0f}\n", text,
-             bound, cold, warm, times.back(), bound / warm, again, used.queue_drops, used.lost_by_lab,
-             used.cpu / wall, used.late, used.late_most);
-  std::fflush(stdout);
-}
-
-Settings read_settings(int argc, char** argv) {
-  Settings s;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string key = argv[i], value = argv[i + 1];
-    if (key == "--rate") {
-      s.rate = value;
-    } else if (key == "--rtt") {
-      s.rtt = value;
-    } else if (key == "--mtu") {
-      s.mtu = value;
-    } else if (key == "--lab") {
-      s.lab.push_back(value);
-    } else if (key == "--bytes") {
-      s.common.bytes = std::stoull(value);
-    } else if (key == "--rounds") {
-      s.common.rounds = std::max(2, std::stoi(value));
-    } else if (key == "--gap") {
-      s.common.gap = std::stod(value);
-    } else if (key == "--case") {
-      s.cases.push_back(value);
-    } else {
-      throw std::invalid_argument("unknown option " + key);
-    }
-  }
-  if (argc % 2 == 0) throw std::invalid_argument(fmt::format("{}: needs a value", argv[argc - 1]));
-  if (s.cases.empty()) s.cases = table;
-  const double mtu = std::stod(s.mtu);
-  s.common.payload_rate = bits_per_second(s.rate) * (mtu - header_bytes) / mtu;
-  return s;
+  if (!out.empty()) std::ofstream(out) << results.dump(2) << "\n";
+  return 0;
 }
 
 int run(int argc, char** argv) {
-  const std::string role = argc > 1 ? argv[1] : "";
-  if (role == "serve") return serve(), 0;
-  if (role == "drive" && argc == 8) return drive(argv[2], case_of(argv + 3)), 0;
-  const auto settings = read_settings(argc, argv);
-  fmt::print("{} bytes at {} and {}: payload rate {:.2f} Mbit/s; seconds\n", settings.common.bytes,
-             settings.rate, settings.rtt, settings.common.payload_rate / 1e6);
-  fmt::print("{:44} {:>7} {:>7} {:>7} {:>7} {:>5} {:>7} {:>7} {:>5} {:>5} {:>5} {:>5}\n", "case", "bound",
-             "cold", "warm", "worst", "ratio", "resent", "dropped", "lab's", "cores", "late", "most");
-  for (const auto& text : settings.cases)
-    measure(std::filesystem::read_symlink("/proc/self/exe"), text, settings);
-  return 0;
+  const std::string role = argc > 2 ? argv[1] : "";
+  const auto settings = [&] { return Json::parse(argv[2]).get<Case>(); };
+  if (role == "coordinator" && argc == 5) return coordinate(settings(), argv[3], argv[4]), 0;
+  if (role == "member" && argc == 7)
+    return Exchanger(settings(), argv[3], argv[4], argv[5], argv[6]).run(), 0;
+#ifdef ISTHMUS_BENCH_GLOO
+  if (role == "gloo" && argc == 7)
+    return reduce_with_gloo(settings(), std::stoi(std::string(argv[3]).substr(1)) - 1, argv[4], argv[5]), 0;
+#endif
+  return measure_all(argc, argv);
 }
 
 }  // namespace

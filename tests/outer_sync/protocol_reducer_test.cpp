@@ -105,19 +105,40 @@ TEST(Reducers, OneIsNoHeirAndNoDonor) {
   EXPECT_THAT(cluster.view(), IsEmpty());
 }
 
+// ---- what the coordinator makes of one ----
+
+/// It has no model.
+Hello reducer_hello() {
+  auto hello = CoordinatorHarness::hello("b");
+  hello.member.kind = MemberKind::reducer;
+  hello.model = hello.tokenizer = {};
+  return hello;
+}
+
+/// What one says that has been in no view.
+Sealed blank() {
+  Sealed sealed;
+  sealed.view = 1;
+  return sealed;
+}
+
+/// The first view of the reducer b, on connection 1, and the trainer c, on connection 2.
+void begin_view(CoordinatorHarness& harness) {
+  harness.receive(1, reducer_hello());
+  harness.receive(2, CoordinatorHarness::hello("c"));
+  harness.receive(1, blank());
+  harness.receive(2, CoordinatorHarness::sealed());
+  ASSERT_TRUE(harness.last<NewView>(1));
+}
+
 TEST(Reducers, ANewcomerTakesTheStateFromTrainersAlone) {
   CoordinatorHarness harness(1);
-  auto reducer = CoordinatorHarness::hello("b");
-  reducer.member.kind = MemberKind::reducer;
-  reducer.model = reducer.tokenizer = {};
-  harness.receive(1, reducer);
+  harness.receive(1, reducer_hello());
   EXPECT_FALSE(harness.last<Seal>(1)) << "the run begins when those who train are there";
   harness.receive(2, CoordinatorHarness::hello("c"));
-  Sealed blank;
-  blank.view = 1;
   harness.receive(2, CoordinatorHarness::sealed());
   EXPECT_FALSE(harness.last<NewView>(2)) << "b has not answered";
-  harness.receive(1, blank);
+  harness.receive(1, blank());
   ASSERT_TRUE(harness.last<NewView>(1));
   EXPECT_EQ(harness.last<NewView>(1)->layout.size(), 2U) << "it knows the layout from here alone";
   harness.receive(3, CoordinatorHarness::hello("d"));
@@ -128,9 +149,7 @@ TEST(Reducers, ANewcomerTakesTheStateFromTrainersAlone) {
 
 TEST(Reducers, OneThatFallsSilentBeforeTheFirstViewHoldsNobodyUp) {
   CoordinatorHarness harness(1);
-  auto reducer = CoordinatorHarness::hello("b");
-  reducer.member.kind = MemberKind::reducer;
-  harness.receive(1, reducer);
+  harness.receive(1, reducer_hello());
   harness.receive(2, CoordinatorHarness::hello("c"));
   harness.receive(2, CoordinatorHarness::sealed());
   harness.close(1);
@@ -139,14 +158,7 @@ TEST(Reducers, OneThatFallsSilentBeforeTheFirstViewHoldsNobodyUp) {
 
 TEST(Reducers, StopAndEndAreTheTrainers) {
   CoordinatorHarness harness(1);
-  auto reducer = CoordinatorHarness::hello("b");
-  reducer.member.kind = MemberKind::reducer;
-  harness.receive(1, reducer);
-  harness.receive(2, CoordinatorHarness::hello("c"));
-  Sealed blank;
-  blank.view = 1;
-  harness.receive(1, blank);
-  harness.receive(2, CoordinatorHarness::sealed());
+  begin_view(harness);
   harness.receive(2, EvalReport{10, 20, 10});
   ASSERT_EQ(harness.evaluated.size(), 1U) << "it evaluates nothing";
   harness.stop("enough");
@@ -164,14 +176,7 @@ TEST(Reducers, StopAndEndAreTheTrainers) {
 
 TEST(Reducers, OneThatIsLostAtTheEndHoldsNobodyUp) {
   CoordinatorHarness harness(1);
-  auto reducer = CoordinatorHarness::hello("b");
-  reducer.member.kind = MemberKind::reducer;
-  harness.receive(1, reducer);
-  harness.receive(2, CoordinatorHarness::hello("c"));
-  Sealed blank;
-  blank.view = 1;
-  harness.receive(1, blank);
-  harness.receive(2, CoordinatorHarness::sealed());
+  begin_view(harness);
   harness.receive(2, Done{"{}", digest_of(4)});
   harness.close(1);
   ASSERT_TRUE(harness.ended);
@@ -180,12 +185,10 @@ TEST(Reducers, OneThatIsLostAtTheEndHoldsNobodyUp) {
 
 TEST(Reducers, WhatIsNotTheirsToSayIsDropped) {
   CoordinatorHarness harness(1);
-  auto reducer = CoordinatorHarness::hello("b");
-  reducer.member.kind = MemberKind::reducer;
   for (const ControlMessage& message : {ControlMessage(Announce{"here"}), ControlMessage(Held{3}),
                                         ControlMessage(EvalReport{1, 2, 3}), ControlMessage(Ready{})}) {
     CoordinatorHarness one(1);
-    one.receive(1, reducer);
+    one.receive(1, reducer_hello());
     one.receive(1, message);
     EXPECT_TRUE(one.closed.contains(1)) << message.index();
   }
@@ -194,21 +197,18 @@ TEST(Reducers, WhatIsNotTheirsToSayIsDropped) {
   harness.receive(5, other);
   EXPECT_THAT(harness.refusal(5), HasSubstr("of kind 7, of which there are no members"));
   CoordinatorHarness rigid(CoordinatorHarness::rigid(2));
-  rigid.receive(1, reducer);
+  rigid.receive(1, reducer_hello());
   EXPECT_THAT(rigid.refusal(1), HasSubstr("data-parallel"));
 }
 
 TEST(Reducers, TheKeysAreComparedAndTheModelIsNot) {
   CoordinatorHarness harness(2);
   harness.receive(1, CoordinatorHarness::hello("c"));
-  auto reducer = CoordinatorHarness::hello("b");
-  reducer.member.kind = MemberKind::reducer;
-  reducer.model = reducer.tokenizer = {};
-  auto odd = reducer;
+  auto odd = reducer_hello();
   odd.config[0].second = "60";
   harness.receive(2, odd);
   EXPECT_THAT(harness.refusal(2), HasSubstr("outer.sync_every"));
-  harness.receive(3, reducer);
+  harness.receive(3, reducer_hello());
   EXPECT_EQ(harness.refusal(3), "");
 }
 
