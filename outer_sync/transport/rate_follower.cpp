@@ -19,7 +19,7 @@ constexpr double start_growth = 1.25;    ///< BBR's sign that the pipe is not fu
 constexpr double first_gain = 0.1, next_gain = 0.25;  ///< above 1
 constexpr double most_queue = 0.05;                   ///< seconds that a probe adds to the line's queue
 constexpr double worth_more = 0.4;  ///< a probe has found more when that part of it was delivered
-constexpr double drain_gain = 0.85;
+constexpr double drain_gain = 0.9;
 constexpr int between_drains = 4;  ///< windows: others' queues must not push us aside
 constexpr int fallen_windows = 3;  ///< in a row
 constexpr double fallen = 0.9;
@@ -27,7 +27,7 @@ constexpr double fallen = 0.9;
 double seconds(RateFollower::Time time) { return std::chrono::duration<double>(time).count(); }
 
 bool is_queued(const RateFollower::Sample& seen) {
-  const auto patience = std::max<RateFollower::Time>(10ms, seen.shortest / 8);
+  const auto patience = std::max<RateFollower::Time>(20ms, seen.shortest / 5);
   return seen.round_trip > seen.shortest + patience;
 }
 
