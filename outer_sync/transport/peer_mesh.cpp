@@ -258,13 +258,13 @@ void PeerMesh::look_at(Peer& peer, Connection::Clock::duration since) {
   peer.line_is_full = peer.line_is_full || queued;
 }
 
-/// What a lane's socket has taken, nothing overtakes, neither what is due sooner nor an acknowledgement: so it
-/// gets what it delivers while the io thread may be busy elsewhere, and no more.
+/// What a lane's socket has taken, nothing overtakes, neither what is due sooner nor an acknowledgement: so
+/// it gets what it delivers while the io thread may be busy elsewhere, and no more.
 void PeerMesh::keep_unsent_short(Lane& lane, std::uint64_t delivered, Connection::Clock::duration since) {
   const double rate = static_cast<double>(delivered) / std::chrono::duration<double>(since).count();
   const double wanted = rate * std::chrono::duration<double>(unsent_lasts).count();
-  const auto bytes = static_cast<std::uint32_t>(
-      std::clamp<double>(wanted, Connection::least_unsent, most_unsent));
+  const auto bytes =
+      static_cast<std::uint32_t>(std::clamp<double>(wanted, Connection::least_unsent, most_unsent));
   // It may grow at once, and shrinks slowly: between two fragments a lane delivers nothing.
   const auto kept = std::max(bytes, lane.most_unsent - lane.most_unsent / 16);
   if (kept == lane.most_unsent) return;
@@ -272,8 +272,8 @@ void PeerMesh::keep_unsent_short(Lane& lane, std::uint64_t delivered, Connection
   lane.connection->hold_unsent_at_most(kept);
 }
 
-/// A rate that was set is shared by those who have something to get. Else each line is followed on its own, and
-/// where several are in use the one that they share, this member's, is too.
+/// A rate that was set is shared by those who have something to get. Else each line is followed on its own,
+/// and where several are in use the one that they share, this member's, is too.
 void PeerMesh::share_out_rate(Connection::Clock::time_point now) {
   std::vector<PeerPtr> busy, idle;
   RateFollower::Sample all{.now = now.time_since_epoch(), .shortest = RateFollower::Time::max()};
@@ -337,9 +337,11 @@ void PeerMesh::pace(Peer& peer, std::uint64_t rate) {
   } else {
     peer.pacer.emplace(rate, pacing_depth);
   }
-  const auto up = std::ranges::count_if(peer.lanes, [](const Lane& lane) { return lane.connection != nullptr; });
+  const auto up =
+      std::ranges::count_if(peer.lanes, [](const Lane& lane) { return lane.connection != nullptr; });
   if (up == 0 || !link_.system_paces) return;
-  const auto share = static_cast<std::uint64_t>(lane_headroom * static_cast<double>(rate) / static_cast<double>(up));
+  const auto share =
+      static_cast<std::uint64_t>(lane_headroom * static_cast<double>(rate) / static_cast<double>(up));
   for (auto& lane : peer.lanes) {
     if (lane.connection && std::exchange(lane.rate, share) != share) lane.connection->pace(share);
   }

@@ -87,8 +87,8 @@ class PeerMesh {
   void queue_at_most(std::size_t bytes) { link_.most_queued = bytes; }
   /// Whether somewhere more waits to be written than the line takes.
   [[nodiscard]] bool backed_up() const;
-  /// Bytes per second that all peers together are sent at most, in equal shares of those who have something to
-  /// get; 0: the line's own rate is followed.
+  /// Bytes per second that all peers together are sent at most, in equal shares of those who have something
+  /// to get; 0: the line's own rate is followed.
   void send_at_most(std::uint64_t bytes_per_second) { rate_ = bytes_per_second; }
   /// To be called every few ten milliseconds: shares the rate out anew and cuts lanes that have stalled.
   void tick();

@@ -81,7 +81,8 @@ void RateFollower::remember(double rate) {
 
 void RateFollower::choose_phase(double rate, const Sample& seen) {
   switch (phase_) {
-    case Phase::start: return;
+    case Phase::start:
+      return;
     case Phase::steady:
       if (is_queued(seen) && since_drain_ > between_drains) return enter(Phase::drain);
       if (windows_ < steady_windows) return;
@@ -97,7 +98,8 @@ void RateFollower::choose_phase(double rate, const Sample& seen) {
       gain_ = 1 + next_gain;
       windows_ = 0;
       return;
-    case Phase::drain: return enter(Phase::steady);
+    case Phase::drain:
+      return enter(Phase::steady);
   }
 }
 
@@ -109,10 +111,14 @@ void RateFollower::enter(Phase phase) {
 
 std::uint64_t RateFollower::rate() const {
   switch (phase_) {
-    case Phase::start: return 0;
-    case Phase::probe: return static_cast<std::uint64_t>(gain_ * fast_);
-    case Phase::drain: return static_cast<std::uint64_t>(drain_gain * fast_);
-    case Phase::steady: break;
+    case Phase::start:
+      return 0;
+    case Phase::probe:
+      return static_cast<std::uint64_t>(gain_ * fast_);
+    case Phase::drain:
+      return static_cast<std::uint64_t>(drain_gain * fast_);
+    case Phase::steady:
+      break;
   }
   return static_cast<std::uint64_t>(fast_);
 }

@@ -9,11 +9,11 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// The rate is the fastest at which the line has delivered lately, as in BBR (Cardwell and others 2016), but for
-/// all lanes of a peer together: congestion control of one alone cannot know that it shares the line with seven
-/// others, and eight that probe on their own keep its queue full. Now and then, for a moment, a little more is
-/// sent; what the line delivers of it raises the rate, and then more is tried at once. When round trips are
-/// longer than they need be, a little less is sent for a moment, so that the line's queue empties.
+/// The rate is the fastest at which the line has delivered lately, as in BBR (Cardwell and others 2016), but
+/// for all lanes of a peer together: congestion control of one alone cannot know that it shares the line with
+/// seven others, and eight that probe on their own keep its queue full. Now and then, for a moment, a little
+/// more is sent; what the line delivers of it raises the rate, and then more is tried at once. When round
+/// trips are longer than they need be, a little less is sent for a moment, so that the line's queue empties.
 class RateFollower {
  public:
   using Time = std::chrono::steady_clock::duration;
@@ -42,16 +42,18 @@ class RateFollower {
   bool was_busy_ = false;
   Time busy_since_{};
   bool in_window_ = false;
-  Sample begin_;                ///< of the window
-  std::deque<double> recent_;   ///< rates of the newest windows
+  Sample begin_;               ///< of the window
+  std::deque<double> recent_;  ///< rates of the newest windows
   double fast_ = 0;            ///< the third of ten: the fastest are bursts of acknowledgements
   Phase phase_ = Phase::start;
-  int windows_ = 0;             ///< in this phase
+  int windows_ = 0;  ///< in this phase
   int since_drain_ = 0;
   double gain_ = 1, before_ = 0;  ///< of a probe, and what was delivered before it
 };
 
-/// A total in equal parts, but to nobody more than its cap (0: none); what one does not take goes to the others.
-[[nodiscard]] std::vector<std::uint64_t> fair_shares(std::uint64_t total, std::span<const std::uint64_t> caps);
+/// A total in equal parts, but to nobody more than its cap (0: none); what one does not take goes to the
+/// others.
+[[nodiscard]] std::vector<std::uint64_t> fair_shares(std::uint64_t total,
+                                                     std::span<const std::uint64_t> caps);
 
 }  // namespace isthmus::outer_sync::transport

@@ -76,7 +76,8 @@ TEST(RateFollower, FindsTheRateAndKeepsTheQueueShort) {
       line.dropped = line.longest_queue = 0;
       const double before = line.delivered();
       run(follower, line, 60s);
-      const auto what = "round trip " + std::to_string(seconds(round_trip)) + " s, rate " + std::to_string(rate);
+      const auto what =
+          "round trip " + std::to_string(seconds(round_trip)) + " s, rate " + std::to_string(rate);
       EXPECT_GE(line.delivered() - before, 0.96 * 60 * rate) << what;
       EXPECT_EQ(line.dropped, 0) << what;
       EXPECT_LT(line.longest_queue, 0.08) << what;
@@ -125,7 +126,9 @@ TEST(RateFollower, WithoutAnyTrafficThereIsNoLimit) {
 }
 
 TEST(FairShares, WhatOneDoesNotTakeGoesToTheOthers) {
-  const auto shares = [](std::uint64_t total, std::vector<std::uint64_t> caps) { return fair_shares(total, caps); };
+  const auto shares = [](std::uint64_t total, std::vector<std::uint64_t> caps) {
+    return fair_shares(total, caps);
+  };
   EXPECT_THAT(shares(90, {0, 0, 0}), ElementsAre(30, 30, 30));
   EXPECT_THAT(shares(90, {10, 0, 0}), ElementsAre(10, 40, 40));
   EXPECT_THAT(shares(90, {0, 50, 10}), ElementsAre(40, 40, 10));

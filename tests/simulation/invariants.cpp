@@ -58,14 +58,16 @@ void World::check_settled(const NewView& message) {
   }
 }
 
-/// I4: a run begins with all its replicas.
+/// I4: a run begins with all its replicas. Where its first view has begun nowhere, since nobody heard of it,
+/// the next one goes on with those who are left, as after any loss.
 void World::check_beginning(const NewView& message) {
   const auto fresh = [this](const MemberInfo& info) {
     return !trains(info) || !processes_[node_of(info)].used;
   };
   if (message.reference > 0 || !std::ranges::all_of(message.view.members, fresh)) return;
   const auto here = static_cast<std::size_t>(std::ranges::count_if(message.view.members, trains));
-  if (here < options_.replicas)
+  if (here == options_.replicas) begun_tokens_.push_back(message.token);
+  if (std::ranges::count(begun_tokens_, message.token) == 0)
     fail("the run begins with " + std::to_string(here) + " of " + std::to_string(options_.replicas) +
          " replicas (I4)");
 }

@@ -310,6 +310,7 @@ class World {
   std::optional<CutSide> without_coordinator_;
   ViewNumber newest_begun_ = 0;  ///< of all views that have begun anywhere
   std::vector<Round> calm_rounds_;
+  std::vector<Digest> begun_tokens_;  ///< of runs whose first view was announced to all replicas
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::string problem_;
   std::uint64_t fingerprint_ = 0;
