@@ -1,0 +1,20 @@
+#pragma once
+// A replica of `bench outer`.
+
+#include "bench.h"
+#include "isthmus/base/config.h"
+#include "isthmus/outer_sync/layout.h"
+
+namespace isthmus::app {
+
+/// Fragments of equal size, but for 16 elements, at which each begins. Throws Error(config) where there are
+/// fewer than that for one.
+[[nodiscard]] outer_sync::FragmentLayout bench_layout(const OuterBenchRequest& request);
+/// Bytes that one replica of a run of so many will take, while everybody keeps up.
+[[nodiscard]] std::uint64_t bench_memory(const OuterBenchRequest& request);
+/// What all processes of a benchmark must share.
+[[nodiscard]] config::SharedItems bench_items(OuterBenchRequest& request);
+
+[[nodiscard]] int run_bench_replica(OuterBenchRequest request);
+
+}  // namespace isthmus::app
