@@ -46,19 +46,22 @@ std::optional<std::uint64_t> available_memory() {
 }
 
 void check_memory(const OuterBenchRequest& request, std::uint64_t replicas) {
-  const auto need = static_cast<double>(replicas * bench_memory(request));
   const auto available = available_memory();
-  const auto bytes = [](double n) { return format_bytes(n); };
-  if (available && need > static_cast<double>(*available)) {
-    throw Error(
-        ErrorKind::config,
-        fmt::format("--params is {}, which takes {} in {} replicas here, and {} are available; "
-                    "expected fewer parameters, or replicas on machines of their own (--role)",
-                    request.parameters, bytes(need), replicas, bytes(static_cast<double>(*available))));
-  }
-  if (!request.quiet)
-    say(fmt::format("memory: {} in {} replica{} here{}", bytes(need), replicas, replicas == 1 ? "" : "s",
-                    available ? " of " + bytes(static_cast<double>(*available)) + " available" : ""));
+  const auto bytes = [](std::uint64_t n) { return format_bytes(static_cast<double>(n)); };
+  const auto check = [&](std::uint64_t need) {
+    if (!available || need <= *available) return;
+    throw Error(ErrorKind::config,
+                fmt::format("--params is {}, which takes {} in {} replicas here, and {} are available; "
+                            "expected fewer parameters, or replicas on machines of their own (--role)",
+                            request.parameters, bytes(need), replicas, bytes(*available)));
+  };
+  // Parameters, global ones and momentum, before a layout is made to know the rest.
+  check(replicas * request.parameters * 3 * sizeof(float));
+  const auto need = replicas * bench_memory(request);
+  check(need);
+  if (request.quiet) return;
+  say(fmt::format("memory: {} in {} replica{} here{}", bytes(need), replicas, replicas == 1 ? "" : "s",
+                  available ? " of " + bytes(*available) + " available" : ""));
 }
 
 // ---- the coordinator ----
@@ -228,7 +231,7 @@ void make_measurable(Experiment& experiment, std::int64_t steps) {
 
 int run_outer_bench(OuterBenchRequest request) {
   using Role = OuterBenchRequest::Role;
-  static_cast<void>(bench_layout(request));  // or it says what is wrong with it
+  check_fragments(request);
   if (request.role == Role::coordinator) return run_bench_coordinator(std::move(request));
   check_memory(request,
                request.role == Role::all ? static_cast<std::uint64_t>(request.experiment.replicas) : 1);

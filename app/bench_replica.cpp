@@ -30,6 +30,8 @@ using outer_sync::protocol::Round;
 
 namespace {
 
+constexpr std::uint64_t line = 16;  // elements of a cache line
+
 double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 double seconds_since(Clock::time_point begin) { return seconds(Clock::now() - begin); }
 
@@ -163,6 +165,7 @@ class BenchReplica {
     joined_ = true;
     node_.activate(loop_.fragments(), loop_.global_hash());
     stopper_.in_run(node_);
+    begun_ = Clock::now();
   }
 
   void make_steps() {
@@ -293,9 +296,9 @@ class BenchReplica {
   MeasuredExchange exchange_;
   outer_sync::OuterLoop loop_;
   bool joined_ = false, stopped_ = false;
-  const Clock::time_point begun_ = Clock::now();
-  Totals so_far_;  ///< without what `exchange_` counts
-  Totals begin_;   ///< when the measured steps began
+  Clock::time_point begun_ = Clock::now();  ///< to make steps
+  Totals so_far_;                           ///< without what `exchange_` counts
+  Totals begin_;                            ///< when the measured steps began
   Totals measured_;
 };
 
@@ -310,17 +313,20 @@ outer_sync::protocol::View mesh_of(const OuterBenchRequest& request, ChunkId chu
 
 }  // namespace
 
+void check_fragments(const OuterBenchRequest& request) {
+  const auto parts = static_cast<std::uint64_t>(request.experiment.outer.num_fragments);
+  if (parts <= request.parameters / line) return;
+  throw Error(
+      ErrorKind::config,
+      fmt::format("--params is {} and outer.num_fragments is {}; expected at least {} parameters in a "
+                  "fragment",
+                  request.parameters, parts, line));
+}
+
 outer_sync::FragmentLayout bench_layout(const OuterBenchRequest& request) {
-  constexpr std::uint64_t line = 16;  // elements of a cache line
   const auto& outer = request.experiment.outer;
   const auto parts = static_cast<std::uint64_t>(outer.num_fragments);
   const auto size = request.parameters;
-  if (parts > size / line) {
-    throw Error(ErrorKind::config,
-                fmt::format("--params is {} and outer.num_fragments is {}; expected at least {} parameters "
-                            "in a fragment",
-                            size, parts, line));
-  }
   const auto begin = [&](std::uint64_t p) {
     return p == parts ? size : (size / parts * p + size % parts * p / parts) / line * line;
   };
@@ -338,8 +344,8 @@ std::uint64_t bench_memory(const OuterBenchRequest& request) {
 
 config::SharedItems bench_items(OuterBenchRequest& request) {
   auto items = shared_items(request.experiment);
-  items.emplace_back("--params", std::to_string(request.parameters));
-  items.emplace_back("--step-time", fmt::format("{} s", request.step_time.seconds));
+  items.emplace_back("bench.params", std::to_string(request.parameters));
+  items.emplace_back("bench.step_time", fmt::format("{}s", request.step_time.seconds));
   return items;
 }
 

@@ -7,8 +7,9 @@
 
 namespace isthmus::app {
 
-/// Fragments of equal size, but for 16 elements, at which each begins. Throws Error(config) where there are
-/// fewer than that for one.
+/// Throws Error(config) where there are fewer than 16 parameters for a fragment.
+void check_fragments(const OuterBenchRequest& request);
+/// Fragments of equal size, but for 16 elements, at multiples of which each begins.
 [[nodiscard]] outer_sync::FragmentLayout bench_layout(const OuterBenchRequest& request);
 /// Bytes that one replica of a run of so many will take, while everybody keeps up.
 [[nodiscard]] std::uint64_t bench_memory(const OuterBenchRequest& request);

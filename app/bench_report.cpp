@@ -146,7 +146,7 @@ std::string outer_bench_table(const ordered_json& r) {
   row("",
       fmt::format("{:.2f} % woken late, {:.2f} % else", percent(lost["late_wake"]), percent(lost["other"])));
   row("sent",
-      fmt::format("{:.4f} bits per parameter and step, {:.4f} with headers and control",
+      fmt::format("{:.4f} bits per parameter and step ({:.4f} with headers)",
                   number("bits_per_parameter_per_step"), number("bits_per_parameter_per_step_in_all")));
   row("link", r.contains("link_bits_per_parameter_per_step")
                   ? fmt::format("{:.4f} bits per parameter and step, as configured",
