@@ -110,7 +110,7 @@ mutate "a result without a quorum is refused" $member 's/gathering\.present < st
 mutate "what closes stays closed" $member 's/if \(gathering\.closed \|\| place\.bytes\) return;/if (place.bytes) return;/'
 mutate "lease" $member 's/const bool leased = .*?;/const bool leased = true;/s'
 mutate "leases of those left out" $coordinator 's/(bool Coordinator::leases_are_out\(\) const \{)/$1 return true;/'
-mutate "leases of a coordinator before" $coordinator 's/foreign_leases_end_ = started \+ options_\.detect_timeout;//'
+mutate "leases of a coordinator before" $coordinator 's/gathering_until_ = started \+ options_\.detect_timeout;/gathering_until_ = started;/'
 mutate "a lease lasts no longer than the coordinator waits" $coordinator 's/reply\.lease = static_cast<std::uint64_t>\(/reply.lease = 2 * static_cast<std::uint64_t>(/'
 
 # The coordinator.
@@ -118,13 +118,19 @@ mutate "an heir is waited for" $coordinator 's/(bool Coordinator::has_heir\(\) c
 mutate "numbers are not given twice" $coordinator 's/number_ = options_\.last->number;/number_ = 0;/; s/number_ = std::max\(\{number_, hello\.sealed, hello\.activated\}\);//'
 mutate "a view is stored before it is announced" $coordinator 's/actions_\.push_back\(Store\{\*options_\.last\}\);//'
 mutate "a lost disk is followed by higher numbers" $coordinator 's/if \(options_\.recover\) number_ = .*?;//s; s/number_ = std::max\(\{number_, hello\.sealed, hello\.activated\}\);//'
+mutate "who is started again takes over its name" $coordinator 's/hello\.member\.incarnation < same->second/hello.member.incarnation != same->second/'
 mutate "the first view has all or none" $coordinator 's/  if \(trainers\(\) != options_\.replicas\) return;\n//'
 mutate "who begins a run anew has nothing of the old one" $coordinator 's/count\(is_fresh\) != trainers\(\)/false/'
 mutate "one that only reduces begins where the run is" $member 's/if \(!of_reference && reduces\) begin_anew\(message\);//'
+mutate "what is applied is handed on by whoever has it" $change 's/if \(contains\(member\) \|\| !trains\(member\.info\)\) return contains\(member\);/return contains(member);/'
+mutate "one that only reduces makes no reference" $change 's/if \(trains\(member\.info\)\) highest = /highest = /'
+mutate "somebody who has the state stays" $change 's/&member != foremost && //'
+mutate "the others tell what a newcomer does not know" $change 's/bool longer = !chain\.empty\(\);/bool longer = false;/'
 mutate "one that only reduces is no heir" $coordinator 's/protocol::trains\(info\) && place != members_/place != members_/'
 mutate "a run that nobody is left of can begin anew" $coordinator 's/if \(state_is_gone\(\)\) return begin_anew\(\);//; s/if \(state_is_gone\(\)\) begin_anew\(\);//'
 mutate "who lags is taken out" $coordinator 's/if \(phase_ == Phase::running\) check_lag\(name, newest\);//'
 mutate "who lacks peers is left out" $coordinator 's/\n  check_links\(\);//'
+mutate "the rounds wait for who misses view after view" $coordinator 's/missed->second < tries/true/'
 mutate "newcomers are told of donors later" $coordinator 's/(void Coordinator::admit_waiting\(\) \{)/$1 return;/'
 wait
 printf '%-52s %-18s %8s\n' "rule" "noticed by" "world"

@@ -40,6 +40,7 @@ packages=(
 )
 test_packages=(
   shellcheck          # reads the shell scripts
+  iproute2            # the network namespaces of tests/wan_lab
   clang               # fuzzers
   libclang-rt-14-dev  # fuzzers: libFuzzer and the sanitizers for clang 14, Debian 12's
 )

@@ -14,7 +14,7 @@ processes=()
 for ((core = 0; core < cores; ++core)); do
   first=$((from + worlds * core / cores)) past=$((from + worlds * (core + 1) / cores))
   [ "$past" -gt "$first" ] || continue
-  "$simulate" --from "$first" --seeds $((past - first)) >"$work/$core" &
+  "$simulate" --from "$first" --seeds $((past - first)) --failures 100 >"$work/$core" &
   processes+=($!)
 done
 status=0

@@ -70,8 +70,8 @@ Coordinator::Coordinator(CoordinatorOptions options, Time started)
     }
   }
   if (options_.recover) number_ = std::max(number_, *options_.recover);
-  // Whoever was here before may have answered a heartbeat just now.
-  foreign_leases_end_ = started + options_.detect_timeout;
+  // Also as long as a lease lasts that a coordinator before has given just now: until then no view begins
+  // without all who may have one.
   gathering_until_ = started + options_.detect_timeout;
 }
 
@@ -103,10 +103,7 @@ std::string Coordinator::reason_to_refuse(const Hello& hello) const {
     return name + " is of kind " + std::to_string(static_cast<unsigned>(hello.member.kind)) +
            ", of which there are no members";
   const auto same = members_.find(name);
-  const auto here = same == members_.end() ? 0 : same->second.hello.member.incarnation;
-  const bool other =
-      phase_ == Phase::joining ? hello.member.incarnation != here : hello.member.incarnation < here;
-  if (same != members_.end() && other)
+  if (same != members_.end() && hello.member.incarnation < same->second.hello.member.incarnation)
     return "a replica named '" + name + "' is already here; give each its own --name";
   if (!protocol::trains(hello.member)) return reason_not_to_admit(hello);
   if (auto reason = reason_of_another_model(hello); !reason.empty()) return reason;
@@ -140,8 +137,10 @@ std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
   if (reduces && !options_.elastic)
     return name + " only reduces: in a data-parallel run there is nothing to reduce for it";
   if (phase_ == Phase::joining) {
-    const auto* first = first_trainer();
-    if (first == nullptr || reduces || hello.resume == first->hello.resume) return {};
+    const auto other = std::ranges::find_if(members_, [&](const auto& entry) {
+      return entry.first != name && trains(entry.second);  // not its former self
+    });
+    if (other == members_.end() || reduces || hello.resume == other->second.hello.resume) return {};
     return (hello.resume ? "only " + name + " wants to resume"
                          : name + " does not want to resume, unlike the others") +
            "; all or none must";
@@ -192,6 +191,7 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
     }
     admit(member);
     if (was_member) change_view(name + " was started again");
+    hold_rounds_if_late(name);
     if (state_is_gone()) begin_anew();
     return;
   }
@@ -324,6 +324,28 @@ void Coordinator::admit(MemberStatus& member) {
   say(member.hello.member.name + " takes the state from " + std::to_string(admitted.donors.size()) +
       (admitted.donors.size() == 1 ? " member" : " members"));
   send(member, std::move(admitted));
+}
+
+/// Where rounds follow each other faster than it takes to come from the state to a view, a newcomer finds
+/// again and again that nobody keeps what it needs by then. So they wait for it: between a seal and its view.
+void Coordinator::hold_rounds_if_late(const std::string& name) {
+  constexpr std::size_t tries = 3;
+  const auto missed = missed_.find(name);
+  const auto member = members_.find(name);
+  if (missed == missed_.end() || missed->second < tries) return;
+  if (member == members_.end() || !member->second.admitted) return;
+  if (phase_ != Phase::running && phase_ != Phase::changing) return;
+  waited_for_ = {name, now_ + options_.detect_timeout};
+  const auto why = name + " has been ready for " + std::to_string(missed->second) +
+                   " views and in none: the rounds wait for it, for network.detect_timeout at most";
+  say(why);
+  if (phase_ == Phase::running) change_view(why);
+}
+
+bool Coordinator::waits_for_newcomer() const {
+  if (!waited_for_ || now_ >= waited_for_->second) return false;
+  const auto place = members_.find(waited_for_->first);
+  return place != members_.end() && place->second.role == Role::joining;
 }
 
 Admitted Coordinator::admission() const { return {options_.token, donors()}; }
@@ -554,7 +576,7 @@ void Coordinator::on_sealed(MemberStatus& member, const Sealed& sealed) {
   member.state = blank ? Sealed() : sealed;
   member.answered = true;
   if (first) return begin_first_view_if_sealed();
-  if (unanswered() == 0 && leases_are_out()) begin_view();
+  if (unanswered() == 0 && leases_are_out() && !waits_for_newcomer()) begin_view();
 }
 
 std::size_t Coordinator::unanswered() const {
@@ -605,6 +627,7 @@ void Coordinator::announce(NewView message) {
   for (auto& [name, member] : members_) {
     if (!member.answered || !(first || able(member))) continue;
     member.role = Role::member;
+    missed_.erase(name);
     member.heard = now_;
     member.to_reach.clear();  // rounds of older views may have been undone
   }
@@ -625,6 +648,8 @@ void Coordinator::announce(NewView message) {
   options_.last = LastView{number_, message.view.members, options_.token};
   options_.recover.reset();
   gathering_until_.reset();
+  if (waited_for_) missed_.erase(waited_for_->first);
+  waited_for_.reset();
   chains_.clear();  // what was reported in older views may have been undone
   health_.begin(message.view, *layout_);
   for (auto& [connection, observer] : observers_) observer.admitted = false;  // to those who are here now
@@ -709,7 +734,7 @@ void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat)
     if (somebody_joins()) reply.lowest.assign(layout_->fragment_count(), 0);
   }
   // What a newcomer has to reach before it is ready: it may be whom the others wait for.
-  if (phase_ == Phase::suspended) reply.newest = newest_of_donors();
+  if (phase_ == Phase::suspended || waits_for_newcomer()) reply.newest = newest_of_donors();
   const auto newest = reply.newest;
   send(member, std::move(reply));
   admit_waiting();  // it may be the first that has what they need, or past the warm-up now
@@ -859,6 +884,8 @@ void Coordinator::check_lag(const std::string& name, const std::vector<Round>& n
 void Coordinator::on_ready(MemberStatus& member) {
   if (member.role != Role::joining || !member.admitted) return;
   member.role = Role::ready;
+  if (missed_.size() >= most_members) missed_.clear();  // names are anybody's to give
+  ++missed_[member.hello.member.name];
   change_view(member.hello.member.name + " is ready to take part");
 }
 
@@ -1100,7 +1127,7 @@ void Coordinator::tick(Time now) {
     return lose(silent->first, "is lost: silent for longer than network.detect_timeout");
   if (phase_ == Phase::changing) {
     const auto waiting = unanswered();
-    if (waiting == 0 && leases_are_out()) return begin_view();
+    if (waiting == 0 && leases_are_out() && !waits_for_newcomer()) return begin_view();
     if (waiting > 0 && now_ - change_began_ > options_.detect_timeout) return drop_silent_answers();
   }
   if (gathering_until_ && now_ >= *gathering_until_) {

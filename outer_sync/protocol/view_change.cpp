@@ -12,9 +12,13 @@
 namespace isthmus::outer_sync::protocol {
 namespace {
 
+/// One that only reduces makes nothing of a view that has begun at no trainer: what it knows then the
+/// trainers may be past.
 ViewNumber reference_of(std::span<const SealedMember> members) {
   ViewNumber highest = 0;
-  for (const auto& member : members) highest = std::max(highest, member.sealed.activated);
+  for (const auto& member : members) {
+    if (trains(member.info)) highest = std::max(highest, member.sealed.activated);
+  }
   return highest;
 }
 
@@ -30,7 +34,7 @@ bool is_of(const SealedMember& member, ViewNumber view) {
   return member.sealed.activated == view && (trains(member.info) || view > 0);
 }
 
-/// Whose rounds and results count: the members of the highest view that has begun anywhere.
+/// Whose rounds and results count: the members of the highest view that has begun at any trainer.
 class Reference {
  public:
   Reference(const FragmentLayout& layout, std::span<const SealedMember> members, ViewNumber view)
@@ -42,7 +46,12 @@ class Reference {
         if (chains_[p].empty() || member.sealed.fragments[p].round > newest(p))
           chains_[p] = chain_of(member.sealed, p);
       }
-      for (const auto& held : member.sealed.held) gather(held);
+    }
+    for (FragmentId p = 0; p < layout.fragment_count(); ++p) extend_back(p, members);
+    for (const auto& member : members) {
+      for (const auto& held : member.sealed.held) {
+        if (counts(member, held)) gather(held);
+      }
     }
   }
 
@@ -51,6 +60,16 @@ class Reference {
   [[nodiscard]] std::uint64_t step() const { return step_; }
   [[nodiscard]] Round newest(FragmentId p) const { return chains_[p].back().round; }
   [[nodiscard]] const std::vector<std::vector<FragmentState>>& chains() const { return chains_; }
+
+  /// Whether results of a round are the run's, and kept when the view begins. A trainer that is not of the
+  /// reference has those that it has applied where its chain hash is the run's: that is made of their bytes.
+  [[nodiscard]] bool counts(const SealedMember& member, const HeldResults& held) const {
+    if (contains(member) || !trains(member.info)) return contains(member);
+    const auto own = chain_of(member.sealed, held.fragment);
+    const auto state = std::ranges::find(own, held.round, &FragmentState::round);
+    const auto& chain = chains_[held.fragment];
+    return state != own.end() && std::ranges::find(chain, *state) != chain.end();
+  }
 
   /// Why a member cannot go on from where it is; empty if it can.
   [[nodiscard]] std::string obstacle(const SealedMember& member) const {
@@ -71,6 +90,22 @@ class Reference {
   }
 
  private:
+  /// A newcomer knows of no round before its first. Whoever has applied that one too knows what led to it.
+  void extend_back(FragmentId p, std::span<const SealedMember> members) {
+    auto& chain = chains_[p];
+    for (bool longer = !chain.empty(); std::exchange(longer, false);) {
+      for (const auto& member : members) {
+        if (member.sealed.fragments.empty()) continue;  // it only reduces, and is new
+        const auto own = chain_of(member.sealed, p);
+        const auto common = std::ranges::find(own, chain.front());
+        if (common == own.begin() || common == own.end()) continue;
+        chain.insert(chain.begin(), own.begin(), common);
+        longer = true;
+      }
+    }
+    if (chain.size() > Member::history_length)
+      chain.erase(chain.begin(), chain.end() - Member::history_length);
+  }
   void gather(const HeldResults& held) {
     auto [place, is_new] = held_.try_emplace({held.fragment, held.round});
     const auto chunks = layout_.chunks_of(held.fragment).size();
@@ -100,12 +135,12 @@ void place_reducers(const Reference& reference, std::vector<SealedMember>& membe
   }
 }
 
-/// Everything that any of the reference holds is decided; rounds that all have applied need no mention.
+/// Everything that counts is decided; rounds that all have applied need no mention.
 std::vector<FixedRound> fixed_rounds(const Reference& reference, std::span<const SealedMember> members) {
   std::map<std::pair<FragmentId, Round>, FixedRound> rounds;
   for (std::size_t m = 0; m < members.size(); ++m) {
-    if (!reference.contains(members[m])) continue;
     for (const auto& held : members[m].sealed.held) {
+      if (!reference.counts(members[m], held)) continue;
       auto& fixed = rounds[{held.fragment, held.round}];
       fixed.fragment = held.fragment;
       fixed.round = held.round;
@@ -175,26 +210,58 @@ ViewPlan plan_from(const FragmentLayout& layout, std::vector<SealedMember> able,
   }
 }
 
+/// The plan without those whom `leaves` names.
+template <class Leaves>
+ViewPlan plan_without(Leaves leaves, const std::string& why, const FragmentLayout& layout,
+                      std::span<const SealedMember> members, const TopologyRule& topology) {
+  std::vector<ViewPlan::Displaced> displaced;
+  std::vector<SealedMember> rest;
+  for (const auto& member : members) {
+    if (leaves(member)) {
+      displaced.push_back({member.info.name, why});
+    } else {
+      rest.push_back(member);
+    }
+  }
+  auto plan = plan_from(layout, std::move(rest), topology);
+  std::ranges::move(displaced, std::back_inserter(plan.displaced));
+  return plan;
+}
+
+std::uint64_t rounds_of(const SealedMember& member) {
+  std::uint64_t rounds = 0;
+  for (const auto& fragment : member.sealed.fragments) rounds += fragment.round;
+  return rounds;
+}
+
 }  // namespace
 
 ViewPlan plan_view(const FragmentLayout& layout, std::span<const SealedMember> members,
                    const TopologyRule& topology) {
   auto plan = plan_from(layout, {members.begin(), members.end()}, topology);
-  if (!plan.message.view.members.empty()) return plan;
+  if (!plan.message.view.members.empty() || !any_trains(members)) return plan;
   // What only those know that have no parameters to go on with must not send away all that have them.
-  std::vector<ViewPlan::Displaced> displaced;
-  std::vector<SealedMember> rest;
+  const auto reduces = [](const SealedMember& member) {
+    return !trains(member.info) && member.sealed.activated > 0;
+  };
+  plan = plan_without(reduces, "no trainer can go on from its rounds", layout, members, topology);
+  if (!plan.message.view.members.empty()) return plan;
+  // Each lacks rounds that the others do not keep any more: the foremost goes on from its own.
+  const SealedMember* foremost = nullptr;
   for (const auto& member : members) {
-    if (trains(member.info) || member.sealed.activated == 0) {
-      rest.push_back(member);
-    } else {
-      displaced.push_back({member.info.name, "no trainer can go on from its rounds"});
-    }
+    if (!trains(member.info)) continue;
+    const auto further = [](const SealedMember& one, const SealedMember& other) {
+      return std::pair(one.sealed.activated, rounds_of(one)) >
+             std::pair(other.sealed.activated, rounds_of(other));
+    };
+    if (foremost == nullptr || further(member, *foremost)) foremost = &member;
   }
-  if (!any_trains(rest) || displaced.empty()) return plan;
-  auto next = plan_from(layout, std::move(rest), topology);
-  std::ranges::move(displaced, std::back_inserter(next.displaced));
-  return next;
+  const auto is_other = [&](const SealedMember& member) {
+    return reduces(member) || (&member != foremost && member.sealed.activated == foremost->sealed.activated &&
+                               trains(member.info));
+  };
+  const auto why = foremost->info.name + " has come further, and neither keeps what the other lacks";
+  return plan_without(is_other, why, layout, members, topology);
 }
 
 std::optional<FragmentLayout> layout_of(std::span<const Range> fragments, std::uint64_t chunk_elements) {

@@ -39,8 +39,12 @@ void set_options(asio::ip::tcp::socket& socket, const LinkOptions& link) {
   const int handle = socket.native_handle();
   give_up_after(handle, link.give_up);
   hold_unsent_at_most(handle, Connection::least_unsent);
+}
+
+bool stays_here(const asio::ip::tcp::socket& socket) {
+  asio::error_code error;
   const auto other = socket.remote_endpoint(error);
-  if (!error && !other.address().is_loopback()) use_congestion_control(handle, link.congestion);
+  return error || other.address().is_loopback();
 }
 
 /// What is wrong with the header of a chunk or an acknowledgement that `length` bytes follow.
@@ -75,6 +79,7 @@ Connection::Connection(asio::ip::tcp::socket socket, WireCounters& counters, Lin
       other_(std::move(other)),
       introduced_(!credentials_),
       remote_(name_of(socket_)),
+      congestion_(link.congestion),
       counters_(counters),
       hold_(link.hold),
       hello_limit_(link.hello_limit),
@@ -83,6 +88,8 @@ Connection::Connection(asio::ip::tcp::socket socket, WireCounters& counters, Lin
       written_(socket_.get_executor(), Clock::time_point::max()),
       introducing_(socket_.get_executor(), Clock::time_point::max()) {
   set_options(socket_, link);
+  loopback_ = stays_here(socket_);
+  if (!loopback_) use_congestion_control(socket_.native_handle(), congestion_);
   wake_.expires_at(Clock::time_point::max());
   if (!credentials_) return;
   const auto side = other_.dialled ? tls::Side::dialled : tls::Side::accepted;
@@ -112,6 +119,12 @@ bool Connection::ready() const {
 
 void Connection::hold_unsent_at_most(std::uint32_t bytes) {
   transport::hold_unsent_at_most(socket_.native_handle(), bytes);
+}
+
+void Connection::renew_congestion_control() {
+  const int handle = socket_.native_handle();
+  if (loopback_ || congestion_ == "system" || !use_congestion_control(handle, "reno")) return;
+  use_congestion_control(handle, congestion_);
 }
 
 bool Connection::pace(std::uint64_t bytes_per_second) {

@@ -92,7 +92,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool pace(std::uint64_t bytes_per_second);
   /// The system takes no more than that beyond what is in flight: what it has can no longer be overtaken.
   void hold_unsent_at_most(std::uint32_t bytes);
-  static constexpr std::uint32_t least_unsent = 32 * 1024;  ///< as it begins
+  static constexpr std::uint32_t least_unsent = 64 * 1024;  ///< as it begins
+  /// Congestion control begins to learn the path anew.
+  void renew_congestion_control();
   [[nodiscard]] std::optional<PathInfo> path() { return path_info(socket_.native_handle()); }
   [[nodiscard]] std::size_t queued_bytes() const { return queued_bytes_; }
   /// Closes once everything queued has left, at once if nothing is.
@@ -102,6 +104,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// Whether the other end has closed it, for one from which nothing more is being read.
   [[nodiscard]] bool hung_up();
   [[nodiscard]] const std::string& remote() const { return remote_; }
+  [[nodiscard]] bool is_loopback() const { return loopback_; }  ///< it stays on this machine
   [[nodiscard]] asio::any_io_executor executor() { return socket_.get_executor(); }
 
   /// Both ends have shown who they are, as far as that is asked here. Throws Error(network) when TLS says
@@ -132,7 +135,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   OtherEnd other_;
   bool introduced_;      ///< by TLS, where there is any
   std::string refused_;  ///< why TLS has failed
-  std::string remote_;
+  std::string remote_, congestion_;
+  bool loopback_ = false;
   WireCounters& counters_;
   Clock::duration hold_, hello_limit_;
   Trace& trace_;

@@ -22,8 +22,10 @@ namespace {
 constexpr auto redial_after = 100ms;
 constexpr auto dial_time_limit = 5s;
 constexpr std::size_t most_breaches = 5;
-constexpr auto pacing_depth = 10ms;
-constexpr auto unsent_lasts = 20ms;
+constexpr auto pacing_depth = 20ms;
+constexpr double lane_headroom = 1.5, path_headroom = 1.25;
+constexpr auto bbr_renewal = 8s;
+constexpr auto unsent_lasts = 100ms;
 constexpr double most_unsent = 4 * 1024 * 1024;
 
 PeerHello hello_of(const Connection::Received& frame) {
@@ -140,7 +142,7 @@ PeerMesh::PeerPtr PeerMesh::make_peer(const PeerInfo& info, const Address& addre
                                      .last_up = clock_.now(),
                                      .outbox = Outbox(lanes_),
                                      .link = EmulatedLink(link_.emulate, self_ ^ info.id),
-                                     .pacer = Pacer(1, pacing_depth),
+                                     .pacer = {},
                                      .link_free = asio::steady_timer(io_)});
 }
 
@@ -201,7 +203,7 @@ void PeerMesh::feed(const PeerPtr& peer) {
     busy = 0;
     auto frame = *peer->outbox.take(lane, clock_.now());
     const auto bytes = size_of(frame);
-    if (peer->paced_here) peer->pacer.take(bytes, now);
+    if (peer->pacer) peer->pacer->take(bytes, now);
     const auto hold = peer->link.send(bytes, now);
     peer->lanes[lane].connection->send(std::move(frame), hold);
   }
@@ -209,7 +211,7 @@ void PeerMesh::feed(const PeerPtr& peer) {
 
 bool PeerMesh::must_wait(const PeerPtr& peer, Connection::Clock::time_point now) {
   auto free = peer->link.free_at(now);
-  if (peer->paced_here) free = std::max(free, peer->pacer.next(now));
+  if (peer->pacer) free = std::max(free, peer->pacer->next(now));
   if (free <= now) return false;
   if (std::exchange(peer->waits_for_link, true)) return true;
   peer->link_free.expires_at(free);
@@ -225,31 +227,82 @@ void PeerMesh::tick() {
   const auto since = now - std::exchange(ticked_, now);
   for (const auto& [id, peer] : peers_) {
     cut_stalled(*peer);
-    for (auto& lane : peer->lanes) keep_unsent_short(lane, since);
+    look_at(*peer, since);
+    renew_one(*peer, now);
   }
-  const auto busy = static_cast<std::uint64_t>(std::ranges::count_if(peers_, [](const auto& entry) {
-    return !entry.second->outbox.empty() || entry.second->outbox.under_way() > 0;
-  }));
-  if (rate_ == 0) return;
-  for (const auto& [id, peer] : peers_) pace(*peer, rate_ / std::max<std::uint64_t>(busy, 1));
+  share_out_rate(now);
 }
 
-/// What a lane's socket has taken, nothing overtakes, neither what is due sooner nor an acknowledgement: so
-/// it gets what it delivers while the io thread may be busy elsewhere, and no more.
-void PeerMesh::keep_unsent_short(Lane& lane, Connection::Clock::duration since) {
-  const auto path = lane.connection ? lane.connection->path() : std::nullopt;
-  if (!path) return;
-  const auto fresh =
-      path->delivered - std::min(path->delivered, std::exchange(lane.delivered, path->delivered));
-  const double rate = static_cast<double>(fresh) / std::chrono::duration<double>(since).count();
+/// What its lanes have done since the last time.
+void PeerMesh::look_at(Peer& peer, Connection::Clock::duration since) {
+  peer.round_trip = peer.shortest = {};
+  int seen = 0;
+  for (auto& lane : peer.lanes) {
+    const auto path = lane.connection ? lane.connection->path() : std::nullopt;
+    if (!path) continue;
+    const auto delivered = path->delivered - std::min(path->delivered, lane.delivered);
+    lane.delivered = path->delivered;
+    peer.delivered += delivered;
+    keep_unsent_short(lane, delivered, since);
+    peer.round_trip += path->round_trip;
+    peer.shortest = ++seen == 1 ? path->shortest_round_trip : std::min(peer.shortest, path->shortest_round_trip);
+  }
+  if (seen > 0) peer.round_trip /= seen;
+}
+
+/// What a lane's socket has taken, nothing overtakes, neither what is due sooner nor an acknowledgement: so it
+/// gets what it delivers while the io thread may be busy elsewhere, and no more.
+void PeerMesh::keep_unsent_short(Lane& lane, std::uint64_t delivered, Connection::Clock::duration since) {
+  const double rate = static_cast<double>(delivered) / std::chrono::duration<double>(since).count();
   const double wanted = rate * std::chrono::duration<double>(unsent_lasts).count();
-  const auto bytes =
-      static_cast<std::uint32_t>(std::clamp<double>(wanted, Connection::least_unsent, most_unsent));
+  const auto bytes = static_cast<std::uint32_t>(
+      std::clamp<double>(wanted, Connection::least_unsent, most_unsent));
   // It may grow at once, and shrinks slowly: between two fragments a lane delivers nothing.
   const auto kept = std::max(bytes, lane.most_unsent - lane.most_unsent / 16);
   if (kept == lane.most_unsent) return;
   lane.most_unsent = kept;
   lane.connection->hold_unsent_at_most(kept);
+}
+
+/// A rate that was set is shared by those who have something to get. Else each line is followed on its own, and
+/// where several are in use the one that they share, this member's, is too.
+void PeerMesh::share_out_rate(Connection::Clock::time_point now) {
+  std::vector<PeerPtr> busy;
+  RateFollower::Sample all{.now = now.time_since_epoch(), .shortest = RateFollower::Time::max()};
+  for (const auto& [id, peer] : peers_) {
+    const bool waits = !peer->outbox.empty();
+    if (rate_ == 0 && peer->far) {
+      peer->follower.sample({all.now, peer->delivered, waits, peer->round_trip, peer->shortest});
+    }
+    all.delivered += peer->delivered;
+    if (!waits && peer->outbox.under_way() == 0) continue;
+    busy.push_back(peer);
+    all.busy = all.busy || waits;
+    all.round_trip = std::max(all.round_trip, peer->round_trip - peer->shortest);
+    all.shortest = std::min(all.shortest, peer->shortest);
+  }
+  all.round_trip += all.shortest;  // the longest queue that there is
+  if (busy.size() > 1 && rate_ == 0) all_.sample(all);
+  const auto total = rate_ > 0 ? rate_ : busy.size() > 1 ? all_.rate() : 0;
+  std::vector<std::uint64_t> caps;
+  for (const auto& peer : busy) {
+    const auto delivers = static_cast<double>(peer->follower.delivers());
+    caps.push_back(static_cast<std::uint64_t>(rate_ > 0 ? 0 : path_headroom * delivers));
+  }
+  const auto shares = fair_shares(total, caps);
+  for (std::size_t i = 0; i < busy.size(); ++i)
+    pace(*busy[i], total > 0 ? std::max<std::uint64_t>(shares[i], 1) : busy[i]->follower.rate());
+}
+
+/// BBR stops for 200 ms, every ten seconds, to see the shortest round trip, and lanes that began together
+/// stop together. Here it need not: the rate is known from all lanes at once. So it begins anew before that,
+/// on one lane at a time, and the others carry on.
+void PeerMesh::renew_one(Peer& peer, Connection::Clock::time_point now) {
+  if (!peer.pacer || link_.congestion != "bbr" || peer.outbox.under_way() == 0) return;
+  if (now < peer.renew_at) return;
+  peer.renew_at = now + bbr_renewal / static_cast<int>(lanes_);
+  peer.renew_next = (peer.renew_next + 1) % lanes_;
+  if (const auto& connection = peer.lanes[peer.renew_next].connection) connection->renew_congestion_control();
 }
 
 void PeerMesh::cut_stalled(Peer& peer) {
@@ -260,16 +313,21 @@ void PeerMesh::cut_stalled(Peer& peer) {
   }
 }
 
-void PeerMesh::pace(Peer& peer, std::uint64_t bytes_per_second) {
-  const auto up =
-      std::ranges::count_if(peer.lanes, [](const Lane& lane) { return lane.connection != nullptr; });
-  if (up == 0) return;
-  peer.pacer.set_rate(std::max<std::uint64_t>(bytes_per_second, 1));
-  peer.paced_here = !link_.system_paces;
-  const auto share = std::max<std::uint64_t>(bytes_per_second / static_cast<std::uint64_t>(up), 1);
+/// All lanes together keep to the rate; the system spreads what each gets. A lane may go faster than its
+/// part, so that others make up for one whose congestion control holds it back for a moment.
+void PeerMesh::pace(Peer& peer, std::uint64_t rate) {
+  if (rate == 0) {
+    peer.pacer.reset();
+  } else if (peer.pacer) {
+    peer.pacer->set_rate(rate);
+  } else {
+    peer.pacer.emplace(rate, pacing_depth);
+  }
+  const auto up = std::ranges::count_if(peer.lanes, [](const Lane& lane) { return lane.connection != nullptr; });
+  if (up == 0 || !link_.system_paces) return;
+  const auto share = static_cast<std::uint64_t>(lane_headroom * static_cast<double>(rate) / static_cast<double>(up));
   for (auto& lane : peer.lanes) {
-    if (!lane.connection || peer.paced_here || std::exchange(lane.rate, share) == share) continue;
-    peer.paced_here = !lane.connection->pace(share);
+    if (lane.connection && std::exchange(lane.rate, share) != share) lane.connection->pace(share);
   }
 }
 
@@ -456,6 +514,7 @@ void PeerMesh::lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPt
   }
   place = connection;
   peer->lanes[lane].rate = peer->lanes[lane].delivered = peer->lanes[lane].most_unsent = 0;
+  peer->far = !connection->is_loopback();
   connection->when_ready([this, weak = std::weak_ptr(peer)] {
     if (const auto fed = weak.lock()) feed(fed);
   });

@@ -17,6 +17,7 @@
 #include "transport/emulated_link.h"
 #include "transport/outbox.h"
 #include "transport/pacer.h"
+#include "transport/rate_follower.h"
 
 namespace isthmus::outer_sync::transport {
 
@@ -86,8 +87,8 @@ class PeerMesh {
   void queue_at_most(std::size_t bytes) { link_.most_queued = bytes; }
   /// Whether somewhere more waits to be written than the line takes.
   [[nodiscard]] bool backed_up() const;
-  /// Bytes per second that all peers together are sent at most, in equal shares of those who have something
-  /// to get; 0 as many as congestion control lets through.
+  /// Bytes per second that all peers together are sent at most, in equal shares of those who have something to
+  /// get; 0: the line's own rate is followed.
   void send_at_most(std::uint64_t bytes_per_second) { rate_ = bytes_per_second; }
   /// To be called every few ten milliseconds: shares the rate out anew and cuts lanes that have stalled.
   void tick();
@@ -123,10 +124,16 @@ class PeerMesh {
     AwakeClock::Clock::duration last_up;
     Outbox outbox;
     EmulatedLink link;
-    Pacer pacer;                   ///< where the system spreads no packets
-    bool paced_here = false;       ///< by that
+    std::optional<Pacer> pacer;    ///< where there is a rate
     asio::steady_timer link_free;  ///< wakes whoever waits for the link or the pacer
     bool waits_for_link = false;
+    RateFollower follower;
+    bool far = false;  ///< on another machine
+    // As of the last tick: bytes since the start, and of its lanes the mean round trip and the shortest ever.
+    std::uint64_t delivered = 0;
+    RateFollower::Time round_trip{}, shortest{};
+    Connection::Clock::time_point renew_at{};
+    std::size_t renew_next = 0;
     std::size_t next_lane = 0;  ///< that is asked first, so that all are used
     std::size_t breaches = 0;   ///< of the protocol
     bool gone = false;          ///< no peer any more
@@ -153,8 +160,11 @@ class PeerMesh {
   void lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPtr& connection);
   void lane_down(const PeerPtr& peer, std::size_t lane);
   void cut_stalled(Peer& peer);
-  void keep_unsent_short(Lane& lane, Connection::Clock::duration since);
-  void pace(Peer& peer, std::uint64_t bytes_per_second);
+  void renew_one(Peer& peer, Connection::Clock::time_point now);
+  void look_at(Peer& peer, Connection::Clock::duration since);
+  void keep_unsent_short(Lane& lane, std::uint64_t delivered, Connection::Clock::duration since);
+  void share_out_rate(Connection::Clock::time_point now);
+  void pace(Peer& peer, std::uint64_t rate);
   void count_breach(Peer& peer, const Connection& connection, const std::string& why);
 
   asio::io_context& io_;
@@ -177,6 +187,7 @@ class PeerMesh {
   std::map<protocol::ReplicaId, PeerPtr> peers_;
   std::uint64_t rate_ = 0;
   Connection::Clock::time_point ticked_{};
+  RateFollower all_;  ///< of this member's own line, when several peers are sent to
   /// The lane that is listened to at the moment: an acknowledgement goes back where its chunk came, so that
   /// whoever has lost the one knows that the other may be lost.
   ConnectionPtr hearing_;

@@ -78,6 +78,7 @@ struct Rendezvous {
   bool gone = false;  ///< the control connection has ended for good
   StepReport report;
   double reference_speed = 0;  ///< of the run, as the coordinator has said
+  Participation participation;
 
   /// Blocks until `ready()` or failure.
   template <class Ready>
@@ -92,6 +93,12 @@ struct Rendezvous {
       change();
     }
     changed.notify_all();
+  }
+  /// The first one counts.
+  void fail(const Error& error) {
+    update([&] {
+      if (!failure) failure = error;
+    });
   }
 };
 

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <csignal>
+#include <fstream>
+#include <sstream>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -23,6 +25,15 @@ std::string joined(const std::vector<std::string>& words) {
   std::string text;
   for (const auto& word : words) text += (text.empty() ? "" : " ") + word;
   return text;
+}
+
+/// Empty for a process that has ended, also where it does so while it is read, which a stream buffer says by
+/// an exception and a stream by its state.
+std::string command_line(const std::filesystem::path& process) {
+  std::ifstream file(process / "cmdline");
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
 }
 
 [[noreturn]] void become(const std::vector<char*>& words, int log) {
@@ -113,7 +124,7 @@ std::vector<RunningProcess> processes_with(const std::string& text) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const auto name = entry.path().filename().string();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    auto command = read_all(entry.path() / "cmdline");  // empty for one that has ended
+    auto command = command_line(entry.path());
     std::replace(command.begin(), command.end(), '\0', ' ');
     if (command.find(text) != std::string::npos) found.push_back({std::stoi(name), command});
   }

@@ -1,18 +1,20 @@
 // What plain TCP can do across a wide-area network, which bounds every transport over it: a number of bytes
 // one way or both ways at once, over one flow or several paced ones, in a lab (tests/wan_lab; needs root).
 //
-//     bench_tcp [--rate 1Gbps] [--rtt 100ms] [--bytes 33500000] [--rounds 8] [--gap SECONDS] [--lab
-//     "OPTION ..."]
-//                     [--case "KEY=VALUE ..."] ...
+//     bench_tcp [--rate 1Gbps] [--rtt 100ms] [--bytes 33500000] [--rounds 8] [--gap SECONDS]
+//                     [--mtu 1500] [--lab WORD] ... [--case "KEY=VALUE ..."] ...
 //
 // Keys of a case: flows, both (0, 1), cc (cubic, bbr), pace (of the payload rate, over all flows; 0: none),
 // sndbuf, rcvbuf (SO_SNDBUF, SO_RCVBUF; 0: the kernel's own), lowat (TCP_NOTSENT_LOWAT; 0: none). Without
-// --case: the table of the README.
+// --case: the first table of tests/wan_lab/README.md. --gap: a rest before each transfer but the first. --lab
+// adds one word to the options of `lab up`: --lab --loss --lab 1e-4.
 //
 // A transfer lasts from the first write until the sender knows that all has arrived, so that its bound is
 // 8 bytes / payload rate + round trip; with `both`, until both know. The payload rate is what IPv4 and TCP
 // with timestamps leave of the link's: rate (MTU - 52) / MTU. The first transfer of a connection is "cold";
-// of the others, over the same connections, the median is shown.
+// of the others, over the same connections, the median is shown and the worst. Further columns: segments sent
+// again; packets that the link's queue dropped; packets that the lab itself lost, which must be 0; the cores
+// that the forwarder used; and by how many microseconds it delivered late, on average and at most.
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -48,7 +50,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::uint16_t control_port = 7000;
 constexpr std::size_t buffer_bytes = 256 << 10;
-constexpr int mtu = 1500, header_bytes = 20 + 20 + 12;  // IPv4, TCP, timestamps
+constexpr int header_bytes = 20 + 20 + 12;  // IPv4, TCP, timestamps
 
 /// What both ends of a measurement know; goes over the control connection as it is.
 struct Case {
@@ -260,7 +262,8 @@ void drive(const char* address, const Case& c) {
 // ------------------------------------------------------------------------------------------
 
 struct Settings {
-  std::string rate = "1Gbps", rtt = "100ms", lab;
+  std::string rate = "1Gbps", rtt = "100ms", mtu = "1500";
+  std::vector<std::string> lab;
   Case common;
   std::vector<std::string> cases;
 };
@@ -339,13 +342,18 @@ Case case_of(char** words) {
 
 /// Counters of the lab that say what a measurement cost and whether the lab itself stood in its way.
 struct LabCounters {
-  double cpu;  // seconds of the forwarder
+  double cpu;              // seconds of the forwarder
+  double late, late_most;  // microseconds by which packets were delivered after they were due: mean, most
   std::uint64_t queue_drops, lost_by_lab;
 };
 
 LabCounters counters(const wan_lab::WanLab& lab) {
   const auto status = nlohmann::json::parse(lab.lab({"status", "--json"}));
-  LabCounters result{status["forwarder"]["cpu"].get<double>() / 1e6, 0, 0};
+  const auto& forwarder = status["forwarder"];
+  const double deliveries = std::max(1.0, forwarder["deliveries"].get<double>());
+  LabCounters result{forwarder["cpu"].get<double>() / 1e6,
+                     forwarder["late_total"].get<double>() / deliveries / 1e3,
+                     forwarder["late_most"].get<double>() / 1e3, 0, 0};
   for (const auto& row : status["links"]) {
     for (const auto& link : row) result.queue_drops += link["queue_drops_packets"].get<std::uint64_t>();
   }
@@ -357,9 +365,9 @@ LabCounters counters(const wan_lab::WanLab& lab) {
 }
 
 void measure(const std::string& program, const std::string& text, const Settings& settings) {
-  std::vector<std::string> options{"--sites", "2", "--rate", settings.rate, "--rtt", settings.rtt};
-  std::istringstream more(settings.lab);
-  for (std::string word; more >> word;) options.push_back(word);
+  std::vector<std::string> options{"--sites", "2",          "--rate", settings.rate,
+                                   "--rtt",   settings.rtt, "--mtu",  settings.mtu};
+  options.insert(options.end(), settings.lab.begin(), settings.lab.end());
   const wan_lab::WanLab lab(
       options);  // a new one for each case: the kernel remembers what it learnt of a peer
 
@@ -377,14 +385,20 @@ void measure(const std::string& program, const std::string& text, const Settings
   for (auto& time : times) output >> time;
   std::uint32_t again = 0;
   output >> again;
-  const double bound =
-      static_cast<double>(settings.common.bytes) * 8 / settings.common.payload_rate + seconds(settings.rtt);
+  const auto flows = static_cast<std::uint64_t>(read_case(text, settings.common).flows);
+  const auto bytes = static_cast<double>(settings.common.bytes / flows * flows);
+  const double bound = bytes * 8 / settings.common.payload_rate + seconds(settings.rtt);
+  if (const double best = std::ranges::min(times); best < bound) {
+    throw std::runtime_error(fmt::format(
+        "{}: {} s is less than the bound, {} s: the lab lets through too much", text, best, bound));
+  }
   const double cold = times[0];
   std::sort(times.begin() + 1, times.end());
   const double warm = times[(times.size() + 1) / 2];
   const auto used = counters(lab);
-  fmt::print("{:44} {:7.3f} {:7.3f} {:7.3f} {:7.3f} {:5.3f} {:7} {:7} {:5} {:5.2f}\n", text, bound, cold,
-             warm, times.back(), bound / warm, again, used.queue_drops, used.lost_by_lab, used.cpu / wall);
+  fmt::print("{:44} {:7.3f} {:7.3f} {:7.3f} {:7.3f} {:5.3f} {:7} {:7} {:5} {:5.2f} {:5.0f} {:5.0f}\n", text,
+             bound, cold, warm, times.back(), bound / warm, again, used.queue_drops, used.lost_by_lab,
+             used.cpu / wall, used.late, used.late_most);
   std::fflush(stdout);
 }
 
@@ -396,8 +410,10 @@ Settings read_settings(int argc, char** argv) {
       s.rate = value;
     } else if (key == "--rtt") {
       s.rtt = value;
+    } else if (key == "--mtu") {
+      s.mtu = value;
     } else if (key == "--lab") {
-      s.lab = value;
+      s.lab.push_back(value);
     } else if (key == "--bytes") {
       s.common.bytes = std::stoull(value);
     } else if (key == "--rounds") {
@@ -412,6 +428,7 @@ Settings read_settings(int argc, char** argv) {
   }
   if (argc % 2 == 0) throw std::invalid_argument(fmt::format("{}: needs a value", argv[argc - 1]));
   if (s.cases.empty()) s.cases = table;
+  const double mtu = std::stod(s.mtu);
   s.common.payload_rate = bits_per_second(s.rate) * (mtu - header_bytes) / mtu;
   return s;
 }
@@ -423,8 +440,8 @@ int run(int argc, char** argv) {
   const auto settings = read_settings(argc, argv);
   fmt::print("{} bytes at {} and {}: payload rate {:.2f} Mbit/s; seconds\n", settings.common.bytes,
              settings.rate, settings.rtt, settings.common.payload_rate / 1e6);
-  fmt::print("{:44} {:>7} {:>7} {:>7} {:>7} {:>5} {:>7} {:>7} {:>5} {:>5}\n", "case", "bound", "cold", "warm",
-             "worst", "ratio", "resent", "dropped", "lab's", "cores");
+  fmt::print("{:44} {:>7} {:>7} {:>7} {:>7} {:>5} {:>7} {:>7} {:>5} {:>5} {:>5} {:>5}\n", "case", "bound",
+             "cold", "warm", "worst", "ratio", "resent", "dropped", "lab's", "cores", "late", "most");
   for (const auto& text : settings.cases)
     measure(std::filesystem::read_symlink("/proc/self/exe"), text, settings);
   return 0;

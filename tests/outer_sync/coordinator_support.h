@@ -88,6 +88,16 @@ class CoordinatorHarness {
     ASSERT_TRUE(last<NewView>(1)) << "the view must begin once all have sealed";
   }
 
+  /// These answer the newest Seal, from where they began.
+  void seal_all(const std::vector<ConnectionId>& connections) {
+    for (const auto connection : connections) {
+      auto answer = sealed();
+      answer.view = last<Seal>(connection)->view;
+      if (const auto view = last<NewView>(connection)) answer.activated = view->view.number;
+      receive(connection, answer);
+    }
+  }
+
   /// The newest message of a kind sent to a connection.
   template <class Message>
   std::optional<Message> last(ConnectionId to) const {

@@ -348,6 +348,52 @@ CoordinatorOptions recovering() {
   return options;
 }
 
+/// Two run, and r has been ready for three views and was lost each time before it began.
+void miss_three_views(CoordinatorHarness& harness) {
+  harness.run_all({"a", "b"});
+  auto hello = CoordinatorHarness::hello("r");
+  for (ConnectionId connection = 3; connection < 6; ++connection) {
+    ++hello.member.incarnation;
+    harness.receive(connection, hello);
+    ASSERT_EQ(harness.last<Seal>(1)->view, harness.last<NewView>(1)->view.number)
+        << "nobody waits for it yet";
+    harness.receive(connection, Ready{});
+    harness.close(connection);
+    harness.seal_all({1, 2});
+  }
+  ++hello.member.incarnation;
+  harness.receive(6, hello);
+  EXPECT_GT(harness.last<Seal>(1)->view, harness.last<NewView>(1)->view.number) << "the rounds wait for it";
+}
+
+TEST(Newcomers, TheRoundsWaitForOneThatMissesViewAfterView) {
+  CoordinatorHarness harness(2);
+  miss_three_views(harness);
+  const auto before = harness.last<NewView>(1)->view.number;
+  harness.seal_all({1, 2});
+  EXPECT_EQ(harness.last<NewView>(1)->view.number, before) << "they have sealed, and it has not come";
+  harness.receive(1, Heartbeat{.number = 1, .view = before, .lost = {}, .fragments = {{7, 1}, {7, 1}}});
+  harness.receive(6, Heartbeat{.number = 1, .lost = {}, .fragments = {}});
+  EXPECT_THAT(harness.last<HeartbeatReply>(6)->newest, testing::ElementsAre(7U, 7U))
+      << "what it has to reach";
+  harness.receive(6, Ready{});
+  harness.seal_all({1, 2, 6});
+  EXPECT_EQ(harness.last<NewView>(6)->view.members.size(), 3U);
+}
+
+TEST(Newcomers, TheRoundsDoNotWaitForEver) {
+  CoordinatorHarness harness(2);
+  miss_three_views(harness);
+  const auto before = harness.last<NewView>(1)->view.number;
+  harness.seal_all({1, 2});
+  for (int i = 1; i <= 6; ++i) {
+    for (const ConnectionId who : {1, 2, 6}) harness.receive(who, Heartbeat{.lost = {}, .fragments = {}});
+    harness.tick(i * 1s);
+  }
+  EXPECT_GT(harness.last<NewView>(1)->view.number, before);
+  EXPECT_EQ(harness.last<NewView>(1)->view.members.size(), 2U);
+}
+
 TEST(Recovering, ARunThatNobodyHereHasBegunBeginsAnew) {
   CoordinatorHarness harness(recovering());
   harness.receive(1, CoordinatorHarness::hello("eu-1"));

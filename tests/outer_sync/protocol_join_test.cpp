@@ -73,7 +73,7 @@ TEST(Joining, RefusalsNameWhatDiffers) {
               AllOf(HasSubstr("run-1"), HasSubstr("run-2")));
   EXPECT_THAT(refusal_of([](Hello& hello) {
                 hello.member.name = "us-1";
-                hello.member.incarnation = 2;
+                hello.member.incarnation = 0;
               }),
               AllOf(HasSubstr("'us-1' is already here"), HasSubstr("--name")));
   EXPECT_THAT(refusal_of([](Hello& hello) { hello.member.name = ""; }), HasSubstr("1 to 64"));
@@ -86,6 +86,36 @@ TEST(Joining, RefusalsNameWhatDiffers) {
   EXPECT_THAT(refusal_of([](Hello& hello) { hello.resume = true; }),
               AllOf(HasSubstr("eu-1 wants to resume"), HasSubstr("all or none must")));
   EXPECT_EQ(refusal_of([](Hello&) {}), "") << "an equal worker must be let in";
+}
+
+TEST(Joining, OneThatIsStartedAgainBeforeItsOldConnectionWasSeenToEndTakesItsPlace) {
+  CoordinatorHarness harness(2);
+  auto hello = CoordinatorHarness::hello("us-1");
+  harness.receive(1, hello);
+  harness.receive(2, CoordinatorHarness::hello("eu-1"));
+  const auto asked = harness.last<Seal>(2)->view;
+  ++hello.member.incarnation;
+  harness.receive(3, hello);
+  EXPECT_EQ(harness.refusal(3), "");
+  EXPECT_TRUE(harness.closed.contains(1));
+  EXPECT_GT(harness.last<Seal>(2)->view, asked) << "what the old one was asked is asked anew";
+  harness.close(1);
+  auto sealed = CoordinatorHarness::sealed();
+  sealed.view = harness.last<Seal>(3)->view;
+  harness.receive(2, sealed);
+  harness.receive(3, sealed);
+  ASSERT_TRUE(harness.last<NewView>(3));
+  EXPECT_THAT(names_of(harness.last<NewView>(3)->view), ElementsAre("eu-1", "us-1"));
+}
+
+TEST(Joining, OneThatIsStartedAgainToResumeIsNotHeldAgainstItself) {
+  CoordinatorHarness harness(2);
+  auto hello = CoordinatorHarness::hello("us-1");
+  harness.receive(1, hello);
+  ++hello.member.incarnation;
+  hello.resume = true;
+  harness.receive(2, hello);
+  EXPECT_EQ(harness.refusal(2), "") << "nobody else is here";
 }
 
 TEST(Joining, OneThatDoesNotResumeAmongThoseThatDoIsRefused) {

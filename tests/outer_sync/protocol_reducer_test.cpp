@@ -1,6 +1,8 @@
 // Members that only reduce, scene by scene: they are not counted and not waited for, they need nothing of
 // what was before them, and what they know goes on with the others.
 
+#include <tuple>
+
 #include "cluster.h"
 #include "coordinator_support.h"
 #include "isthmus/outer_sync/protocol/view_change.h"
@@ -105,19 +107,40 @@ TEST(Reducers, OneIsNoHeirAndNoDonor) {
   EXPECT_THAT(cluster.view(), IsEmpty());
 }
 
+// ---- what the coordinator makes of one ----
+
+/// It has no model.
+Hello reducer_hello() {
+  auto hello = CoordinatorHarness::hello("b");
+  hello.member.kind = MemberKind::reducer;
+  hello.model = hello.tokenizer = {};
+  return hello;
+}
+
+/// What one says that has been in no view.
+Sealed blank() {
+  Sealed sealed;
+  sealed.view = 1;
+  return sealed;
+}
+
+/// The first view of the reducer b, on connection 1, and the trainer c, on connection 2.
+void begin_view(CoordinatorHarness& harness) {
+  harness.receive(1, reducer_hello());
+  harness.receive(2, CoordinatorHarness::hello("c"));
+  harness.receive(1, blank());
+  harness.receive(2, CoordinatorHarness::sealed());
+  ASSERT_TRUE(harness.last<NewView>(1));
+}
+
 TEST(Reducers, ANewcomerTakesTheStateFromTrainersAlone) {
   CoordinatorHarness harness(1);
-  auto reducer = CoordinatorHarness::hello("b");
-  reducer.member.kind = MemberKind::reducer;
-  reducer.model = reducer.tokenizer = {};
-  harness.receive(1, reducer);
+  harness.receive(1, reducer_hello());
   EXPECT_FALSE(harness.last<Seal>(1)) << "the run begins when those who train are there";
   harness.receive(2, CoordinatorHarness::hello("c"));
-  Sealed blank;
-  blank.view = 1;
   harness.receive(2, CoordinatorHarness::sealed());
   EXPECT_FALSE(harness.last<NewView>(2)) << "b has not answered";
-  harness.receive(1, blank);
+  harness.receive(1, blank());
   ASSERT_TRUE(harness.last<NewView>(1));
   EXPECT_EQ(harness.last<NewView>(1)->layout.size(), 2U) << "it knows the layout from here alone";
   harness.receive(3, CoordinatorHarness::hello("d"));
@@ -128,9 +151,7 @@ TEST(Reducers, ANewcomerTakesTheStateFromTrainersAlone) {
 
 TEST(Reducers, OneThatFallsSilentBeforeTheFirstViewHoldsNobodyUp) {
   CoordinatorHarness harness(1);
-  auto reducer = CoordinatorHarness::hello("b");
-  reducer.member.kind = MemberKind::reducer;
-  harness.receive(1, reducer);
+  harness.receive(1, reducer_hello());
   harness.receive(2, CoordinatorHarness::hello("c"));
   harness.receive(2, CoordinatorHarness::sealed());
   harness.close(1);
@@ -139,14 +160,7 @@ TEST(Reducers, OneThatFallsSilentBeforeTheFirstViewHoldsNobodyUp) {
 
 TEST(Reducers, StopAndEndAreTheTrainers) {
   CoordinatorHarness harness(1);
-  auto reducer = CoordinatorHarness::hello("b");
-  reducer.member.kind = MemberKind::reducer;
-  harness.receive(1, reducer);
-  harness.receive(2, CoordinatorHarness::hello("c"));
-  Sealed blank;
-  blank.view = 1;
-  harness.receive(1, blank);
-  harness.receive(2, CoordinatorHarness::sealed());
+  begin_view(harness);
   harness.receive(2, EvalReport{10, 20, 10});
   ASSERT_EQ(harness.evaluated.size(), 1U) << "it evaluates nothing";
   harness.stop("enough");
@@ -164,14 +178,7 @@ TEST(Reducers, StopAndEndAreTheTrainers) {
 
 TEST(Reducers, OneThatIsLostAtTheEndHoldsNobodyUp) {
   CoordinatorHarness harness(1);
-  auto reducer = CoordinatorHarness::hello("b");
-  reducer.member.kind = MemberKind::reducer;
-  harness.receive(1, reducer);
-  harness.receive(2, CoordinatorHarness::hello("c"));
-  Sealed blank;
-  blank.view = 1;
-  harness.receive(1, blank);
-  harness.receive(2, CoordinatorHarness::sealed());
+  begin_view(harness);
   harness.receive(2, Done{"{}", digest_of(4)});
   harness.close(1);
   ASSERT_TRUE(harness.ended);
@@ -180,12 +187,10 @@ TEST(Reducers, OneThatIsLostAtTheEndHoldsNobodyUp) {
 
 TEST(Reducers, WhatIsNotTheirsToSayIsDropped) {
   CoordinatorHarness harness(1);
-  auto reducer = CoordinatorHarness::hello("b");
-  reducer.member.kind = MemberKind::reducer;
   for (const ControlMessage& message : {ControlMessage(Announce{"here"}), ControlMessage(Held{3}),
                                         ControlMessage(EvalReport{1, 2, 3}), ControlMessage(Ready{})}) {
     CoordinatorHarness one(1);
-    one.receive(1, reducer);
+    one.receive(1, reducer_hello());
     one.receive(1, message);
     EXPECT_TRUE(one.closed.contains(1)) << message.index();
   }
@@ -194,21 +199,18 @@ TEST(Reducers, WhatIsNotTheirsToSayIsDropped) {
   harness.receive(5, other);
   EXPECT_THAT(harness.refusal(5), HasSubstr("of kind 7, of which there are no members"));
   CoordinatorHarness rigid(CoordinatorHarness::rigid(2));
-  rigid.receive(1, reducer);
+  rigid.receive(1, reducer_hello());
   EXPECT_THAT(rigid.refusal(1), HasSubstr("data-parallel"));
 }
 
 TEST(Reducers, TheKeysAreComparedAndTheModelIsNot) {
   CoordinatorHarness harness(2);
   harness.receive(1, CoordinatorHarness::hello("c"));
-  auto reducer = CoordinatorHarness::hello("b");
-  reducer.member.kind = MemberKind::reducer;
-  reducer.model = reducer.tokenizer = {};
-  auto odd = reducer;
+  auto odd = reducer_hello();
   odd.config[0].second = "60";
   harness.receive(2, odd);
   EXPECT_THAT(harness.refusal(2), HasSubstr("outer.sync_every"));
-  harness.receive(3, reducer);
+  harness.receive(3, reducer_hello());
   EXPECT_EQ(harness.refusal(3), "");
 }
 
@@ -247,6 +249,80 @@ TEST(PlanView, WhatOnlyAReducerKnowsSendsNoTrainerAway) {
   EXPECT_EQ(plan.displaced[0].name, "b");
   ASSERT_EQ(plan.message.view.members.size(), 1U);
   EXPECT_EQ(plan.message.view.members[0].name, "a");
+}
+
+void hold(SealedMember& member, Round round) {
+  ChunkSet all(4);
+  for (std::size_t i = 0; i < 4; ++i) all.add(i);
+  member.sealed.held.push_back({0, round, all});
+}
+
+TEST(PlanView, AViewThatHasBegunAtNoTrainerIsNoReference) {
+  // b has applied round 21, which a was to get in view 4; c began that one at round 20 and keeps nothing.
+  std::vector<SealedMember> members = {standing("a", MemberKind::trainer, 3, 20),
+                                       standing("b", MemberKind::trainer, 3, 21),
+                                       standing("c", MemberKind::reducer, 4, 20)};
+  hold(members[1], 21);
+  const auto plan = plan_view(layout, members);
+  EXPECT_THAT(plan.displaced, IsEmpty());
+  EXPECT_EQ(plan.message.reference, 3U);
+  EXPECT_THAT(plan.message.applied, ElementsAre(ElementsAre(20U), ElementsAre(21U), ElementsAre(21U)));
+}
+
+TEST(PlanView, WhatATrainerHasAppliedOfTheRunItHandsOnWhereOnlyANewcomerHasBegunTheLastView) {
+  std::vector<SealedMember> members = {standing("a", MemberKind::trainer, 3, 20),
+                                       standing("b", MemberKind::trainer, 3, 18),
+                                       standing("n", MemberKind::trainer, 4, 20)};
+  for (const Round round : {19, 20, 21}) hold(members[0], round);
+  auto plan = plan_view(layout, members);
+  EXPECT_THAT(plan.displaced, IsEmpty()) << "n began at round 20 and keeps nothing; a keeps what b lacks";
+  ASSERT_EQ(plan.message.fixed.size(), 2U) << "round 21 is not applied, so it may have been made again";
+  EXPECT_EQ(plan.message.fixed[0].round, 19U);
+  EXPECT_EQ(plan.message.fixed[1].round, 20U);
+  ASSERT_EQ(plan.message.fixed[1].holders.size(), 1U);
+  EXPECT_EQ(plan.message.fixed[1].holders[0].first, 0U);
+
+  // One that only reduces forgets all when it begins anew.
+  members[0].info.kind = MemberKind::reducer;
+  plan = plan_view(layout, members);
+  ASSERT_EQ(plan.displaced.size(), 1U);
+  EXPECT_EQ(plan.displaced[0].name, "b");
+}
+
+TEST(PlanView, WhereEachLacksWhatNobodyKeepsTheForemostGoesOn) {
+  // Each owns one fragment and has closed its chunks without the other, until their results were not kept.
+  const FragmentLayout two({{0, 64}, {64, 64}}, 16);
+  std::vector<SealedMember> members;
+  for (const auto& [name, first, second] : {std::tuple("a", 33, 27), std::tuple("b", 28, 33)}) {
+    auto member = standing(name, MemberKind::trainer, 4, static_cast<Round>(first));
+    const auto other = standing(name, MemberKind::trainer, 4, static_cast<Round>(second));
+    member.sealed.fragments.push_back(other.sealed.fragments[0]);
+    member.sealed.history.push_back(other.sealed.history[0]);
+    members.push_back(member);
+  }
+  const auto plan = plan_view(two, members);
+  ASSERT_EQ(plan.message.view.members.size(), 1U) << "else nobody is left who has the state";
+  EXPECT_EQ(plan.message.view.members[0].name, "b");
+  ASSERT_EQ(plan.displaced.size(), 1U);
+  EXPECT_EQ(plan.displaced[0].name, "a");
+}
+
+TEST(PlanView, WhatANewcomerDoesNotKnowOfTheHistoryTheOthersTell) {
+  std::vector<SealedMember> members = {standing("a", MemberKind::trainer, 3, 20),
+                                       standing("b", MemberKind::trainer, 3, 18),
+                                       standing("n", MemberKind::trainer, 4, 20)};
+  members[2].sealed.history[0].clear();
+  for (const Round round : {19, 20}) hold(members[0], round);
+  const auto plan = plan_view(layout, members);
+  EXPECT_THAT(plan.displaced, IsEmpty()) << "b is at a round that led to where n began";
+  ASSERT_EQ(plan.message.chains[0].size(), Member::history_length);
+  EXPECT_EQ(plan.message.chains[0].back(), members[2].sealed.fragments[0]);
+  EXPECT_EQ(plan.message.chains[0].front().round, 5U);
+
+  // Another round 20 has another history.
+  members[0] = standing("a", MemberKind::trainer, 3, 20, 100);
+  EXPECT_EQ(plan_view(layout, members).message.chains[0].size(), 1U);
+  EXPECT_EQ(plan_view(layout, members).displaced.size(), 2U);
 }
 
 TEST(LayoutOf, AStrangersWordIsChecked) {

@@ -87,6 +87,19 @@ TEST(Life, OneVanishesAndComesBackAndAFifthJoins) {
   }
 }
 
+TEST(Life, ARunWithManyRoundsAHeartbeatWaitsForANewcomer) {
+  auto options = lively(2);
+  options.pace = 0;
+  NetworkRun run(options);
+  run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
+    if (m == 0 && step == 50) run.start_worker(7);
+    if (m == 7 && run.last_step == for_ever) run.last_step = step + 300;
+  };
+  run.start();
+  run.expect_one_end({0, 1, 7});
+  EXPECT_LE(run.times_said("r7 takes the state from"), 4U) << "the fourth time the rounds stand still";
+}
+
 TEST(Life, ANewcomerTakesTheMomentsOfTheMembers) {
   for (const bool moments : {true, false}) {
     auto options = lively(2);

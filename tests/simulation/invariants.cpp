@@ -3,6 +3,7 @@
 #include "world.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 namespace isthmus::outer_sync::protocol {
@@ -36,7 +37,8 @@ void World::settle(const Process& process, FragmentId p) {
   }
 }
 
-/// I10: the next view has what is settled: of those who have it one is in it.
+/// I10: the next view has what is settled: of those who have it one is in it. (A view may have one member
+/// alone, and it may die while an older one's members are heirs: what only the dead had applied is lost.)
 void World::check_settled(const NewView& message) {
   for (const auto& [place, chain] : settled_) {
     const auto [p, r] = place;
@@ -45,6 +47,11 @@ void World::check_settled(const NewView& message) {
     const bool in_history = rounds.back().round >= r && (same == rounds.end() || same->chain == chain);
     // What was delivered before a seal may have been applied after it.
     if (in_history || (rounds.back().round < r && is_held(message, p, r))) continue;
+    const auto& by = applied_by_.at({p, r, prefix_of(chain)});
+    const auto is_gone = [this](ReplicaId replica) {
+      return dead_.contains(replica) || node_of_.at(replica) == reducer_;  // who has no state to go on with
+    };
+    if (std::ranges::all_of(by, is_gone)) continue;
     return fail("round " + std::to_string(r) + " of fragment " + std::to_string(p) +
                 ", which all members of a view had applied, is lost in view " +
                 std::to_string(message.view.number) + " (I10)");
@@ -76,7 +83,7 @@ void World::check_view(const NewView& message) {
     const auto name = "member " + std::to_string(process.id);
     if (!process.answer || process.answer->view != checked_) continue;  // it has died meanwhile
     if (process.id == reducer_ && process.answer->activated != message.reference) continue;  // it begins anew
-    if (process.answer->activated > message.reference)
+    if (process.id != reducer_ && process.answer->activated > message.reference)
       return fail(name + " has been in a later view than the one whose rounds are the run's" + view +
                   " (I7)");
     for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
@@ -121,23 +128,79 @@ void World::check_holdings(const Process& process, const NewView& message, Membe
   }
 }
 
-/// I10: who is no further behind than results are kept for goes on from its own rounds.
+/// I10: who is no further behind than results are kept for goes on from its own rounds, if a trainer that
+/// goes on too has been in the run for these rounds.
 void World::check_displaced(NodeId m, const std::string& reason) {
-  const auto& displaced = processes_[m];
-  if (reason.find("nobody keeps") == std::string::npos || !displaced.answer || m == reducer_) return;
-  bool can_go_on = false;
-  for (const auto& process : processes_) {
-    if (process.id == m || !process.alive || !process.member || !process.in_run) continue;
-    if (!process.answer || process.answer->view != displaced.answer->view) continue;
-    can_go_on = true;
-    for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
-      const auto from = displaced.answer->fragments[p].round, to = process.answer->fragments[p].round;
-      if (from < process.first[p] || to > from + Member::always_kept) return;
-    }
+  const auto place = answers_.find(m);
+  if (place == answers_.end()) return;
+  place->second.displaced = true;  // what it holds counts no more
+  const auto& displaced = place->second;
+  const auto stays = [&](const auto& entry) {
+    const auto& [other, answer] = entry;
+    return other != reducer_ && answer.sealed.view == displaced.sealed.view && !answer.displaced;
+  };
+  // What it was sent away for when the view was planned; it may also have been seen to lag, or have said so
+  // itself.
+  constexpr std::array planned{"nobody keeps", "is not one of the run's", "can go on from",
+                               "has come further"};
+  const auto says = [&](const char* words) { return reason.find(words) != std::string::npos; };
+  if (std::ranges::any_of(planned, says) && std::ranges::none_of(answers_, stays))
+    return fail("all who have the run's state are sent away (I10)");
+  if ((!says("nobody keeps") && !says("is not one of the run's")) || m == reducer_) return;
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+    const auto& own = displaced.sealed.fragments[p];
+    const auto newest = newest_of_reference(displaced, p);
+    const auto keeps = [&](const auto& entry) {
+      const auto& answer = entry.second;
+      return stays(entry) && answer.first.size() > p && answer.first[p] <= own.round &&
+             knows(answer.sealed, p, newest) && knows(answer.sealed, p, own);
+    };
+    const auto knows_it = [&](const auto& entry) {
+      return stays(entry) && knows(entry.second.sealed, p, own);
+    };
+    if (own == newest && std::ranges::any_of(answers_, knows_it)) continue;
+    if (own.round > newest.round || own.round + Member::always_kept < newest.round ||
+        std::ranges::none_of(answers_, keeps))
+      return;
   }
-  if (can_go_on)
-    fail("member " + std::to_string(m) + " is displaced although it is no more than " +
-         std::to_string(Member::always_kept) + " rounds behind anybody (I10)");
+  fail("member " + std::to_string(m) + " is displaced although it is no more than " +
+       std::to_string(Member::always_kept) + " rounds behind, and these are kept (I10)");
+}
+
+/// Where all trainers whose rounds are a view's are alive, one of them has the state.
+void World::check_left(const NewView& message) {
+  for (const auto& info : message.view.members) {
+    const auto m = node_of(info);
+    const auto place = answers_.find(m);
+    if (m == reducer_ || place == answers_.end()) continue;
+    const auto& process = processes_[m];
+    const bool is_there = process.alive && process.incarnation == info.incarnation;
+    if (place->second.sealed.activated == message.reference && !is_there) return;
+  }
+  if (state_is_lost()) fail("all who had the run's state have found out that theirs is another (I10)");
+}
+
+bool World::knows(const Sealed& sealed, FragmentId p, const FragmentState& state) {
+  const auto& history = sealed.history[p];
+  return sealed.fragments[p] == state || std::ranges::find(history, state) != history.end();
+}
+
+/// The newest round of those at whom the highest view has begun that has begun at a trainer, by their
+/// answers.
+FragmentState World::newest_of_reference(const Answer& own, FragmentId p) const {
+  auto reference = own.sealed.activated;
+  for (const auto& [m, answer] : answers_) {
+    if (answer.sealed.view == own.sealed.view && m != reducer_)
+      reference = std::max(reference, answer.sealed.activated);
+  }
+  FragmentState newest;
+  for (const auto& [m, answer] : answers_) {
+    const auto& sealed = answer.sealed;
+    if (sealed.view == own.sealed.view && sealed.activated == reference &&
+        sealed.fragments[p].round >= newest.round)
+      newest = sealed.fragments[p];
+  }
+  return newest;
 }
 
 /// I3: a contribution is in the result, or is rejected by the rule, or comes back; once. I4: nobody commits

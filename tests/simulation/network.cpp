@@ -349,4 +349,37 @@ void World::lose_coordinator(Time away) {
   });
 }
 
+/// Each closes its own chunks alone and gets none of the other's, until the view changes.
+void World::tear() {
+  if (now_ >= calm_from_) return;
+  count("two torn apart");
+  cut_for(0, 1, true, detect_timeout);
+  at(some(detect_timeout), [this] { break_link(processes_[chance(members_)].control); });
+}
+
+/// What it has been told just now is lost on its way to most of the others.
+void World::leave_alone(NodeId newcomer) {
+  if (now_ >= calm_from_) return;
+  count("view begun by a newcomer first");
+  for (NodeId m = 0; m < members_; ++m) {
+    if (m != newcomer) break_link(processes_[m].control);
+  }
+}
+
+/// All but one that was taking the state, the coordinator's disk too: that one has neither the state nor what
+/// a run begins with.
+void World::lose_the_state(NodeId learner) {
+  if (now_ >= calm_from_ || !coordinator_ || !disk_ || !processes_[learner].learning) return;
+  count("state of the run lost");
+  for (NodeId m = 0; m < members_; ++m) {
+    if (m == learner || !processes_[m].alive) continue;
+    crash(m);
+    at(some(300ms), [this, m] { start(m); });
+  }
+  crash_coordinator(true);
+  at(some(300ms), [this] {
+    if (!coordinator_) start_coordinator(disk_was_lost_);
+  });
+}
+
 }  // namespace isthmus::outer_sync::protocol

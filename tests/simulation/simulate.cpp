@@ -60,7 +60,10 @@ constexpr std::array required{
     Required{"round followed", "a newcomer keeps up until it is taken in"},
     Required{"side without the coordinator came back", "and had not gone on alone"},
     Required{"silent coordinator noticed", "the connection is open, and nothing comes"},
+    Required{"state of the run lost", "who was taking it has neither it nor what a run begins with"},
     Required{"suspended", "too few members, or none of the last view"},
+    Required{"two torn apart", "each closes by quorum what the other never gets"},
+    Required{"view begun by a newcomer first", "it keeps nothing of what was before"},
 };
 
 int tell(std::uint64_t seed) {

@@ -49,6 +49,17 @@ World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
   // Of a stream of its own, so that worlds without it stay as they are.
   if (random_bits(seed_, 4, 0) % 4 == 0) closing_.reject = 4;
   if (closing_.reject > 0) sick_ = random_bits(seed_, 4, 1) % members_;
+  doomed_ = random_bits(seed_, 5, 0) % 32 == 0;
+  torn_ = random_bits(seed_, 5, 2) % 8 == 0 && members_ == 2 && !reducer_;
+  if (torn_) {
+    layout_ = FragmentLayout({{0, 16}, {16, 16}}, 16);  // so that each owns a fragment
+    apply_delay_ = 60ms;
+    options_.leases = true;
+    closing_.quorum = closing_.least = options_.least = 1;
+    closing_.grace /= 16;
+    pace_ = 8;
+  }
+  lonely_ = random_bits(seed_, 5, 1) % 8 == 0;
   processes_.resize(members_);
   for (NodeId m = 0; m < members_; ++m) processes_[m].id = m;
   for (auto n = chance(2) * chance(6); n > 0; --n) {
@@ -75,6 +86,9 @@ std::string World::run() {
   start_coordinator(false);
   for (NodeId m = 0; m < members_; ++m) at(some(200ms), [this, m] { start(m); });
   for (std::size_t i = 0; i < disturbances_; ++i) at(300ms + some(fault_time), [this] { disturb(); });
+  if (torn_) at(1s + some(fault_time), [this] { tear(); });
+  if (lonely_)
+    at(1s + some(fault_time), [this] { crash_for(reducer_.value_or(chance(members_)), some(200ms)); });
   if (chance(8) == 0) {  // while the first view forms
     at(50ms + some(400ms), [this] {
       crash_coordinator(false);
@@ -165,6 +179,7 @@ void World::crash(NodeId m) {
   tell("member " + std::to_string(m) + " crashes");
   count("member crash");
   process.alive = false;
+  if (process.in_run) dead_.insert(process.replica);
   ++process.life;
   process.backlog.clear();
   for (const auto& weak : std::vector(links_)) {
@@ -306,6 +321,7 @@ void World::on_seal(Process& process, const Seal& seal) {
   if (!sealed) return;
   tell("member " + std::to_string(process.id) + " seals view " + std::to_string(seal.view));
   process.answer = *sealed;
+  answers_.insert_or_assign(process.id, Answer{*sealed, process.first, false});
   send_control(process, std::move(*sealed));
   ambush(Moment::sealed, process.id);
 }
@@ -332,6 +348,7 @@ void World::try_view(Process& process) {
         count("displaced by its own chain");
         send_control(process, Displaced{"another history"});
         on_displaced(process);
+        check_left(message);
         return;
       case Member::Entry::begun: {
         tell("member " + std::to_string(process.id) + " begins view " + std::to_string(message.view.number) +
@@ -343,7 +360,8 @@ void World::try_view(Process& process) {
         if (before != message.reference) count(process.in_run ? "came back" : "joined");
         if (process.id == reducer_) count("view with a reducer");
         const bool joins = !process.in_run;
-        if (joins) {
+        const bool anew = process.id == reducer_ && before != message.reference;
+        if (joins || anew) {  // it keeps no result of a round before
           process.first.clear();
           for (const auto& state : process.member->fragments()) process.first.push_back(state.round);
         }
@@ -368,6 +386,7 @@ void World::on_displaced(Process& process) {
   ambush(Moment::displaced, process.id);
   process.member.reset();
   process.in_run = false;
+  process.first.clear();
   process.learning = false;
   process.said_ready = false;
   process.learned.clear();
@@ -397,6 +416,10 @@ void World::learn(Process& process, const Admitted& admitted) {
   process.donors.clear();
   for (const auto& info : admitted.donors) process.donors.push_back(node_of(info));
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) ask_for_state(process, p);
+  if (doomed_ && now_ < calm_from_ && coordinator_ && disk_) {
+    doomed_ = false;
+    at(some(100ms), [this, m = process.id] { lose_the_state(m); });
+  }
 }
 
 void World::ask_for_state(Process& process, FragmentId p) {
@@ -659,6 +682,7 @@ void World::reduce(NodeId m, const Reduce& job) {
 
 void World::start_coordinator(bool recover) {
   ++coordinator_life_;
+  answers_.clear();  // to one before, which may have asked for the same view
   auto options = options_;
   options.token.bytes.fill(static_cast<std::uint8_t>(coordinator_life_));
   if (recover) {
@@ -689,6 +713,7 @@ void World::listen(const std::string& said) {
       std::pair{"nobody keeps", "came back too late"},
       std::pair{"is not one of the run's", "had another history"},
       std::pair{"begins anew", "run begun anew"},
+      std::pair{"the rounds wait for it", "rounds held for a newcomer"},
   };
   for (const auto& [words, what] : counted) {
     if (said.find(words) != std::string::npos) count(what);
@@ -699,6 +724,9 @@ void World::listen(const std::string& said) {
 void World::watch(NodeId to, const ControlMessage& message) {
   if (const auto* view = std::get_if<NewView>(&message)) {
     if (view->view.number > checked_) check_view(*view);
+    const auto answer = answers_.find(to);
+    if (lonely_ && view->reference > 0 && answer != answers_.end() && answer->second.sealed.activated == 0)
+      at(Time(1), [this, to] { leave_alone(to); });
     ambush(Moment::view_sent, to);
   } else if (std::holds_alternative<Seal>(message)) {
     ambush(Moment::seal_sent, to);

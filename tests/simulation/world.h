@@ -212,6 +212,11 @@ class World {
   void end_cuts_after(Time away);
   void take_lane_down(NodeId m, Time away);
   void lose_coordinator(Time away);
+  void lose_the_state(NodeId learner);
+  void leave_alone(NodeId newcomer);
+  void tear();
+
+  struct Answer;
 
   // what must hold
   void check(const Process& process);
@@ -223,6 +228,9 @@ class World {
   [[nodiscard]] bool is_held(const NewView& message, FragmentId p, Round r) const;
   void check_holdings(const Process& process, const NewView& message, MemberIndex self);
   void check_displaced(NodeId m, const std::string& reason);
+  [[nodiscard]] static bool knows(const Sealed& sealed, FragmentId p, const FragmentState& state);
+  [[nodiscard]] FragmentState newest_of_reference(const Answer& own, FragmentId p) const;
+  void check_left(const NewView& message);
   void check_result(const Process& process, const Deliver& round);
   [[nodiscard]] std::string rejection_problem(const Result& result) const;
   void check_end();
@@ -235,6 +243,12 @@ class World {
     friend bool operator>(const Event& a, const Event& b) {
       return std::pair(a.time, a.order) > std::pair(b.time, b.order);
     }
+  };
+  /// To the newest Seal; those who have died since may be counted on all the same.
+  struct Answer {
+    Sealed sealed;
+    std::vector<Round> first;  ///< by fragment: results of the rounds after this one are kept; empty: of none
+    bool displaced = false;
   };
   struct Ambush {
     Moment moment;
@@ -251,6 +265,9 @@ class World {
   std::size_t members_, lanes_;
   std::optional<NodeId> reducer_;  ///< the one that only reduces, in some worlds
   std::size_t disturbances_;
+  bool doomed_;  ///< once somebody takes the run's state, all who have it are lost
+  bool torn_;    ///< two members lose each other and nobody else, who go on by quorum
+  bool lonely_;  ///< a view may begin nowhere but at those who enter it with nothing
   std::vector<Ambush> ambushes_;
   Time latency_, apply_delay_;  ///< at most: of a message; of a result that waits for its apply point
   int pace_;                    ///< how many times faster than usual rounds follow each other
@@ -275,6 +292,8 @@ class World {
   std::map<std::tuple<ReplicaId, Round, ChunkId>, Made> made_;
   std::map<const Bytes*, ReplicaId> maker_;
   std::map<ReplicaId, NodeId> node_of_;
+  std::map<NodeId, Answer> answers_;
+  std::set<ReplicaId> dead_;    ///< crashed while they were in the run
   std::optional<NodeId> sick_;  ///< whose outer gradients are far larger than the others', with outer.reject
   std::vector<SharedBytes> kept_;  ///< so that addresses stay unique
   std::set<std::tuple<ViewNumber, Round, ChunkId>> produced_;

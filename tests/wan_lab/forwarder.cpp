@@ -426,10 +426,10 @@ std::string Forwarder::status() {
   getrusage(RUSAGE_SELF, &usage);
   const auto microseconds = [](const timeval& t) { return t.tv_sec * 1'000'000 + t.tv_usec; };
   const auto time = now();
-  auto text =
-      fmt::format("forwarder real_time={:d} cpu={} in_flight={} deliveries={} late_total={} late_most={}\n",
-                  real_time_, microseconds(usage.ru_utime) + microseconds(usage.ru_stime), in_flight_.size(),
-                  late_.packets, late_.bytes, latest_);
+  auto text = fmt::format(
+      "forwarder pid={} real_time={:d} cpu={} in_flight={} deliveries={} late_total={} late_most={}\n",
+      getpid(), real_time_, microseconds(usage.ru_utime) + microseconds(usage.ru_stime), in_flight_.size(),
+      late_.packets, late_.bytes, latest_);
   for (const auto& site : sites_) {
     text += fmt::format("site {} nat={:d} unroutable={} write_errors={}\n", site.name, site.nat.has_value(),
                         site.unroutable.packets, site.write_errors);

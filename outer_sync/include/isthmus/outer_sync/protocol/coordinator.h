@@ -176,6 +176,8 @@ class Coordinator {
   void admit(MemberStatus& member);
   void join_as_reducer(MemberStatus& member);
   void forget_state_before(const MemberInfo& info);
+  void hold_rounds_if_late(const std::string& name);
+  [[nodiscard]] bool waits_for_newcomer() const;
   [[nodiscard]] Admitted admission() const;
   [[nodiscard]] bool is_past_warmup(const MemberStatus& member) const;
   void admit_waiting();
@@ -250,7 +252,7 @@ class Coordinator {
   Observers observers_;
   std::map<std::string, std::uint16_t> slots_;  ///< of all names that were ever members
   Time change_began_{};
-  Time foreign_leases_end_{};  ///< of those that are gone, or were given by a coordinator before us
+  Time foreign_leases_end_{};  ///< of those that are gone
   std::optional<Time> nobody_since_;
   std::optional<Time> gathering_until_;  ///< of one that has come back: waits for its members
   /// Who has no connection to another member is left out for a while, longer each time: views with both would
@@ -259,6 +261,10 @@ class Coordinator {
     Time until{}, length{};
   };
   std::map<std::string, Bar> barred_;
+  std::map<std::string, std::size_t>
+      missed_;  ///< by name: how often it was ready since it was last in a view
+  std::optional<std::pair<std::string, Time>>
+      waited_for_;  ///< no view begins without this newcomer until then
   std::optional<Time> links_lost_since_;
   std::string suspended_because_;
   struct Evaluation {

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <chrono>
+
+#include "isthmus/base/config.h"
+
+namespace isthmus::outer_sync::transport {
+
+/// A duration of the config on the clock that timers go by.
+[[nodiscard]] inline std::chrono::steady_clock::duration to_duration(const config::Duration& duration) {
+  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+      std::chrono::duration<double>(duration.seconds));
+}
+
+}  // namespace isthmus::outer_sync::transport

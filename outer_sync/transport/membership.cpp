@@ -1,0 +1,185 @@
+#include "transport/membership.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace isthmus::outer_sync::transport {
+
+using namespace protocol;
+
+namespace {
+
+std::string describe(const View& view) {
+  std::string names;
+  for (const auto& member : view.members) names += (names.empty() ? "" : ", ") + member.name;
+  const auto trainers = std::ranges::count_if(view.members, trains);
+  const auto reducers = static_cast<std::ptrdiff_t>(view.members.size()) - trainers;
+  return "view " + std::to_string(view.number) + " begins with " + std::to_string(trainers) + " replicas" +
+         (reducers == 0 ? "" : " and " + std::to_string(reducers) + " that only reduce") + ": " + names;
+}
+
+/// As many as there are members where it is none of them.
+MemberIndex place_of(ReplicaId id, const View& view) {
+  return static_cast<MemberIndex>(std::ranges::find(view.members, id, id_of) - view.members.begin());
+}
+
+}  // namespace
+
+// ---- identity ----
+
+Hello Membership::hello(bool done) {
+  if (rounds_.in_a_view()) {
+    hello_.sealed = rounds_.member().sealed();
+    hello_.activated = rounds_.member().view().number;
+    hello_.token = token_;
+    say_("the coordinator is there again");
+  }
+  if (!rounds_.stands()) blank_seal_ = 0;  // what the one before had asked for is void with its connection
+  hello_.done = done;
+  hello_.fresh = is_fresh();
+  return hello_;
+}
+
+bool Membership::is_fresh() {
+  const std::lock_guard lock(meet_.mutex);
+  return !meet_.admitted && !meet_.view && !meet_.displaced;
+}
+
+void Membership::join_mesh(const Digest& token) {
+  if (token_ == token) return;
+  token_ = token;
+  const auto& workshop = rounds_.workshop();
+  mesh_.begin(id(), self().name, token, workshop.largest_frame(), workshop.reducer.buffers());
+}
+
+// ---- seals ----
+
+void Membership::begin(const std::vector<FragmentState>& fragments, const Digest& parameters) {
+  parameters_ = parameters;
+  rounds_.begin(fragments);
+  ViewNumber view = 0;
+  meet_.update([&] { view = meet_.seal->view; });
+  answer_seal(view);
+}
+
+void Membership::on_seal(const Seal& seal) {
+  if (reduces() && !rounds_.stands()) return answer_seal_blankly(seal.view);
+  meet_.update([&] {
+    if (!meet_.seal || !rounds_.stands()) meet_.seal = seal;
+  });
+  if (rounds_.stands()) answer_seal(seal.view);
+}
+
+void Membership::answer_seal(ViewNumber view) {
+  auto sealed = rounds_.member().seal(view);
+  if (!sealed) return;
+  {
+    const std::lock_guard lock(meet_.mutex);
+    sealed->step = meet_.report.step;
+  }
+  sealed->parameters = parameters_;
+  control_.send(std::move(*sealed));
+}
+
+/// Who only reduces and has been in no view knows of nothing; but it enters no older one from here on.
+void Membership::answer_seal_blankly(ViewNumber view) {
+  if (view < blank_seal_) return;
+  blank_seal_ = view;
+  Sealed sealed;
+  sealed.view = view;
+  control_.send(std::move(sealed));
+}
+
+// ---- views ----
+
+/// What it needs it is told with the view.
+void Membership::begin_reducing(const NewView& message) {
+  handler_.on_layout(message);
+  rounds_.begin(std::vector<FragmentState>(rounds_.workshop().layout.fragment_count()));
+  static_cast<void>(rounds_.member().seal(blank_seal_));
+}
+
+void Membership::on_new_view(NewView message) {
+  if (reduces() && !rounds_.stands()) begin_reducing(message);
+  const auto place = place_of(id(), message.view);
+  if (place == message.view.members.size() || !rounds_.stands() || !rounds_.member().fits(message, place))
+    throw Error(ErrorKind::network, "it announced a view that does not fit this member");
+  waiting_view_ = std::move(message);
+  begin_waiting_view();
+}
+
+/// A view may void results that have not been applied: so not while one of them is being applied.
+void Membership::begin_waiting_view() {
+  if (!waiting_view_) return;
+  auto& member = rounds_.member();
+  const auto place = place_of(id(), waiting_view_->view);
+  const bool of_reference = member.is_of_reference(*waiting_view_, place);
+  std::unique_lock lock(meet_.mutex);
+  if (!of_reference && !meet_.taken.empty()) return;
+  const auto message = *std::exchange(waiting_view_, std::nullopt);
+  const auto entry = member.activate(message, place);
+  if (entry == Member::Entry::begun && !of_reference) {
+    meet_.results.clear();
+    meet_.lessons.clear();  // they come once more, as results that are decided
+    if (reduces()) {
+      meet_.followed = member.fragments();
+      ++meet_.life;
+    }
+  }
+  lock.unlock();
+  if (entry == Member::Entry::displaced) {
+    control_.send(
+        protocol::Displaced{"its rounds are not those of view " + std::to_string(message.view.number)});
+    return displace("this replica's rounds are not those of the run");
+  }
+  if (entry == Member::Entry::begun) on_view_begun(message, of_reference);
+}
+
+void Membership::on_view_begun(const NewView& message, bool of_reference) {
+  const bool first = !rounds_.in_a_view();
+  handler_.on_view_begun();
+  hello_.member = message.view.members[rounds_.member().self()];
+  rounds_.enter_view();
+  std::vector<PeerInfo> peers;
+  for (const auto& member : message.view.members) {
+    if (id_of(member) != id()) peers.push_back({id_of(member), member.name, member.address});
+  }
+  join_mesh(message.token);
+  mesh_.set_peers(peers);
+  mesh_.view_begun(message.view.number);
+  if (!first) say_(describe(message.view));
+  meet_.update([&] {
+    if (!of_reference) meet_.agreed_step = message.step;
+    meet_.view = message;
+    meet_.commits = true;
+  });
+  rounds_.go_on();
+}
+
+void Membership::withdraw() {
+  rounds_.end();
+  waiting_view_.reset();
+}
+
+void Membership::displace(const std::string& reason) {
+  say_((reduces() ? "comes again: " : "must take the state from other members: ") + reason);
+  withdraw();
+  mesh_.set_peers({});
+  handler_.on_displaced();
+  rounds_.forget_residuals();
+  ++hello_.member.incarnation;
+  hello_.sealed = hello_.activated = 0;
+  token_ = {};
+  blank_seal_ = 0;
+  meet_.update([&] {
+    ++meet_.life;
+    if (!reduces()) meet_.displaced = reason;
+    meet_.behind.reset();
+    meet_.results.clear();
+    meet_.view.reset();
+    meet_.lessons.clear();
+  });
+  control_.redial();
+}
+
+}  // namespace isthmus::outer_sync::transport

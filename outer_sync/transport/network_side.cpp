@@ -1,0 +1,353 @@
+#include "transport/network_side.h"
+
+#include <algorithm>
+#include <asio/co_spawn.hpp>
+#include <asio/detached.hpp>
+#include <asio/post.hpp>
+#include <asio/use_awaitable.hpp>
+#include <cstdio>
+#include <utility>
+#include <variant>
+
+#include "isthmus/outer_sync/memory.h"
+#include "isthmus/outer_sync/protocol/view_change.h"
+#include "tls/credentials.h"
+#include "transport/duration.h"
+#include "transport/listen.h"
+
+namespace isthmus::outer_sync::transport {
+
+using asio::use_awaitable;
+using namespace protocol;
+using Clock = Connection::Clock;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr auto tick_every = 50ms;
+constexpr std::size_t most_reports_kept = 4;
+
+ControlLinkOptions control_options(const NetworkConfig& network) {
+  return {.coordinators = parse_addresses(network.coordinator, "network.coordinator"),
+          .silence_limit = to_duration(network.detect_timeout) + to_duration(network.emulate.rtt),
+          .check_every = to_duration(network.heartbeat),
+          .seed = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count())};
+}
+
+}  // namespace
+
+NetworkSide::NetworkSide(const NetworkConfig& network, const FragmentLayout* layout, const MemberRules& rules,
+                         Rendezvous& meet, Trace& trace)
+    : network_(network),
+      rules_(rules),
+      reduces_(layout == nullptr),
+      meet_(meet),
+      workshop_(reduces_ ? nullptr : std::make_unique<Workshop>(*layout, rules.codecs, rules.lossless)),
+      link_{.hold = to_duration(network.emulate.rtt) / 2,
+            .give_up = to_duration(network.detect_timeout),
+            .most_queued = reduces_ ? SIZE_MAX : most_bytes_queued(*layout),
+            .emulate = network.emulate,
+            .congestion = network.congestion,
+            .credentials = credentials_of(network)},
+      clock_(2 * to_duration(network.heartbeat)),
+      mesh_(io_, bind(), static_cast<std::size_t>(network.lanes), counters_, link_, clock_, trace, *this),
+      control_(io_, control_options(network), link_, counters_, clock_, trace, *this),
+      rounds_(io_, mesh_, meet, trace, rules.closing, saying()),
+      membership_(rounds_, mesh_, control_, meet, saying(), *this),
+      pulse_(network_, link_.hold, reduces_, clock_, mesh_, rounds_, counters_, meet, saying()),
+      ending_(control_, meet, counters_, reduces_),
+      work_(asio::make_work_guard(io_)) {
+  if (!reduces_) {
+    const auto parts = rules.moments ? static_cast<StateParts>(agreed_parts | moment_parts) : agreed_parts;
+    rounds_.use(*workshop_);
+    taker_.emplace(io_, *workshop_, link_, counters_, trace, parts, meet, saying(), *this);
+    giver_.emplace(io_, network_, workshop_->layout, meet,
+                   [this](FragmentId p, Round r) { return rounds_.held(p, r); });
+  }
+  mesh_.send_at_most(network.rate.bytes_per_second());
+  io_thread_ = std::thread([this] { run_io(); });
+}
+
+NetworkSide::~NetworkSide() {
+  io_.stop();
+  io_thread_.join();
+  meet_.state_requests.clear();  // their timers are the io context's
+}
+
+asio::ip::tcp::acceptor NetworkSide::bind() {
+  auto acceptor = listen_at(io_, network_.listen, "network.listen");
+  advertised_ = advertised_address(network_.advertise, bound_address(acceptor));
+  return acceptor;
+}
+
+std::size_t NetworkSide::most_bytes_queued(const FragmentLayout& layout) const {
+  return most_queued(layout, rules_.codecs);
+}
+
+void NetworkSide::run_io() {
+  try {
+    io_.run();
+  } catch (const std::exception& error) {
+    meet_.fail(Error(ErrorKind::network, std::string("the io thread failed: ") + error.what()));
+  }
+}
+
+void NetworkSide::say(const std::string& text) const {
+  const auto& name = membership_.self().name;
+  std::fprintf(stderr, "%s: %s\n", name.empty() ? "worker" : name.c_str(), text.c_str());
+}
+
+// ---- from any thread ----
+
+void NetworkSide::say_hello(Hello hello) {
+  hello.member.address = advertised();
+  if (reduces_) hello.member.kind = MemberKind::reducer;
+  hello.uplink = network_.rate.bytes_per_second();
+  asio::post(io_, [this, hello = std::move(hello)] {
+    membership_.introduce(hello);
+    pulse_.silent();
+    control_.start();
+    asio::co_spawn(io_, heartbeat_loop(), asio::detached);
+    asio::co_spawn(io_, tick_loop(), asio::detached);
+  });
+}
+
+void NetworkSide::activate(const std::vector<FragmentState>& fragments, const Digest& parameters) {
+  asio::post(io_, [this, fragments, parameters] { membership_.begin(fragments, parameters); });
+}
+
+void NetworkSide::send(ControlMessage message) {
+  asio::post(io_, [this, message = std::move(message)] { control_.send(message); });
+}
+
+void NetworkSide::report_evaluation(const EvalReport& report) {
+  asio::post(io_, [this, report] {
+    control_.send(report);
+    reports_.push_back(report);
+    if (reports_.size() > most_reports_kept) reports_.pop_front();
+  });
+}
+
+void NetworkSide::request_stop(const std::string& reason) {
+  asio::post(io_, [this, reason] { ending_.request_stop(reason); });
+}
+
+void NetworkSide::done(const Done& done) {
+  asio::post(io_, [this, done] {
+    control_.send(heartbeat());  // so that it is known which rounds are the last
+    ending_.done(done);
+  });
+}
+
+void NetworkSide::leave(const std::string& reason) {
+  asio::post(io_, [this, reason] { ending_.leave(reason); });
+}
+
+void NetworkSide::contribute(ChunkId chunk, Round round, SharedBytes bytes, SharedBytes packed,
+                             std::uint64_t weight, double squares) {
+  asio::post(io_,
+             [this, chunk, round, weight, squares, bytes = std::move(bytes), packed = std::move(packed)] {
+               rounds_.contribute(chunk, round, bytes, packed, weight, squares);
+             });
+}
+
+void NetworkSide::applied(FragmentId fragment, const FragmentState& state) {
+  asio::post(io_, [this, fragment, state] {
+    meet_.update([&] { meet_.taken.erase({fragment, state.round}); });
+    if (!rounds_.stands()) return taker_->learned(fragment, state);
+    rounds_.applied(fragment, state);
+    membership_.begin_waiting_view();
+  });
+}
+
+void NetworkSide::followed(FragmentId fragment, const FragmentState& state, std::uint64_t life) {
+  asio::post(io_, [this, fragment, state, life] {
+    bool counts = false;
+    meet_.update([&] {
+      meet_.taken.erase({fragment, state.round});
+      counts = life == meet_.life;
+    });
+    if (!rounds_.stands()) return;
+    if (counts) rounds_.applied(fragment, state);
+    membership_.begin_waiting_view();
+  });
+}
+
+void NetworkSide::attempt_begun(std::uint64_t attempt) {
+  asio::post(io_, [this, attempt] { taker_->begun(attempt); });
+}
+
+void NetworkSide::learned(FragmentId fragment, const FragmentState& state) {
+  asio::post(io_, [this, fragment, state] { taker_->learned(fragment, state); });
+}
+
+// ---- peers ----
+
+std::optional<std::string> NetworkSide::on_chunk(ReplicaId from, Connection::Received chunk) {
+  return rounds_.on_chunk(from, std::move(chunk));
+}
+void NetworkSide::on_ack(ReplicaId from, ViewNumber view, const ChunkKey& key) {
+  rounds_.on_ack(from, view, key);
+}
+void NetworkSide::on_begun(ReplicaId from, ViewNumber view) { rounds_.on_begun(from, view); }
+void NetworkSide::on_peer_up(ReplicaId peer) { rounds_.on_peer_up(peer); }
+/// It is dialled again; the coordinator hears of it.
+void NetworkSide::on_peer_down(ReplicaId) { rounds_.count_live(); }
+void NetworkSide::on_broken_peer(ReplicaId peer, const std::string& why) {
+  rounds_.on_broken_peer(peer, why);
+}
+asio::awaitable<void> NetworkSide::on_learner(ReplicaId, ConnectionPtr connection) {
+  if (!giver_) throw Error(ErrorKind::network, "who only reduces has no state to give");
+  co_await giver_->serve(connection);
+}
+
+// ---- the coordinator ----
+
+void NetworkSide::on_up() {
+  pulse_.forget_unanswered();
+  control_.send(membership_.hello(ending_.is_done()));
+  // A coordinator that has come back has not heard these.
+  for (const auto& report : reports_) control_.send(report);
+  ending_.repeat();
+}
+
+void NetworkSide::on_down(const std::string& why) {
+  if (taker_ && taker_->takes() && !membership_.observes()) {  // the donors may be others by then
+    taker_->stop();
+    membership_.withdraw();
+  }
+  pulse_.silent();
+  if (ending_.ends_with_connection()) return control_.stop();
+  if (ending_.is_leaving()) return;
+  const auto* meanwhile = reduces_ ? "rounds go on" : "training goes on while rounds commit";
+  say(why + "; " + (rounds_.in_a_view() ? meanwhile : "dialling again"));
+}
+
+void NetworkSide::on_control(ControlMessage message) {
+  pulse_.heard();
+  std::visit([this](auto& what) { hear(what); }, message);
+}
+
+void NetworkSide::hear(const HeartbeatReply& reply) {
+  meet_.update([&] { meet_.reference_speed = reply.inner_steps_per_second; });
+  if (taker_) taker_->on_newest(reply.newest);
+  pulse_.on_reply(reply);
+}
+
+void NetworkSide::hear(const Admitted& admitted) {
+  if (!taker_) throw Error(ErrorKind::network, "it sent a message that is a member's to send");
+  if (rounds_.in_a_view()) return;
+  if (rounds_.stands()) meet_.update([&] { meet_.displaced = "the run has begun without this replica"; });
+  membership_.withdraw();
+  membership_.join_mesh(admitted.token);
+  taker_->take_from(admitted, membership_.id(), membership_.observes());
+}
+
+void NetworkSide::hear(const Announce& announce) {
+  meet_.update([&] { meet_.announced = announce.text; });
+}
+
+void NetworkSide::hear(const Finished& finished) {
+  meet_.update([&] { meet_.finished = finished; });
+  if (!rounds_.in_a_view() && !membership_.observes())
+    meet_.fail(Error(ErrorKind::config, "the run has ended; there is nothing left to join"));
+  control_.stop();
+}
+
+/// Whoever has been in the run is asked to go away only for the moment.
+void NetworkSide::hear(const Refused& refused) {
+  if (rounds_.in_a_view()) return say("the coordinator refused this worker for now: " + refused.reason);
+  meet_.fail(Error(ErrorKind::config, "the coordinator refused this worker: " + refused.reason));
+  control_.stop();
+}
+
+void NetworkSide::hear(const Abort& abort) {
+  meet_.fail(Error(ErrorKind::network, "the run cannot go on: " + abort.reason));
+  control_.stop();
+}
+
+// ---- views, and the way into one ----
+
+void NetworkSide::on_layout(const NewView& view) {
+  auto layout = layout_of(view.layout, view.chunk_elements);
+  if (!layout || view.chunk_elements != rules_.chunk_elements)
+    throw Error(ErrorKind::network, "it announced a view of no layout that this run can have");
+  if (!workshop_) {
+    workshop_ = std::make_unique<Workshop>(*layout, rules_.codecs, rules_.lossless);
+    rounds_.use(*workshop_);
+    mesh_.queue_at_most(most_bytes_queued(*layout));
+  }
+  if (!std::ranges::equal(workshop_->layout.fragments(), view.layout))
+    throw Error(ErrorKind::network, "it announced a view of another layout than before");
+}
+
+void NetworkSide::stop_taking() {
+  if (taker_) taker_->stop();
+}
+
+void NetworkSide::on_view_begun() {
+  stop_taking();
+  pulse_.view_begun();
+}
+
+void NetworkSide::on_displaced() {
+  pulse_.displaced();
+  stop_taking();
+}
+
+void NetworkSide::on_ready(const std::vector<FragmentState>& states) {
+  rounds_.begin(states);
+  control_.send(Ready{});
+}
+
+void NetworkSide::on_rounds_gone() {
+  membership_.displace("rounds that it needs were gone before it was in a view");
+}
+
+void NetworkSide::on_no_donors() {
+  if (!membership_.observes()) membership_.withdraw();
+  control_.redial();
+}
+
+// ---- time ----
+
+Heartbeat NetworkSide::heartbeat() {
+  return membership_.observes() ? pulse_.of_observer(taker_->whole()) : pulse_.of_member();
+}
+
+asio::awaitable<void> NetworkSide::heartbeat_loop() {
+  asio::steady_timer timer(io_);
+  for (;;) {
+    look_at_certificates();
+    control_.send(heartbeat());
+    if (pulse_.has_waited_in_vain(ending_.is_done())) {
+      control_.stop();
+      meet_.fail(Error(ErrorKind::network, "the coordinator at " + network_.coordinator +
+                                               " is not there: no answer within network.join_timeout (" +
+                                               control_.last_failure() + ")"));
+    }
+    timer.expires_after(to_duration(network_.heartbeat));
+    co_await timer.async_wait(use_awaitable);
+  }
+}
+
+asio::awaitable<void> NetworkSide::tick_loop() {
+  asio::steady_timer timer(io_);
+  for (;;) {
+    timer.expires_after(tick_every);
+    co_await timer.async_wait(use_awaitable);
+    mesh_.tick();
+    pulse_.tick();
+    rounds_.tick(lease_time());
+  }
+}
+
+void NetworkSide::look_at_certificates() {
+  const auto news = link_.credentials ? link_.credentials->refresh() : std::nullopt;
+  if (!news) return;
+  say(*news);
+  mesh_.drop_revoked();
+  control_.drop_revoked();
+}
+
+}  // namespace isthmus::outer_sync::transport

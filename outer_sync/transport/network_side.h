@@ -1,0 +1,171 @@
+#pragma once
+// The side of a member that faces the network: the io thread and all that lives on it. This is where its
+// parts are put together and what one has to say is handed to another; each part's job is its own.
+
+#include <asio/executor_work_guard.hpp>
+#include <asio/io_context.hpp>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "isthmus/outer_sync/config.h"
+#include "transport/control_link.h"
+#include "transport/ending.h"
+#include "transport/membership.h"
+#include "transport/peer_mesh.h"
+#include "transport/pulse.h"
+#include "transport/rendezvous.h"
+#include "transport/rounds.h"
+#include "transport/state_giver.h"
+#include "transport/state_taker.h"
+#include "transport/workshop.h"
+
+namespace isthmus::outer_sync::transport {
+
+/// What a member is told of its run.
+struct MemberRules {
+  protocol::CodecPlan codecs;
+  protocol::ClosingRule closing;
+  quant::Lossless lossless = quant::Lossless::none;
+  bool moments = false;              ///< of the inner optimizer are taken with the state
+  std::uint64_t chunk_elements = 0;  ///< that the layout must have, where it is not known yet
+};
+
+/// Owns the sockets, the io thread and the threads of its parts. What is public may be called from any
+/// thread: it returns at once, and is done on the io thread, in the order of the calls. What comes of it is
+/// in the rendezvous.
+class NetworkSide final : public PeerMesh::Handler,
+                          public ControlLink::Handler,
+                          public StateTaker::Handler,
+                          public Membership::Handler {
+ public:
+  /// Binds `network.listen` (Error(config) naming the address when it is in use) and starts the threads.
+  /// `layout` is null for one that only reduces. The rendezvous and the trace must outlive it.
+  NetworkSide(const NetworkConfig& network, const FragmentLayout* layout, const MemberRules& rules,
+              Rendezvous& meet, Trace& trace);
+  ~NetworkSide() override;
+  NetworkSide(const NetworkSide&) = delete;
+  NetworkSide& operator=(const NetworkSide&) = delete;
+
+  [[nodiscard]] std::string advertised() const { return advertised_.to_string(); }
+  [[nodiscard]] const WireCounters& counters() const { return counters_; }
+  /// Of one that has a layout from the start.
+  [[nodiscard]] Workshop& workshop() { return *workshop_; }
+
+  // ---- the run ----
+
+  /// Begins to dial the coordinator. The address in `hello` is filled in.
+  void say_hello(protocol::Hello hello);
+  /// Answers the seal that is in the rendezvous.
+  void activate(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters);
+  void send(protocol::ControlMessage message);
+  void report_evaluation(const protocol::EvalReport& report);
+  void request_stop(const std::string& reason);
+  void done(const protocol::Done& done);
+  void leave(const std::string& reason);
+
+  // ---- rounds ----
+
+  /// `packed` is null where that would not be smaller.
+  void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes,
+                  protocol::SharedBytes packed, std::uint64_t weight, double squares);
+  /// By the trainer.
+  void applied(FragmentId fragment, const protocol::FragmentState& state);
+  /// By one that only reduces. What was taken in another life than the rendezvous' counts no more.
+  void followed(FragmentId fragment, const protocol::FragmentState& state, std::uint64_t life);
+
+  // ---- the state, where it is taken from others ----
+
+  void attempt_begun(std::uint64_t attempt);
+  void learned(FragmentId fragment, const protocol::FragmentState& state);
+
+ private:
+  // PeerMesh::Handler
+  [[nodiscard]] std::optional<std::string> on_chunk(protocol::ReplicaId from,
+                                                    Connection::Received chunk) override;
+  void on_ack(protocol::ReplicaId from, protocol::ViewNumber view, const protocol::ChunkKey& key) override;
+  void on_begun(protocol::ReplicaId from, protocol::ViewNumber view) override;
+  void on_peer_up(protocol::ReplicaId peer) override;
+  void on_peer_down(protocol::ReplicaId peer) override;
+  void on_broken_peer(protocol::ReplicaId peer, const std::string& why) override;
+  [[nodiscard]] asio::awaitable<void> on_learner(protocol::ReplicaId learner,
+                                                 ConnectionPtr connection) override;
+  void on_message(const std::string& text) override { say(text); }
+
+  // ControlLink::Handler
+  void on_up() override;
+  void on_control(protocol::ControlMessage message) override;
+  void on_down(const std::string& why) override;
+
+  // StateTaker::Handler
+  [[nodiscard]] bool stands() const override { return rounds_.stands(); }
+  void on_ready(const std::vector<protocol::FragmentState>& states) override;
+  void on_rounds_gone() override;
+  void on_no_donors() override;
+
+  // Membership::Handler
+  void on_layout(const protocol::NewView& view) override;
+  void on_view_begun() override;
+  void on_displaced() override;
+
+  void hear(const protocol::Seal& seal) { membership_.on_seal(seal); }
+  void hear(protocol::NewView& view) { membership_.on_new_view(std::move(view)); }
+  void hear(const protocol::HeartbeatReply& reply);
+  void hear(const protocol::Admitted& admitted);
+  void hear(const protocol::Displaced& displaced) { membership_.displace(displaced.reason); }
+  void hear(const protocol::Suspended& suspended) { pulse_.suspended(suspended.reason); }
+  void hear(const protocol::Announce& announce);
+  void hear(const protocol::Hold&) { ending_.on_hold(); }
+  void hear(const protocol::StopAt& stop) { ending_.on_stop_at(stop.step); }
+  void hear(const protocol::Finished& finished);
+  void hear(const protocol::Refused& refused);
+  void hear(const protocol::Abort& abort);
+  template <class Other>
+  void hear(const Other&) {
+    throw Error(ErrorKind::network, "it sent a message that is a member's to send");
+  }
+
+  [[nodiscard]] asio::ip::tcp::acceptor bind();
+  [[nodiscard]] std::size_t most_bytes_queued(const FragmentLayout& layout) const;
+  void run_io();
+  [[nodiscard]] asio::awaitable<void> heartbeat_loop();
+  [[nodiscard]] asio::awaitable<void> tick_loop();
+  [[nodiscard]] protocol::Heartbeat heartbeat();
+  void look_at_certificates();
+  void stop_taking();
+  /// A line on standard error.
+  void say(const std::string& text) const;
+  [[nodiscard]] Say saying() {
+    return [this](const std::string& text) { say(text); };
+  }
+
+  const NetworkConfig network_;
+  const MemberRules rules_;
+  const bool reduces_;  ///< and does nothing else
+  Rendezvous& meet_;
+  WireCounters counters_;
+  std::unique_ptr<Workshop> workshop_;  ///< none before the layout is known
+  LinkOptions link_;
+  asio::io_context io_;
+  Address advertised_;
+  AwakeClock clock_;
+  PeerMesh mesh_;
+  ControlLink control_;
+  Rounds rounds_;
+  Membership membership_;
+  Pulse pulse_;
+  Ending ending_;
+  // Of one that has the state, or will:
+  std::optional<StateTaker> taker_;
+  std::optional<StateGiver> giver_;
+  std::deque<protocol::EvalReport> reports_;  ///< the newest evaluations
+
+  asio::executor_work_guard<asio::io_context::executor_type> work_;
+  std::thread io_thread_;
+};
+
+}  // namespace isthmus::outer_sync::transport

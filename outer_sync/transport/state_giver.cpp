@@ -1,0 +1,110 @@
+#include "transport/state_giver.h"
+
+#include <algorithm>
+#include <asio/post.hpp>
+#include <asio/redirect_error.hpp>
+#include <asio/steady_timer.hpp>
+#include <asio/use_awaitable.hpp>
+#include <optional>
+#include <utility>
+
+namespace isthmus::outer_sync::transport {
+
+using asio::use_awaitable;
+using protocol::Round;
+using protocol::SharedBytes;
+using Clock = Connection::Clock;
+
+namespace {
+
+/// Counts a learner while it is served.
+class Served {
+ public:
+  explicit Served(Rendezvous& meet) : meet_(meet) {
+    meet_.update([&] { ++meet_.learners; });
+  }
+  ~Served() {
+    meet_.update([&] { --meet_.learners; });
+  }
+  Served(const Served&) = delete;
+  Served& operator=(const Served&) = delete;
+
+ private:
+  Rendezvous& meet_;
+};
+
+/// What the trainer's thread has said, once `there` has been cancelled.
+struct Answer {
+  explicit Answer(asio::io_context& io) : there(io, Clock::time_point::max()) {}
+  asio::steady_timer there;
+  std::optional<outer_sync::FragmentSnapshot> snapshot;
+};
+
+/// As much of it as was asked for and is there.
+FragmentSnapshot parts_of(const outer_sync::FragmentSnapshot& given, StateRequest request) {
+  FragmentSnapshot out{
+      .fragment = request.fragment, .at = given.state, .values = {}, .inner_steps = given.inner_steps};
+  const auto add = [&](StatePart part, const SharedFloats& values) {
+    if ((request.parts & set_of(part)) != 0) out.values[static_cast<std::size_t>(part)] = values;
+  };
+  add(StatePart::theta, given.theta);
+  add(StatePart::velocity, given.velocity);
+  add(StatePart::first_moment, given.first_moment);
+  add(StatePart::second_moment, given.second_moment);
+  return out;
+}
+
+}  // namespace
+
+StateGiver::StateGiver(asio::io_context& io, const NetworkConfig& network, const FragmentLayout& layout,
+                       Rendezvous& meet, RoundSource rounds)
+    : io_(io),
+      network_(network),
+      layout_(layout),
+      meet_(meet),
+      rounds_(std::move(rounds)),
+      pacer_(std::make_shared<Pacer>(static_cast<std::uint64_t>(network.join_rate))) {}
+
+asio::awaitable<void> StateGiver::serve(ConnectionPtr learner) {
+  const Served served(meet_);
+  co_await serve_learner(
+      learner, layout_, pacer_, [this](StateRequest request) { return snapshot(request); },
+      [this](FragmentId p, Round r) { return round(p, r); });
+}
+
+/// Throws Error(network), which ends the learner's connection, for moments that are not shared here.
+asio::awaitable<FragmentSnapshot> StateGiver::snapshot(StateRequest request) {
+  const auto answer = std::make_shared<Answer>(io_);
+  meet_.update([&] {
+    const auto hand_over = [this, answer](outer_sync::FragmentSnapshot snapshot) {
+      asio::post(io_, [answer, snapshot = std::move(snapshot)]() mutable {
+        answer->snapshot = std::move(snapshot);
+        answer->there.cancel();
+      });
+    };
+    meet_.state_requests.push_back({request.fragment, (request.parts & moment_parts) != 0, hand_over});
+  });
+  asio::error_code woken;
+  while (!answer->snapshot) {
+    co_await answer->there.async_wait(asio::redirect_error(use_awaitable, woken));
+  }
+  auto out = parts_of(*answer->snapshot, request);
+  if (out.parts() != request.parts)
+    throw Error(ErrorKind::network, "it asked for the inner optimizer's moments, which are not given here");
+  co_return out;
+}
+
+std::vector<SharedBytes> StateGiver::round(FragmentId fragment, Round round) {
+  auto results = rounds_(fragment, round);
+  double bytes = 0;
+  for (const auto& result : results) bytes += result ? static_cast<double>(result->size()) : 0;
+  const auto takes = std::chrono::duration<double>(bytes / static_cast<double>(network_.join_rate)) +
+                     std::chrono::duration<double>(network_.detect_timeout.seconds);
+  meet_.update([&] {
+    meet_.served_until =
+        std::max(meet_.served_until, Clock::now() + std::chrono::duration_cast<Clock::duration>(takes));
+  });
+  return results;
+}
+
+}  // namespace isthmus::outer_sync::transport

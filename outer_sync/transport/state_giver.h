@@ -1,0 +1,40 @@
+#pragma once
+// A member's side of the state transfer: gives the run's state, fragment by fragment, to those who take it.
+// Everything here runs on the io thread; the values themselves come from the trainer's thread.
+
+#include <asio/awaitable.hpp>
+#include <asio/io_context.hpp>
+#include <memory>
+#include <vector>
+
+#include "isthmus/outer_sync/config.h"
+#include "isthmus/outer_sync/layout.h"
+#include "transport/rendezvous.h"
+#include "transport/state_stream.h"
+
+namespace isthmus::outer_sync::transport {
+
+/// Serves any number of learners, all together at no more than `network.join_rate`, and tells the trainer's
+/// thread how long they may still need.
+class StateGiver {
+ public:
+  /// All must outlive the io context's last run. `rounds` says which results are here.
+  StateGiver(asio::io_context& io, const NetworkConfig& network, const FragmentLayout& layout,
+             Rendezvous& meet, RoundSource rounds);
+
+  /// Until the learner's connection ends. Throws as `serve_learner`.
+  [[nodiscard]] asio::awaitable<void> serve(ConnectionPtr learner);
+
+ private:
+  [[nodiscard]] asio::awaitable<FragmentSnapshot> snapshot(StateRequest request);
+  [[nodiscard]] std::vector<protocol::SharedBytes> round(FragmentId fragment, protocol::Round round);
+
+  asio::io_context& io_;
+  const NetworkConfig& network_;
+  const FragmentLayout& layout_;
+  Rendezvous& meet_;
+  RoundSource rounds_;
+  std::shared_ptr<Pacer> pacer_;
+};
+
+}  // namespace isthmus::outer_sync::transport

@@ -1,0 +1,131 @@
+#include "transport/state_taker.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace isthmus::outer_sync::transport {
+
+using namespace protocol;
+
+StateTaker::StateTaker(asio::io_context& io, const Workshop& workshop, LinkOptions link,
+                       WireCounters& counters, Trace& trace, StateParts parts, Rendezvous& meet, Say say,
+                       Handler& handler)
+    : io_(io),
+      workshop_(workshop),
+      link_(std::move(link)),
+      counters_(counters),
+      trace_(trace),
+      parts_(parts),
+      meet_(meet),
+      say_(std::move(say)),
+      handler_(handler) {}
+
+void StateTaker::take_from(const Admitted& admitted, ReplicaId self, bool observes) {
+  std::vector<PeerInfo> donors;
+  for (const auto& donor : admitted.donors) donors.push_back({id_of(donor), donor.name, donor.address});
+  observes_ = observes;
+  const bool goes_on = observes && learner_ && token_ == admitted.token;
+  token_ = admitted.token;
+  if (goes_on) return learner_->start(donors, self, token_, parts_);  // what is here stays
+  say_("takes the state from " + std::to_string(donors.size()) + " members");
+  const auto fragments = workshop_.layout.fragment_count();
+  learned_.assign(fragments, std::nullopt);
+  newest_.clear();
+  trainer_is_in_ = false;
+  received_.assign(fragments, std::nullopt);
+  meet_.update([&] {
+    meet_.admitted = true;
+    meet_.behind.reset();
+    meet_.lessons.clear();
+    meet_.lessons.emplace_back(BeginAnew{++attempt_});
+  });
+  learner_.emplace(io_, workshop_.layout, workshop_.codecs, link_, counters_, trace_,
+                   workshop_.reducer.buffers(), *this);
+  learner_->start(donors, self, token_, parts_);
+}
+
+void StateTaker::stop() {
+  learner_.reset();
+  trainer_is_in_ = false;
+}
+
+void StateTaker::on_newest(const std::vector<Round>& rounds) {
+  if (!learner_ || rounds.size() != workshop_.layout.fragment_count()) return;
+  newest_ = rounds;
+  learner_->newest(newest_);
+  observes_ ? count_behind() : say_ready_if_so();
+}
+
+// ---- what comes ----
+
+void StateTaker::on_fragment(FragmentSnapshot snapshot) {
+  if (handler_.stands()) return handler_.on_rounds_gone();
+  received_.at(snapshot.fragment) = snapshot.at.round;
+  const auto part = [&](StatePart which) { return snapshot.values[static_cast<std::size_t>(which)]; };
+  outer_sync::FragmentSnapshot lesson{.fragment = snapshot.fragment,
+                                      .state = snapshot.at,
+                                      .theta = part(StatePart::theta),
+                                      .velocity = part(StatePart::velocity),
+                                      .first_moment = part(StatePart::first_moment),
+                                      .second_moment = part(StatePart::second_moment),
+                                      .inner_steps = snapshot.inner_steps};
+  meet_.update([&] { meet_.lessons.emplace_back(std::move(lesson)); });
+  count_behind();
+}
+
+void StateTaker::on_round(FragmentId fragment, Round round, std::vector<SharedBytes> results) {
+  received_.at(fragment) = round;
+  meet_.update([&] { meet_.lessons.emplace_back(FollowedRound{fragment, round, std::move(results)}); });
+  count_behind();
+}
+
+void StateTaker::on_failed(const std::string& why) {
+  bool over = false;
+  meet_.update([&] { over = meet_.nothing_comes = meet_.finished.has_value(); });
+  if (over) return;
+  say_("takes no state: " + why + "; asks the coordinator again");
+  if (!observes_) stop();
+  handler_.on_no_donors();
+}
+
+/// How far an observer's rounds are behind the members', as they have come.
+void StateTaker::count_behind() {
+  std::optional<Round> most;
+  for (FragmentId p = 0; p < received_.size() && p < newest_.size(); ++p) {
+    if (!received_[p]) return;
+    most = std::max(most.value_or(0), newest_[p] - std::min(newest_[p], *received_[p]));
+  }
+  meet_.update([&] { meet_.behind = most; });
+}
+
+// ---- what the trainer has of it ----
+
+void StateTaker::begun(std::uint64_t attempt) { trainer_is_in_ = takes() && attempt == attempt_; }
+
+void StateTaker::learned(FragmentId fragment, const FragmentState& state) {
+  if (!trainer_is_in_) return;
+  learned_.at(fragment) = state;
+  say_ready_if_so();
+}
+
+std::vector<FragmentState> StateTaker::whole() const {
+  std::vector<FragmentState> states;
+  for (const auto& fragment : learned_) {
+    if (!fragment) return {};
+    states.push_back(*fragment);
+  }
+  return states;
+}
+
+void StateTaker::say_ready_if_so() {
+  if (observes_ || handler_.stands() || !learner_->caught_up()) return;
+  const auto states = whole();
+  if (states.empty()) return;
+  for (FragmentId p = 0; p < states.size(); ++p) {
+    if (!newest_.empty() && states[p].round + 1 < newest_[p]) return;
+  }
+  say_("has the state and is ready to take part");
+  handler_.on_ready(states);
+}
+
+}  // namespace isthmus::outer_sync::transport

@@ -1,0 +1,80 @@
+#pragma once
+// The side of a member that faces whoever trains. Everything here runs on the caller's thread, which meets
+// the io thread in the rendezvous: calls that must be answered block there, all others return at once.
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "isthmus/outer_sync/config.h"
+#include "isthmus/outer_sync/transport/member_node.h"
+#include "transport/network_side.h"
+#include "transport/rendezvous.h"
+
+namespace isthmus::outer_sync::transport {
+
+/// Owns no sockets and no protocol state: what it has to say goes to the network side, and what it waits for
+/// comes to the rendezvous. Functions without a comment are MemberNode's of the same name.
+class TrainerSide {
+ public:
+  /// `reject`: contributions' norms are measured. All must outlive it.
+  TrainerSide(const NetworkConfig& network, bool reject, Rendezvous& meet, NetworkSide& side);
+
+  // ---- the run ----
+
+  /// Must come before all else; does not wait for an answer.
+  void say_hello(protocol::Hello hello);
+  /// Waits for the answer.
+  [[nodiscard]] Admission admission();
+  void activate(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters);
+  [[nodiscard]] bool may_begin(std::uint64_t step, std::uint64_t reach);
+  [[nodiscard]] std::string announced();
+  void report(const StepReport& report);
+  [[nodiscard]] std::string done(std::string summary, const Digest& global_hash);
+  /// Safe from any thread.
+  void leave(const std::string& reason);
+
+  [[nodiscard]] protocol::View view() const;
+  [[nodiscard]] protocol::MemberIndex self() const;
+  [[nodiscard]] Rank rank() const;
+  [[nodiscard]] Participation participation() const;
+  [[nodiscard]] std::optional<protocol::Finished> finished() const;
+  [[nodiscard]] std::optional<std::uint64_t> stops_at() const;
+  [[nodiscard]] double reference_speed() const;
+  [[nodiscard]] bool stopped_early() const;
+  [[nodiscard]] std::uint64_t agreed_step() const;
+
+  // ---- rounds ----
+
+  void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes, std::uint64_t weight);
+  [[nodiscard]] std::optional<RoundResult> wait(FragmentId fragment, protocol::Round round);
+
+  // ---- the state, for others ----
+
+  void serve_state_from(RoundExchange::StateSource source);
+  void serve();
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  /// A value that the io thread may be changing.
+  template <class Value>
+  [[nodiscard]] Value read(Value Rendezvous::*value) const {
+    const std::lock_guard lock(meet_.mutex);
+    return meet_.*value;
+  }
+  // Under the lock:
+  void throw_if_ended() const;
+  void serve_requests(Lock& lock);
+  void serve_the_last(Lock& lock);
+
+  const NetworkConfig network_;
+  const bool reject_;
+  Rendezvous& meet_;
+  NetworkSide& side_;
+  std::string name_;
+  RoundExchange::StateSource state_source_;  ///< under the rendezvous' mutex
+};
+
+}  // namespace isthmus::outer_sync::transport

@@ -1,0 +1,137 @@
+// The follower of a line's rate against a line made of numbers: a queue that drains at a rate, and a delay.
+
+#include <gmock/gmock.h>
+
+#include <deque>
+
+#include "transport/rate_follower.h"
+
+namespace isthmus::outer_sync::transport {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::ElementsAre;
+using Time = RateFollower::Time;
+
+double seconds(Time time) { return std::chrono::duration<double>(time).count(); }
+
+/// One sender that always has more to send, in steps of 10 ms.
+class Line {
+ public:
+  double rate = 1e7;  ///< bytes per second
+  Time round_trip = 100ms;
+  double queue_limit = 0.1;  ///< seconds
+
+  /// `sends`: bytes that come to the line in this step.
+  void step(double sends) {
+    now += 10ms;
+    queue_ += sends;
+    const double room = queue_limit * rate;
+    if (queue_ > room + rate * 0.01) {
+      dropped += queue_ - room;
+      queue_ = room;
+    }
+    const double leaves = std::min(queue_, rate * 0.01);
+    queue_ -= leaves;
+    on_way_.push_back({now + round_trip, leaves});
+    while (!on_way_.empty() && on_way_.front().first <= now) {
+      delivered_ += on_way_.front().second;
+      on_way_.pop_front();
+    }
+    longest_queue = std::max(longest_queue, queue_ / rate);
+  }
+  [[nodiscard]] RateFollower::Sample sample(bool busy) const {
+    const auto queue = std::chrono::duration_cast<Time>(std::chrono::duration<double>(queue_ / rate));
+    return {now, static_cast<std::uint64_t>(delivered_), busy, round_trip + queue, round_trip};
+  }
+  [[nodiscard]] double delivered() const { return delivered_; }
+
+  Time now = 1h;
+  double dropped = 0, longest_queue = 0;
+
+ private:
+  double queue_ = 0, delivered_ = 0;
+  std::deque<std::pair<Time, double>> on_way_;
+};
+
+/// Sends for so long, without a limit as fast as congestion control would in its beginning.
+void run(RateFollower& follower, Line& line, Time lasts) {
+  for (const auto end = line.now + lasts; line.now < end;) {
+    for (int step = 0; step < 5; ++step) {
+      const double rate = follower.rate() > 0 ? static_cast<double>(follower.rate()) : 2 * line.rate;
+      line.step(rate * 0.01);
+    }
+    follower.sample(line.sample(true));
+  }
+}
+
+TEST(RateFollower, FindsTheRateAndKeepsTheQueueShort) {
+  for (const Time round_trip : {0ms, 20ms, 100ms, 300ms}) {
+    for (const double rate : {1e6, 1e7, 1e8}) {
+      Line line;
+      line.rate = rate;
+      line.round_trip = round_trip;
+      RateFollower follower;
+      run(follower, line, 10s);
+      line.dropped = line.longest_queue = 0;
+      const double before = line.delivered();
+      run(follower, line, 60s);
+      const auto what = "round trip " + std::to_string(seconds(round_trip)) + " s, rate " + std::to_string(rate);
+      EXPECT_GE(line.delivered() - before, 0.96 * 60 * rate) << what;
+      EXPECT_EQ(line.dropped, 0) << what;
+      EXPECT_LT(line.longest_queue, 0.08) << what;
+    }
+  }
+}
+
+TEST(RateFollower, FollowsALineThatBecomesFasterOrSlower) {
+  Line line;
+  RateFollower follower;
+  run(follower, line, 10s);
+  line.rate = 5e7;
+  run(follower, line, 25s);
+  EXPECT_GT(follower.delivers(), 0.9 * line.rate) << "five times as fast, half a minute later";
+  line.rate = 1e7;
+  run(follower, line, 5s);
+  EXPECT_LT(follower.delivers(), 1.1 * line.rate) << "a fifth, five seconds later";
+  line.dropped = 0;
+  run(follower, line, 5s);
+  EXPECT_EQ(line.dropped, 0);
+}
+
+TEST(RateFollower, LearnsFromBurstsWithPauses) {
+  Line line;
+  RateFollower follower;
+  for (int burst = 0; burst < 20; ++burst) {
+    run(follower, line, 300ms);
+    for (int step = 0; step < 100; ++step) {
+      line.step(0);
+      if (step % 5 == 0) follower.sample(line.sample(false));
+    }
+  }
+  EXPECT_GT(follower.rate(), 0.9 * line.rate);
+  EXPECT_LT(follower.rate(), 1.15 * line.rate);
+}
+
+TEST(RateFollower, WithoutAnyTrafficThereIsNoLimit) {
+  RateFollower follower;
+  Line line;
+  for (int i = 0; i < 100; ++i) {
+    line.step(0);
+    follower.sample(line.sample(false));
+  }
+  EXPECT_EQ(follower.rate(), 0U);
+  EXPECT_EQ(follower.delivers(), 0U);
+}
+
+TEST(FairShares, WhatOneDoesNotTakeGoesToTheOthers) {
+  const auto shares = [](std::uint64_t total, std::vector<std::uint64_t> caps) { return fair_shares(total, caps); };
+  EXPECT_THAT(shares(90, {0, 0, 0}), ElementsAre(30, 30, 30));
+  EXPECT_THAT(shares(90, {10, 0, 0}), ElementsAre(10, 40, 40));
+  EXPECT_THAT(shares(90, {0, 50, 10}), ElementsAre(40, 40, 10));
+  EXPECT_THAT(shares(90, {20, 5, 10}), ElementsAre(20, 5, 10)) << "nobody takes the rest";
+  EXPECT_THAT(shares(90, {}), ElementsAre());
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync::transport

@@ -1,0 +1,99 @@
+// What of the state that comes from others counts, when those who give it are lost and the trainer is late.
+
+#include "transport/state_taker.h"
+
+#include <gmock/gmock.h>
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "transport/listen.h"
+
+namespace isthmus::outer_sync::transport {
+namespace {
+
+using protocol::FragmentState;
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+/// A taker whose only donor cannot be reached.
+class Taker final : public StateTaker::Handler {
+ public:
+  explicit Taker(bool observes) : observes_(observes) {
+    take();
+    io_.run();  // until the handler below ends it
+    io_.restart();
+  }
+  void take() {
+    protocol::Admitted admitted;
+    admitted.donors = {{"donor", 1, closed_address_}};
+    taker.take_from(admitted, 22, observes_);
+  }
+  /// As the trainer says it of all fragments.
+  void learn_all() {
+    for (FragmentId p = 0; p < states.size(); ++p) taker.learned(p, states[p]);
+  }
+  [[nodiscard]] std::uint64_t attempt() const { return std::get<BeginAnew>(meet_.lessons.front()).attempt; }
+
+  const std::vector<FragmentState> states = {{3, {}}, {5, {}}};
+  std::size_t donors_lost = 0, times_ready = 0;
+
+ private:
+  bool stands() const override { return false; }
+  void on_ready(const std::vector<FragmentState>&) override { ++times_ready; }
+  void on_rounds_gone() override { ADD_FAILURE() << "nothing came"; }
+  void on_no_donors() override {
+    ++donors_lost;
+    io_.stop();
+  }
+
+  asio::io_context io_;
+  const std::string closed_address_ = bound_address(listen_at(io_, "127.0.0.1:0", "listen")).to_string();
+  const bool observes_;
+  Trace trace_;
+  WireCounters counters_;
+  Rendezvous meet_;
+  Workshop workshop_{FragmentLayout({{0, 64}, {64, 64}}, 16), {}, quant::Lossless::none};
+
+ public:
+  StateTaker taker{io_,  workshop_, {}, counters_, trace_, agreed_parts, meet_, [](const std::string&) {},
+                   *this};
+};
+
+TEST(TransportStateTaker, ATrainerThatComesToAFailedAttemptLearnsNothingOfIt) {
+  Taker node(false);
+  ASSERT_EQ(node.donors_lost, 1U);
+  EXPECT_FALSE(node.taker.takes());
+  node.taker.begun(node.attempt());  // the trainer had taken that lesson before the donor was lost
+  node.learn_all();
+  EXPECT_THAT(node.taker.whole(), IsEmpty()) << "nothing of an attempt that is over counts";
+  EXPECT_EQ(node.times_ready, 0U);
+}
+
+TEST(TransportStateTaker, OnlyTheLastAttemptCounts) {
+  Taker node(false);
+  const auto first = node.attempt();
+  node.take();
+  ASSERT_NE(node.attempt(), first);
+  node.taker.begun(first);
+  node.learn_all();
+  EXPECT_THAT(node.taker.whole(), IsEmpty()) << "the trainer is still in the attempt before";
+  node.taker.begun(node.attempt());
+  node.learn_all();
+  EXPECT_THAT(node.taker.whole(), ElementsAre(node.states[0], node.states[1]));
+  EXPECT_EQ(node.times_ready, 0U) << "nobody has said yet how far the members are";
+}
+
+TEST(TransportStateTaker, AnObserverKeepsWhatItHasWhenItsDonorsAreLost) {
+  Taker node(true);
+  ASSERT_EQ(node.donors_lost, 1U);
+  node.taker.begun(node.attempt());
+  node.learn_all();
+  EXPECT_THAT(node.taker.whole(), ElementsAre(node.states[0], node.states[1]));
+  node.take();  // of the same run: it goes on
+  EXPECT_THAT(node.taker.whole(), ElementsAre(node.states[0], node.states[1]));
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync::transport
