@@ -138,7 +138,8 @@ TEST_F(BenchOuter, ByPartsItNeedsNoTrainerAndOneSetting) {
   EXPECT_THAT(other.output, HasSubstr("bench.params is 1000000 at the coordinator and 2000000 at other"));
   const auto slower = replica("slower", {"--step-time", "6ms"}).wait();
   EXPECT_EQ(slower.status, 2) << slower.report();
-  EXPECT_THAT(slower.output, HasSubstr("bench.step_time is 0.005s at the coordinator and 0.006s at slower"));
+  EXPECT_THAT(slower.output,
+              HasSubstr(R"(bench.step_time is "0.005s" at the coordinator and "0.006s" at slower)"));
   auto a = replica("a");
   auto b = replica("b");
   for (auto* command : {&a, &b, &coordinator}) {
