@@ -26,6 +26,7 @@ constexpr auto pacing_depth = 20ms;
 constexpr double lane_headroom = 1.5, path_headroom = 1.25;
 constexpr auto bbr_renewal = 8s;
 constexpr auto unsent_lasts = 100ms;
+constexpr auto queue_shows = 10ms;
 constexpr double most_unsent = 4 * 1024 * 1024;
 
 PeerHello hello_of(const Connection::Received& frame) {
@@ -236,6 +237,7 @@ void PeerMesh::tick() {
 /// What its lanes have done since the last time.
 void PeerMesh::look_at(Peer& peer, Connection::Clock::duration since) {
   peer.round_trip = peer.shortest = {};
+  peer.line_is_full = !peer.outbox.empty();
   int seen = 0;
   for (auto& lane : peer.lanes) {
     const auto path = lane.connection ? lane.connection->path() : std::nullopt;
@@ -243,11 +245,17 @@ void PeerMesh::look_at(Peer& peer, Connection::Clock::duration since) {
     const auto delivered = path->delivered - std::min(path->delivered, lane.delivered);
     lane.delivered = path->delivered;
     peer.delivered += delivered;
+    peer.line_is_full = peer.line_is_full || path->unsent > 0;
     keep_unsent_short(lane, delivered, since);
     peer.round_trip += path->round_trip;
-    peer.shortest = ++seen == 1 ? path->shortest_round_trip : std::min(peer.shortest, path->shortest_round_trip);
+    const RateFollower::Time shortest = path->shortest_round_trip;
+    peer.shortest = ++seen == 1 ? shortest : std::min(peer.shortest, shortest);
   }
-  if (seen > 0) peer.round_trip /= seen;
+  if (seen == 0) return;
+  peer.round_trip /= seen;
+  // What is in the line's own queue waits too.
+  const bool queued = peer.outbox.under_way() > 0 && peer.round_trip > peer.shortest + queue_shows;
+  peer.line_is_full = peer.line_is_full || queued;
 }
 
 /// What a lane's socket has taken, nothing overtakes, neither what is due sooner nor an acknowledgement: so it
@@ -267,17 +275,19 @@ void PeerMesh::keep_unsent_short(Lane& lane, std::uint64_t delivered, Connection
 /// A rate that was set is shared by those who have something to get. Else each line is followed on its own, and
 /// where several are in use the one that they share, this member's, is too.
 void PeerMesh::share_out_rate(Connection::Clock::time_point now) {
-  std::vector<PeerPtr> busy;
+  std::vector<PeerPtr> busy, idle;
   RateFollower::Sample all{.now = now.time_since_epoch(), .shortest = RateFollower::Time::max()};
   for (const auto& [id, peer] : peers_) {
-    const bool waits = !peer->outbox.empty();
-    if (rate_ == 0 && peer->far) {
-      peer->follower.sample({all.now, peer->delivered, waits, peer->round_trip, peer->shortest});
-    }
+    const bool full = peer->line_is_full;
+    if (rate_ == 0 && peer->far)
+      peer->follower.sample({all.now, peer->delivered, full, peer->round_trip, peer->shortest});
     all.delivered += peer->delivered;
-    if (!waits && peer->outbox.under_way() == 0) continue;
+    if (!full && peer->outbox.under_way() == 0) {
+      idle.push_back(peer);
+      continue;
+    }
     busy.push_back(peer);
-    all.busy = all.busy || waits;
+    all.busy = all.busy || full;
     all.round_trip = std::max(all.round_trip, peer->round_trip - peer->shortest);
     all.shortest = std::min(all.shortest, peer->shortest);
   }
@@ -292,6 +302,10 @@ void PeerMesh::share_out_rate(Connection::Clock::time_point now) {
   const auto shares = fair_shares(total, caps);
   for (std::size_t i = 0; i < busy.size(); ++i)
     pace(*busy[i], total > 0 ? std::max<std::uint64_t>(shares[i], 1) : busy[i]->follower.rate());
+  // Who begins to send meanwhile begins with its part.
+  for (const auto& peer : idle) {
+    if (rate_ > 0) pace(*peer, rate_ / (busy.size() + 1));
+  }
 }
 
 /// BBR stops for 200 ms, every ten seconds, to see the shortest round trip, and lanes that began together

@@ -127,8 +127,9 @@ class PeerMesh {
     std::optional<Pacer> pacer;    ///< where there is a rate
     asio::steady_timer link_free;  ///< wakes whoever waits for the link or the pacer
     bool waits_for_link = false;
-    RateFollower follower;
-    bool far = false;  ///< on another machine
+    RateFollower follower{};
+    bool far = false;           ///< on another machine
+    bool line_is_full = false;  ///< as of the last tick: something waits for it
     // As of the last tick: bytes since the start, and of its lanes the mean round trip and the shortest ever.
     std::uint64_t delivered = 0;
     RateFollower::Time round_trip{}, shortest{};

@@ -13,11 +13,13 @@ namespace {
 
 constexpr RateFollower::Time shortest_window = 100ms;
 constexpr std::size_t most_recent = 10;  ///< windows, as many as round trips in BBR's filter
+constexpr int probe_windows = 2;         ///< what is sent in the first is acknowledged in the second
 constexpr int steady_windows = 16;       ///< between two probes
 constexpr double start_growth = 1.25;    ///< BBR's sign that the pipe is not full
-constexpr double first_gain = 1.1, next_gain = 1.5;
-constexpr double worth_more = 1.04;  ///< a probe has found more when that much more was delivered
-constexpr double drain_gain = 0.85;
+constexpr double first_gain = 0.1, next_gain = 0.25;  ///< above 1
+constexpr double most_queue = 0.05;                   ///< seconds that a probe adds to the line's queue
+constexpr double worth_more = 0.4;  ///< a probe has found more when that part of it was delivered
+constexpr double drain_gain = 0.9;
 constexpr int between_drains = 4;  ///< windows: others' queues must not push us aside
 constexpr int fallen_windows = 3;  ///< in a row
 constexpr double fallen = 0.9;
@@ -25,7 +27,7 @@ constexpr double fallen = 0.9;
 double seconds(RateFollower::Time time) { return std::chrono::duration<double>(time).count(); }
 
 bool is_queued(const RateFollower::Sample& seen) {
-  const auto patience = std::max<RateFollower::Time>(10ms, seen.shortest / 8);
+  const auto patience = std::max<RateFollower::Time>(20ms, seen.shortest / 5);
   return seen.round_trip > seen.shortest + patience;
 }
 
@@ -61,7 +63,7 @@ void RateFollower::end_window(const Sample& seen) {
     if (windows_ >= 2) enter(Phase::drain);
     return;
   }
-  choose_phase(rate, is_queued(seen));
+  choose_phase(rate, seen);
 }
 
 void RateFollower::remember(double rate) {
@@ -74,25 +76,25 @@ void RateFollower::remember(double rate) {
   }
   auto ordered = std::vector<double>(recent_.begin(), recent_.end());
   std::ranges::sort(ordered, std::greater());
-  fast_ = ordered.size() > 2 ? ordered[1] : ordered[0];
+  fast_ = ordered[ordered.size() / 4];
 }
 
-void RateFollower::choose_phase(double rate, bool queued) {
+void RateFollower::choose_phase(double rate, const Sample& seen) {
   switch (phase_) {
     case Phase::start: return;
     case Phase::steady:
-      if (queued && since_drain_ > between_drains) return enter(Phase::drain);
+      if (is_queued(seen) && since_drain_ > between_drains) return enter(Phase::drain);
       if (windows_ < steady_windows) return;
       before_ = fast_;
-      gain_ = first_gain;
+      gain_ = 1 + std::min(first_gain, most_queue / seconds(probe_windows * (seen.now - begin_.now)));
       return enter(Phase::probe);
     case Phase::probe:
-      if (windows_ < 2) return;  // what was sent in the first is acknowledged in the second
-      if (rate <= worth_more * before_) return enter(Phase::drain);
+      if (windows_ < probe_windows) return;
+      if (rate <= (1 + worth_more * (gain_ - 1)) * before_) return enter(Phase::drain);
       before_ = rate;
       recent_.push_back(rate);  // it is no burst: it was asked for
       fast_ = rate;
-      gain_ = next_gain;
+      gain_ = 1 + next_gain;
       windows_ = 0;
       return;
     case Phase::drain: return enter(Phase::steady);

@@ -36,7 +36,7 @@ class RateFollower {
   enum class Phase { start, steady, probe, drain };
   void end_window(const Sample& seen);
   void remember(double rate);
-  void choose_phase(double rate, bool queued);
+  void choose_phase(double rate, const Sample& seen);
   void enter(Phase phase);
 
   bool was_busy_ = false;
@@ -44,7 +44,7 @@ class RateFollower {
   bool in_window_ = false;
   Sample begin_;                ///< of the window
   std::deque<double> recent_;   ///< rates of the newest windows
-  double fast_ = 0;             ///< the second fastest of them: one alone may be a burst of acknowledgements
+  double fast_ = 0;            ///< the third of ten: the fastest are bursts of acknowledgements
   Phase phase_ = Phase::start;
   int windows_ = 0;             ///< in this phase
   int since_drain_ = 0;
