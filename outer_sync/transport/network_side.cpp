@@ -1,5 +1,7 @@
 #include "transport/network_side.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <asio/co_spawn.hpp>
 #include <asio/detached.hpp>
@@ -14,6 +16,7 @@
 #include "tls/credentials.h"
 #include "transport/duration.h"
 #include "transport/listen.h"
+#include "transport/socket_options.h"
 
 namespace isthmus::outer_sync::transport {
 
@@ -66,6 +69,7 @@ NetworkSide::NetworkSide(const NetworkConfig& network, const FragmentLayout* lay
   }
   mesh_.send_at_most(network.rate.bytes_per_second());
   io_thread_ = std::thread([this] { run_io(); });
+  pthread_setname_np(io_thread_.native_handle(), "network");  // for top -H
 }
 
 NetworkSide::~NetworkSide() {
@@ -105,11 +109,17 @@ void NetworkSide::say_hello(Hello hello) {
   hello.uplink = network_.rate.bytes_per_second();
   asio::post(io_, [this, hello = std::move(hello)] {
     membership_.introduce(hello);
+    say_what_is_missing();
     pulse_.silent();
     control_.start();
     asio::co_spawn(io_, heartbeat_loop(), asio::detached);
     asio::co_spawn(io_, tick_loop(), asio::detached);
   });
+}
+
+void NetworkSide::say_what_is_missing() {
+  if (network_.reachable().empty()) return;  // all stays on this machine
+  if (const auto why = lacks_congestion_control(network_.congestion)) saying()("network.congestion: " + *why);
 }
 
 void NetworkSide::activate(const std::vector<FragmentState>& fragments, const Digest& parameters) {

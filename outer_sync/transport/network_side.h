@@ -134,6 +134,7 @@ class NetworkSide final : public PeerMesh::Handler,
   void run_io();
   [[nodiscard]] asio::awaitable<void> heartbeat_loop();
   [[nodiscard]] asio::awaitable<void> tick_loop();
+  void say_what_is_missing();
   [[nodiscard]] protocol::Heartbeat heartbeat();
   void look_at_certificates();
   void stop_taking();
