@@ -2,7 +2,10 @@
 
 #include <cstdio>
 #include <exception>
+#include <filesystem>
+#include <utility>
 
+#include "bench.h"
 #include "certs.h"
 #include "coordinator.h"
 #include "isthmus/base/error.h"
@@ -35,8 +38,9 @@ void CommandLine::add_security(CLI::App& verb) {
                 "no certificates: whoever sees the packets can read and change everything, and join the run");
 }
 
-Experiment CommandLine::load(const std::optional<WorkerPlace>& worker) const {
+Experiment CommandLine::load(const std::optional<WorkerPlace>& worker, Purpose purpose) const {
   auto assignments = flags_.set;
+  if (flags_.replicas > 0) assignments.push_back("replicas=" + std::to_string(flags_.replicas));
   const auto override_with = [&](const char* key, const std::string& value) {
     if (!value.empty()) assignments.push_back(std::string(key) + "=\"" + value + "\"");
   };
@@ -45,7 +49,7 @@ Experiment CommandLine::load(const std::optional<WorkerPlace>& worker) const {
   override_with("network.advertise", flags_.advertise);
   override_with("network.certs", flags_.certs);
   if (flags_.insecure) assignments.emplace_back("network.insecure=true");
-  return load_experiment(flags_.config, assignments, worker);
+  return load_experiment(flags_.config, assignments, worker, purpose);
 }
 
 void CommandLine::add_coordinator() {
@@ -158,6 +162,75 @@ void CommandLine::add_certs() {
       ->check(CLI::Range(1, 3650));
   add("revoke", "make all certificates of one process good no more", Task::revoke);
   verb->footer("Example: isthmus certs init my-run && isthmus certs issue my-run coordinator");
+}
+
+void CommandLine::add_bench() {
+  auto* verb = app_.add_subcommand("bench", "measure parts of a run, without a model");
+  verb->require_subcommand(1);
+  add_bench_outer(*verb);
+}
+
+void CommandLine::add_bench_outer(CLI::App& bench) {
+  auto* verb = bench.add_subcommand(
+      "outer", "run the outer loop under steps that only sleep: does it keep up, over this link?");
+  verb->add_option("--params", flags_.params, "parameters: 200M")->required();
+  verb->add_option("--step-time", flags_.step_time, "of an inner step: 500ms")->required();
+  verb->add_option("--replicas", flags_.replicas, "in place of the key")->check(CLI::Range(1, 1024));
+  verb->add_option("--steps", flags_.steps, "in all; without it as many as measure two sync intervals")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000'000}));
+  verb->add_option("--config", flags_.config, "experiment in YAML, whose outer and network keys count");
+  verb->add_option("--json", flags_.json, "file that the coordinator writes the figures to");
+  verb->add_option("--role", flags_.role, "coordinator or replica, where they are started one by one")
+      ->check(CLI::IsMember({"all", "coordinator", "replica"}));
+  verb->add_option("--name", flags_.name, "of a replica");
+  verb->add_option("--coordinator", flags_.coordinator, "HOST:PORT, for a replica");
+  verb->add_option("--listen", flags_.listen, "ADDRESS:PORT, of a coordinator or of a replica for its peers");
+  verb->add_option("--advertise", flags_.advertise, "HOST:PORT that a replica's peers dial");
+  verb->add_flag("--quiet", flags_.quiet, "a replica says nothing but what goes wrong");
+  verb->add_option("--announce-fd", flags_.announce_fd)->group("");
+  add_security(*verb);
+  add_set(*verb);
+  verb->footer(
+      "Example: isthmus bench outer --params 200M --step-time 500ms --set network.emulate.rate=40Mbps");
+  on(*verb, [this] { return bench_outer(); });
+}
+
+int CommandLine::bench_outer() {
+  using Role = OuterBenchRequest::Role;
+  const bool replica = flags_.role == "replica";
+  if (replica == flags_.name.empty()) {
+    throw Error(ErrorKind::config, replica ? "--role replica needs a --name"
+                                           : "--name is a replica's; expected --role replica with it");
+  }
+  OuterBenchRequest request;
+  request.parameters = parameter_count(flags_.params);
+  request.step_time = step_duration(flags_.step_time);
+  request.name = flags_.name;
+  request.build = build();
+  request.json = flags_.json;
+  request.quiet = flags_.quiet;
+  request.announce_fd = flags_.announce_fd;
+  request.command = {std::filesystem::read_symlink("/proc/self/exe").string(), "bench", "outer"};
+  const auto pass_on = [&](const char* flag, const std::string& value) {
+    if (!value.empty()) request.command.insert(request.command.end(), {flag, value});
+  };
+  pass_on("--params", flags_.params);
+  pass_on("--step-time", flags_.step_time);
+  pass_on("--replicas", flags_.replicas > 0 ? std::to_string(flags_.replicas) : "");
+  pass_on("--steps", flags_.steps > 0 ? std::to_string(flags_.steps) : "");
+  pass_on("--config", flags_.config);
+  pass_on("--certs", flags_.certs);
+  for (const auto& assignment : flags_.set) pass_on("--set", assignment);
+  if (flags_.insecure) request.command.emplace_back("--insecure");
+  if (flags_.role == "coordinator") {
+    request.role = Role::coordinator;
+    flags_.coordinator = std::exchange(flags_.listen, {});
+  }
+  if (replica) request.role = Role::replica;
+  request.experiment =
+      load(replica ? std::optional(WorkerPlace{flags_.name, {}}) : std::nullopt, Purpose::benchmark);
+  make_measurable(request.experiment, flags_.steps);
+  return run_outer_bench(std::move(request));
 }
 
 int CommandLine::run(int argc, char** argv) {

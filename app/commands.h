@@ -21,6 +21,9 @@ struct Flags {
   CertsRequest authority;
   int announce_fd = -1;
   std::optional<std::uint64_t> until;
+  // of benchmarks:
+  std::string params, step_time, role = "all", json;
+  std::int64_t steps = 0, replicas = 0;
 };
 
 /// One binary's command line. Verbs are added, then it is run once.
@@ -34,6 +37,7 @@ class CommandLine {
   void add_config();
   void add_replay();
   void add_certs();
+  void add_bench();
 
   /// For verbs that one binary alone has.
   [[nodiscard]] CLI::App& app() { return app_; }
@@ -43,7 +47,8 @@ class CommandLine {
   /// What is done once the command line has been read.
   void on(CLI::App& verb, std::function<int()> act);
   /// The experiment that the flags name.
-  [[nodiscard]] Experiment load(const std::optional<WorkerPlace>& worker = std::nullopt) const;
+  [[nodiscard]] Experiment load(const std::optional<WorkerPlace>& worker = std::nullopt,
+                                Purpose purpose = Purpose::training) const;
   /// What this binary is, for messages about unequal builds.
   [[nodiscard]] std::string build() const { return build_name(trainer_); }
 
@@ -51,6 +56,9 @@ class CommandLine {
   [[nodiscard]] int run(int argc, char** argv);
 
  private:
+  void add_bench_outer(CLI::App& bench);
+  int bench_outer();
+
   CLI::App app_;
   TrainerBuild trainer_;
   Flags flags_;

@@ -189,15 +189,6 @@ std::uint64_t first_view_number() {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count()) << 20U;
 }
 
-void announce_port(int fd, std::uint16_t port) {
-  if (fd < 0) return;
-  const auto line = std::to_string(port) + "\n";
-  if (write(fd, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
-    throw Error(ErrorKind::network, "cannot tell the launcher which port the coordinator has");
-  }
-  close(fd);
-}
-
 void write_summary(Experiment& experiment, const Coordinator& coordinator, const Display& display,
                    double wall_seconds) {
   RunReport report{.members = {},
@@ -230,6 +221,30 @@ void write_summary(Experiment& experiment, const Coordinator& coordinator, const
 
 }  // namespace
 
+void announce_port(int fd, std::uint16_t port) {
+  if (fd < 0) return;
+  const auto line = std::to_string(port) + "\n";
+  if (write(fd, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
+    throw Error(ErrorKind::network, "cannot tell the launcher which port the coordinator has");
+  }
+  close(fd);
+}
+
+outer_sync::protocol::CoordinatorOptions coordinator_options(Experiment& experiment) {
+  const auto rule = closing_rule(experiment);
+  outer_sync::protocol::CoordinatorOptions options;
+  options.run = experiment.run.name;
+  options.replicas = static_cast<std::size_t>(experiment.replicas);
+  options.config = shared_items(experiment);
+  options.least = std::max(rule.least, rule.quorum);
+  options.leases = rule.quorum > 0;
+  options.topology = {experiment.outer.topology_setting(),
+                      quant::bits_per_element(experiment.outer.codec_spec())};
+  options.elastic = !experiment.outer.data_parallel();
+  options.warmup_rounds = static_cast<std::uint64_t>(experiment.outer.warmup_steps);
+  return options;
+}
+
 int run_coordinator(CoordinatorRequest request) {
   auto& experiment = request.experiment;
   std::filesystem::create_directories(experiment.folder());
@@ -242,17 +257,7 @@ int run_coordinator(CoordinatorRequest request) {
   std::atomic<bool> interrupted = false;
   Display display(experiment);
   if (request.resume || goes_on) display.recall_evaluations();
-  const auto rule = closing_rule(experiment);
-  outer_sync::protocol::CoordinatorOptions options;
-  options.run = experiment.run.name;
-  options.replicas = static_cast<std::size_t>(experiment.replicas);
-  options.config = shared_items(experiment);
-  options.least = std::max(rule.least, rule.quorum);
-  options.leases = rule.quorum > 0;
-  options.topology = {experiment.outer.topology_setting(),
-                      quant::bits_per_element(experiment.outer.codec_spec())};
-  options.elastic = !experiment.outer.data_parallel();
-  options.warmup_rounds = static_cast<std::uint64_t>(experiment.outer.warmup_steps);
+  auto options = coordinator_options(experiment);
   options.last = last;
   if (request.recover) options.recover = first_view_number();
   auto network = experiment.network;

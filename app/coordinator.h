@@ -2,6 +2,7 @@
 // `isthmus coordinator`: forms the view, shows the run's progress, writes summary.json.
 
 #include "experiment.h"
+#include "isthmus/outer_sync/protocol/coordinator.h"
 
 namespace isthmus::app {
 
@@ -11,6 +12,11 @@ struct CoordinatorRequest {
   bool resume = false;
   bool recover = false;  ///< form the run from its members, whatever this disk remembers
 };
+
+/// As the experiment says; the rest is its caller's.
+[[nodiscard]] outer_sync::protocol::CoordinatorOptions coordinator_options(Experiment& experiment);
+/// "PORT\n" to a descriptor that a launcher listens to, which is closed; nothing if it is negative.
+void announce_port(int fd, std::uint16_t port);
 
 /// Exit status: 0 finished, 130 stopped by a signal, otherwise Error's.
 [[nodiscard]] int run_coordinator(CoordinatorRequest request);

@@ -11,5 +11,6 @@ int main(int argc, char** argv) {
   commands.add_config();
   commands.add_replay();
   commands.add_certs();
+  commands.add_bench();
   return commands.run(argc, argv);
 }

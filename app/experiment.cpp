@@ -1,11 +1,12 @@
 #include "experiment.h"
 
 #include <fmt/format.h>
-#include <chrono>
 
 #include <algorithm>
+#include <chrono>
 
 #include "isthmus/base/error.h"
+#include "isthmus/base/random.h"
 
 namespace isthmus::app {
 
@@ -87,6 +88,12 @@ outer_sync::protocol::Hello hello_of(Experiment& experiment, const std::string& 
   return hello;
 }
 
+std::uint64_t noise_seed(const Experiment& experiment, const std::string& name) {
+  auto seed = static_cast<std::uint64_t>(experiment.run.seed);
+  for (const unsigned char c : name) seed = random_bits(seed, 0x6e616d65, c);
+  return seed;
+}
+
 outer_sync::protocol::ClosingRule closing_rule(const Experiment& experiment) {
   const auto& outer = experiment.outer;
   const auto quorum = static_cast<std::size_t>(outer.quorum);
@@ -100,7 +107,7 @@ outer_sync::protocol::ClosingRule closing_rule(const Experiment& experiment) {
 namespace {
 
 /// Without sites, or as it is at one of them.
-Experiment read_experiment(const config::Source& source, bool trains) {
+Experiment read_experiment(const config::Source& source, bool needs_data) {
   auto experiment = config::read<Experiment>(source);
   anchor(experiment.data.path, source, "data.path");
   anchor(experiment.outer.log, source, "outer.log");
@@ -108,7 +115,7 @@ Experiment read_experiment(const config::Source& source, bool trains) {
   if (tokenizer != "bytes" && !tokenizer.starts_with("vocab:"))
     anchor(experiment.data.tokenizer, source, "data.tokenizer");
   check_name("run.name", experiment.run.name);
-  if (trains && experiment.data.path.empty())
+  if (needs_data && experiment.data.path.empty())
     throw Error(ErrorKind::config, "data.path is empty; expected a text file, a folder or a .bin file");
   experiment.model.resolve();
   experiment.outer.resolve();
@@ -162,17 +169,19 @@ void check_equal_batches(const std::vector<Site>& sites, const std::vector<Exper
 }  // namespace
 
 Experiment load_experiment(const std::filesystem::path& file, const std::vector<std::string>& assignments,
-                           const std::optional<WorkerPlace>& worker) {
-  auto source = config::Source::from_file(file);
+                           const std::optional<WorkerPlace>& worker, Purpose purpose) {
+  auto source = purpose == Purpose::benchmark && file.empty() ? config::Source::from_text("", "no file")
+                                                              : config::Source::from_file(file);
   for (const auto& assignment : assignments) source.set(assignment);
   Experiment sample;
   auto sites = take_sites(source, config::list(sample));
   if (!sites.empty()) put_replicas(source, sites);
   std::vector<Experiment> at_sites;
-  for (const auto& site : sites) at_sites.push_back(read_experiment(at_site(source, site), true));
+  const bool needs_data = purpose == Purpose::training;
+  for (const auto& site : sites) at_sites.push_back(read_experiment(at_site(source, site), needs_data));
   check_equal_batches(sites, at_sites);
   const auto* site = worker ? site_of(sites, worker->name, worker->site) : nullptr;
-  auto experiment = site == nullptr ? read_experiment(source, sites.empty())
+  auto experiment = site == nullptr ? read_experiment(source, needs_data && sites.empty())
                                     : at_sites[static_cast<std::size_t>(site - sites.data())];
   // As they are written to the run's folder: paths in full.
   for (std::size_t i = 0; i < sites.size(); ++i) {

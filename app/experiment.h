@@ -56,12 +56,16 @@ struct WorkerPlace {
   std::string name, site;
 };
 
+/// What an experiment is read for: a benchmark has no data, and may have no file.
+enum class Purpose { training, benchmark };
+
 /// Reads a config file and `--set` assignments, makes paths in it relative to the file that names them, fills
 /// in what follows from other keys and refuses what cannot work, at any of its sites. With a worker it is the
 /// config as it is at its site. Throws Error(config).
 [[nodiscard]] Experiment load_experiment(const std::filesystem::path& file,
                                          const std::vector<std::string>& assignments,
-                                         const std::optional<WorkerPlace>& worker = std::nullopt);
+                                         const std::optional<WorkerPlace>& worker = std::nullopt,
+                                         Purpose purpose = Purpose::training);
 
 /// Every key, those of the sites included, as `load_experiment` reads it back.
 [[nodiscard]] std::string to_yaml(Experiment& experiment);
@@ -73,13 +77,16 @@ struct WorkerPlace {
 /// Names of the workers that the run begins with.
 [[nodiscard]] std::vector<std::string> worker_names(const Experiment& experiment);
 
-/// When an owner may close a chunk, and with how many members a view may be formed.
 /// What every process of a run says of itself first; who trains adds its model. Its incarnation is the time.
 /// `build`: of this binary.
 [[nodiscard]] outer_sync::protocol::Hello hello_of(Experiment& experiment, const std::string& name,
                                                    const std::string& build);
 
+/// When an owner may close a chunk, and with how many members a view may be formed.
 [[nodiscard]] outer_sync::protocol::ClosingRule closing_rule(const Experiment& experiment);
+
+/// Of one replica's stochastic rounding: different from the others', and the same when it comes back.
+[[nodiscard]] std::uint64_t noise_seed(const Experiment& experiment, const std::string& name);
 
 /// Throws Error(config) naming `what` unless the name can be a folder's: letters, digits, '.', '_' and '-'.
 void check_name(const std::string& what, const std::string& name);

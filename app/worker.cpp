@@ -12,7 +12,6 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/metrics.h"
 #include "isthmus/base/progress.h"
-#include "isthmus/base/random.h"
 #include "isthmus/data/loader.h"
 #include "isthmus/outer_sync/memory.h"
 #include "isthmus/outer_sync/outer_loop.h"
@@ -63,12 +62,6 @@ std::filesystem::path own_folder(const WorkerRequest& request) {
   return folder;
 }
 
-/// Of one replica's stochastic rounding: different from the others', and the same when it comes back.
-std::uint64_t noise_seed(std::uint64_t seed, const std::string& name) {
-  for (const unsigned char c : name) seed = random_bits(seed, 0x6e616d65, c);
-  return seed;
-}
-
 class Worker {
  public:
   Worker(WorkerRequest request, Stopper& stopper)
@@ -89,7 +82,7 @@ class Worker {
         node_(config_.network, setup_.table.layout(), outer_sync::codec_plan(config_.outer, seed()),
               closing_rule(config_), trace_, config_.outer.lossless_stage(), config_.join.moments()),
         outer_(config_.outer, setup_.table.layout(), trainer::make_outer_state(replica_, config_.outer),
-               node_, trace_, noise_seed(seed(), request_.name)) {
+               node_, trace_, noise_seed(config_, request_.name)) {
     outer_.share_moments(replica_);
     for (const auto& note : setup_.corpus.notes()) say(note);
     for (const auto& note : config_.outer.notes()) say(note);

@@ -145,7 +145,7 @@ std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
                          : name + " does not want to resume, unlike the others") +
            "; all or none must";
   }
-  if (!options_.elastic) return "the run has begun; members cannot join a data-parallel run";
+  if (!options_.elastic) return "the run has begun, and is none that members can join later";
   if (ending_ || stopping_) return too_late;
   return {};
 }

@@ -1,6 +1,7 @@
 #pragma once
 // What the outer loop needs of the world: hand in encoded chunks, get back the round's result bytes.
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -94,6 +95,8 @@ struct RoundResult {
   std::vector<bool> included;                 ///< by chunk: whether this replica's contribution is in it
   /// By chunk: whether it was left out for its norm (outer.reject) and does not come back. Empty: none was.
   std::vector<bool> rejected = {};
+  /// When it was complete here: for those who measure.
+  std::chrono::steady_clock::time_point came = std::chrono::steady_clock::now();
 };
 
 /// A fragment's agreed state after a round: all that a replica needs to follow it from there on. Vectors are

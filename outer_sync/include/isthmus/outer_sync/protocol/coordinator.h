@@ -45,7 +45,8 @@ struct CoordinatorOptions {
   /// Owners may close chunks without all members of the view (quorum), as long as they have a lease. Where
   /// they may not, nobody who is left out can do harm, and no view waits for a lease to end.
   bool leases = false;
-  /// Members may be lost and join in mid-run. Otherwise (the data-parallel baseline) a loss ends the run.
+  /// Members may be lost and join in mid-run. Otherwise (the data-parallel baseline,
+  /// benchmarks) a loss ends the run.
   bool elastic = true;
   Round warmup_rounds = 0;       ///< nobody joins before all fragments are past these
   std::optional<LastView> last;  ///< of a coordinator that came before
