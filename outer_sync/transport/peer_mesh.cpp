@@ -236,6 +236,7 @@ void PeerMesh::tick() {
 
 /// What its lanes have done since the last time.
 void PeerMesh::look_at(Peer& peer, Connection::Clock::duration since) {
+  const auto delivered_before = peer.delivered;
   peer.round_trip = peer.shortest = {};
   peer.line_is_full = !peer.outbox.empty();
   int seen = 0;
@@ -254,7 +255,8 @@ void PeerMesh::look_at(Peer& peer, Connection::Clock::duration since) {
   if (seen == 0) return;
   peer.round_trip /= seen;
   // What is in the line's own queue waits too.
-  const bool queued = peer.outbox.under_way() > 0 && peer.round_trip > peer.shortest + queue_shows;
+  // (Round trips are known of what is acknowledged: while nothing is, the last ones say nothing.)
+  const bool queued = delivered_before != peer.delivered && peer.round_trip > peer.shortest + queue_shows;
   peer.line_is_full = peer.line_is_full || queued;
 }
 
@@ -280,7 +282,8 @@ void PeerMesh::share_out_rate(Connection::Clock::time_point now) {
   for (const auto& [id, peer] : peers_) {
     const bool full = peer->line_is_full;
     if (rate_ == 0 && peer->far)
-      peer->follower.sample({all.now, peer->delivered, full, peer->round_trip, peer->shortest});
+      peer->follower.sample(
+          {all.now, peer->delivered, full, !peer->outbox.empty(), peer->round_trip, peer->shortest});
     all.delivered += peer->delivered;
     if (!full && peer->outbox.under_way() == 0) {
       idle.push_back(peer);
@@ -288,6 +291,7 @@ void PeerMesh::share_out_rate(Connection::Clock::time_point now) {
     }
     busy.push_back(peer);
     all.busy = all.busy || full;
+    all.full = all.full || !peer->outbox.empty();
     all.round_trip = std::max(all.round_trip, peer->round_trip - peer->shortest);
     all.shortest = std::min(all.shortest, peer->shortest);
   }

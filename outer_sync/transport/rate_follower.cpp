@@ -23,6 +23,7 @@ constexpr double drain_gain = 0.9;
 constexpr int between_drains = 4;  ///< windows: others' queues must not push us aside
 constexpr int fallen_windows = 3;  ///< in a row
 constexpr double fallen = 0.9;
+constexpr double slowest = 500'000;  ///< bytes per second: on slower lines TCP itself is good enough
 
 double seconds(RateFollower::Time time) { return std::chrono::duration<double>(time).count(); }
 
@@ -35,6 +36,7 @@ bool is_queued(const RateFollower::Sample& seen) {
 
 void RateFollower::sample(const Sample& seen) {
   const auto least = std::max(shortest_window, seen.shortest);
+  was_full_ = was_full_ && seen.full;
   if (!seen.busy) {
     if (in_window_ && seen.now - begin_.now >= least) end_window(seen);
     was_busy_ = in_window_ = false;
@@ -44,35 +46,41 @@ void RateFollower::sample(const Sample& seen) {
   if (!in_window_) {
     // In the first round trip after a pause nothing comes back.
     if (seen.now - busy_since_ < seen.shortest) return;
-    begin_ = seen;
     in_window_ = true;
   } else if (seen.now - begin_.now >= 2 * least) {
     end_window(seen);
-    begin_ = seen;
+  } else {
+    return;
   }
+  begin_ = seen;
+  was_full_ = seen.full;
 }
 
+/// A window in which there was not always something to send says no more than that the line is no slower.
 void RateFollower::end_window(const Sample& seen) {
   const double rate = static_cast<double>(seen.delivered - begin_.delivered) / seconds(seen.now - begin_.now);
   const double fast_before = fast_;
+  const bool counts = was_full_ || (phase_ == Phase::start && is_queued(seen));
+  if (!counts && rate <= fast_) return;
   remember(rate);
+  if (!counts) return;
   ++windows_;
   ++since_drain_;
-  if (phase_ == Phase::start) {
-    if (rate > start_growth * fast_before) windows_ = 0;
-    if (windows_ >= 2) enter(Phase::drain);
-    return;
-  }
-  choose_phase(rate, seen);
+  if (phase_ != Phase::start) return choose_phase(rate, seen);
+  if (rate > start_growth * fast_before) windows_ = 0;
+  if (windows_ >= 2) enter(Phase::drain);
 }
 
 void RateFollower::remember(double rate) {
   recent_.push_back(rate);
   if (recent_.size() > most_recent) recent_.pop_front();
-  // Where the line has become slower, what it did before counts no more.
+  // Where the line has become slower, what it did before counts no more; a probe shows whether it has.
   if (phase_ == Phase::steady && recent_.size() > fallen_windows) {
     const auto newest = std::max_element(recent_.end() - fallen_windows, recent_.end());
-    if (*newest < fallen * fast_) recent_.erase(recent_.begin(), recent_.end() - fallen_windows);
+    if (*newest < fallen * fast_) {
+      recent_.erase(recent_.begin(), recent_.end() - fallen_windows);
+      windows_ = steady_windows;
+    }
   }
   auto ordered = std::vector<double>(recent_.begin(), recent_.end());
   std::ranges::sort(ordered, std::greater());
@@ -99,7 +107,9 @@ void RateFollower::choose_phase(double rate, const Sample& seen) {
       windows_ = 0;
       return;
     case Phase::drain:
-      return enter(Phase::steady);
+      enter(Phase::steady);
+      if (!std::exchange(has_probed_, true)) windows_ = steady_windows;  // what it began with may be little
+      return;
   }
 }
 
@@ -109,18 +119,22 @@ void RateFollower::enter(Phase phase) {
   if (phase == Phase::drain) since_drain_ = 0;
 }
 
+std::uint64_t RateFollower::paced(double gain) const {
+  return static_cast<std::uint64_t>(std::max(slowest, gain * fast_));
+}
+
 std::uint64_t RateFollower::rate() const {
   switch (phase_) {
     case Phase::start:
       return 0;
     case Phase::probe:
-      return static_cast<std::uint64_t>(gain_ * fast_);
+      return paced(gain_);
     case Phase::drain:
-      return static_cast<std::uint64_t>(drain_gain * fast_);
+      return paced(drain_gain);
     case Phase::steady:
       break;
   }
-  return static_cast<std::uint64_t>(fast_);
+  return paced(1);
 }
 
 std::vector<std::uint64_t> fair_shares(std::uint64_t total, std::span<const std::uint64_t> caps) {

@@ -20,7 +20,8 @@ class RateFollower {
   struct Sample {
     Time now{};
     std::uint64_t delivered = 0;  ///< bytes that the other end has acknowledged since the start
-    bool busy = false;            ///< more waits than the line takes
+    bool busy = false;            ///< something waits for the line, here or in its own queue
+    bool full = false;            ///< there is more to send than may be sent: what is delivered is the most
     Time round_trip{};            ///< at present
     Time shortest{};              ///< round trip without a queue
   };
@@ -38,14 +39,16 @@ class RateFollower {
   void remember(double rate);
   void choose_phase(double rate, const Sample& seen);
   void enter(Phase phase);
+  [[nodiscard]] std::uint64_t paced(double gain) const;
 
-  bool was_busy_ = false;
+  bool was_busy_ = false, was_full_ = false;  ///< all the time, in the window
   Time busy_since_{};
   bool in_window_ = false;
   Sample begin_;               ///< of the window
   std::deque<double> recent_;  ///< rates of the newest windows
   double fast_ = 0;            ///< the third of ten: the fastest are bursts of acknowledgements
   Phase phase_ = Phase::start;
+  bool has_probed_ = false;
   int windows_ = 0;  ///< in this phase
   int since_drain_ = 0;
   double gain_ = 1, before_ = 0;  ///< of a probe, and what was delivered before it
