@@ -81,7 +81,7 @@ mutate "another history is seen by the member" $member 's/if \(!reduces && !is_o
 mutate "another history is seen by the coordinator" $change 's/if \(!contains\(member\) &&\s+std::ranges::find\(chains_\[p\], own\) == chains_\[p\]\.end\(\)\)/if (false)/'
 mutate "the view of reference is the highest that began" $change 's/highest = std::max\(highest, member\.sealed\.activated\);/highest = std::max(highest, std::min<ViewNumber>(member.sealed.activated, 1));/'
 mutate "who is displaced brings no results" $change 's/if \(!settled\) continue;//'
-mutate "all of the view have sealed it" $coordinator 's/if \(unanswered\(\) == 0 && leases_are_out\(\)\)/if (leases_are_out())/'
+mutate "all of the view have sealed it" $coordinator 's/if \(unanswered\(\) == 0 && leases_are_out\(\)/if (leases_are_out()/'
 mutate "a view begins that all have reached" $member 's/if \(peer != self_\) actions_\.push_back\(SendBegun\{peer, view_\.number\}\);//'
 mutate "a replica that comes back is another one" $messages 's/\.update\(member\.incarnation\)//'
 
