@@ -30,10 +30,12 @@ TEST(Determinism, AnotherSeedGivesAnotherRun) {
 
 TEST(Determinism, ALongWayChangesNothing) { expect_reference({"network.emulate.rtt=100ms"}); }
 
+TEST(Determinism, MoreThreadsChangeNothing) { expect_reference({"trainer.threads=2"}); }
+
 TEST(Determinism, MoreLanesChangeNothing) {
   // Small chunks, so that each lane has some.
   Site one_lane, three_lanes;
-  EXPECT_EQ(one_lane.launch({"outer.chunk_elements=2048"}).status, 0) << one_lane.logs();
+  EXPECT_EQ(one_lane.launch({"outer.chunk_elements=2048", "network.lanes=1"}).status, 0) << one_lane.logs();
   EXPECT_EQ(three_lanes.launch({"outer.chunk_elements=2048", "network.lanes=3"}).status, 0)
       << three_lanes.logs();
   EXPECT_EQ(one_lane.hash(), three_lanes.hash());
