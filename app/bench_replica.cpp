@@ -15,9 +15,7 @@
 #include "isthmus/base/random.h"
 #include "isthmus/outer_sync/memory.h"
 #include "isthmus/outer_sync/outer_loop.h"
-#include "isthmus/outer_sync/tls/authority.h"
 #include "isthmus/outer_sync/transport/member_node.h"
-#include "signals.h"
 #include "stopper.h"
 
 namespace isthmus::app {
@@ -350,16 +348,8 @@ config::SharedItems bench_items(OuterBenchRequest& request) {
 }
 
 int run_bench_replica(OuterBenchRequest request) {
-  check_name("--name", request.name);
-  if (request.name == outer_sync::tls::coordinator_name)
-    throw Error(ErrorKind::config, "--name is 'coordinator', which no replica may be called");
-  auto& certs = request.experiment.network.certs;
-  certs = own_certificates(certs, request.name);
-  Stopper stopper;
-  // Before any other thread, so that all of them leave the signals to this one.
-  const SignalThread signals([&](int signal, int count) { stopper.on_signal(signal, count); });
-  const auto status = BenchReplica(std::move(request), stopper).run();
-  return status == 0 && stopper.interrupted() ? 130 : status;
+  take_replica_name(request.name, request.experiment.network.certs);
+  return run_stoppable([&](Stopper& stopper) { return BenchReplica(std::move(request), stopper).run(); });
 }
 
 }  // namespace isthmus::app

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "experiment.h"
+#include "isthmus/base/error.h"
 #include "isthmus/outer_sync/tls/authority.h"
 
 namespace isthmus::app {
@@ -40,6 +42,13 @@ int run_certs(const CertsRequest& request) {
 std::string own_certificates(const std::string& certs, const std::string& name) {
   if (certs.empty() || std::filesystem::exists(std::filesystem::path(certs) / "cert.pem")) return certs;
   return (std::filesystem::path(certs) / name).string();
+}
+
+void take_replica_name(const std::string& name, std::string& certs) {
+  check_name("--name", name);
+  if (name == outer_sync::tls::coordinator_name)
+    throw Error(ErrorKind::config, "--name is 'coordinator', which no replica may be called");
+  certs = own_certificates(certs, name);
 }
 
 }  // namespace isthmus::app

@@ -4,6 +4,8 @@
 
 #include <csignal>
 
+#include "signals.h"
+
 namespace isthmus::app {
 
 void Stopper::in_run(outer_sync::MemberNode& node, Leaving leaving) {
@@ -29,6 +31,13 @@ void Stopper::on_signal(int signal, int count) {
   } else if (how_ == Leaving::at_once) {
     node_->leave("asked to by a signal");
   }
+}
+
+int run_stoppable(const std::function<int(Stopper&)>& run) {
+  Stopper stopper;
+  const SignalThread signals([&](int signal, int count) { stopper.on_signal(signal, count); });
+  const auto status = run(stopper);
+  return status == 0 && stopper.interrupted() ? 130 : status;
 }
 
 }  // namespace isthmus::app

@@ -2,6 +2,7 @@
 // What a signal does to a worker.
 
 #include <atomic>
+#include <functional>
 #include <mutex>
 
 #include "isthmus/outer_sync/transport/member_node.h"
@@ -31,5 +32,9 @@ class Stopper {
   Leaving how_ = Leaving::between_steps;
   std::atomic<bool> interrupted_ = false, leaving_ = false;
 };
+
+/// Runs a replica whose stopper hears of signals from the beginning, before there is any other thread.
+/// Returns its exit status, or 130 where it has ended well because it was interrupted.
+[[nodiscard]] int run_stoppable(const std::function<int(Stopper&)>& run);
 
 }  // namespace isthmus::app

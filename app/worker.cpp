@@ -15,7 +15,6 @@
 #include "isthmus/data/loader.h"
 #include "isthmus/outer_sync/memory.h"
 #include "isthmus/outer_sync/outer_loop.h"
-#include "isthmus/outer_sync/tls/authority.h"
 #include "isthmus/outer_sync/transport/address.h"
 #include "isthmus/outer_sync/transport/member_node.h"
 #include "isthmus/trainer/checkpoint.h"
@@ -28,7 +27,6 @@
 #include "model_setup.h"
 #include "outer_gradient_recorder.h"
 #include "run_folder.h"
-#include "signals.h"
 #include "stopper.h"
 #include "summary.h"
 
@@ -543,16 +541,8 @@ class Worker {
 }  // namespace
 
 int run_worker(WorkerRequest request) {
-  check_name("--name", request.name);
-  if (request.name == outer_sync::tls::coordinator_name)
-    throw Error(ErrorKind::config, "--name is 'coordinator', which no replica may be called");
-  auto& certs = request.experiment.network.certs;
-  certs = own_certificates(certs, request.name);
-  Stopper stopper;
-  // Before any other thread, so that all of them leave the signals to this one.
-  const SignalThread signals([&](int signal, int count) { stopper.on_signal(signal, count); });
-  const auto status = Worker(std::move(request), stopper).run();
-  return status == 0 && stopper.interrupted() ? 130 : status;
+  take_replica_name(request.name, request.experiment.network.certs);
+  return run_stoppable([&](Stopper& stopper) { return Worker(std::move(request), stopper).run(); });
 }
 
 }  // namespace isthmus::app

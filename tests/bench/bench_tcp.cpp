@@ -30,7 +30,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -451,14 +450,5 @@ int run(int argc, char** argv) {
 }  // namespace isthmus
 
 int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);
-  try {
-    return isthmus::run(argc, argv);
-  } catch (const isthmus::wan_lab::NoLab& why) {
-    fmt::print(stderr, "bench_tcp: {}\n", why.what());
-    return isthmus::wan_lab::no_lab_here;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "bench_tcp: {}\n", error.what());
-    return 1;
-  }
+  return isthmus::wan_lab::run_program("bench_tcp", [&] { return isthmus::run(argc, argv); });
 }

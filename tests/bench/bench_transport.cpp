@@ -22,7 +22,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -405,13 +404,12 @@ std::vector<double> times_of(const Case& c, const std::vector<Json>& results) {
   return times;
 }
 
-/// Of the second half of a stream: what each member sent per second, payload.
-double goodput(const Case& c, const Json& result) {
+/// Of a stream but for its first quarter: what each member sent per second, payload.
+double goodput(const Json& result) {
   const auto& times = result["times"];
   const auto count = times.size(), from = count / 4;
   const double seconds = times[count - 1][1].get<double>() - times[from - 1][1].get<double>();
   const double each = result["payload"].get<double>() / static_cast<double>(count);
-  static_cast<void>(c);
   return 8 * each * static_cast<double>(count - from) / seconds;
 }
 
@@ -439,7 +437,7 @@ Json measure(const std::string& program, const Case& c) {
   out["p99_of_median"] = out["p99"].get<double>() / out["median"].get<double>();
   if (c.what == "stream") {
     double slowest = 1e18;
-    for (const auto& result : results) slowest = std::min(slowest, goodput(c, result));
+    for (const auto& result : results) slowest = std::min(slowest, goodput(result));
     out["goodput"] = slowest;
     out["of_bound"] = pairs * payload_rate / slowest;
     out["of_link"] = slowest / (pairs * payload_rate);
@@ -533,14 +531,5 @@ int run(int argc, char** argv) {
 }  // namespace isthmus
 
 int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);
-  try {
-    return isthmus::run(argc, argv);
-  } catch (const isthmus::wan_lab::NoLab& why) {
-    fmt::print(stderr, "bench_transport: {}\n", why.what());
-    return isthmus::wan_lab::no_lab_here;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "bench_transport: {}\n", error.what());
-    return 1;
-  }
+  return isthmus::wan_lab::run_program("bench_transport", [&] { return isthmus::run(argc, argv); });
 }

@@ -126,4 +126,17 @@ std::string WanLab::lab(const std::vector<std::string>& words) const {
   return Process(lab_command(command)).finish();
 }
 
+int run_program(const char* name, const std::function<int()>& run) {
+  std::signal(SIGPIPE, SIG_IGN);
+  try {
+    return run();
+  } catch (const NoLab& why) {
+    fmt::print(stderr, "{}: {}\n", name, why.what());
+    return no_lab_here;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}: {}\n", name, error.what());
+    return 1;
+  }
+}
+
 }  // namespace isthmus::wan_lab

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -64,5 +65,9 @@ class WanLab {
   Process keeper_;  // the lab lives as long as this has standard input
   int number_;
 };
+
+/// What a program that uses labs does in `main`: returns its exit status, and says an exception's words after
+/// the program's name.
+int run_program(const char* name, const std::function<int()>& run);
 
 }  // namespace isthmus::wan_lab
