@@ -151,7 +151,7 @@ std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
 }
 
 void Coordinator::refuse(ConnectionId connection, const std::string& reason) {
-  say("refused a worker: " + reason);
+  say_of_stranger("refused a worker: " + reason);
   actions_.push_back(SendControl{connection, Refused{reason}});
   close(connection);
 }
@@ -360,7 +360,6 @@ void Coordinator::admit_waiting() {
 // ---- who only looks on ----
 
 std::string Coordinator::reason_to_refuse_observer(const Hello& hello) const {
-  if (auto reason = reason_of_another_run(hello); !reason.empty()) return reason;
   const auto& name = hello.member.name;
   if (members_.contains(name))
     return "a replica named '" + name + "' is already here; give the observer another --name";
@@ -371,6 +370,7 @@ std::string Coordinator::reason_to_refuse_observer(const Hello& hello) const {
 }
 
 void Coordinator::on_observer_hello(ConnectionId from, const Hello& hello) {
+  if (auto reason = reason_of_another_run(hello); !reason.empty()) return refuse(from, reason);
   const auto same = std::ranges::find_if(
       observers_, [&](const auto& entry) { return entry.second.hello.member.name == hello.member.name; });
   if (same != observers_.end()) drop_observer(same, "dialled again");
@@ -1044,7 +1044,7 @@ void Coordinator::receive(ConnectionId from, Time now, const ControlMessage& mes
   if (name.empty()) {
     if (closing_.contains(from)) return;  // on its way when we gave it up
     if (const auto* hello = std::get_if<Hello>(&message)) return on_hello(from, *hello);
-    say("dropped a connection that did not begin with a hello");
+    say_of_stranger("dropped a connection that did not begin with a hello");
     close(from);
     return;
   }
@@ -1152,6 +1152,7 @@ void Coordinator::tick(Time now) {
 }
 
 void Coordinator::say(std::string text) { actions_.push_back(Say{std::move(text)}); }
+void Coordinator::say_of_stranger(std::string text) { actions_.push_back(Say{std::move(text), true}); }
 
 void Coordinator::close(ConnectionId connection) {
   closing_.insert(connection);

@@ -99,6 +99,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   [[nodiscard]] std::size_t queued_bytes() const { return queued_bytes_; }
   /// Closes once everything queued has left, at once if nothing is.
   void close_when_sent();
+  [[nodiscard]] bool closing() const { return closing_; }  ///< nothing new is sent
   void close();
   [[nodiscard]] bool open() const { return socket_.is_open(); }
   /// Whether the other end has closed it, for one from which nothing more is being read.

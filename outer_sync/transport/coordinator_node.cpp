@@ -102,7 +102,9 @@ class CoordinatorNode::Impl {
     try {
       co_await hear_hello(id, connection);
       for (;;) {
-        const auto frame = co_await connection->receive(control_limit);
+        // Whoever is being sent away is still one that is not known.
+        const auto limit = connection->closing() ? unauthenticated_limit : control_limit;
+        const auto frame = co_await connection->receive(limit);
         hear(id, frame);
       }
     } catch (const Error& error) {
@@ -119,7 +121,12 @@ class CoordinatorNode::Impl {
   asio::awaitable<void> hear_hello(ConnectionId id, const ConnectionPtr& connection) {
     const UnknownConnections::Guest guest(unknown_, connection);
     const Watchdog watchdog(connection, link_.hello_limit + 2 * link_.hold);
-    const auto frame = co_await connection->receive(unauthenticated_limit);
+    Connection::Received frame;
+    try {
+      frame = co_await connection->receive(unauthenticated_limit);
+    } catch (const asio::system_error& error) {
+      throw Error(ErrorKind::network, std::string("it ended before its hello: ") + error.what());
+    }
     hear(id, frame);
   }
 
@@ -196,7 +203,11 @@ class CoordinatorNode::Impl {
       } else if (auto* store = std::get_if<Store>(&action)) {
         observer_.store(store->view);
       } else if (auto* say = std::get_if<Say>(&action)) {
-        observer_.message(say->text);
+        if (say->of_stranger) {
+          stranger_line_(say->text);
+        } else {
+          observer_.message(say->text);
+        }
       } else if (auto* evaluated = std::get_if<Evaluated>(&action)) {
         observer_.evaluated(evaluated->step, evaluated->loss);
       } else if (auto* judged = std::get_if<RoundJudged>(&action)) {

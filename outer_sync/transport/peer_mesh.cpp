@@ -28,6 +28,7 @@ constexpr auto bbr_renewal = 8s;
 constexpr auto unsent_lasts = 100ms;
 constexpr auto queue_shows = 10ms;
 constexpr double most_unsent = 4 * 1024 * 1024;
+constexpr std::size_t longest_line = 500;  ///< of what strangers are said to have done
 
 PeerHello hello_of(const Connection::Received& frame) {
   if (frame.type != FrameType::peer_hello) throw Error(ErrorKind::network, "its first frame is no hello");
@@ -46,9 +47,17 @@ class LearnerPlace {
   std::shared_ptr<std::size_t> taken_;
 };
 
+/// What strangers say of themselves may be in it: it stays one line, of a length that can be read.
+std::string fit_for_the_log(std::string line) {
+  if (line.size() > longest_line) line = line.substr(0, longest_line) + " ...";
+  std::ranges::replace_if(
+      line, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+  return line;
+}
+
 }  // namespace
 
-void LineLimiter::operator()(const std::string& line) {
+void LineLimiter::operator()(const std::string& text) {
   const auto now = Connection::Clock::now();
   if (now - last_ < 1s) {
     ++swallowed_;
@@ -56,6 +65,7 @@ void LineLimiter::operator()(const std::string& line) {
   }
   last_ = now;
   const auto more = std::exchange(swallowed_, 0);
+  const auto line = fit_for_the_log(text);
   out_(more == 0 ? line : line + " (and " + std::to_string(more) + " more such)");
 }
 
@@ -514,6 +524,8 @@ asio::awaitable<void> PeerMesh::serve(PeerPtr peer, std::size_t lane, Connection
       hearing_ = connection;
       take(*peer, std::move(frame));
       hearing_ = nullptr;
+      if (connection->queued_bytes() > link_.most_queued)
+        throw Error(ErrorKind::network, "it asks for more answers than it reads");
     }
   } catch (const Error& error) {
     if (!peer->gone) count_breach(*peer, *connection, error.what());

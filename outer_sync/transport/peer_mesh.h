@@ -21,12 +21,12 @@
 
 namespace isthmus::outer_sync::transport {
 
-/// Lets one line through per second and counts the rest: a flood of strangers must not become a flood of
-/// lines.
+/// Lets one line through per second, short and printable, and counts the rest: a flood of strangers must not
+/// become a flood of lines, nor may what they say be taken for lines of our own.
 class LineLimiter {
  public:
   explicit LineLimiter(std::function<void(const std::string&)> out) : out_(std::move(out)) {}
-  void operator()(const std::string& line);
+  void operator()(const std::string& text);
 
  private:
   std::function<void(const std::string&)> out_;

@@ -66,6 +66,7 @@ struct CloseConnection {
 /// A line for people.
 struct Say {
   std::string text;
+  bool of_stranger = false;  ///< anybody can cause such lines, as many as they like, and words in them
 };
 /// To be on disk before anything that follows is sent.
 struct Store {
@@ -227,6 +228,7 @@ class Coordinator {
   void lose(std::string name, const std::string& how);
   void end(Ended::How how, const std::string& reason);
   void say(std::string text);
+  void say_of_stranger(std::string text);
   void close(ConnectionId connection);
   void send(const MemberStatus& member, ControlMessage message);
   void broadcast(const ControlMessage& message);
