@@ -17,6 +17,10 @@ namespace isthmus::outer_sync {
 using asio::use_awaitable;
 using asio::ip::tcp;
 
+namespace {
+constexpr std::size_t most_kept = 64 * 1024;
+}
+
 struct Forwarder::Pair {
   Pair(tcp::socket from, tcp::socket to) : client(std::move(from)), server(std::move(to)) {}
   void close() {
@@ -26,6 +30,7 @@ struct Forwarder::Pair {
   }
   tcp::socket client, server;
   std::size_t left = SIZE_MAX;  ///< bytes until it breaks
+  std::shared_ptr<std::string> heard = std::make_shared<std::string>();
 };
 
 Forwarder::Forwarder(const std::string& target) : acceptor_(io_, {asio::ip::make_address("127.0.0.1"), 0}) {
@@ -56,6 +61,16 @@ void Forwarder::cut() {
   done.get_future().wait();
 }
 
+std::vector<std::string> Forwarder::heard() {
+  std::promise<std::vector<std::string>> done;
+  asio::post(io_, [&] {
+    std::vector<std::string> heard;
+    for (const auto& words : heard_) heard.push_back(*words);
+    done.set_value(std::move(heard));
+  });
+  return done.get_future().get();
+}
+
 void Forwarder::speak() {
   silent_ = false;
   asio::post(io_, [this] { silent_pairs_.clear(); });
@@ -80,6 +95,7 @@ asio::awaitable<void> Forwarder::carry(tcp::socket client) {
   const auto pair = std::make_shared<Pair>(std::move(client), std::move(server));
   if (const std::size_t most = cut_within_) pair->left = 1 + random_bits(5, 0, connections_) % most;
   pairs_.push_back(pair);
+  heard_.push_back(pair->heard);
   asio::co_spawn(io_, pump(pair, true), asio::detached);
   asio::co_spawn(io_, pump(pair, false), asio::detached);
 }
@@ -94,6 +110,8 @@ asio::awaitable<void> Forwarder::pump(std::shared_ptr<Pair> pair, bool forth) {
     if (error || silent_) continue;
     n = std::min(n, pair->left);
     pair->left -= n;
+    if (forth)
+      pair->heard->append(buffer.data(), std::min(n, most_kept - std::min(most_kept, pair->heard->size())));
     co_await asio::async_write(to, asio::buffer(buffer, n), asio::redirect_error(use_awaitable, error));
     if (pair->left == 0) break;
   }

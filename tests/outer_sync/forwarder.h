@@ -24,6 +24,9 @@ class Forwarder {
   /// Connections taken so far.
   [[nodiscard]] std::size_t connections() const { return connections_; }
 
+  /// What those who have connected have said so far, by connection; of each the first 64 KiB at most.
+  [[nodiscard]] std::vector<std::string> heard();
+
   /// Closes all connections; returns when they are closed.
   void cut();
   /// Each connection from now on breaks after between 1 and `most` bytes; 0: none does.
@@ -51,6 +54,7 @@ class Forwarder {
   asio::ip::tcp::acceptor acceptor_;
   asio::ip::tcp::endpoint target_;
   std::vector<std::weak_ptr<Pair>> pairs_;
+  std::vector<std::shared_ptr<std::string>> heard_;
   std::vector<std::shared_ptr<Pair>> silent_pairs_;  ///< neither end may see the other one's close
   std::atomic<std::size_t> connections_ = 0, cut_within_ = 0;
   std::atomic<bool> refuse_ = false, silent_ = false;

@@ -90,10 +90,11 @@ class RawPeer {
   }
   /// Whether the other end hangs up, whatever it says before.
   bool is_dropped() {
-    while (hear()) {
+    for (std::byte next{}; read(&next, 1);) {
     }
     return true;
   }
+  [[nodiscard]] int handle() { return socket_.native_handle(); }
 
  private:
   void be_impatient() {

@@ -355,6 +355,24 @@ TEST(Mesh, APeerThatDoesNotReadCostsABoundedQueue) {
   EXPECT_LE(most * size, limit + 2 * size) << "one comes on top, and one has just been made";
 }
 
+/// Every `begun` is answered: the answers must not pile up for one that does not read them.
+TEST(Mesh, APeerThatAsksForMoreAnswersThanItReadsIsDropped) {
+  Node node("b", 1, {.most_queued = 1 << 20});
+  const PeerInfo a{protocol::id_of({"a", 1, ""}), "a", "127.0.0.1:1"};
+  node.set_peers({a});
+  RawPeer peer(node.info().address);
+  peer.say(Frame{FrameType::peer_hello, to_bytes(PeerHello{run_token(), a.id, node.info().id}), nullptr});
+  ASSERT_TRUE(node.sees({a}));
+  const auto begun = begun_frame(1);
+  const FrameHeader header{.type = begun.type, .length = static_cast<std::uint32_t>(begun.head.size())};
+  auto once = bytes_of(header);
+  once.insert(once.end(), begun.head.begin(), begun.head.end());
+  Bytes many;
+  for (int i = 0; i < 5000; ++i) many.insert(many.end(), once.begin(), once.end());
+  for (int i = 0; i < 400; ++i) peer.say(many);  // 40 MB, more than the system takes for it
+  EXPECT_TRUE(node.says("it asks for more answers than it reads"));
+}
+
 // ---- lanes ----
 
 protocol::ChunkMessage chunk_of(std::uint64_t round, std::size_t size) {

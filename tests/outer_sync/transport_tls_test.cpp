@@ -4,15 +4,12 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
-#include <asio/ip/tcp.hpp>
-#include <asio/read.hpp>
-#include <asio/ssl.hpp>
-#include <asio/write.hpp>
 #include <fstream>
 
 #include "isthmus/outer_sync/tls/authority.h"
 #include "network_run.h"
 #include "raw_peer.h"
+#include "raw_tls.h"
 #include "tls/credentials.h"
 
 namespace isthmus::outer_sync {
@@ -66,47 +63,6 @@ class Tls : public testing::Test {
            std::to_string(::getpid());
   }
   fs::path folder_;
-};
-
-/// A blocking client that shows any certificate or none, and believes everybody.
-class RawTls {
- public:
-  RawTls(const std::string& address, const fs::path& certificate) : context_(asio::ssl::context::tls_client) {
-    if (!certificate.empty()) {
-      context_.use_certificate_chain_file((certificate / "cert.pem").string());
-      context_.use_private_key_file((certificate / "cert.pem").string(), asio::ssl::context::pem);
-    }
-    stream_.emplace(io_, context_);
-    const auto to = parse_address(address, "address");
-    stream_->next_layer().connect({asio::ip::make_address(to.host), to.port});
-    timeval limit{.tv_sec = 20, .tv_usec = 0};  // so that a test fails in place of hanging
-    ::setsockopt(stream_->next_layer().native_handle(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    asio::error_code ignored;  // the other end may refuse it
-    stream_->handshake(asio::ssl::stream_base::client, ignored);
-  }
-  void say(const transport::Frame& frame) {
-    const transport::FrameHeader header{.type = frame.type,
-                                        .length = static_cast<std::uint32_t>(frame.head.size())};
-    asio::error_code ignored;
-    asio::write(*stream_, asio::buffer(&header, sizeof header), ignored);
-    asio::write(*stream_, asio::buffer(frame.head), ignored);
-  }
-  /// Nothing when the other end has hung up.
-  std::optional<transport::Frame> hear() {
-    transport::FrameHeader header;
-    asio::error_code error;
-    asio::read(*stream_, asio::buffer(&header, sizeof header), error);
-    if (error) return std::nullopt;
-    transport::Frame frame{header.type, Bytes(header.length), nullptr};
-    asio::read(*stream_, asio::buffer(frame.head), error);
-    if (error) return std::nullopt;
-    return frame;
-  }
-
- private:
-  asio::io_context io_;
-  asio::ssl::context context_;
-  std::optional<asio::ssl::stream<asio::ip::tcp::socket>> stream_;
 };
 
 // ---- certificates ----

@@ -1,0 +1,291 @@
+// All kinds of strangers at once, at a member's port and at the coordinator's, with TLS and without: the run
+// ends as if they had not been there.
+
+#include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <deque>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "forwarder.h"
+#include "isthmus/base/random.h"
+#include "isthmus/outer_sync/tls/authority.h"
+#include "network_run.h"
+#include "raw_peer.h"
+#include "raw_tls.h"
+
+namespace isthmus::outer_sync {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+using tls::Authority;
+using transport::Frame;
+using transport::FrameHeader;
+using transport::FrameType;
+using transport::PeerHello;
+using transport::PeerRole;
+
+Bytes random_bytes(std::size_t size, std::uint64_t seed) {
+  Bytes bytes(size);
+  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(random_bits(6, seed, i));
+  return bytes;
+}
+
+Bytes header(FrameType type, std::uint32_t length) {
+  return transport::bytes_of(FrameHeader{.type = type, .length = length});
+}
+
+/// Says a byte of `words` each second until the other end hangs up: false when it bears that to the end.
+template <class Peer>
+bool drips_until_dropped(Peer& peer, const Bytes& words) {
+  for (const auto& byte : words) {
+    peer.say(std::span(&byte, 1));
+    pollfd waits{.fd = peer.handle(), .events = POLLRDHUP, .revents = 0};
+    if (::poll(&waits, 1, 1000) != 0) return peer.is_dropped();
+  }
+  return false;
+}
+
+/// This process's sockets whose other ends are those of `crowd`.
+std::size_t sockets_from(std::deque<RawPeer>& crowd) {
+  std::set<std::uint16_t> ports;
+  const auto port_of = [](int handle, auto ask) -> std::uint16_t {
+    sockaddr_in address{};
+    socklen_t size = sizeof address;
+    const bool is_tcp = ask(handle, reinterpret_cast<sockaddr*>(&address), &size) == 0;
+    return is_tcp && address.sin_family == AF_INET ? address.sin_port : std::uint16_t{0};
+  };
+  for (auto& peer : crowd) ports.insert(port_of(peer.handle(), ::getsockname));
+  ports.erase(0);
+  std::size_t count = 0;
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd"))
+    count += ports.contains(port_of(std::stoi(entry.path().filename()), ::getpeername)) ? 1 : 0;
+  return count;
+}
+
+/// In bytes.
+std::size_t resident() {
+  std::size_t all = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident * static_cast<std::size_t>(::getpagesize());
+}
+
+std::size_t lines_with(const std::string& text, const std::string& words) {
+  std::istringstream lines(text);
+  std::size_t count = 0;
+  for (std::string line; std::getline(lines, line);) count += line.find(words) != std::string::npos ? 1 : 0;
+  return count;
+}
+
+/// With TLS or without.
+class Siege : public testing::TestWithParam<bool> {
+ protected:
+  Siege()
+      : folder_(fs::path(testing::TempDir()) /
+                ("siege-" + std::to_string(::getpid()) + (GetParam() ? "-tls" : "-plain"))) {
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    if (!GetParam()) return;
+    issue("test", "test", {"coordinator", "r0", "r1", "r2", "r3"});
+    issue("another", "another", {"r1"});
+    issue("same name", "test", {"r1"});
+  }
+  ~Siege() override { fs::remove_all(folder_); }
+
+  void issue(const std::string& at, const std::string& run, const std::vector<std::string>& names) const {
+    const auto made = Authority::create(folder_ / at, run);
+    for (const auto& name : names) (void)made.issue(name, 10);
+  }
+  [[nodiscard]] fs::path cert(const std::string& name, const std::string& at = "test") const {
+    return folder_ / at / name;
+  }
+  NetworkRun::Options options() const {
+    auto options = NetworkRun::Options::lively(2);
+    if (GetParam()) options.certs = folder_ / "test";
+    return options;
+  }
+
+  /// Whatever r0 says to the coordinator and to r1 in a run of its own, as it goes over the wire.
+  struct Recorded {
+    std::string control, peer;
+  };
+  Recorded an_earlier_session() {
+    auto options = this->options();
+    options.steps = 12;
+    options.pace = 0;
+    NetworkRun run(options);
+    const auto port_of_r1 = private_address(90);
+    Forwarder to_coordinator(run.coordinator_address()), to_r1(port_of_r1);
+    run.adjust_network = [&](std::size_t m, NetworkConfig& network) {
+      if (m == 0) network.coordinator = to_coordinator.address();
+      if (m != 1) return;
+      network.listen = port_of_r1;
+      network.advertise = to_r1.address();
+    };
+    run.start();
+    run.expect_good_end();
+    const auto control = to_coordinator.heard(), peer = to_r1.heard();
+    if (control.empty() || peer.empty())
+      throw std::runtime_error("r0 has said nothing that could be recorded");
+    return {control.front(), peer.front()};
+  }
+
+  template <class Words>
+  static void expect_dropped(const std::string& address, const Words& words, const char* what) {
+    RawPeer stranger(address);
+    stranger.say(words);
+    EXPECT_TRUE(stranger.is_dropped()) << what;
+  }
+
+  /// Strangers who need no certificate.
+  static void knock(const std::string& address, const std::string& replayed, std::uint64_t seed) {
+    SCOPED_TRACE("a stranger at " + address);
+    expect_dropped(address, random_bytes(500, seed), "random bytes");
+    expect_dropped(address, std::string_view("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), "HTTP");
+    for (const auto type :
+         {FrameType::control, FrameType::peer_hello, FrameType::chunk, FrameType::state_data}) {
+      expect_dropped(address, header(type, UINT32_MAX), "a length of 4 GiB");
+      expect_dropped(address, header(type, 64 * 1024 + 1), "a byte more than a stranger may say");
+      expect_dropped(address, Frame{type, random_bytes(200, seed), nullptr}, "no hello");
+    }
+    const Frame hello{FrameType::peer_hello, to_bytes(PeerHello{Digest(), 0, 1, 0, PeerRole::member}),
+                      nullptr};
+    expect_dropped(address, hello, "a wrong token");
+    expect_dropped(address, protocol::ControlMessage(protocol::Abort{"ha"}), "no hello, but control");
+    if (!replayed.empty())
+      expect_dropped(address, std::string_view(replayed), "a hello of an earlier session");
+  }
+
+  /// Strangers with certificates.
+  void knock_with_certificates(const NetworkRun& run, const protocol::View& view, const std::string& address,
+                               bool coordinator) const {
+    SCOPED_TRACE("a stranger with a certificate at " + address);
+    for (const auto& shown : {fs::path(), cert("r1", "another"), cert("r1", "same name")})
+      EXPECT_FALSE(RawTls(address, shown).hear()) << "let in with " << shown;
+    RawTls impostor(address, cert("r3"));
+    if (coordinator) {
+      impostor.say(transport::control_frame(run.hello(0)));
+    } else {
+      const PeerHello hello{run.stored().token, protocol::id_of(view.members.at(0)),
+                            protocol::id_of(view.members.at(1)), 0, PeerRole::member};
+      impostor.say(Frame{FrameType::peer_hello, to_bytes(hello), nullptr});
+    }
+    EXPECT_TRUE(impostor.is_dropped()) << "r3 in the name of r0";
+    RawTls garbled(address, cert("r3"));
+    garbled.say_beside(random_bytes(300, 4));
+    EXPECT_TRUE(garbled.is_dropped()) << "records that are none, after a good handshake";
+    RawTls plain(address, cert("r3"));
+    plain.say(random_bytes(300, 5));
+    EXPECT_TRUE(plain.is_dropped()) << "a certificate, and nothing that makes sense";
+  }
+
+  void drip_at(const std::string& address, FrameType type) const {
+    auto words = header(type, 100);
+    words.resize(words.size() + 100, std::byte{1});
+    RawPeer half(address);
+    half.say(std::span(words).first(30));
+    RawPeer slow(address);
+    EXPECT_TRUE(drips_until_dropped(slow, words)) << address;
+    if (GetParam()) {
+      RawTls known(address, cert("r3"));
+      EXPECT_TRUE(drips_until_dropped(known, words)) << address << " within TLS";
+    }
+    EXPECT_TRUE(half.is_dropped()) << "half a hello, and silence";
+  }
+
+ private:
+  fs::path folder_;
+};
+
+TEST_P(Siege, TheRunEndsAsIfNobodyHadKnocked) {
+  const auto recorded = an_earlier_session();
+  NetworkRun run(options());
+  std::promise<std::pair<protocol::View, std::string>> begun;
+  std::atomic<bool> over = false;
+  run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
+    if (m == 1 && step == 10) begun.set_value({node.view(), node.advertised()});
+    if (m == 0 && over && run.last_step == NetworkRun::for_ever) run.last_step = step + 20;
+  };
+  testing::internal::CaptureStderr();
+  const auto start = std::chrono::steady_clock::now();
+  run.start();
+  const auto [view, member] = begun.get_future().get();
+  const auto coordinator = run.coordinator_address();
+  // Without TLS whoever can listen on the wire can be whoever he likes: what is of this run is not replayed
+  // there.
+  const auto control = GetParam() ? recorded.control : std::string();
+  const auto volley = [&](std::uint64_t seed) {
+    knock(coordinator, control, seed);
+    knock(member, recorded.peer, seed);
+    if (!GetParam()) return;
+    knock_with_certificates(run, view, coordinator, true);
+    knock_with_certificates(run, view, member, false);
+  };
+  volley(0);
+  const auto before = resident();
+  std::vector<std::thread> strangers;
+  strangers.emplace_back([&] { drip_at(coordinator, FrameType::control); });
+  strangers.emplace_back([&] { drip_at(member, FrameType::peer_hello); });
+  for (std::uint64_t thread = 1; thread <= 2; ++thread) {
+    strangers.emplace_back([&volley, thread] {
+      for (std::uint64_t n = 0; n < 5; ++n) volley(10 * thread + n);
+    });
+  }
+  for (auto& stranger : strangers) stranger.join();
+  EXPECT_LT(resident(), before + (16U << 20)) << "memory grows with the strangers";
+  over = true;
+  run.expect_one_end({0, 1});
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  const auto said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(run.result(0).hash.hex(), run.expected_hash(run.last_step).hex());
+  const auto seconds = static_cast<std::size_t>(took.count()) + 1;
+  const auto of_coordinator =
+      lines_with(run.said(), " connection from ") + lines_with(run.said(), "refused a ");
+  const auto of_member =
+      lines_with(said, "r1: dropped a connection ") + lines_with(said, "r1: a connection from ");
+  for (const auto lines : {of_coordinator, of_member}) {
+    EXPECT_GT(lines, 0U) << "nobody is told of strangers:\n" << said;
+    EXPECT_LE(lines, seconds + 1) << "more than a line a second:\n" << said;
+  }
+  EXPECT_THAT(said, HasSubstr(" more such)"));
+}
+
+TEST_P(Siege, AThousandWhoSayNothingKeepNoNewcomerOut) {
+  constexpr std::size_t crowd_size = 1000, most_unknown = 64;
+  NetworkRun run(options());
+  std::promise<std::string> begun;
+  std::atomic<bool> joined = false;
+  run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
+    if (m == 1 && step == 10) begun.set_value(node.advertised());
+    if (m == 2) joined = true;
+    if (m == 0 && joined && run.last_step == NetworkRun::for_ever) run.last_step = step + 20;
+  };
+  run.start();
+  const auto member = begun.get_future().get();
+  std::deque<RawPeer> crowd;
+  for (const auto& address : {member, run.coordinator_address()}) {
+    for (std::size_t n = 0; n < crowd_size; ++n) crowd.emplace_back(address);
+  }
+  for (std::size_t port = 0; port < 2; ++port) {  // the oldest make room for the newest
+    for (std::size_t n = 0; n < crowd_size - 2 * most_unknown; ++n)
+      EXPECT_TRUE(crowd[port * crowd_size + n].is_dropped());
+  }
+  EXPECT_LE(sockets_from(crowd), 4 * most_unknown) << "connections are kept open for those who say nothing";
+  run.start_worker(2);
+  run.expect_one_end({0, 1, 2});
+  EXPECT_TRUE(run.result(2).joined);
+}
+
+INSTANTIATE_TEST_SUITE_P(Transport, Siege, testing::Bool(),
+                         [](const auto& with) { return with.param ? "Tls" : "Plain"; });
+
+}  // namespace
+}  // namespace isthmus::outer_sync
