@@ -126,6 +126,7 @@ class Display final : public outer_sync::CoordinatorObserver {
       metrics_.write(
           {{"view", view.first}, {"live", coordinator.trainers()}, {"participating", view.second}});
     }
+    write_paths(coordinator.paths());
     now.steps = static_cast<double>(slowest);
     if (coordinator.trainers() == 0 || slowest == 0) return;
     if (coordinator.participating() < coordinator.trainers() ||
@@ -171,6 +172,24 @@ class Display final : public outer_sync::CoordinatorObserver {
     if (done > 0) state.eta_seconds = took / done * (static_cast<double>(state.steps) - now.steps);
   }
 
+  /// Not at every heartbeat: there is a figure for each pair of members.
+  void write_paths(const outer_sync::protocol::RunPaths& paths) {
+    constexpr std::uint64_t every = 10;
+    if (paths.comparisons() < paths_written_ + (paths_written_ == 0 ? 1 : every)) return;
+    paths_written_ = paths.comparisons();
+    using Milliseconds = std::chrono::duration<double, std::milli>;
+    nlohmann::ordered_json round_trips, shortest, rates;
+    for (const auto& path : paths.all()) {
+      round_trips[path.from][path.to] = Milliseconds(path.round_trip).count();
+      shortest[path.from][path.to] = Milliseconds(path.shortest).count();
+      if (path.bytes_per_second > 0) rates[path.from][path.to] = path.bytes_per_second;
+    }
+    if (round_trips.empty()) return;
+    metrics_.write({{"round_trip_ms", round_trips},
+                    {"shortest_round_trip_ms", shortest},
+                    {"bytes_per_second", rates.empty() ? nlohmann::ordered_json::object() : rates}});
+  }
+
   const Experiment& experiment_;
   Progress progress_;
   Metrics metrics_;
@@ -179,6 +198,7 @@ class Display final : public outer_sync::CoordinatorObserver {
   std::string outlier_;                              ///< of the round judged last
   std::optional<Totals> first_, recent_;
   std::pair<std::uint64_t, std::size_t> shown_;  ///< view, members that participate
+  std::uint64_t paths_written_ = 0;              ///< as of so many comparisons
   double wire_ = 0;
 };
 

@@ -14,7 +14,7 @@ libraries=(build/release/quant/libisthmus_quant.a build/release/base/libisthmus_
 compiler=(g++)
 ! command -v ccache >/dev/null || compiler=(ccache g++)
 
-sources=(outer_sync/protocol/{member,coordinator,health,rejection,topology,view_change,messages}.cpp outer_sync/layout.cpp
+sources=(outer_sync/protocol/{member,coordinator,health,rejection,topology,view_change,messages,paths}.cpp outer_sync/layout.cpp
   tests/simulation/{world,network,invariants,simulate}.cpp)
 
 # build FOLDER: compiles what has been changed in it, and takes the rest from what was compiled before.
@@ -23,7 +23,7 @@ build() {
   for file in "${sources[@]}"; do
     local object=$work/plain/${file//\//_}.o source=$file
     if [ -f "$folder/$file" ]; then object=$folder/${file//\//_}.o source=$folder/$file; fi
-    [ -f "$object" ] || "${compiler[@]}" -std=c++20 -O1 -Iouter_sync/include -Ibase/include -Iquant/include \
+    [ -f "$object" ] || "${compiler[@]}" -std=c++20 -O1 -Iouter_sync/include -Iouter_sync -Ibase/include -Iquant/include \
       -Itests/simulation -c "$source" -o "$object"
     objects+=("$object")
   done

@@ -652,6 +652,7 @@ void Coordinator::announce(NewView message) {
   waited_for_.reset();
   chains_.clear();  // what was reported in older views may have been undone
   health_.begin(message.view, *layout_);
+  paths_.begin(message.view);
   for (auto& [connection, observer] : observers_) observer.admitted = false;  // to those who are here now
   actions_.push_back(Store{*options_.last});
   const auto reducers = message.view.members.size() - count([](const MemberStatus& member) {
@@ -742,6 +743,7 @@ void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat)
   check_chains(member);
   if (phase_ != Phase::running) return;
   take_health(member);
+  take_paths(member);
   actions_.push_back(MembersChanged{});
   const auto name = member.hello.member.name;
   check_links();
@@ -774,6 +776,13 @@ void Coordinator::take_health(MemberStatus& member) {
     if (auto judged = health_.add(id, part)) actions_.push_back(std::move(*judged));
   }
   for (auto& line : health_.take_lines()) say(std::move(line));
+}
+
+void Coordinator::take_paths(MemberStatus& member) {
+  const auto reports = std::exchange(member.heartbeat.paths, {});
+  if (member.heartbeat.view != number_) return;
+  paths_.add(id_of(member.hello.member), reports);
+  for (auto& line : paths_.take_lines()) say(std::move(line));
 }
 
 /// Pairs of members of the view of whom one has no connection to the other, by their names.

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
 #include "isthmus/outer_sync/protocol/rejection.h"
+#include "protocol/short_number.h"
 
 namespace isthmus::outer_sync::protocol {
 
@@ -23,13 +23,6 @@ void add_to(RoundHealth& sum, const RoundHealth& part) {
     ours->squares += theirs.squares;
     ours->dot += theirs.dot;
   }
-}
-
-/// Three significant digits.
-std::string short_number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g", value);
-  return text;
 }
 
 bool is_sum_of_squares(double value) { return value >= 0; }  // infinity too; not NaN

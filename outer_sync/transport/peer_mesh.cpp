@@ -371,6 +371,20 @@ void PeerMesh::drop_revoked() {
   }
 }
 
+std::vector<protocol::PathReport> PeerMesh::paths() const {
+  const auto microseconds = [](RateFollower::Time time) {
+    const auto count = std::chrono::duration_cast<std::chrono::microseconds>(time).count();
+    return static_cast<std::uint32_t>(std::clamp<std::int64_t>(count, 0, UINT32_MAX));
+  };
+  std::vector<protocol::PathReport> paths;
+  for (const auto& [id, peer] : peers_) {
+    if (!peer->up() || peer->round_trip == RateFollower::Time{}) continue;
+    paths.push_back(
+        {id, microseconds(peer->round_trip), microseconds(peer->shortest), peer->follower.delivers()});
+  }
+  return paths;
+}
+
 std::vector<ReplicaId> PeerMesh::lost(AwakeClock::Clock::duration limit) {
   const auto now = clock_.now();
   std::vector<ReplicaId> lost;

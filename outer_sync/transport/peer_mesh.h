@@ -104,6 +104,8 @@ class PeerMesh {
   void say_begun(protocol::ReplicaId peer, protocol::ViewNumber view);
   /// Here: what was to be sent in older views is not sent any more.
   void view_begun(protocol::ViewNumber view);
+  /// To the peers that are connected, as of the last tick.
+  [[nodiscard]] std::vector<protocol::PathReport> paths() const;
   /// The peers to whom no lane has been up for longer than `limit`.
   [[nodiscard]] std::vector<protocol::ReplicaId> lost(AwakeClock::Clock::duration limit);
 

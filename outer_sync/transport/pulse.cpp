@@ -72,6 +72,7 @@ Heartbeat Pulse::of_member() {
   auto& member = rounds_.member();
   beat.view = member.view().number;
   beat.lost = mesh_.lost(silence_);
+  beat.paths = mesh_.paths();
   for (const auto& fragment : member.fragments())
     beat.fragments.emplace_back(fragment.round, prefix_of(fragment.chain));
   beat.health = member.take_health();

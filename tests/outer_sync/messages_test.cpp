@@ -84,7 +84,8 @@ std::vector<ControlMessage> one_of_each() {
                 .uplink = 7'250'000,
                 .inner_steps_per_second = 12.5,
                 .fragments = {{9, 0x1122334455667788ULL}, {8, 1}},
-                .health = {{1, 9, 3, 2.5, {{7, 3, 1.5, -0.5}}}}},
+                .health = {{1, 9, 3, 2.5, {{7, 3, 1.5, -0.5}}}},
+                .paths = {{5, 90'000, 80'000, 7'000'000}, {6, 1, 2, 3}}},
       HeartbeatReply{4, 11, {7, 6}, {9, 8}, 5'000'000, 10.5},
       EvalReport{100, 1234.5, 4096},
       Announce{"10.0.0.1:29500"},
@@ -193,6 +194,11 @@ TEST(Messages, FieldsLandWhereTheyCameFrom) {
   EXPECT_EQ(beat.view, 4U);
   EXPECT_EQ(beat.inner_steps_per_second, 12.5);
   EXPECT_THAT(beat.lost, testing::ElementsAre(5, 6));
+  ASSERT_EQ(beat.paths.size(), 2U);
+  EXPECT_EQ(beat.paths[0].peer, 5U);
+  EXPECT_EQ(beat.paths[0].round_trip, 90'000U);
+  EXPECT_EQ(beat.paths[0].shortest, 80'000U);
+  EXPECT_EQ(beat.paths[0].bytes_per_second, 7'000'000U);
 
   const auto reply = std::get<HeartbeatReply>(decode_control(encode(all[6])));
   EXPECT_EQ(reply.view, 4U);
@@ -201,6 +207,13 @@ TEST(Messages, FieldsLandWhereTheyCameFrom) {
   EXPECT_THAT(reply.newest, testing::ElementsAre(9, 8));
   EXPECT_EQ(reply.lease, 5'000'000U);
   EXPECT_EQ(reply.inner_steps_per_second, 10.5);
+}
+
+TEST(Messages, APathCostsAHeartbeatLittle) {
+  Heartbeat beat;
+  const auto without = encode(beat).size();
+  beat.paths.resize(10);
+  EXPECT_LE(encode(beat).size(), without + 10 * 32);
 }
 
 TEST(Messages, CutShortAnywhereIsRefused) {

@@ -121,6 +121,12 @@ void NetworkRun::wait_for_coordinator() {
   told_.wait(lock, [this] { return !coordinator_runs_; });
 }
 
+void NetworkRun::wait_until(std::function<bool(const protocol::Coordinator&)> holds) {
+  std::unique_lock lock(telling_);
+  awaited_ = std::move(holds);
+  told_.wait(lock, [this] { return !awaited_ || !coordinator_runs_; });
+}
+
 void NetworkRun::start_coordinator_again(std::optional<protocol::LastView> last,
                                          std::optional<protocol::ViewNumber> recover) {
   wait_for_coordinator();
@@ -144,6 +150,9 @@ void NetworkRun::message(const std::string& text) {
 void NetworkRun::members_changed(const protocol::Coordinator& coordinator) {
   const std::lock_guard lock(telling_);
   if (kill_when_ && kill_when_(coordinator)) throw Vanish();
+  if (!awaited_ || !awaited_(coordinator)) return;
+  awaited_ = nullptr;
+  told_.notify_all();
 }
 
 void NetworkRun::store(const protocol::LastView& view) {

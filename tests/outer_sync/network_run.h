@@ -89,6 +89,8 @@ class NetworkRun : public CoordinatorObserver {
   /// `when` holds; returns when it is gone.
   void kill_coordinator(std::function<bool(const protocol::Coordinator&)> when = {});
   void wait_for_coordinator();
+  /// Blocks until a heartbeat comes, of a run whose rounds commit, at which this holds.
+  void wait_until(std::function<bool(const protocol::Coordinator&)> holds);
   /// Another one at the same address, once the one before has ended, with the same options but for these two.
   void start_coordinator_again(std::optional<protocol::LastView> last,
                                std::optional<protocol::ViewNumber> recover = {});
@@ -175,7 +177,7 @@ class NetworkRun : public CoordinatorObserver {
   std::string said_;
   protocol::LastView stored_;
   bool coordinator_runs_ = false;
-  std::function<bool(const protocol::Coordinator&)> kill_when_;
+  std::function<bool(const protocol::Coordinator&)> kill_when_, awaited_;
   std::vector<std::pair<std::uint64_t, double>> evaluations_;
   std::vector<protocol::RoundJudged> judged_;
   std::mutex mutex_;  ///< of the two below: hooks may start workers

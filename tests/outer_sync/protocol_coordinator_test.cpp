@@ -90,6 +90,38 @@ TEST(Speeds, TheReplyHasTheMedianOfThoseThatAreKnown) {
   EXPECT_EQ(say(4, 3), 3.5);
 }
 
+// ---- paths ----
+
+TEST(SlowPaths, AreSaidOnceByName) {
+  CoordinatorHarness harness(3);
+  harness.run_all({"eu-1", "eu-2", "us-1"});
+  std::vector<ReplicaId> ids;
+  for (const auto* name : {"eu-1", "eu-2", "us-1"}) ids.push_back(id_of(harness.hello(name).member));
+  const auto beat = [&](std::size_t m, ViewNumber view) {
+    auto out = heartbeat(1, {{1, 1}, {1, 1}});
+    out.view = view;
+    for (std::size_t peer = 0; peer < 3; ++peer) {
+      const bool is_slow = m == 0 && peer == 2;
+      if (peer != m) out.paths.push_back({ids[peer], 90'000, 80'000, is_slow ? 2'000'000U : 12'000'000U});
+    }
+    harness.receive(m + 1, out);
+  };
+  for (int i = 0; i < 5; ++i) {
+    for (const std::size_t m : {0, 1, 2}) beat(m, 7);
+  }
+  EXPECT_TRUE(harness.coordinator.paths().all().empty()) << "of another view";
+  for (int i = 0; i < 5; ++i) {
+    for (const std::size_t m : {0, 1, 2}) beat(m, 1);
+  }
+  EXPECT_EQ(
+      std::ranges::count(harness.said,
+                         "eu-1 -> us-1 delivers chunks 6x slower than its other peers: the path, not the "
+                         "machine (2 MB/s)"),
+      1)
+      << testing::PrintToString(harness.said);
+  EXPECT_EQ(harness.coordinator.paths().all().size(), 6U);
+}
+
 // ---- losses, where a run cannot live with them ----
 
 TEST(Losses, AClosedConnectionEndsTheRunByName) {

@@ -207,6 +207,30 @@ TEST_F(Sick, TheCoordinatorKnowsWho) {
   EXPECT_THAT(run.said(), HasSubstr("r1 is an outlier: its outer gradient of fragment"));
 }
 
+// ---- paths ----
+
+TEST(Paths, HeartbeatsCarryTheirRoundTrips) {
+  auto options = Options::lively(3);
+  options.lanes = 2;
+  NetworkRun run(options);
+  run.start();
+  std::vector<protocol::Path> paths;
+  run.wait_until([&](const protocol::Coordinator& coordinator) {
+    paths = coordinator.paths().all();
+    return paths.size() == 6;
+  });
+  run.coordinator().request_stop("the paths are known");
+  run.finish();
+  ASSERT_EQ(paths.size(), 6U) << "the run ended before each member had told of both others: " << run.said();
+  for (const auto& path : paths) {
+    const auto which = path.from + " -> " + path.to;
+    EXPECT_GT(path.shortest.count(), 0) << which;
+    EXPECT_LT(path.shortest, std::chrono::seconds(10)) << which << " is on loopback";
+    EXPECT_GT(path.round_trip.count(), 0) << which;
+    EXPECT_EQ(path.bytes_per_second, 0U) << which << " is on loopback, which is not followed";
+  }
+}
+
 // ---- lanes that break ----
 
 TEST(Lanes, CutAndDialledAgainNothingIsLost) {

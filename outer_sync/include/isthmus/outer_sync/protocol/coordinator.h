@@ -16,6 +16,7 @@
 #include "isthmus/outer_sync/protocol/health.h"
 #include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/paths.h"
 #include "isthmus/outer_sync/protocol/topology.h"
 
 namespace isthmus::outer_sync::protocol {
@@ -135,6 +136,8 @@ class Coordinator {
   /// Trainers of the view in force; 0 while rounds do not commit.
   [[nodiscard]] std::size_t participating() const;
   [[nodiscard]] ViewNumber view() const { return number_; }
+  /// Between the members of the view.
+  [[nodiscard]] const RunPaths& paths() const { return paths_; }
 
  private:
   enum class Phase {
@@ -210,6 +213,7 @@ class Coordinator {
 
   void check_chains(const MemberStatus& member);
   void take_health(MemberStatus& member);
+  void take_paths(MemberStatus& member);
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> missing_links() const;
   void check_links();
   void check_lag(const std::string& name, const std::vector<Round>& newest);
@@ -281,6 +285,7 @@ class Coordinator {
   };
   std::map<std::size_t, std::map<Round, ChainPoint>> chains_;  ///< by fragment, the newest rounds reported
   RunHealth health_;
+  RunPaths paths_;
   std::set<ConnectionId> closing_;
   std::vector<CoordinatorAction> actions_;
 };

@@ -18,7 +18,7 @@
 namespace isthmus::outer_sync::protocol {
 
 /// Grows whenever a message changes its form or meaning; members with another one are refused by name.
-inline constexpr std::uint32_t protocol_version = 4;
+inline constexpr std::uint32_t protocol_version = 5;
 /// Grows whenever encoded bytes or agreed arithmetic change their bits.
 inline constexpr std::uint32_t numerics_version = 2;
 
@@ -262,6 +262,17 @@ struct RoundHealth {
   }
 };
 
+/// A member's path to another one of its view, over all its lanes (paths.h).
+struct PathReport {
+  ReplicaId peer = 0;
+  std::uint32_t round_trip = 0, shortest = 0;  ///< microseconds, by TCP: the mean at present; the shortest
+  std::uint64_t bytes_per_second = 0;  ///< that it has delivered lately when it was full; 0: not known
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(peer, round_trip, shortest, bytes_per_second);
+  }
+};
+
 /// member -> coordinator, every `network.heartbeat` from its hello on, so that silence is noticed while
 /// members join and load too.
 struct Heartbeat {
@@ -279,10 +290,11 @@ struct Heartbeat {
   /// Last applied round, first 8 bytes of its chain hash; empty before Sealed.
   std::vector<std::pair<Round, std::uint64_t>> fragments;
   std::vector<RoundHealth> health{};  ///< at most one round of each fragment, each once
+  std::vector<PathReport> paths{};    ///< to the members of the view that are connected, each once
   template <class Archive>
   void serialize(Archive& ar) {
     ar(number, view, step, contributed, lost, loss, tokens_per_second, utilization, bytes_sent, uplink,
-       inner_steps_per_second, fragments, health);
+       inner_steps_per_second, fragments, health, paths);
   }
 };
 
