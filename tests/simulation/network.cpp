@@ -112,13 +112,16 @@ void World::heal() {
   }
   if (!coordinator_) start_coordinator(disk_was_lost_);
   at(3s, [this] { recover_if_the_heirs_are_gone(); });
-  at(calm_time / 2, [this] {
-    calm_rounds_.assign(layout_.fragment_count(), 0);
-    for (auto& process : processes_) {
-      for (FragmentId p = 0; process.member && p < layout_.fragment_count(); ++p)
-        calm_rounds_[p] = std::max(calm_rounds_[p], process.member->fragments()[p].round);
-    }
-  });
+  at(calm_time / 2, [this] { calm_rounds_ = newest_rounds(); });
+}
+
+std::vector<Round> World::newest_rounds() const {
+  std::vector<Round> newest(layout_.fragment_count(), 0);
+  for (const auto& process : processes_) {
+    for (FragmentId p = 0; process.member && p < layout_.fragment_count(); ++p)
+      newest[p] = std::max(newest[p], process.member->fragments()[p].round);
+  }
+  return newest;
 }
 
 World::LinkPtr& World::lane(NodeId a, NodeId b, ChunkId chunk) {
@@ -297,17 +300,19 @@ void World::remember_side(const std::set<NodeId>& side) {
 }
 
 /// What stays cut for longer than TCP waits is broken.
-void World::end_cuts_after(Time away) {
-  at(detect_timeout, [this] {
-    for (const auto& [a, b] : cuts_) {
-      for (auto& [place, link] : lanes_up_) {
-        if (std::pair(std::get<0>(place), std::get<1>(place)) == std::pair(std::min(a, b), std::max(a, b)))
-          break_link(link);
-      }
-      if (a < members_ && b == members_) break_link(processes_[a].control);
-      if (b < members_ && a == members_) break_link(processes_[b].control);
+void World::break_what_is_cut() {
+  for (const auto& [a, b] : cuts_) {
+    for (auto& [place, link] : lanes_up_) {
+      if (std::pair(std::get<0>(place), std::get<1>(place)) == std::pair(std::min(a, b), std::max(a, b)))
+        break_link(link);
     }
-  });
+    if (a < members_ && b == members_) break_link(processes_[a].control);
+    if (b < members_ && a == members_) break_link(processes_[b].control);
+  }
+}
+
+void World::end_cuts_after(Time away) {
+  at(detect_timeout, [this] { break_what_is_cut(); });
   at(away, [this] {
     if (now_ >= calm_from_) return;
     tell("the cuts heal");
@@ -355,6 +360,23 @@ void World::tear() {
   count("two torn apart");
   cut_for(0, 1, true, detect_timeout);
   at(some(detect_timeout), [this] { break_link(processes_[chance(members_)].control); });
+}
+
+/// I5: whoever reaches all others does not wait for two that cannot reach each other. These stay apart for
+/// long, and both reach the coordinator; nothing else is wrong.
+void World::sever() {
+  const auto a = chance(members_), b = (a + 1 + chance(members_ - 1)) % members_;
+  count("two severed for long");
+  cut_for(a, b, true, severed_time);
+  at(severed_time, [this, before = newest_rounds()] {
+    const auto newest = newest_rounds();
+    for (FragmentId p = 0; p < newest.size(); ++p) {
+      if (newest[p] < before[p] + rounds_in_calm)
+        return fail("fragment " + std::to_string(p) + " waits at round " + std::to_string(newest[p]) +
+                    " for two members that cannot reach each other (I5)");
+    }
+    heal();
+  });
 }
 
 /// What it has been told just now is lost on its way to most of the others.

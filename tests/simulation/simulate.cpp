@@ -62,6 +62,7 @@ constexpr std::array required{
     Required{"silent coordinator noticed", "the connection is open, and nothing comes"},
     Required{"state of the run lost", "who was taking it has neither it nor what a run begins with"},
     Required{"suspended", "too few members, or none of the last view"},
+    Required{"two severed for long", "the others do not wait for them"},
     Required{"two torn apart", "each closes by quorum what the other never gets"},
     Required{"view begun by a newcomer first", "it keeps nothing of what was before"},
 };

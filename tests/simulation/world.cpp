@@ -60,6 +60,8 @@ World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
     pace_ = 8;
   }
   lonely_ = random_bits(seed_, 5, 1) % 8 == 0;
+  const auto trainers = members_ - (reducer_ ? 1 : 0);
+  severed_ = random_bits(seed_, 5, 3) % 8 == 0 && members_ >= 3 && trainers > options_.least;
   processes_.resize(members_);
   for (NodeId m = 0; m < members_; ++m) processes_[m].id = m;
   for (auto n = chance(2) * chance(6); n > 0; --n) {
@@ -100,6 +102,10 @@ std::string World::run() {
   calm_from_ = 300ms + fault_time + 3s;
   end_ = calm_from_ + calm_time;
   at(calm_from_, [this] { heal(); });
+  if (severed_) {
+    at(calm_from_ + calm_time / 2 + Time(1), [this] { sever(); });
+    end_ += calm_time / 2 + severed_time;
+  }
   at(end_, [this] { check_end(); });
   while (!events_.empty() && problem_.empty() && events_.top().time <= end_ + longest_view_change) {
     const auto event = events_.top();

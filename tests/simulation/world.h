@@ -27,6 +27,7 @@ inline constexpr Time tick_every = std::chrono::milliseconds(25);
 inline constexpr Time redial_after = std::chrono::milliseconds(60);
 inline constexpr Time fault_time = std::chrono::seconds(6);
 inline constexpr Time calm_time = std::chrono::seconds(16);
+inline constexpr Time severed_time = std::chrono::seconds(6);
 inline constexpr Time longest_view_change = std::chrono::seconds(4);
 inline constexpr Round rounds_in_calm = 3;
 
@@ -215,6 +216,9 @@ class World {
   void lose_the_state(NodeId learner);
   void leave_alone(NodeId newcomer);
   void tear();
+  void sever();
+  void break_what_is_cut();
+  [[nodiscard]] std::vector<Round> newest_rounds() const;
 
   struct Answer;
 
@@ -265,9 +269,10 @@ class World {
   std::size_t members_, lanes_;
   std::optional<NodeId> reducer_;  ///< the one that only reduces, in some worlds
   std::size_t disturbances_;
-  bool doomed_;  ///< once somebody takes the run's state, all who have it are lost
-  bool torn_;    ///< two members lose each other and nobody else, who go on by quorum
-  bool lonely_;  ///< a view may begin nowhere but at those who enter it with nothing
+  bool doomed_;   ///< once somebody takes the run's state, all who have it are lost
+  bool torn_;     ///< two members lose each other and nobody else, who go on by quorum
+  bool lonely_;   ///< a view may begin nowhere but at those who enter it with nothing
+  bool severed_;  ///< in the calm, two members lose each other for long and nobody else
   std::vector<Ambush> ambushes_;
   Time latency_, apply_delay_;  ///< at most: of a message; of a result that waits for its apply point
   int pace_;                    ///< how many times faster than usual rounds follow each other
