@@ -24,6 +24,7 @@ packages=(
   python3-venv       # the private Python environment, which holds libtorch
   libasio-dev        # sockets and timers
   libssl-dev         # TLS and hashes
+  libisal-dev        # CRC32C of what travels without TLS
   libcereal-dev      # fields of config structs and messages
   libyaml-cpp-dev    # YAML itself
   nlohmann-json3-dev # traces, model files

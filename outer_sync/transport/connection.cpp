@@ -47,29 +47,6 @@ bool stays_here(const asio::ip::tcp::socket& socket) {
   return error || other.address().is_loopback();
 }
 
-/// What is wrong with the header of a chunk or an acknowledgement that `length` bytes follow.
-std::optional<std::string> problem_of(FrameType type, const ChunkHeader& header, std::size_t length) {
-  const bool ack = type == FrameType::ack;
-  const bool is_contribution = header.kind == static_cast<std::uint8_t>(protocol::ChunkKind::contribution);
-  const std::size_t ids = header.contributors;
-  if (ack && length > 0) return "an acknowledgement with " + std::to_string(length) + " bytes behind it";
-  const std::size_t norms = header.norms;
-  if (header.zero != 0) return "a chunk header with bits that mean nothing yet";
-  if (header.weight != 0 && (ack || !is_contribution)) return "a weight of what is no contribution";
-  if (ids > 0 && (ack || is_contribution)) return "contributors of what is no result";
-  if (norms > 0 && (ack || is_contribution)) return "norms of what is no result";
-  if (norms > protocol::most_members || norms * sizeof(protocol::SquaredNorm) > length) {
-    return std::to_string(norms) + " norms in a chunk frame; at most " +
-           std::to_string(protocol::most_members) + ", and no more than fit, can be legal";
-  }
-  length -= norms * sizeof(protocol::SquaredNorm);
-  if (ids > protocol::most_members || ids * sizeof(protocol::ReplicaId) > length) {
-    return std::to_string(ids) + " contributors in a chunk frame; at most " +
-           std::to_string(protocol::most_members) + ", and no more than fit, can be legal";
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 Connection::Connection(asio::ip::tcp::socket socket, WireCounters& counters, LinkOptions link, Trace& trace,
@@ -222,10 +199,9 @@ asio::awaitable<void> Connection::write_loop() {
 
 asio::awaitable<void> Connection::write(const Frame& frame) {
   const auto body_size = frame.body ? frame.body->size() : 0;
-  const FrameHeader header{.type = frame.type,
-                           .length = static_cast<std::uint32_t>(size_of(frame) - sizeof(FrameHeader))};
+  const auto front = front_of(frame, tls_ == nullptr);
   const std::array<asio::const_buffer, 3> buffers{
-      asio::buffer(&header, sizeof header), asio::buffer(frame.head),
+      asio::buffer(front.bytes().data(), front.bytes().size()), asio::buffer(frame.head),
       frame.body ? asio::buffer(*frame.body) : asio::const_buffer()};
   const auto begin = Clock::now();
   if (tls_) {
@@ -234,57 +210,33 @@ asio::awaitable<void> Connection::write(const Frame& frame) {
     co_await asio::async_write(socket_, buffers, use_awaitable);
   }
   if (frame.type == FrameType::chunk) trace_.complete(Trace::Row::send, "chunk", begin, Clock::now());
-  counters_.total += size_of(frame);
+  counters_.total += asio::buffer_size(buffers);
   (frame.type == FrameType::state_data ? counters_.state : counters_.payload) += body_size;
 }
 
-asio::awaitable<void> Connection::read(std::array<asio::mutable_buffer, 3> buffers) {
+asio::awaitable<void> Connection::fill(FrameReader& reader) {
+  const auto wanted = reader.wants();
+  std::array<asio::mutable_buffer, std::tuple_size_v<FrameReader::Wanted>> buffers;
+  std::ranges::transform(wanted, buffers.begin(),
+                         [](auto bytes) { return asio::buffer(bytes.data(), bytes.size()); });
   if (tls_) {
     co_await tls_->read(buffers);
   } else {
     co_await asio::async_read(socket_, buffers, use_awaitable);
   }
-}
-
-asio::awaitable<FrameHeader> Connection::read_header(std::size_t limit) {
-  FrameHeader header;
-  const std::array<asio::mutable_buffer, 3> buffers{asio::buffer(&header, sizeof header)};
-  co_await read(buffers);
-  if (header.magic != FrameHeader::expected_magic || header.zero != 0)
-    throw Error(ErrorKind::network, "what it sent is no frame of this protocol");
-  if (header.length > limit) {
-    throw Error(ErrorKind::network, "a frame of " + std::to_string(header.length) + " bytes; at most " +
-                                        std::to_string(limit) + " can be legal here");
-  }
-  co_return header;
+  reader.filled();
 }
 
 asio::awaitable<Connection::Received> Connection::receive(std::size_t limit, const BufferPool* chunks) {
   if (!introduced_) co_await introduced();
-  const auto header = co_await read_header(limit);
+  FrameReader reader(limit, checked_, chunks);
+  co_await fill(reader);
   const auto begin = Clock::now();
-  Received received{header.type, {}, {}, nullptr};
-  std::size_t body_size = header.length;
-  if (header.type == FrameType::chunk || header.type == FrameType::ack) {
-    if (body_size < sizeof received.head) throw Error(ErrorKind::network, "a chunk frame without its header");
-    const std::array<asio::mutable_buffer, 3> head{asio::buffer(&received.head, sizeof received.head)};
-    co_await read(head);
-    body_size -= sizeof received.head;
-    if (const auto problem = problem_of(header.type, received.head, body_size))
-      throw Error(ErrorKind::network, *problem);
-    received.contributors.resize(received.head.contributors);
-    received.norms.resize(received.head.norms);
-    body_size -= received.contributors.size() * sizeof(protocol::ReplicaId) +
-                 received.norms.size() * sizeof(protocol::SquaredNorm);
-  }
-  const bool pooled = chunks != nullptr && header.type == FrameType::chunk;
-  const auto body = pooled ? chunks->take(body_size) : std::make_shared<Bytes>(body_size);
-  const std::array<asio::mutable_buffer, 3> buffers{asio::buffer(received.contributors),
-                                                    asio::buffer(received.norms), asio::buffer(*body)};
-  co_await read(buffers);
-  if (header.type == FrameType::chunk) trace_.complete(Trace::Row::receive, "chunk", begin, Clock::now());
-  received.body = body;
-  co_return received;
+  while (!reader.complete()) co_await fill(reader);
+  checked_ = reader.checked();
+  auto frame = reader.take();
+  if (frame.type == FrameType::chunk) trace_.complete(Trace::Row::receive, "chunk", begin, Clock::now());
+  co_return frame;
 }
 
 ConnectionPtr start_connection(asio::ip::tcp::socket socket, WireCounters& counters, const LinkOptions& link,

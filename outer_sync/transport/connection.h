@@ -17,6 +17,7 @@
 #include "isthmus/outer_sync/buffer_pool.h"
 #include "isthmus/outer_sync/config.h"
 #include "transport/frame.h"
+#include "transport/frame_reader.h"
 #include "transport/socket_options.h"
 
 namespace isthmus::outer_sync::tls {
@@ -69,17 +70,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   /// Queues a frame; frames leave in order, and not before `hold` has passed, beside the one of all frames.
   void send(Frame frame, Clock::duration hold = {});
-  /// The next frame. A chunk's header, contributors and norms are taken apart, so that `body` is its codec
-  /// bytes, packed or not, and nothing else. Throws asio::system_error when the connection ends and
-  /// Error(network) when what arrives is no frame or is longer than `limit`. Chunks are put into memory of
-  /// `chunks`, unless it is null: whoever is not known yet gets no buffer of a size that others need.
-  struct Received {
-    FrameType type;
-    ChunkHeader head;                               ///< of chunks and acknowledgements
-    std::vector<protocol::ReplicaId> contributors;  ///< of results; empty: all members of the view
-    protocol::SharedBytes body;
-    std::vector<protocol::SquaredNorm> norms{};  ///< of results where outer.reject is on
-  };
+  /// The next frame. Throws asio::system_error when the connection ends, Damaged when it is not what was
+  /// sent, and Error(network) when what arrives is no frame or is longer than `limit`. Chunks are put into
+  /// memory of `chunks`, unless it is null: whoever is not known yet gets no buffer of a size that others
+  /// need.
+  using Received = ReceivedFrame;
   [[nodiscard]] asio::awaitable<Received> receive(std::size_t limit, const BufferPool* chunks = nullptr);
   /// Waits until nothing is being written and nothing that is due waits to be, or until the connection ends:
   /// whoever streams sends the next piece then.
@@ -126,9 +121,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   };
   [[nodiscard]] asio::awaitable<void> shake_hands();
   [[nodiscard]] asio::awaitable<void> write(const Frame& frame);
-  [[nodiscard]] asio::awaitable<FrameHeader> read_header(std::size_t limit);
-  /// Fills all.
-  [[nodiscard]] asio::awaitable<void> read(std::array<asio::mutable_buffer, 3> buffers);
+  /// With what it wants next.
+  [[nodiscard]] asio::awaitable<void> fill(FrameReader& reader);
 
   asio::ip::tcp::socket socket_;
   std::shared_ptr<tls::Credentials> credentials_;
@@ -148,6 +142,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   asio::steady_timer introducing_;  ///< cancelled when that is over
   std::function<void()> when_ready_;
   bool closing_ = false, writing_ = false;
+  bool checked_ = false;  ///< the frame received last had a checksum
 };
 
 using ConnectionPtr = std::shared_ptr<Connection>;

@@ -1,6 +1,6 @@
 #pragma once
-// Frames: a fixed header, then a body whose length is checked against what this connection may carry before a
-// byte of it is allocated. Little-endian.
+// Frames: a fixed header, a checksum where the connection is not encrypted, then a body whose length is
+// checked against what this connection may carry before a byte of it is allocated. Little-endian.
 
 #include <cstddef>
 #include <cstdint>
@@ -35,10 +35,12 @@ struct FrameHeader {
   static constexpr std::uint32_t expected_magic = 0x48545349;  // "ISTH"
   std::uint32_t magic = expected_magic;
   FrameType type = FrameType::control;
-  std::uint16_t zero = 0;
-  std::uint32_t length = 0;  ///< bytes that follow
+  std::uint16_t check = 0;   ///< `check_of`, where a checksum comes between header and body; 0: none does
+  std::uint32_t length = 0;  ///< of the body, in bytes
 };
 static_assert(sizeof(FrameHeader) == 12);
+/// CRC32C of the header and the body.
+using Checksum = std::uint32_t;
 
 /// In front of a chunk; then come the ids of its contributors, eight bytes each, norms of sixteen, an id and
 /// an fp64, and its bytes. An acknowledgement is this header alone, with zeros where it says so.
@@ -107,7 +109,22 @@ struct Frame {
   protocol::SharedBytes body;  ///< codec bytes, packed or not, shared with others; may be null
 };
 
-/// Bytes that it is on the wire.
+/// Of the header, whatever its `check` is: a length that has been damaged must not be waited for. Never 0.
+[[nodiscard]] std::uint16_t check_of(FrameHeader header);
+
+/// What comes before a frame's body. Of a frame that is not `checked` the header alone is sent.
+struct FrameFront {
+  FrameHeader header;
+  Checksum checksum = 0;
+  [[nodiscard]] std::span<const std::byte> bytes() const {
+    const auto all = std::as_bytes(std::span(this, 1));
+    return header.check == 0 ? all.first(sizeof header) : all;
+  }
+};
+static_assert(sizeof(FrameFront) == sizeof(FrameHeader) + sizeof(Checksum));
+[[nodiscard]] FrameFront front_of(const Frame& frame, bool checked);
+
+/// Bytes that it is on the wire, but for a checksum.
 [[nodiscard]] inline std::size_t size_of(const Frame& frame) {
   return sizeof(FrameHeader) + frame.head.size() + (frame.body ? frame.body->size() : 0);
 }

@@ -538,6 +538,10 @@ asio::awaitable<void> PeerMesh::serve(PeerPtr peer, std::size_t lane, Connection
       if (connection->queued_bytes() > link_.most_queued)
         throw Error(ErrorKind::network, "it asks for more answers than it reads");
     }
+  } catch (const Damaged& damage) {  // which is nobody's breach
+    if (!peer->gone)
+      stranger_line_("a " + damage.thing() + " of " + peer->info.name + " (" + connection->remote() + ") " +
+                     damage.how() + "; its connection is dropped, the " + damage.thing() + " is sent again");
   } catch (const Error& error) {
     if (!peer->gone) count_breach(*peer, *connection, error.what());
   } catch (const asio::system_error&) {

@@ -354,6 +354,9 @@ asio::awaitable<ConnectionPtr> dial_donor(asio::io_context& io, PeerInfo donor, 
     if (answer.token != token || answer.from != donor.id || answer.to != self)
       refuse("it is another replica");
     co_return connection;
+  } catch (const Damaged& damage) {
+    problem = damage.what();
+    lost = true;
   } catch (const Error& broken) {
     problem = broken.what();
   } catch (const asio::system_error& ended) {
@@ -383,6 +386,9 @@ asio::awaitable<void> ask(ConnectionPtr donor, Frame question, Receiver& receive
       wait = patience.frame;
     }
     co_return;
+  } catch (const Damaged& damage) {  // another connection may do better
+    problem = damage.what();
+    lost = true;
   } catch (const Error& broken) {
     problem = broken.what();
   } catch (const asio::system_error& ended) {

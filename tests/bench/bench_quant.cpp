@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "isthmus/base/checksum.h"
 #include "isthmus/base/random.h"
 #include "isthmus/quant/passes.h"
 
@@ -120,6 +121,11 @@ void add(const std::string& name, const CodecSpec& spec, std::size_t bytes_per_e
 }
 
 void add_all() {
+  // What a chunk without TLS costs its sender, and its receiver.
+  add("crc32c", {.kind = CodecKind::fp32}, 0, [](Operands& o) {
+    benchmark::DoNotOptimize(crc32c(std::span<const std::byte>(o.bytes)));
+    return true;
+  });
   for (const auto name : codec_names) {
     auto spec = default_spec(codec_kind(name));
     for (const auto rounding : {Rounding::nearest, Rounding::stochastic}) {

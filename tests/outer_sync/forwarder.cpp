@@ -8,6 +8,7 @@
 #include <asio/use_awaitable.hpp>
 #include <asio/write.hpp>
 #include <future>
+#include <optional>
 
 #include "isthmus/base/random.h"
 #include "isthmus/outer_sync/transport/address.h"
@@ -29,7 +30,8 @@ struct Forwarder::Pair {
     server.close(ignored);
   }
   tcp::socket client, server;
-  std::size_t left = SIZE_MAX;  ///< bytes until it breaks
+  std::size_t left = SIZE_MAX;            ///< bytes until it breaks
+  std::optional<std::size_t> sound_bits;  ///< until one is turned over
   std::shared_ptr<std::string> heard = std::make_shared<std::string>();
 };
 
@@ -94,6 +96,8 @@ asio::awaitable<void> Forwarder::carry(tcp::socket client) {
   if (error) co_return;
   const auto pair = std::make_shared<Pair>(std::move(client), std::move(server));
   if (const std::size_t most = cut_within_) pair->left = 1 + random_bits(5, 0, connections_) % most;
+  if (const std::size_t most = damage_within_)
+    pair->sound_bits = random_bits(5, 1, connections_) % (8 * most);
   pairs_.push_back(pair);
   heard_.push_back(pair->heard);
   asio::co_spawn(io_, pump(pair, true), asio::detached);
@@ -110,6 +114,14 @@ asio::awaitable<void> Forwarder::pump(std::shared_ptr<Pair> pair, bool forth) {
     if (error || silent_) continue;
     n = std::min(n, pair->left);
     pair->left -= n;
+    if (pair->sound_bits && *pair->sound_bits < 8 * n) {
+      auto& byte = buffer[*pair->sound_bits / 8];
+      byte = static_cast<char>(byte ^ 1 << *pair->sound_bits % 8);
+      pair->sound_bits.reset();
+      ++damaged_;
+    } else if (pair->sound_bits) {
+      *pair->sound_bits -= 8 * n;
+    }
     if (forth)
       pair->heard->append(buffer.data(), std::min(n, most_kept - std::min(most_kept, pair->heard->size())));
     co_await asio::async_write(to, asio::buffer(buffer, n), asio::redirect_error(use_awaitable, error));

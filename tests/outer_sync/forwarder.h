@@ -1,5 +1,5 @@
 #pragma once
-// A TCP forwarder on loopback that cuts, refuses or silences the connections it carries.
+// A TCP forwarder on loopback that cuts, refuses, silences or damages the connections it carries.
 
 #include <asio/awaitable.hpp>
 #include <asio/io_context.hpp>
@@ -31,6 +31,10 @@ class Forwarder {
   void cut();
   /// Each connection from now on breaks after between 1 and `most` bytes; 0: none does.
   void cut_within(std::size_t most) { cut_within_ = most; }
+  /// In each connection from now on one bit is turned over, within the next `most` bytes; 0: in none.
+  void damage_within(std::size_t most) { damage_within_ = most; }
+  /// Bits that have been turned over.
+  [[nodiscard]] std::size_t damaged() const { return damaged_; }
   /// Connections from now on are closed at once, or taken again.
   void refuse(bool yes = true) { refuse_ = yes; }
   /// Closes all connections and takes no others.
@@ -56,7 +60,7 @@ class Forwarder {
   std::vector<std::weak_ptr<Pair>> pairs_;
   std::vector<std::shared_ptr<std::string>> heard_;
   std::vector<std::shared_ptr<Pair>> silent_pairs_;  ///< neither end may see the other one's close
-  std::atomic<std::size_t> connections_ = 0, cut_within_ = 0;
+  std::atomic<std::size_t> connections_ = 0, cut_within_ = 0, damage_within_ = 0, damaged_ = 0;
   std::atomic<bool> refuse_ = false, silent_ = false;
   std::thread thread_;
 };

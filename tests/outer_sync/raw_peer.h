@@ -71,10 +71,13 @@ class RawPeer {
   }
   void say(const protocol::ControlMessage& message) { say(transport::control_frame(message)); }
 
-  /// The next frame; nothing when the other end has hung up. Fails with an exception when neither comes.
+  /// The next frame, whose checksum is believed; nothing when the other end has hung up. Fails with an
+  /// exception when neither comes.
   std::optional<transport::Frame> hear() {
     transport::FrameHeader header;
     if (!read(&header, sizeof header)) return std::nullopt;
+    if (transport::Checksum checksum = 0; header.check != 0 && !read(&checksum, sizeof checksum))
+      return std::nullopt;
     transport::Frame frame{header.type, Bytes(header.length), nullptr};
     if (!read(frame.head.data(), frame.head.size())) return std::nullopt;
     return frame;
