@@ -912,7 +912,7 @@ void Coordinator::on_eval(const MemberStatus& member, const EvalReport& report) 
 /// Done when everybody who is still a member has reported.
 void Coordinator::settle_evaluations() {
   for (auto at = evaluations_.begin(); at != evaluations_.end();) {
-    const auto& [step, evaluation] = *at;
+    const auto& evaluation = at->second;
     const auto missing = count([&](const MemberStatus& member) {
       return member.role == Role::member && trains(member) &&
              std::ranges::find(evaluation.by, member.hello.member.name) == evaluation.by.end();
@@ -922,7 +922,7 @@ void Coordinator::settle_evaluations() {
       continue;
     }
     const auto tokens = std::max<std::uint64_t>(evaluation.tokens, 1);
-    actions_.push_back(Evaluated{step, evaluation.sum_nats / static_cast<double>(tokens)});
+    actions_.push_back(Evaluated{at->first, evaluation.sum_nats / static_cast<double>(tokens)});
     at = evaluations_.erase(at);
   }
 }

@@ -149,7 +149,7 @@ std::vector<FixedRound> fixed_rounds(const Reference& reference, std::span<const
   }
   std::vector<FixedRound> out;
   for (auto& [place, fixed] : rounds) {
-    const auto applied = [&](const SealedMember& member) {
+    const auto applied = [&place = place](const SealedMember& member) {
       return member.sealed.fragments[place.first].round >= place.second;
     };
     if (!std::ranges::all_of(members, applied)) out.push_back(std::move(fixed));

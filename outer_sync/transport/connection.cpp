@@ -266,36 +266,4 @@ void UnknownConnections::add(const ConnectionPtr& connection) {
   waiting_.push_back(connection);
 }
 
-Frame control_frame(const protocol::ControlMessage& message) {
-  return {FrameType::control, encode(message), nullptr};
-}
-
-Frame chunk_frame(const protocol::ChunkMessage& message, const protocol::SharedBytes& packed) {
-  assert(message.contributors.size() <= protocol::most_members);
-  auto head = bytes_of(header_of(message, packed ? quant::Lossless::zstd : quant::Lossless::none));
-  const auto ids = std::as_bytes(std::span(message.contributors));
-  head.insert(head.end(), ids.begin(), ids.end());
-  const auto norms = std::as_bytes(std::span(message.norms));
-  head.insert(head.end(), norms.begin(), norms.end());
-  return {FrameType::chunk, std::move(head), packed ? packed : message.bytes};
-}
-
-protocol::ChunkMessage message_of(Connection::Received chunk) {
-  return {.view = chunk.head.view,
-          .key = key_of(chunk.head),
-          .bytes = std::move(chunk.body),
-          .weight = chunk.head.weight,
-          .contributors = std::move(chunk.contributors),
-          .norms = std::move(chunk.norms)};
-}
-
-Frame ack_frame(protocol::ViewNumber view, const protocol::ChunkKey& key) {
-  return {FrameType::ack, bytes_of(header_of(view, key)), nullptr};
-}
-
-Frame begun_frame(protocol::ViewNumber view) { return {FrameType::begun, to_bytes(view), nullptr}; }
-Frame begun_heard_frame(protocol::ViewNumber view) {
-  return {FrameType::begun_heard, to_bytes(view), nullptr};
-}
-
 }  // namespace isthmus::outer_sync::transport

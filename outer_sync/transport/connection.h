@@ -46,7 +46,8 @@ struct LinkOptions {
   std::size_t most_queued = SIZE_MAX;
   /// Of bulk; its round trip is `hold` already.
   EmulateConfig emulate{};
-  /// Whether the system is asked to spread packets, where there is a rate; this process does else.
+  /// Whether the system is asked to spread packets where there is a rate (SO_MAX_PACING_RATE). This process
+  /// keeps to the rate in any case, chunk by chunk.
   bool system_paces = true;
   /// Congestion control of connections that leave this machine: bbr, cubic or system.
   std::string congestion = "system";
@@ -189,15 +190,5 @@ class UnknownConnections {
  private:
   std::deque<ConnectionPtr> waiting_;  ///< oldest first
 };
-
-[[nodiscard]] Frame control_frame(const protocol::ControlMessage& message);
-/// With `packed`, these bytes go in place of the message's.
-[[nodiscard]] Frame chunk_frame(const protocol::ChunkMessage& message,
-                                const protocol::SharedBytes& packed = nullptr);
-/// What the frame says, once its body is unpacked.
-[[nodiscard]] protocol::ChunkMessage message_of(Connection::Received chunk);
-[[nodiscard]] Frame ack_frame(protocol::ViewNumber view, const protocol::ChunkKey& key);
-[[nodiscard]] Frame begun_frame(protocol::ViewNumber view);
-[[nodiscard]] Frame begun_heard_frame(protocol::ViewNumber view);
 
 }  // namespace isthmus::outer_sync::transport

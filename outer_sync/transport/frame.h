@@ -21,7 +21,7 @@ enum class FrameType : std::uint16_t {
   peer_hello = 2,
   chunk = 3,
   ack = 4,
-  state_request = 5,  ///< learner -> donor; this and what follows are in state_stream.h
+  state_request = 5,  ///< learner -> donor; this and what follows are in state_frames.h
   state_head = 6,
   state_data = 7,
   state_done = 8,
@@ -143,6 +143,14 @@ template <class Struct>
   std::memcpy(bytes.data(), &value, sizeof value);
   return bytes;
 }
+
+[[nodiscard]] Frame control_frame(const protocol::ControlMessage& message);
+/// With `packed`, these bytes go in place of the message's.
+[[nodiscard]] Frame chunk_frame(const protocol::ChunkMessage& message,
+                                const protocol::SharedBytes& packed = nullptr);
+[[nodiscard]] Frame ack_frame(protocol::ViewNumber view, const protocol::ChunkKey& key);
+[[nodiscard]] Frame begun_frame(protocol::ViewNumber view);
+[[nodiscard]] Frame begun_heard_frame(protocol::ViewNumber view);
 
 /// Nobody who has not said a proper hello may make us hold more than this.
 inline constexpr std::size_t unauthenticated_limit = 64 * 1024;

@@ -35,27 +35,26 @@ std::optional<std::string> problem_of(FrameType type, const ChunkHeader& header,
 
 }  // namespace
 
-std::uint16_t check_of(FrameHeader header) {
-  header.check = 0;
-  return static_cast<std::uint16_t>(crc32c(std::as_bytes(std::span(&header, 1))) | 1U);
-}
-
-FrameFront front_of(const Frame& frame, bool checked) {
-  FrameFront front{.header = {.type = frame.type,
-                              .length = static_cast<std::uint32_t>(size_of(frame) - sizeof(FrameHeader))}};
-  if (!checked) return front;
-  front.header.check = check_of(front.header);
-  front.checksum = crc32c(frame.head, crc32c(std::as_bytes(std::span(&front.header, 1))));
-  if (frame.body) front.checksum = crc32c(*frame.body, front.checksum);
-  return front;
-}
-
 Damaged::Damaged(FrameType type, std::uint32_t arrived, std::uint32_t sent)
     : Damaged(type == FrameType::chunk ? "chunk" : "frame",
               fmt::format("arrived damaged (CRC32C {:08x}, sent with {:08x})", arrived, sent)) {}
 
 Damaged::Damaged(std::string thing, std::string how)
     : Error(ErrorKind::network, "a " + thing + " " + how), thing_(std::move(thing)), how_(std::move(how)) {}
+
+PeerHello hello_of(const ReceivedFrame& frame) {
+  if (frame.type != FrameType::peer_hello) throw Error(ErrorKind::network, "its first frame is no hello");
+  return from_bytes<PeerHello>(*frame.body);
+}
+
+protocol::ChunkMessage message_of(ReceivedFrame chunk) {
+  return {.view = chunk.head.view,
+          .key = key_of(chunk.head),
+          .bytes = std::move(chunk.body),
+          .weight = chunk.head.weight,
+          .contributors = std::move(chunk.contributors),
+          .norms = std::move(chunk.norms)};
+}
 
 FrameReader::FrameReader(std::size_t limit, bool checked, const BufferPool* chunks)
     : limit_(limit), must_be_checked_(checked), chunks_(chunks) {}

@@ -38,6 +38,12 @@ struct ReceivedFrame {
   std::vector<protocol::SquaredNorm> norms{};  ///< of results where outer.reject is on
 };
 
+/// The first frame on a bulk connection. Throws Error(network) for anything else.
+[[nodiscard]] PeerHello hello_of(const ReceivedFrame& frame);
+
+/// What the frame says, once its body is unpacked.
+[[nodiscard]] protocol::ChunkMessage message_of(ReceivedFrame chunk);
+
 /// Of one frame. `while (!complete()) { fill all of wants(); filled(); }`, then `take()`.
 class FrameReader {
  public:

@@ -31,11 +31,6 @@ constexpr auto queue_shows = 10ms;
 constexpr double most_unsent = 4 * 1024 * 1024;
 constexpr std::size_t longest_line = 500;  ///< of what strangers are said to have done
 
-PeerHello hello_of(const Connection::Received& frame) {
-  if (frame.type != FrameType::peer_hello) throw Error(ErrorKind::network, "its first frame is no hello");
-  return from_bytes<PeerHello>(*frame.body);
-}
-
 /// Of one learner, while it is served.
 class LearnerPlace {
  public:

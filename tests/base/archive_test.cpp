@@ -153,13 +153,16 @@ RC_GTEST_PROP(Archive, AFlippedByteIsReadOrRefused, ()) {
   }
 }
 
-// A bool that holds any other bits is undefined behaviour, which -fsanitize=undefined reports here.
-TEST(Archive, EveryByteReadsAsAProperBool) {
+// A bool that holds any other bits is undefined behaviour, and two forms of one message are one too many.
+TEST(Archive, ABoolIsAByteThatIsZeroOrOne) {
   for (int byte = 0; byte < 256; ++byte) {
     const Bytes bytes{static_cast<std::byte>(byte)};
-    EXPECT_EQ(from_bytes<bool>(bytes), byte != 0);
+    if (byte <= 1) {
+      EXPECT_EQ(from_bytes<bool>(bytes), byte == 1);
+    } else {
+      EXPECT_THROW((void)from_bytes<bool>(bytes), Error) << byte;
+    }
   }
-  EXPECT_EQ(to_bytes(true), Bytes{std::byte{1}});
 }
 
 TEST(Archive, AVectorThatWasNotEmptyIsReplaced) {

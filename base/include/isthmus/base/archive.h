@@ -47,7 +47,8 @@ class BinaryWriter : public cereal::OutputArchive<BinaryWriter, cereal::AllowEmp
   Bytes bytes_;
 };
 
-/// Throws Error(network) with what was missing when the bytes end too early or a count cannot be true.
+/// Throws Error(network) with what was missing when the bytes end too early or a count cannot be true. What
+/// it reads has one form: written again it is the same bytes.
 class BoundedReader : public cereal::InputArchive<BoundedReader, cereal::AllowEmptyClassElision> {
  public:
   explicit BoundedReader(std::span<const std::byte> bytes) : InputArchive(this), rest_(bytes) {}
@@ -68,11 +69,11 @@ class BoundedReader : public cereal::InputArchive<BoundedReader, cereal::AllowEm
   void finish() const {
     if (!rest_.empty()) fail("has bytes left over");
   }
-
- private:
   [[noreturn]] static void fail(const char* what) {
     throw Error(ErrorKind::network, std::string("message ") + what);
   }
+
+ private:
   std::span<const std::byte> rest_;
 };
 
@@ -93,6 +94,7 @@ void CEREAL_LOAD_FUNCTION_NAME(BoundedReader& ar, T& value) {
   if constexpr (std::is_same_v<T, bool>) {
     std::uint8_t byte = 0;  // any other bit pattern in a bool is undefined behaviour
     ar.raw(&byte, 1);
+    if (byte > 1) ar.fail("has a truth value that is neither");
     value = byte != 0;
   } else {
     ar.raw(&value, sizeof value);

@@ -1,0 +1,48 @@
+#include "transport/frame.h"
+
+#include <cassert>
+#include <utility>
+
+#include "isthmus/base/checksum.h"
+
+namespace isthmus::outer_sync::transport {
+
+std::uint16_t check_of(FrameHeader header) {
+  header.check = 0;
+  return static_cast<std::uint16_t>(crc32c(std::as_bytes(std::span(&header, 1))) | 1U);
+}
+
+FrameFront front_of(const Frame& frame, bool checked) {
+  FrameFront front{.header = {.type = frame.type,
+                              .length = static_cast<std::uint32_t>(size_of(frame) - sizeof(FrameHeader))}};
+  if (!checked) return front;
+  front.header.check = check_of(front.header);
+  front.checksum = crc32c(frame.head, crc32c(std::as_bytes(std::span(&front.header, 1))));
+  if (frame.body) front.checksum = crc32c(*frame.body, front.checksum);
+  return front;
+}
+
+Frame control_frame(const protocol::ControlMessage& message) {
+  return {FrameType::control, encode(message), nullptr};
+}
+
+Frame chunk_frame(const protocol::ChunkMessage& message, const protocol::SharedBytes& packed) {
+  assert(message.contributors.size() <= protocol::most_members);
+  auto head = bytes_of(header_of(message, packed ? quant::Lossless::zstd : quant::Lossless::none));
+  const auto ids = std::as_bytes(std::span(message.contributors));
+  head.insert(head.end(), ids.begin(), ids.end());
+  const auto norms = std::as_bytes(std::span(message.norms));
+  head.insert(head.end(), norms.begin(), norms.end());
+  return {FrameType::chunk, std::move(head), packed ? packed : message.bytes};
+}
+
+Frame ack_frame(protocol::ViewNumber view, const protocol::ChunkKey& key) {
+  return {FrameType::ack, bytes_of(header_of(view, key)), nullptr};
+}
+
+Frame begun_frame(protocol::ViewNumber view) { return {FrameType::begun, to_bytes(view), nullptr}; }
+Frame begun_heard_frame(protocol::ViewNumber view) {
+  return {FrameType::begun_heard, to_bytes(view), nullptr};
+}
+
+}  // namespace isthmus::outer_sync::transport

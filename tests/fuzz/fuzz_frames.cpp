@@ -1,0 +1,127 @@
+// Arbitrary bytes on a connection: what the frame reader takes is what was on the wire and no longer than it
+// may be, and who gets the frames refuses by an Error(network) what does not fit, or has what it asked for.
+//
+// An input: a byte (in its two lowest bits who listens: a peer, a donor, a learner that has asked for a
+// fragment, or for a round; bit 7: checksums are made good), then what is on the wire.
+
+#include "network_support.h"
+
+using namespace isthmus;
+using namespace isthmus::outer_sync;
+using namespace isthmus::outer_sync::transport;
+
+namespace {
+
+std::size_t longest_chunk() { return quant::encoded_size(fuzz_codecs().of(1), fuzz_layout().chunk(0).size); }
+
+/// Gives frames to `listen`, which says whether it wants more, until something ends the connection.
+template <class Listen>
+void hear(std::span<const std::byte> bytes, std::size_t limit, Listen listen) {
+  bool checked = false;
+  (void)unless_refused([&] {
+    for (auto frame = next_frame(bytes, limit, checked); frame; frame = next_frame(bytes, limit, checked)) {
+      if (!listen(std::move(*frame))) break;
+    }
+    return true;
+  });
+}
+
+template <class Message>
+void check_form(const Message& message, const ReceivedFrame& frame) {
+  require(to_bytes(message) == *frame.body, "a message that has two forms");
+}
+
+void peer(std::span<const std::byte> bytes) {
+  bool known = false;
+  const auto limit = largest_chunk_frame(longest_chunk());
+  hear(bytes, limit, [&](ReceivedFrame frame) {
+    if (!std::exchange(known, true)) {
+      check_form(hello_of(frame), frame);
+    } else if (frame.type == FrameType::begun || frame.type == FrameType::begun_heard) {
+      check_form(from_bytes<protocol::ViewNumber>(*frame.body), frame);
+    } else if (frame.type == FrameType::chunk) {
+      const auto head = frame.head;
+      const auto message = message_of(std::move(frame));
+      require(message.contributors.size() <= protocol::most_members &&
+                  message.norms.size() <= protocol::most_members,
+              "more replicas than there can be");
+      require(bytes_of(header_of(message, static_cast<quant::Lossless>(head.packing))) == bytes_of(head),
+              "a chunk header that has two forms");
+    }
+    return true;
+  });
+}
+
+void donor(std::span<const std::byte> bytes) {
+  hear(bytes, unauthenticated_limit, [&](const ReceivedFrame& frame) {
+    if (frame.type == FrameType::state_request) {
+      const auto request = state_request_of(frame, fuzz_layout());
+      require(request.fragment < fuzz_layout().fragment_count() && request.parts != 0,
+              "a request for nothing");
+      check_form(request, frame);
+    } else if (frame.type == FrameType::round_request) {
+      const auto request = round_request_of(frame, fuzz_layout());
+      require(request.fragment < fuzz_layout().fragment_count() && request.round != 0,
+              "a request for nothing");
+      check_form(request, frame);
+    }
+    return true;
+  });
+}
+
+void learner_of_state(std::span<const std::byte> bytes) {
+  StateReceiver receiver(fuzz_layout(), {0, agreed_parts, 1});
+  hear(bytes, state_frame_limit, [&](const ReceivedFrame& frame) {
+    receiver.take(frame);
+    if (!receiver.complete()) return true;
+    const auto snapshot = receiver.result();
+    if (!snapshot) return false;
+    require(snapshot->parts() == agreed_parts && snapshot->fragment == 0 && snapshot->at.round >= 1,
+            "a state that was not asked for");
+    for (const auto& values : snapshot->values)
+      require(!values || values->size() == fuzz_layout().fragment(0).size, "a state of another size");
+    return false;
+  });
+}
+
+void learner_of_round(std::span<const std::byte> bytes) {
+  const auto codecs = fuzz_codecs();
+  RoundReceiver receiver(fuzz_layout(), codecs, {0, 1});
+  hear(bytes, sizeof(ChunkHeader) + longest_chunk(), [&](ReceivedFrame frame) {
+    receiver.take(std::move(frame));
+    if (!receiver.complete()) return true;
+    const auto results = receiver.result();
+    if (!results) return false;
+    const auto chunks = fuzz_layout().chunks_of(0);
+    require(results->size() == chunks.size(), "a round with other chunks");
+    for (auto k = chunks.first; k < chunks.last; ++k) {
+      require((*results)[k - chunks.first]->size() ==
+                  quant::encoded_size(codecs.of(1), fuzz_layout().chunk(k).size),
+              "a result of another size");
+    }
+    return false;
+  });
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const auto input = std::as_bytes(std::span(data, size));
+  Bytes bytes(input.begin() + 1, input.end());
+  if ((data[0] & 128) != 0) make_good(bytes);
+  switch (data[0] & 3) {
+    case 0:
+      peer(bytes);
+      break;
+    case 1:
+      donor(bytes);
+      break;
+    case 2:
+      learner_of_state(bytes);
+      break;
+    default:
+      learner_of_round(bytes);
+  }
+  return 0;
+}

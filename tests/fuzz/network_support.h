@@ -1,0 +1,97 @@
+#pragma once
+// What the fuzzers of the network share: the run that messages are of, and how bytes are fed to a reader of
+// frames.
+
+#include <optional>
+#include <utility>
+
+#include "fuzz_support.h"
+#include "isthmus/base/checksum.h"
+#include "isthmus/base/error.h"
+#include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/protocol/coordinator.h"
+#include "isthmus/outer_sync/protocol/messages.h"
+#include "transport/frame_reader.h"
+#include "transport/state_frames.h"
+
+namespace isthmus::outer_sync {
+
+using quant::require;
+
+inline const FragmentLayout& fuzz_layout() {
+  static const FragmentLayout layout({{0, 20}, {24, 9}}, 16);
+  return layout;
+}
+inline protocol::CodecPlan fuzz_codecs() { return {.codec = {.kind = quant::CodecKind::int8, .block = 16}}; }
+
+/// Whatever they do with what comes in, they may refuse it as the network's, and in no other way.
+template <class Read>
+auto unless_refused(Read read) -> std::optional<decltype(read())> {
+  try {
+    return read();
+  } catch (const Error& error) {
+    require(error.kind() == ErrorKind::network, "an error of another kind");
+    return std::nullopt;
+  }
+}
+
+namespace transport {
+
+/// What is on the wire of a frame as it was received.
+inline Bytes wire_of(const ReceivedFrame& received, bool checked) {
+  Frame frame{received.type, {}, received.body};
+  if (received.type == FrameType::chunk || received.type == FrameType::ack) {
+    frame.head = bytes_of(received.head);
+    const auto add = [&](auto bytes) { frame.head.insert(frame.head.end(), bytes.begin(), bytes.end()); };
+    add(std::as_bytes(std::span(received.contributors)));
+    add(std::as_bytes(std::span(received.norms)));
+  }
+  const auto front = front_of(frame, checked);
+  Bytes bytes(front.bytes().begin(), front.bytes().end());
+  bytes.insert(bytes.end(), frame.head.begin(), frame.head.end());
+  if (frame.body) bytes.insert(bytes.end(), frame.body->begin(), frame.body->end());
+  return bytes;
+}
+
+/// Makes the checksums fit whatever has become of the frames: else no fuzzer would come past them.
+inline void make_good(std::span<std::byte> bytes) {
+  FrameFront front;
+  while (bytes.size() >= sizeof front) {
+    std::memcpy(&front, bytes.data(), sizeof front);
+    const auto before = front.bytes().size();
+    const auto body =
+        bytes.subspan(before, std::min<std::size_t>(front.header.length, bytes.size() - before));
+    if (front.header.check != 0) {
+      front.header.check = check_of(front.header);
+      front.checksum = crc32c(body, crc32c(std::as_bytes(std::span(&front.header, 1))));
+      std::memcpy(bytes.data(), &front, sizeof front);
+    }
+    bytes = bytes.subspan(before + body.size());
+  }
+}
+
+/// The next frame, as a connection takes it, off the front of `bytes`; nothing when they are over. What comes
+/// out is what was on the wire, and no longer than it may be.
+inline std::optional<ReceivedFrame> next_frame(std::span<const std::byte>& bytes, std::size_t limit,
+                                               bool& checked) {
+  const auto all = bytes;
+  FrameReader reader(limit, checked);
+  while (!reader.complete()) {
+    for (const auto part : reader.wants()) {
+      require(part.size() <= limit + sizeof(FrameHeader), "room for more than a frame may have");
+      if (part.size() > bytes.size()) return std::nullopt;
+      std::ranges::copy(bytes.first(part.size()), part.begin());
+      bytes = bytes.subspan(part.size());
+    }
+    reader.filled();
+  }
+  checked = reader.checked();
+  auto frame = reader.take();
+  const auto wire = wire_of(frame, checked);
+  require(std::ranges::equal(wire, all.first(all.size() - bytes.size())),
+          "a frame that is not what was on the wire");
+  return frame;
+}
+
+}  // namespace transport
+}  // namespace isthmus::outer_sync

@@ -1,0 +1,222 @@
+// Writes what the fuzzers of the network start from, as this version's own encoders have it:
+//
+//     write_network_corpus FOLDER        makes FOLDER/control, FOLDER/frames and FOLDER/coordinator
+
+#include <filesystem>
+#include <fstream>
+
+#include "network_support.h"
+
+using namespace isthmus;
+using namespace isthmus::outer_sync;
+
+namespace {
+
+namespace fs = std::filesystem;
+using protocol::ControlMessage;
+
+Digest digest_of(std::uint8_t value) {
+  Digest digest;
+  digest.bytes.fill(value);
+  return digest;
+}
+
+protocol::Hello hello(const std::string& name, protocol::MemberKind kind = protocol::MemberKind::trainer) {
+  protocol::Hello hello;
+  hello.run = "fuzz";
+  hello.member = {name, 1, name + ":7000", 0, kind};
+  hello.build = "fuzz";
+  hello.config = {{"outer.codec", "int8"}};
+  hello.model = digest_of(1);
+  hello.tokenizer = digest_of(2);
+  return hello;
+}
+
+protocol::Sealed sealed() {
+  return {.view = 1,
+          .layout = {{0, 20}, {24, 9}},
+          .chunk_elements = 16,
+          .fragments = std::vector<protocol::FragmentState>(2),
+          .history = std::vector<std::vector<protocol::FragmentState>>(2),
+          .held = {},
+          .parameters = digest_of(3)};
+}
+
+protocol::Heartbeat heartbeat() {
+  protocol::Heartbeat beat;
+  beat.number = 3;
+  beat.view = 1;
+  beat.step = 9;
+  beat.contributed = 2;
+  beat.tokens_per_second = 1000;
+  beat.fragments = {{1, 2}, {0, 0}};
+  beat.health = {{0, 1, 2, 0.5, {{11, 2, 0.5, 0.25}}}};
+  beat.paths = {{11, 1000, 900, 1'000'000}};
+  return beat;
+}
+
+/// One of each kind, with something in every field that can be empty.
+std::vector<ControlMessage> all_messages() {
+  protocol::ChunkSet chunks(3);
+  chunks.add(1);
+  auto held = sealed();
+  held.activated = 1;
+  held.history = {{{1, digest_of(4)}}, {}};
+  held.held = {{0, 2, chunks}};
+  protocol::NewView view{.view = {2, {{"a", 1, "a:1"}, {"b", 1, "b:1"}}, {0, 1, 0}},
+                         .token = digest_of(5),
+                         .layout = {{0, 20}, {24, 9}},
+                         .chunk_elements = 16,
+                         .reference = 1,
+                         .step = 7,
+                         .chains = {{{1, digest_of(4)}}, {{0, {}}}},
+                         .fixed = {{0, 2, {{0, chunks}}}},
+                         .applied = {{1, 0}, {1, 0}}};
+  return {hello("a"),
+          protocol::Refused{"no"},
+          protocol::Seal{1, 0},
+          held,
+          view,
+          heartbeat(),
+          protocol::HeartbeatReply{1, 3, {1, 0}, {1, 0}, 5'000'000, 2.5},
+          protocol::EvalReport{10, 25.5, 100},
+          protocol::Announce{"127.0.0.1:1"},
+          protocol::StopRequest{"enough"},
+          protocol::Hold{},
+          protocol::Held{9},
+          protocol::StopAt{12},
+          protocol::Done{"{}", digest_of(6)},
+          protocol::Finished{"", digest_of(6)},
+          protocol::Leave{"asked to"},
+          protocol::Abort{"broken"},
+          protocol::Admitted{digest_of(5), {{"a", 1, "a:1"}}},
+          protocol::Ready{},
+          protocol::Displaced{"too late"},
+          protocol::Suspended{"too few"}};
+}
+
+void write(const fs::path& folder, const std::string& name, std::span<const std::byte> bytes) {
+  fs::create_directories(folder);
+  std::ofstream out(folder / name, std::ios::binary);
+  out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  require(out.good(), "a seed cannot be written");
+}
+
+// ---- what is on a connection ----
+
+transport::ReceivedFrame archived(transport::FrameType type, const auto& message) {
+  return {type, {}, {}, std::make_shared<const Bytes>(to_bytes(message)), {}};
+}
+transport::ReceivedFrame chunk(const protocol::ChunkMessage& message) {
+  return {transport::FrameType::chunk, transport::header_of(message, quant::Lossless::none),
+          message.contributors, message.bytes, message.norms};
+}
+transport::ReceivedFrame piece(transport::StatePart part, std::size_t elements) {
+  const transport::StateDataHeader header{.offset = 0, .fragment = 0, .part = part, .zero = {}};
+  auto bytes = transport::bytes_of(header);
+  bytes.resize(bytes.size() + elements * sizeof(float));
+  return {transport::FrameType::state_data, {}, {}, std::make_shared<const Bytes>(bytes), {}};
+}
+protocol::SharedBytes encoded(ChunkId k) {
+  return std::make_shared<const Bytes>(quant::encoded_size(fuzz_codecs().of(1), fuzz_layout().chunk(k).size));
+}
+
+void write_frames(const fs::path& folder, const std::string& name, std::uint8_t listener,
+                  const std::vector<transport::ReceivedFrame>& frames) {
+  for (const bool checked : {false, true}) {
+    Bytes bytes{static_cast<std::byte>(listener | (checked ? 128 : 0))};
+    for (const auto& frame : frames) {
+      const auto wire = transport::wire_of(frame, checked);
+      bytes.insert(bytes.end(), wire.begin(), wire.end());
+    }
+    write(folder, name + (checked ? "_checked" : ""), bytes);
+  }
+}
+
+void write_all_frames(const fs::path& folder) {
+  using transport::FrameType;
+  using transport::StatePart;
+  const transport::PeerHello hello{digest_of(5), 11, 12, 0, transport::PeerRole::member};
+  const protocol::ChunkKey contribution{1, 0, 0, protocol::ChunkKind::contribution};
+  const protocol::ChunkKey result{1, 0, 0, protocol::ChunkKind::result};
+  transport::ReceivedFrame ack{
+      FrameType::ack, transport::header_of(1, contribution), {}, std::make_shared<const Bytes>(), {}};
+  write_frames(folder, "peer", 0,
+               {archived(FrameType::peer_hello, hello), archived(FrameType::begun, protocol::ViewNumber{1}),
+                chunk({1, contribution, encoded(0), 100}), ack, chunk({1, result, encoded(0)}),
+                chunk({1, result, encoded(0), 0, {11, 12}, {{11, 1.5}, {12, 2.5}}})});
+  write_frames(folder, "donor", 1,
+               {archived(FrameType::state_request, transport::StateRequest{0, transport::agreed_parts, 1}),
+                archived(FrameType::round_request, transport::RoundRequest{1, 2})});
+  const transport::StateHead head{0, {1, digest_of(4)}, 20, transport::agreed_parts, 0};
+  const std::vector<transport::ReceivedFrame> state = {
+      archived(FrameType::state_head, head), piece(StatePart::theta, 20), piece(StatePart::velocity, 20),
+      archived(FrameType::state_done, transport::StateDone{0})};
+  transport::StateReceiver state_receiver(fuzz_layout(), {0, transport::agreed_parts, 1});
+  for (const auto& frame : state) state_receiver.take(frame);
+  require(state_receiver.complete(), "a state that is none");
+  write_frames(folder, "state", 2, state);
+  write_frames(folder, "state_gone", 2, {archived(FrameType::state_gone, transport::StateGone{0})});
+  std::vector<transport::ReceivedFrame> round;
+  for (auto k = fuzz_layout().chunks_of(0).first; k < fuzz_layout().chunks_of(0).last; ++k)
+    round.push_back(chunk({0, {1, k, 0, protocol::ChunkKind::result}, encoded(k)}));
+  round.push_back(archived(FrameType::state_done, transport::StateDone{0}));
+  transport::RoundReceiver round_receiver(fuzz_layout(), fuzz_codecs(), {0, 1});
+  for (const auto& frame : round) round_receiver.take(frame);
+  require(round_receiver.complete(), "a round that is none");
+  write_frames(folder, "round", 3, round);
+}
+
+// ---- what members say to a coordinator ----
+
+struct Said {
+  std::uint8_t who;
+  ControlMessage message;
+};
+void write_talk(const fs::path& folder, const std::string& name, const std::vector<Said>& talk) {
+  Bytes bytes;
+  for (const auto& [who, message] : talk) {
+    const auto words = protocol::encode(message);
+    bytes.push_back(static_cast<std::byte>(who));
+    bytes.push_back(static_cast<std::byte>(words.size()));
+    bytes.push_back(static_cast<std::byte>(words.size() >> 8));
+    bytes.insert(bytes.end(), words.begin(), words.end());
+  }
+  write(folder, name, bytes);
+}
+
+void write_all_talks(const fs::path& folder) {
+  const std::vector<Said> begin = {{0, hello("a")}, {1, hello("b")}, {0, sealed()}, {1, sealed()}};
+  write_talk(folder, "begin", begin);
+  auto on = begin;
+  on.insert(on.end(), {{0, heartbeat()}, {1, heartbeat()}, {0, protocol::EvalReport{10, 25.5, 100}}});
+  write_talk(folder, "heartbeats", on);
+  auto stop = on;
+  stop.insert(stop.end(), {{0, protocol::StopRequest{"enough"}},
+                           {0, protocol::Held{9}},
+                           {1, protocol::Held{10}},
+                           {0, protocol::Done{"{}", digest_of(6)}},
+                           {1, protocol::Done{"{}", digest_of(6)}}});
+  write_talk(folder, "stop", stop);
+  auto more = on;
+  more.insert(more.end(), {{2, hello("c")},
+                           {3, hello("o", protocol::MemberKind::observer)},
+                           {4, hello("r", protocol::MemberKind::reducer)},
+                           {2, protocol::Ready{}},
+                           {1, protocol::Displaced{"too late"}},
+                           {0, protocol::Leave{"asked to"}}});
+  write_talk(folder, "more", more);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  require(argc == 2, "usage: write_network_corpus FOLDER");
+  const fs::path folder = argv[1];
+  fs::remove_all(folder);
+  for (const auto& message : all_messages())
+    write(folder / "control", "tag_" + std::to_string(message.index()), protocol::encode(message));
+  write_all_frames(folder / "frames");
+  write_all_talks(folder / "coordinator");
+  return 0;
+}
