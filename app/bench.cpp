@@ -98,7 +98,7 @@ class Observer final : public outer_sync::CoordinatorObserver {
 void write_report(const OuterBenchRequest& request, const Coordinator& coordinator) {
   std::vector<OuterBenchMember> members;
   for (const auto& [name, member] : coordinator.members())
-    members.push_back(outer_bench_member(member.result.summary));
+    members.push_back(report_of<OuterBenchMember>(member.result.summary));
   if (members.empty() || members.front().measured_steps == 0)
     return say("stopped before there was anything to measure");
   const auto& outer = request.experiment.outer;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "isthmus/base/error.h"
 #include "isthmus/base/progress.h"
 
 namespace isthmus::app {
@@ -13,35 +12,6 @@ namespace isthmus::app {
 using nlohmann::ordered_json;
 
 namespace {
-
-/// Every field of the report with its name, once, for both directions.
-template <class Member, class Visit>
-void visit_fields(Member& m, Visit visit) {
-  visit("name", m.name);
-  visit("global_hash", m.global_hash);
-  visit("parameters", m.parameters);
-  visit("step_time", m.step_time);
-  visit("steps", m.steps);
-  visit("measured_steps", m.measured_steps);
-  visit("measured_seconds", m.measured_seconds);
-  visit("compute_seconds", m.compute_seconds);
-  visit("waiting_seconds", m.waiting_seconds);
-  visit("encoding_seconds", m.encoding_seconds);
-  visit("applying_seconds", m.applying_seconds);
-  visit("late_wake_seconds", m.late_wake_seconds);
-  visit("noise_seconds", m.noise_seconds);
-  visit("rounds", m.rounds);
-  visit("measured_rounds", m.measured_rounds);
-  visit("late_rounds", m.late_rounds);
-  visit("fragment_seconds_median", m.fragment_seconds_median);
-  visit("fragment_seconds_p99", m.fragment_seconds_p99);
-  visit("payload_bytes", m.payload_bytes);
-  visit("total_bytes", m.total_bytes);
-  visit("link_bits_per_second", m.link_bits_per_second);
-  visit("stopped", m.stopped);
-}
-
-double ratio(double a, double b) { return b > 0 ? a / b : 0; }
 
 double utilization(const OuterBenchMember& m) { return ratio(m.compute_seconds, m.measured_seconds); }
 
@@ -66,23 +36,6 @@ double quantile(std::vector<double> values, double q) {
   const auto at = values.begin() + rank - 1;
   std::ranges::nth_element(values, at);
   return *at;
-}
-
-ordered_json to_json(const OuterBenchMember& member) {
-  ordered_json json;
-  visit_fields(member, [&](const char* name, const auto& value) { json[name] = value; });
-  return json;
-}
-
-OuterBenchMember outer_bench_member(const std::string& text) {
-  OuterBenchMember member;
-  try {
-    const auto json = ordered_json::parse(text);
-    visit_fields(member, [&](const char* name, auto& value) { json.at(name).get_to(value); });
-  } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorKind::network, std::string("a replica's final report cannot be read: ") + error.what());
-  }
-  return member;
 }
 
 ordered_json outer_bench_json(const OuterBenchSettings& settings,

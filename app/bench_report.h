@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "report_json.h"
+
 namespace isthmus::app {
 
 /// Of one replica. Times in seconds. `measured_*`, `*_seconds` and `fragment_*` are of the measured steps
@@ -31,11 +33,33 @@ struct OuterBenchMember {
   std::uint64_t payload_bytes = 0, total_bytes = 0;  ///< sent in all; total with headers and control
   double link_bits_per_second = 0;                   ///< as configured; 0 any
   bool stopped = false;
-};
 
-[[nodiscard]] nlohmann::ordered_json to_json(const OuterBenchMember& member);
-/// Throws Error(network) for anything that is not such a report.
-[[nodiscard]] OuterBenchMember outer_bench_member(const std::string& json);
+  template <class Self, class Visit>
+  static void fields(Self& m, Visit visit) {
+    visit("name", m.name);
+    visit("global_hash", m.global_hash);
+    visit("parameters", m.parameters);
+    visit("step_time", m.step_time);
+    visit("steps", m.steps);
+    visit("measured_steps", m.measured_steps);
+    visit("measured_seconds", m.measured_seconds);
+    visit("compute_seconds", m.compute_seconds);
+    visit("waiting_seconds", m.waiting_seconds);
+    visit("encoding_seconds", m.encoding_seconds);
+    visit("applying_seconds", m.applying_seconds);
+    visit("late_wake_seconds", m.late_wake_seconds);
+    visit("noise_seconds", m.noise_seconds);
+    visit("rounds", m.rounds);
+    visit("measured_rounds", m.measured_rounds);
+    visit("late_rounds", m.late_rounds);
+    visit("fragment_seconds_median", m.fragment_seconds_median);
+    visit("fragment_seconds_p99", m.fragment_seconds_p99);
+    visit("payload_bytes", m.payload_bytes);
+    visit("total_bytes", m.total_bytes);
+    visit("link_bits_per_second", m.link_bits_per_second);
+    visit("stopped", m.stopped);
+  }
+};
 
 /// The settings that the figures are of.
 struct OuterBenchSettings {

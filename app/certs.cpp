@@ -47,7 +47,7 @@ std::string own_certificates(const std::string& certs, const std::string& name) 
 void take_replica_name(const std::string& name, std::string& certs) {
   check_name("--name", name);
   if (name == outer_sync::tls::coordinator_name)
-    throw Error(ErrorKind::config, "--name is 'coordinator', which no replica may be called");
+    throw Error(ErrorKind::config, "--name is 'coordinator', which is the coordinator's own name");
   certs = own_certificates(certs, name);
 }
 

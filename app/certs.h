@@ -21,8 +21,8 @@ int run_certs(const CertsRequest& request);
 /// Empty if `certs` is.
 [[nodiscard]] std::string own_certificates(const std::string& certs, const std::string& name);
 
-/// Makes `name` this replica's: `certs` is then its own folder. Throws Error(config) for a name that no
-/// replica may have.
+/// Makes `name` that of this process, whatever it is but the coordinator: `certs` is then its own folder.
+/// Throws Error(config) for a name that it may not have.
 void take_replica_name(const std::string& name, std::string& certs);
 
 }  // namespace isthmus::app

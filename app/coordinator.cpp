@@ -218,7 +218,7 @@ void write_summary(Experiment& experiment, const Coordinator& coordinator, const
                    .wall_seconds = wall_seconds};
   for (const auto& [name, member] : coordinator.members()) {
     if (outer_sync::protocol::trains(member.hello.member)) {
-      if (member.done) report.members.push_back(member_report(member.result.summary));
+      if (member.done) report.members.push_back(report_of<MemberReport>(member.result.summary));
     } else {
       const auto done = nlohmann::json::parse(member.result.summary, nullptr, false);
       const bool says =

@@ -226,10 +226,8 @@ class Observer {
 }  // namespace
 
 int run_observe(ObserveRequest request) {
-  check_name("--name", request.name);
+  take_replica_name(request.name, request.experiment.network.certs);
   const SignalThread signals([](int signal, int) { _exit(128 + signal); });
-  auto& certs = request.experiment.network.certs;
-  certs = own_certificates(certs, request.name);
   return Observer(std::move(request)).run();
 }
 

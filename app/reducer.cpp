@@ -22,8 +22,8 @@ void say(const std::string& text) {
 
 }  // namespace
 
-int run_reducer(const WorkerRequest& request) {
-  check_name("--name", request.name);
+int run_reducer(WorkerRequest request) {
+  take_replica_name(request.name, request.experiment.network.certs);
   const auto& experiment = request.experiment;
   const auto& outer = experiment.outer;
   if (outer.data_parallel())
@@ -33,9 +33,7 @@ int run_reducer(const WorkerRequest& request) {
   // Before any other thread, so that all of them leave the signals to this one.
   const SignalThread signals([&](int signal, int count) { stopper.on_signal(signal, count); });
   Trace trace;  // without a file: there are no steps to show
-  auto network = experiment.network;
-  network.certs = own_certificates(network.certs, request.name);
-  outer_sync::MemberNode node(network, static_cast<std::uint64_t>(outer.chunk_elements),
+  outer_sync::MemberNode node(experiment.network, static_cast<std::uint64_t>(outer.chunk_elements),
                               outer_sync::codec_plan(outer, static_cast<std::uint64_t>(experiment.run.seed)),
                               closing_rule(experiment), trace, outer.lossless_stage());
   stopper.in_run(node, Stopper::Leaving::at_once);

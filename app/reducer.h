@@ -8,6 +8,6 @@ namespace isthmus::app {
 
 /// Exit status: 0 the run has finished, 130 stopped by Ctrl-C, 143 left the run after SIGTERM. Throws Error
 /// for everything that keeps it from reducing.
-[[nodiscard]] int run_reducer(const WorkerRequest& request);
+[[nodiscard]] int run_reducer(WorkerRequest request);
 
 }  // namespace isthmus::app

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "isthmus/base/error.h"
+#include "isthmus/outer_sync/tls/authority.h"
 
 namespace isthmus::app {
 
@@ -70,6 +71,9 @@ void check_workers(const std::vector<Site>& sites) {
   std::map<std::string, std::string> site_of_worker;
   for (const auto& site : sites) {
     for (const auto& worker : site.workers()) {
+      if (worker == outer_sync::tls::coordinator_name)
+        fail(fmt::format("site {} has a worker '{}', which is the coordinator's own name; name it otherwise",
+                         site.name, worker));
       const auto [first, is_new] = site_of_worker.emplace(worker, site.name);
       if (!is_new)
         fail(fmt::format("sites {} and {} both have a worker {}; name one of them otherwise", first->second,

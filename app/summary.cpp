@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "isthmus/base/error.h"
 #include "isthmus/base/progress.h"
 
 namespace isthmus::app {
@@ -13,35 +12,6 @@ namespace isthmus::app {
 using nlohmann::ordered_json;
 
 namespace {
-
-/// Every field of the report with its name, once, for both directions.
-template <class Report, class Visit>
-void visit_fields(Report& r, Visit visit) {
-  visit("name", r.name);
-  visit("global_hash", r.global_hash);
-  visit("parameters", r.parameters);
-  visit("first_step", r.first_step);
-  visit("last_step", r.last_step);
-  visit("inner_steps", r.inner_steps);
-  visit("tokens", r.tokens);
-  visit("train_seconds", r.train_seconds);
-  visit("compute_seconds", r.compute_seconds);
-  visit("stall_seconds", r.stall_seconds);
-  visit("warmup_wait_seconds", r.warmup_wait_seconds);
-  visit("finish_seconds", r.finish_seconds);
-  visit("data_wait_seconds", r.data_wait_seconds);
-  visit("payload_bytes", r.payload_bytes);
-  visit("total_bytes", r.total_bytes);
-  visit("rounds", r.rounds);
-  visit("warmup_rounds", r.warmup_rounds);
-  visit("rejected", r.rejected);
-  visit("precision", r.precision);
-  visit("device", r.device);
-  visit("sample", r.sample);
-  visit("stopped", r.stopped);
-}
-
-double ratio(double a, double b) { return b > 0 ? a / b : 0; }
 
 /// Bits that one replica sends per parameter and step in a ring all-reduce of bf16 gradients at every step.
 double data_parallel_bits(std::size_t replicas) {
@@ -91,23 +61,6 @@ const MemberReport& whole_run(const std::vector<MemberReport>& members) {
 }
 
 }  // namespace
-
-ordered_json to_json(const MemberReport& report) {
-  ordered_json json;
-  visit_fields(report, [&](const char* name, const auto& value) { json[name] = value; });
-  return json;
-}
-
-MemberReport member_report(const std::string& text) {
-  MemberReport report;
-  try {
-    const auto json = ordered_json::parse(text);
-    visit_fields(report, [&](const char* name, auto& value) { json.at(name).get_to(value); });
-  } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorKind::network, std::string("a member's final report cannot be read: ") + error.what());
-  }
-  return report;
-}
 
 ordered_json summary_json(Experiment& experiment, const RunReport& report) {
   const auto& members = report.members;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "experiment.h"
+#include "report_json.h"
 
 namespace isthmus::app {
 
@@ -30,11 +31,33 @@ struct MemberReport {
   std::string precision, device;
   std::string sample;  ///< generated text; from the first member alone
   bool stopped = false;
-};
 
-[[nodiscard]] nlohmann::ordered_json to_json(const MemberReport& report);
-/// Throws Error(network) for anything that is not such a report.
-[[nodiscard]] MemberReport member_report(const std::string& json);
+  template <class Self, class Visit>
+  static void fields(Self& r, Visit visit) {
+    visit("name", r.name);
+    visit("global_hash", r.global_hash);
+    visit("parameters", r.parameters);
+    visit("first_step", r.first_step);
+    visit("last_step", r.last_step);
+    visit("inner_steps", r.inner_steps);
+    visit("tokens", r.tokens);
+    visit("train_seconds", r.train_seconds);
+    visit("compute_seconds", r.compute_seconds);
+    visit("stall_seconds", r.stall_seconds);
+    visit("warmup_wait_seconds", r.warmup_wait_seconds);
+    visit("finish_seconds", r.finish_seconds);
+    visit("data_wait_seconds", r.data_wait_seconds);
+    visit("payload_bytes", r.payload_bytes);
+    visit("total_bytes", r.total_bytes);
+    visit("rounds", r.rounds);
+    visit("warmup_rounds", r.warmup_rounds);
+    visit("rejected", r.rejected);
+    visit("precision", r.precision);
+    visit("device", r.device);
+    visit("sample", r.sample);
+    visit("stopped", r.stopped);
+  }
+};
 
 /// Of one replica's outer gradients, as the coordinator has seen them. Norm and cosine (to the mean) are
 /// those of the last round judged.

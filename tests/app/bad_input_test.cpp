@@ -97,6 +97,17 @@ TEST(BadInput, ACommandLineThatIsNone) {
                  {"--name is '../up'; expected up to 64 letters, digits"});
 }
 
+TEST(BadInput, TheCoordinatorsName) {
+  Site site;
+  const auto config = site.config().string();
+  for (const Words& verb : {Words{"worker"}, Words{"worker", "--reduce-only"}, Words{"observe"}}) {
+    auto command = verb;
+    command.insert(command.end(), {"--config", config, "--name", "coordinator"});
+    expect_refused(site, site.isthmus(command), 2,
+                   {"--name is 'coordinator', which is the coordinator's own name"});
+  }
+}
+
 TEST(BadInput, AFolderThatCannotBeMade) {
   Site site;
   site.write("file", "no folder");
