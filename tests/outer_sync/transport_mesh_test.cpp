@@ -9,6 +9,7 @@
 #include <asio/use_awaitable.hpp>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <future>
 #include <map>
 #include <mutex>
@@ -117,6 +118,14 @@ class Node final : public PeerMesh::Handler {
   [[nodiscard]] bool wait_for_chunks(std::size_t count) {
     return wait_until([&] { return chunks_ >= count; });
   }
+  /// So many more times.
+  [[nodiscard]] bool ticks(std::size_t times) {
+    const auto now = [this] {
+      const std::lock_guard lock(mutex_);
+      return ticks_;
+    }();
+    return wait_until([&] { return ticks_ >= now + times; });
+  }
   [[nodiscard]] bool loses(ReplicaId peer) {
     return wait_until([&] { return downs_[peer] > 0; });
   }
@@ -173,6 +182,11 @@ class Node final : public PeerMesh::Handler {
       timer.expires_after(20ms);
       co_await timer.async_wait(asio::use_awaitable);
       mesh_.tick();
+      {
+        const std::lock_guard lock(mutex_);
+        ++ticks_;
+      }
+      changed_.notify_all();
     }
   }
   /// Of `peer`; with the mutex held `change` is made.
@@ -244,7 +258,7 @@ class Node final : public PeerMesh::Handler {
   std::set<ReplicaId> up_;
   std::map<std::pair<ReplicaId, std::uint64_t>, std::set<ChunkId>> heard_;
   std::map<ReplicaId, std::size_t> ups_, downs_;
-  std::size_t chunks_ = 0;
+  std::size_t chunks_ = 0, ticks_ = 0;
   protocol::ChunkMessage last_heard_;
   std::vector<std::string> wrong_;
   std::string said_;
@@ -373,6 +387,43 @@ TEST(Mesh, APeerThatAsksForMoreAnswersThanItReadsIsDropped) {
   EXPECT_TRUE(node.says("it asks for more answers than it reads"));
 }
 
+// ---- what a stranger may cost (docs/architecture.md) ----
+
+Bytes header_of_hello(std::uint32_t length) {
+  return bytes_of(FrameHeader{.type = FrameType::peer_hello, .length = length});
+}
+
+/// No time-out helps here.
+TEST(Mesh, AStrangerMaySay64KiBAndNoMore) {
+  Node node("b", 1, {.hello_limit = 1h});
+  RawPeer most(node.info().address), more(node.info().address);
+  most.say(header_of_hello(65536));
+  most.say(Bytes(65536));
+  EXPECT_TRUE(most.is_dropped());
+  EXPECT_TRUE(node.says("message has bytes left over")) << "it may be said, but is no hello";
+  more.say(header_of_hello(65537));
+  EXPECT_TRUE(more.is_dropped());
+}
+
+TEST(Mesh, Of64StrangersNoneIsDroppedAndOf65TheOldest) {
+  Node node("b", 1, {.hello_limit = 1h});
+  std::deque<RawPeer> crowd;
+  for (int n = 0; n < 65; ++n) crowd.emplace_back(node.info().address);
+  EXPECT_TRUE(crowd.front().is_dropped());
+  for (std::size_t n = 1; n < crowd.size(); ++n) {
+    pollfd dropped{.fd = crowd[n].handle(), .events = POLLRDHUP, .revents = 0};
+    EXPECT_EQ(::poll(&dropped, 1, 0), 0) << "stranger " << n << " is dropped too";
+  }
+}
+
+TEST(Mesh, AStrangerHasTenSecondsToSayWhoItIs) {
+  Node node("b");
+  const auto begin = std::chrono::steady_clock::now();
+  RawPeer stranger(node.info().address);
+  EXPECT_TRUE(stranger.is_dropped()) << "within 20 s";
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, 9s) << "slow lines need some time";
+}
+
 // ---- lanes ----
 
 protocol::ChunkMessage chunk_of(std::uint64_t round, std::size_t size) {
@@ -464,7 +515,7 @@ TEST(Lanes, NoMoreIsSentThanTheRateAllows) {
     node[0]->set_peers({node[1]->info()});
     node[1]->set_peers({node[0]->info()});
     ASSERT_TRUE(node[0]->sees({node[1]->info()}) && node[1]->sees({node[0]->info()}));
-    std::this_thread::sleep_for(100ms);  // lanes get their shares
+    ASSERT_TRUE(node[0]->ticks(2));  // the second has seen all lanes, and gives them their shares
     const auto begin = Connection::Clock::now();
     for (std::uint64_t round = 1; round <= rounds; ++round)
       node[0]->send_to(node[1]->info().id, chunk_of(round, size));

@@ -152,6 +152,39 @@ TEST(Strangers, ACrowdThatSaysNothingKeepsNobodyOut) {
   EXPECT_LT(took.count(), 9) << "members had to wait until the strangers were sent away for their silence";
 }
 
+// ---- what a stranger may cost a coordinator (transport_mesh_test.cpp has what it may cost a member) ----
+
+TEST(Strangers, OfACoordinatorMaySay64KiBAndNoMore) {
+  const auto answer_to = [](std::uint32_t length, const Bytes& words, const std::string& answer) {
+    NetworkRun run({});  // a new one each, which has said nothing in this second
+    run.start_coordinator();
+    RawPeer stranger(run.coordinator_address());
+    stranger.say(header(FrameType::control, length));
+    stranger.say(words);
+    EXPECT_TRUE(stranger.is_dropped());
+    run.wait_until_said(answer);
+    run.coordinator().request_stop("enough");
+  };
+  answer_to(65536, Bytes(65536, std::byte{99}), "control message has tag 99");  // all of it was heard
+  answer_to(65537, {}, "a frame of 65537 bytes; at most 65536 can be legal here");
+}
+
+TEST(Strangers, OfACoordinatorThereAre64ForTenSeconds) {
+  NetworkRun run({});
+  run.start_coordinator();
+  const auto begin = std::chrono::steady_clock::now();
+  const auto seconds = [begin] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  std::deque<RawPeer> crowd;
+  for (int n = 0; n < 65; ++n) crowd.emplace_back(run.coordinator_address());
+  EXPECT_TRUE(crowd.front().is_dropped());
+  EXPECT_LT(seconds(), 9) << "it was sent away for its silence, not for the number of others";
+  EXPECT_TRUE(crowd.back().is_dropped()) << "within 20 s";
+  EXPECT_GE(seconds(), 9) << "slow lines need some time";
+  run.coordinator().request_stop("enough");
+}
+
 // ---- a member that breaks the rules ----
 
 /// Plays member 0 ("r0") of a run of two by hand; r1 is real.
