@@ -250,7 +250,7 @@ TEST_P(Siege, TheRunEndsAsIfNobodyHadKnocked) {
     });
   }
   for (auto& stranger : strangers) stranger.join();
-  // By now it is some 350 of them or more: less than 3 KiB each, and none of the 64 that one may have.
+  // There were some 350 of them: less than 3 KiB each, where each may say 64.
   EXPECT_LT(allocated(), before + (1U << 20)) << "memory grows with the strangers";
   over = true;
   run.expect_one_end({0, 1});
