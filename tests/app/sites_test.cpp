@@ -85,6 +85,8 @@ const std::vector<BadSites> bad_sites = {
      "and the sites have 3 (a: 2, b: 1)"},
     {"ANameWithASlash", "sites:\n  a/b: {replicas: 1}\n", "a site is named 'a/b'; expected up to 48 letters"},
     {"ANumber", "sites:\n  7up: {replicas: 1}\n", "a site is named '7up'"},
+    {"TheCoordinatorsName", "sites: {coordinator: {replicas: 1}}\n",
+     "site coordinator has a worker 'coordinator', which is the coordinator's own name"},
     {"TwoOfOneName", "sites: {a: {replicas: 2}, a-1: {replicas: 1}}\n", "both have a worker a-1"},
     {"AValue", "sites: 3\n", "sites is a plain value ("},
     {"APlainSite", "sites: {a: 3}\n", "sites.a is a plain value; expected a map like {inner.batch: 8}"},
