@@ -57,7 +57,7 @@ NetworkSide::NetworkSide(const NetworkConfig& network, const FragmentLayout* lay
       control_(io_, control_options(network), link_, counters_, clock_, trace, *this),
       rounds_(io_, mesh_, meet, trace, rules.closing, saying()),
       membership_(rounds_, mesh_, control_, meet, saying(), *this),
-      pulse_(network_, link_.hold, reduces_, clock_, mesh_, rounds_, counters_, meet, saying()),
+      pulse_(network_, link_.hold, reduces_, clock_, mesh_, rounds_, counters_, meet, trace, saying()),
       ending_(control_, meet, counters_, reduces_),
       work_(asio::make_work_guard(io_)) {
   if (!reduces_) {

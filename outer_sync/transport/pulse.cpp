@@ -25,7 +25,8 @@ Time lease_time() {
 }
 
 Pulse::Pulse(const NetworkConfig& network, AwakeClock::Clock::duration hold, bool reduces, AwakeClock& clock,
-             PeerMesh& mesh, Rounds& rounds, const WireCounters& counters, Rendezvous& meet, Say say)
+             PeerMesh& mesh, Rounds& rounds, const WireCounters& counters, Rendezvous& meet, Trace& trace,
+             Say say)
     : network_(network),
       silence_(to_duration(network.detect_timeout) + 2 * hold),
       reduces_(reduces),
@@ -34,6 +35,7 @@ Pulse::Pulse(const NetworkConfig& network, AwakeClock::Clock::duration hold, boo
       rounds_(rounds),
       counters_(counters),
       meet_(meet),
+      trace_(trace),
       say_(std::move(say)) {}
 
 // ---- heartbeats ----
@@ -82,6 +84,8 @@ Heartbeat Pulse::of_member() {
 void Pulse::on_reply(const HeartbeatReply& reply) {
   const auto sent = beats_.find(reply.number);
   if (sent == beats_.end()) return;
+  const auto now = Trace::Clock::now();
+  trace_.async(Trace::Row::control, "heartbeat", reply.number, now - (lease_time() - sent->second), now);
   if (rounds_.stands() && reply.view != 0 && reply.view == rounds_.member().view().number) {
     vouched_ = clock_.now();
     rounds_.member().lease_until(sent->second +

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/config.h"
 #include "isthmus/outer_sync/protocol/messages.h"
 #include "transport/awake_clock.h"
@@ -29,7 +30,8 @@ class Pulse {
  public:
   /// All must outlive it. `hold`: of the connections; `reduces`: this replica has no step to make.
   Pulse(const NetworkConfig& network, AwakeClock::Clock::duration hold, bool reduces, AwakeClock& clock,
-        PeerMesh& mesh, Rounds& rounds, const WireCounters& counters, Rendezvous& meet, Say say);
+        PeerMesh& mesh, Rounds& rounds, const WireCounters& counters, Rendezvous& meet, Trace& trace,
+        Say say);
 
   // ---- heartbeats ----
 
@@ -70,6 +72,7 @@ class Pulse {
   Rounds& rounds_;
   const WireCounters& counters_;
   Rendezvous& meet_;
+  Trace& trace_;
   Say say_;
 
   UplinkMeter uplink_;

@@ -13,7 +13,9 @@
 // what each member has to send (contributions to the owners of the chunks, and results of those it owns) at
 // the rate that IPv4 and TCP with timestamps leave of the link's, rate (MTU - 52) / MTU, and half a round
 // trip for each of the two phases. In a stream several fragments are under way all the time; `of_bound` is
-// then the payload rate of the link over what codec bytes went at.
+// then the payload rate of the link over what codec bytes went at. `heartbeats` is a stream of ten minutes
+// over a slow link, and says besides how long the heartbeats of the member took whose coordinator is at the
+// other end, and in how many views the members were: a second one would be a false suspicion.
 
 #include <dirent.h>
 #include <fmt/format.h>
@@ -24,6 +26,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <stdexcept>
@@ -69,9 +72,21 @@ struct Case {
   bool tls = true;
   std::string congestion = "bbr", network_rate = "auto";
   int lanes = 8;
+  double heartbeat = 1;  ///< seconds between two
+  bool traced = false;   ///< says how long each of them took
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Case, name, what, members, rate, rtt, loss, parameters, codec, chunk,
-                                   fragments, rounds, tls, congestion, network_rate, lanes)
+                                   fragments, rounds, tls, congestion, network_rate, lanes, heartbeat, traced)
+
+void stream(Case& c, double rate, double rtt) {
+  c.what = "stream";
+  c.rate = rate;
+  c.rtt = rtt;
+  c.parameters = static_cast<std::uint64_t>(rate / 1e9 * 8.375e6);  // .28 s of the line each way
+  c.chunk = 16384;  // chunks of 64 KiB, which a chunk in 4 bits is half of
+  c.fragments = 4;
+  c.rounds = 30;
+}
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
@@ -99,19 +114,19 @@ std::vector<Case> all_cases() {
     c.what = "gloo";
     c.rounds = 2;
   });
+  add("heartbeats", [](Case& c) {
+    stream(c, 10e6, 0.1);
+    c.rounds = 530;
+    c.heartbeat = 0.25;
+    c.traced = true;
+  });
   for (const double rate : {100e6, 1e9}) {
     for (const int rtt : {0, 20, 100, 200}) {
       for (const double loss : {0.0, 1e-4}) {
         const auto name = fmt::format("stream_{:.0f}M_{}ms{}", rate / 1e6, rtt, loss > 0 ? "_lossy" : "");
         add(name, [&](Case& c) {
-          c.what = "stream";
-          c.rate = rate;
-          c.rtt = rtt / 1e3;
+          stream(c, rate, rtt / 1e3);
           c.loss = loss;
-          c.parameters = static_cast<std::uint64_t>(rate / 1e9 * 8.375e6);  // .28 s of the line each way
-          c.chunk = 16384;  // chunks of 64 KiB, which a chunk in 4 bits is half of
-          c.fragments = 4;
-          c.rounds = 30;
         });
       }
     }
@@ -127,6 +142,7 @@ NetworkConfig network_of(const Case& c, const std::string& coordinator, const st
   NetworkConfig network;
   network.coordinator = address(coordinator, coordinator_port);
   network.lanes = c.lanes;
+  network.heartbeat = {c.heartbeat};
   network.congestion = c.congestion;
   if (c.network_rate != "auto") network.rate = {std::stod(c.network_rate)};
   network.certs = certs;
@@ -190,13 +206,17 @@ class Exchanger {
   Exchanger(const Case& c, const std::string& name, const std::string& host, const std::string& coordinator,
             const std::string& certs)
       : case_(c), layout_(layout_of(c)) {
+    if (c.traced) {
+      trace_file_ = std::filesystem::temp_directory_path() / fmt::format("isthmus-bench-trace-{}", getpid());
+      trace_ = std::make_unique<Trace>(trace_file_, name, 10'000'000);
+    }
     OuterConfig outer;
     outer.codec = c.codec;
     outer.resolve();
     auto network = network_of(c, coordinator, certs);
     network.listen = address(host, member_port);
     node_ =
-        std::make_unique<MemberNode>(network, layout_, codec_plan(outer), protocol::ClosingRule{}, trace_);
+        std::make_unique<MemberNode>(network, layout_, codec_plan(outer), protocol::ClosingRule{}, *trace_);
     protocol::Hello hello;
     hello.run = "bench";
     hello.member.name = name;
@@ -217,8 +237,10 @@ class Exchanger {
         {"times", times}, {"payload", node_->wire().payload - sent}, {"total", node_->wire().total}};
     for (const auto& [thread, used] : after.items())
       result["processor"][thread] = used.get<double>() - before.value(thread, 0.0);
+    result["view"] = node_->view().number;
     const auto problem = node_->done("{}", {});
     if (!problem.empty()) throw std::runtime_error(problem);
+    if (case_.traced) result["heartbeats"] = heartbeats();
     fmt::print("{}\n", result.dump());
   }
 
@@ -234,6 +256,24 @@ class Exchanger {
       static_cast<void>(quant::encode(codecs.of(1), std::span(values).first(elements), {}, {}, *bytes));
       contributions_.push_back(bytes);
     }
+  }
+
+  /// Seconds that each took, to the coordinator and back.
+  Json heartbeats() {
+    node_.reset();
+    trace_->close();
+    std::ifstream file(trace_file_);
+    std::map<std::string, double> begun;
+    Json times = Json::array();
+    for (const auto& event : Json::parse(file)) {
+      if (event.value("name", "") != "heartbeat") continue;
+      const auto id = event["id"].get<std::string>();
+      const double at = event["ts"].get<double>() * 1e-6;
+      if (event["ph"] == "b") begun[id] = at;
+      if (event["ph"] == "e") times.push_back(at - begun.at(id));
+    }
+    std::filesystem::remove(trace_file_);
+    return times;
   }
 
   /// All members know the moment at which the first exchange begins; their clocks are one machine's.
@@ -301,7 +341,8 @@ class Exchanger {
 
   Case case_;
   FragmentLayout layout_;
-  Trace trace_;
+  std::filesystem::path trace_file_;
+  std::unique_ptr<Trace> trace_ = std::make_unique<Trace>();
   std::unique_ptr<MemberNode> node_;
   std::vector<protocol::FragmentState> state_;
   std::vector<protocol::SharedBytes> contributions_;
@@ -450,6 +491,14 @@ Json measure(const std::string& program, const Case& c) {
     for (const auto& [thread, seconds] : result["processor"].items())
       out["cores"][thread] = std::max(out["cores"].value(thread, 0.0), seconds.get<double>() / lasted);
   }
+  if (c.traced) {
+    const auto beats = results.back()["heartbeats"].get<std::vector<double>>();
+    out["heartbeats"] = {{"count", beats.size()},
+                         {"median", percentile(beats, 0.5)},
+                         {"p99", percentile(beats, 0.99)},
+                         {"longest", percentile(beats, 1)},
+                         {"views", results.back()["view"]}};
+  }
   const auto status = Json::parse(lab.lab({"status", "--json"}));
   out["forwarder_cores"] = status["forwarder"]["cpu"].get<double>() / 1e6 / wall;
   for (const auto& site : status["sites"])
@@ -470,6 +519,7 @@ void print_line(const Json& r) {
              r.value("of_link", 0.0), r["p99_of_median"].get<double>(), r["forwarder_cores"].get<double>(),
              r.value("dropped_by_queue", 0.0));
   if (r.contains("cores")) fmt::print("    cores of the busiest member: {}\n", r["cores"].dump());
+  if (r.contains("heartbeats")) fmt::print("    heartbeats: {}\n", r["heartbeats"].dump());
   if (r.value("lost_by_lab", 0.0) > 0) fmt::print("    the lab itself lost packets: this does not count\n");
   std::fflush(stdout);
 }

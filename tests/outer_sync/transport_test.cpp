@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 
 #include <chrono>
+#include <cstdio>
+#include <random>
+#include <thread>
 
 #include "forwarder.h"
 #include "network_run.h"
@@ -264,6 +267,34 @@ TEST(Lanes, CutInTheMiddleOfFramesNothingIsLost) {
   run.start();
   run.expect_good_end();
   EXPECT_GT(forwarder.connections(), 8U) << "hardly any connection broke: make this test cut earlier";
+}
+
+/// Takes a minute: to be run by hand. The global hash says that nothing is lost and nothing applied twice.
+TEST(Lanes, DISABLED_AllCutAtRandomForAMinuteNothingIsLost) {
+  auto options = with(2, 8, 3000);
+  options.pace = 0.02;
+  NetworkRun run(options);
+  Forwarder forwarder(private_address(1));
+  run.adjust_network = [&](std::size_t m, NetworkConfig& network) {  // r0 dials r1
+    if (m != 1) return;
+    network.listen = private_address(1);
+    network.advertise = forwarder.address();
+  };
+  int cuts = 0;
+  std::jthread cutter([&](const std::stop_token& stop) {
+    std::minstd_rand random(1);
+    for (; !stop.stop_requested(); ++cuts) {
+      std::this_thread::sleep_for(
+          std::chrono::milliseconds(random() % 500));  // a quarter of a second, on average
+      forwarder.cut();
+    }
+  });
+  run.start();
+  run.expect_good_end();
+  cutter.request_stop();
+  cutter.join();
+  std::printf("%d cuts, %zu connections\n", cuts, forwarder.connections());
+  EXPECT_GT(cuts, 200) << "the run was too short";
 }
 
 }  // namespace

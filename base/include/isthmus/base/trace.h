@@ -22,7 +22,17 @@ class Trace {
  public:
   using Clock = std::chrono::steady_clock;
   /// Rows of the timeline; each is one "thread" in the viewer.
-  enum class Row : std::uint8_t { train, outer, send, reduce, receive, disk_load, gpu_transfer, writer };
+  enum class Row : std::uint8_t {
+    train,
+    outer,
+    send,
+    reduce,
+    receive,
+    disk_load,
+    gpu_transfer,
+    writer,
+    control
+  };
 
   /// Records nothing.
   Trace() = default;
