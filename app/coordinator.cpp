@@ -255,6 +255,7 @@ outer_sync::protocol::CoordinatorOptions coordinator_options(Experiment& experim
   outer_sync::protocol::CoordinatorOptions options;
   options.run = experiment.run.name;
   options.replicas = static_cast<std::size_t>(experiment.replicas);
+  options.reducers = static_cast<std::size_t>(experiment.reducers);
   options.config = shared_items(experiment);
   options.least = std::max(rule.least, rule.quorum);
   options.leases = rule.quorum > 0;

@@ -197,7 +197,7 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
   }
   say(name + " joined from " + hello.member.address + " (" + std::to_string(trainers()) + " of " +
       std::to_string(options_.replicas) + ")");
-  if (trainers() == options_.replicas) seal_first_view();
+  seal_first_view_if_all_are_here();
 }
 
 /// It needs no state, so it is in the first view, or in the next one, which it causes.
@@ -206,7 +206,8 @@ void Coordinator::join_as_reducer(MemberStatus& member) {
   member.role = Role::ready;
   say(info.name + " joined from " + info.address + ", to reduce");
   if (phase_ != Phase::joining) return change_view(info.name + " is there to reduce");
-  if (trainers() == options_.replicas) send(member, Seal{number_, 0});  // as the others were
+  if (first_sealed_) return send(member, Seal{number_, 0});  // as the others were
+  seal_first_view_if_all_are_here();
 }
 
 /// It was started again. While a run is recovered it may be the last who could have brought the run's state.
@@ -447,7 +448,16 @@ bool Coordinator::able(const MemberStatus& member) const {
 
 // ---- the first view ----
 
+/// One that only reduces and comes a moment later would cost a view change.
+void Coordinator::seal_first_view_if_all_are_here() {
+  if (phase_ != Phase::joining || first_sealed_ || trainers() != options_.replicas) return;
+  if (!all_here_since_) all_here_since_ = now_;
+  const auto reducers = members_.size() - trainers();
+  if (reducers >= options_.reducers || now_ - *all_here_since_ > options_.detect_timeout) seal_first_view();
+}
+
 void Coordinator::seal_first_view() {
+  first_sealed_ = true;
   const bool resume = first_trainer()->hello.resume;
   const auto step = resume ? newest_common_checkpoint(members_) : 0;
   if (resume && step == 0) {
@@ -481,7 +491,7 @@ std::string Coordinator::initial_disagreement() const {
 /// Somebody may have been lost since all were asked: the first view has all trainers or none, and of the
 /// others those that are here.
 void Coordinator::begin_first_view_if_sealed() {
-  if (trainers() != options_.replicas) return;
+  if (!first_sealed_ || trainers() != options_.replicas) return;
   if (count([](const MemberStatus& member) { return !member.answered; }) == 0) begin_first_view();
 }
 
@@ -1107,7 +1117,11 @@ void Coordinator::lose(std::string name, const std::string& how) {
   const bool trained = trains(place->second);
   remove(place);
   if (phase_ == Phase::joining) {
-    if (trained && trainers() + 1 == options_.replicas) started_ = now_;  // they wait again
+    if (trained && trainers() + 1 == options_.replicas) {  // they wait again
+      started_ = now_;
+      all_here_since_.reset();
+      first_sealed_ = false;
+    }
     say(name + " " + how + (trained ? "; its place is free again" : ""));
     return begin_first_view_if_sealed();  // it may be what the others waited for
   }
@@ -1127,6 +1141,7 @@ void Coordinator::tick(Time now) {
                                        std::to_string(options_.replicas) +
                                        " replicas joined within network.join_timeout");
   }
+  seal_first_view_if_all_are_here();
   const auto still = std::ranges::find_if(
       observers_, [&](const auto& entry) { return now_ - entry.second.heard > options_.detect_timeout; });
   if (still != observers_.end()) drop_observer(still, "is silent for longer than network.detect_timeout");

@@ -16,7 +16,7 @@ TEST(Topology, AHubOfOneThatOnlyReducesEndsWithTheHashOfAMesh) {
   Site site;
   const auto result = site.launch({"outer.topology=hub", "reducers=1"});
   ASSERT_EQ(result.status, 0) << result.report() << site.logs();
-  EXPECT_EQ(site.hash(), reference().hash);
+  EXPECT_EQ(site.hash(), reference().hash) << result.report() << site.logs();
   EXPECT_THAT(site.summary()["wan_bytes_sent"], SizeIs(2)) << "of those that train";
   EXPECT_GT(site.summary()["reducer_bytes_sent"]["reducer-0"].get<std::uint64_t>(), 0U);
   EXPECT_THAT(result.output, AllOf(HasSubstr("2 replicas and 1 reducer"), HasSubstr("reducer-0 owns all"),

@@ -28,6 +28,29 @@ TEST(Reducers, OneIsInTheFirstViewAndOwnsAll) {
   EXPECT_EQ(cluster.coordinator().participating(), 2U);
 }
 
+TEST(Reducers, TheFirstViewWaitsForOneThatIsToBeThereButNotForEver) {
+  auto options = CoordinatorHarness::default_options(1);
+  options.reducers = 1;
+  auto reducer = CoordinatorHarness::hello("b");
+  reducer.member.kind = MemberKind::reducer;
+  CoordinatorHarness run(options);
+  run.receive(1, CoordinatorHarness::hello("a"));
+  EXPECT_EQ(run.count<Seal>(1), 0U) << "b may come in a moment";
+  run.tick(1s);
+  EXPECT_EQ(run.count<Seal>(1), 0U);
+  run.receive(2, reducer);
+  EXPECT_EQ(run.count<Seal>(1), 1U);
+  EXPECT_EQ(run.count<Seal>(2), 1U);
+
+  CoordinatorHarness alone(options);
+  alone.receive(1, CoordinatorHarness::hello("a"));
+  for (const Time later : {2s, 4s, 6s}) {
+    alone.receive(1, Heartbeat{});
+    alone.tick(later);
+  }
+  EXPECT_EQ(alone.count<Seal>(1), 1U) << "nobody else has come for longer than the detect time-out";
+}
+
 TEST(Reducers, OneAloneIsNoView) {
   Cluster cluster({"a", "c"}, 2, {}, {"b"});
   cluster.kill("a");

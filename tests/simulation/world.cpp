@@ -23,6 +23,7 @@ World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
   codecs_ = {.codec = {quant::CodecKind::fp32}, .warmup_codec = {quant::CodecKind::fp32}};
   options_ = {.run = "simulated",
               .replicas = members_,
+              .reducers = 0,
               .config = {},
               .token = {},
               .join_timeout = 60s,
@@ -49,6 +50,7 @@ World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
   // Of a stream of its own, so that worlds without it stay as they are.
   if (random_bits(seed_, 4, 0) % 4 == 0) closing_.reject = 4;
   if (closing_.reject > 0) sick_ = random_bits(seed_, 4, 1) % members_;
+  if (reducer_) options_.reducers = random_bits(seed_, 5, 5) % 2;
   doomed_ = random_bits(seed_, 5, 0) % 32 == 0;
   torn_ = random_bits(seed_, 5, 2) % 8 == 0 && members_ == 2 && !reducer_;
   if (torn_) {

@@ -37,6 +37,8 @@ struct LastView {
 struct CoordinatorOptions {
   std::string run;
   std::size_t replicas = 1;
+  /// That only reduce. The first view waits for them too, but for no longer than `detect_timeout`.
+  std::size_t reducers = 0;
   ConfigItems config;  ///< agreed and live keys that every member must share
   Digest token;        ///< unguessable; members show it to each other
   Time join_timeout{};
@@ -190,6 +192,7 @@ class Coordinator {
   [[nodiscard]] bool able(const MemberStatus& member) const;
   [[nodiscard]] bool somebody_joins() const;
 
+  void seal_first_view_if_all_are_here();
   void seal_first_view();
   void begin_first_view_if_sealed();
   void begin_first_view();
@@ -246,6 +249,8 @@ class Coordinator {
 
   CoordinatorOptions options_;
   Time started_, now_;
+  std::optional<Time> all_here_since_;  ///< all who train, while the first view forms
+  bool first_sealed_ = false;           ///< since then all have been asked for their state
   Phase phase_ = Phase::joining;
   ViewNumber number_ = 0;  ///< highest announced
   std::optional<FragmentLayout> layout_;
