@@ -32,6 +32,11 @@ ViewNumber begun(const Coordinator::MemberStatus& member) {
   return std::max({member.hello.activated, member.heartbeat.view, member.state.activated});
 }
 
+/// For people.
+std::string place_of(const MemberInfo& member) {
+  return can_be_dialled(member) ? "joined from " + member.address : "joined; it opens no port";
+}
+
 bool trains(const Coordinator::MemberStatus& member) { return protocol::trains(member.hello.member); }
 
 /// Of all that train.
@@ -184,7 +189,7 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
     return come_back(member);
   }
   if (phase_ != Phase::joining) {
-    say(name + " joined from " + hello.member.address);
+    say(name + " " + place_of(hello.member));
     if (nobody_has_begun()) {
       phase_ = Phase::joining;
       return seal_first_view();
@@ -195,7 +200,7 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
     if (state_is_gone()) begin_anew();
     return;
   }
-  say(name + " joined from " + hello.member.address + " (" + std::to_string(trainers()) + " of " +
+  say(name + " " + place_of(hello.member) + " (" + std::to_string(trainers()) + " of " +
       std::to_string(options_.replicas) + ")");
   if (trainers() == options_.replicas) seal_first_view();
 }
@@ -204,7 +209,7 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
 void Coordinator::join_as_reducer(MemberStatus& member) {
   const auto& info = member.hello.member;
   member.role = Role::ready;
-  say(info.name + " joined from " + info.address + ", to reduce");
+  say(info.name + " " + place_of(info) + ", to reduce");
   if (phase_ != Phase::joining) return change_view(info.name + " is there to reduce");
   if (trainers() == options_.replicas) send(member, Seal{number_, 0});  // as the others were
 }
@@ -290,7 +295,8 @@ void Coordinator::come_back(MemberStatus& member) {
   admit_waiting();
 }
 
-/// Whose state a newcomer may take: of all trainers that are here, those in whom the highest view has begun.
+/// Whose state a newcomer may take: of all trainers that are here and have a port that it can dial, those in
+/// whom the highest view has begun.
 std::vector<MemberInfo> Coordinator::donors() const {
   ViewNumber highest = 0;
   for (const auto& [name, member] : members_) {
@@ -301,7 +307,8 @@ std::vector<MemberInfo> Coordinator::donors() const {
   for (const auto& [name, member] : members_) {
     const bool current =
         member.role == Role::member || (highest > 0 && able(member) && begun(member) == highest);
-    if (current && trains(member) && is_past_warmup(member)) out.push_back(member.hello.member);
+    const auto& info = member.hello.member;
+    if (current && trains(member) && can_be_dialled(info) && is_past_warmup(member)) out.push_back(info);
   }
   return out;
 }

@@ -90,14 +90,19 @@ enum class PeerRole : std::uint8_t {
 /// First frame on a bulk connection, and the first that comes back: each end shows that it belongs to this
 /// run, and that it is the replica meant. A lane is up once both have. No view is named: connections outlive
 /// views.
+///
+/// Either end may dial, and both may at once. `lost` tells a connection that is to take the place of one that
+/// its dialler has seen end from one that has only crossed another.
 struct PeerHello {
   Digest token;
   protocol::ReplicaId from = 0, to = 0;
   std::uint16_t lane = 0;
   PeerRole role = PeerRole::member;
+  std::uint64_t number = 0;  ///< of this connection, by who dials it: from 1; 0 in the answer
+  std::uint64_t lost = 0;  ///< the newest connection of this lane, dialled by the other end, that was up here
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(token, from, to, lane, role);
+    ar(token, from, to, lane, role, number, lost);
   }
 };
 

@@ -51,7 +51,7 @@ class NetworkSide final : public PeerMesh::Handler,
   NetworkSide(const NetworkSide&) = delete;
   NetworkSide& operator=(const NetworkSide&) = delete;
 
-  [[nodiscard]] std::string advertised() const { return advertised_.to_string(); }
+  [[nodiscard]] const std::string& advertised() const { return advertised_; }
   [[nodiscard]] const WireCounters& counters() const { return counters_; }
   /// Of one that has a layout from the start.
   [[nodiscard]] Workshop& workshop() { return *workshop_; }
@@ -129,6 +129,7 @@ class NetworkSide final : public PeerMesh::Handler,
     throw Error(ErrorKind::network, "it sent a message that is a member's to send");
   }
 
+  /// Open only where there is a port.
   [[nodiscard]] asio::ip::tcp::acceptor bind();
   [[nodiscard]] std::size_t most_bytes_queued(const FragmentLayout& layout) const;
   void run_io();
@@ -152,7 +153,7 @@ class NetworkSide final : public PeerMesh::Handler,
   std::unique_ptr<Workshop> workshop_;  ///< none before the layout is known
   LinkOptions link_;
   asio::io_context io_;
-  Address advertised_;
+  std::string advertised_;  ///< HOST:PORT; empty where no port is open
   AwakeClock clock_;
   PeerMesh mesh_;
   ControlLink control_;

@@ -21,6 +21,9 @@ namespace {
 
 constexpr auto redial_after = 100ms;
 constexpr auto dial_time_limit = 5s;
+/// So long the end that dials first is left alone, or a quarter of the time after which a connection that
+/// carries nothing counts as lost.
+constexpr Connection::Clock::duration head_start = 2s;
 constexpr std::size_t most_breaches = 5;
 constexpr auto pacing_depth = 20ms;
 constexpr double lane_headroom = 1.5, path_headroom = 1.25;
@@ -34,6 +37,8 @@ PeerHello hello_of(const Connection::Received& frame) {
   if (frame.type != FrameType::peer_hello) throw Error(ErrorKind::network, "its first frame is no hello");
   return from_bytes<PeerHello>(*frame.body);
 }
+
+Frame hello_frame(const PeerHello& hello) { return {FrameType::peer_hello, to_bytes(hello), nullptr}; }
 
 /// Of one learner, while it is served.
 class LearnerPlace {
@@ -82,7 +87,7 @@ PeerMesh::PeerMesh(asio::io_context& io, asio::ip::tcp::acceptor acceptor, std::
       handler_(handler),
       stranger_line_([&handler](const std::string& line) { handler.on_message(line); }),
       waiting_(io, Connection::Clock::time_point::max()) {
-  asio::co_spawn(io_, accept_loop(), asio::detached);
+  if (acceptor_.is_open()) asio::co_spawn(io_, accept_loop(), asio::detached);
 }
 
 void PeerMesh::begin(ReplicaId self, std::string self_name, const Digest& token, std::size_t frame_limit,
@@ -115,19 +120,25 @@ void PeerMesh::Peer::retire() {
   gone = true;
   outbox.clear();
   link_free.cancel();
-  asio::error_code ignored;
   for (auto& lane : lanes) {
     if (lane.connection) lane.connection->close();
-    if (lane.introducing) lane.introducing->close();
-    if (lane.connecting != nullptr) lane.connecting->close(ignored);
+    lane.stop_dialling();
+    lane.turn.cancel();
   }
+}
+
+void PeerMesh::Lane::stop_dialling() {
+  asio::error_code ignored;
+  if (introducing) introducing->close();
+  if (connecting != nullptr) connecting->close(ignored);
 }
 
 void PeerMesh::set_peers(const std::vector<PeerInfo>& peers) {
   std::map<ReplicaId, PeerPtr> next;
   std::vector<PeerPtr> fresh;
   for (const auto& info : peers) {
-    const auto address = parse_address(info.address, "the address of " + info.name);
+    std::optional<Address> address;
+    if (!info.address.empty()) address = parse_address(info.address, "the address of " + info.name);
     const auto known = peers_.find(info.id);
     auto peer = known != peers_.end() ? known->second : make_peer(info, address);
     if (info.id == self_ || !next.emplace(info.id, peer).second)
@@ -139,17 +150,22 @@ void PeerMesh::set_peers(const std::vector<PeerInfo>& peers) {
   }
   peers_ = std::move(next);
   for (const auto& peer : fresh) {
-    if (!dialled_from_here(*peer)) continue;
+    if (!peer->address) continue;
     for (std::size_t lane = 0; lane < lanes_; ++lane)
       asio::co_spawn(io_, dial_loop(peer, lane), asio::detached);
   }
   waiting_.cancel();
 }
 
-PeerMesh::PeerPtr PeerMesh::make_peer(const PeerInfo& info, const Address& address) {
+PeerMesh::PeerPtr PeerMesh::make_peer(const PeerInfo& info, std::optional<Address> address) {
+  std::vector<Lane> lanes;
+  for (std::size_t lane = 0; lane < lanes_; ++lane) {
+    lanes.emplace_back(io_);
+    lanes.back().down_since = Connection::Clock::now();
+  }
   return std::make_shared<Peer>(Peer{.info = info,
-                                     .address = address,
-                                     .lanes = std::vector<Lane>(lanes_),
+                                     .address = std::move(address),
+                                     .lanes = std::move(lanes),
                                      .last_up = clock_.now(),
                                      .outbox = Outbox(lanes_),
                                      .link = EmulatedLink(link_.emulate, self_ ^ info.id),
@@ -157,7 +173,8 @@ PeerMesh::PeerPtr PeerMesh::make_peer(const PeerInfo& info, const Address& addre
                                      .link_free = asio::steady_timer(io_)});
 }
 
-bool PeerMesh::dialled_from_here(const Peer& peer) const {
+/// Of the two ends one dials first, and wins where both dial at once.
+bool PeerMesh::comes_first(const Peer& peer) const {
   return std::tie(self_name_, self_) < std::tie(peer.info.name, peer.info.id);
 }
 
@@ -420,7 +437,8 @@ asio::awaitable<void> PeerMesh::welcome(ConnectionPtr connection) {
     const Watchdog watchdog(connection, link_.hello_limit + 2 * link_.hold, [this] { waiting_.cancel(); });
     hello = hello_of(co_await connection->receive(unauthenticated_limit));
     peer = co_await peer_that_says(hello, connection);
-    connection->send(hello_to(hello.from, hello.lane));
+    if (peer && !may_take_its_place(*peer, peer->lanes[hello.lane], hello)) co_return connection->close();
+    connection->send(hello_frame(hello_to(hello.from, hello.lane)));
   } catch (const Error& error) {
     stranger_line_("dropped a connection from " + connection->remote() + ": " + error.what());
     connection->close();
@@ -433,6 +451,9 @@ asio::awaitable<void> PeerMesh::welcome(ConnectionPtr connection) {
   if (hello.role == PeerRole::learner) {
     co_await teach(hello.from, std::move(connection));
   } else {
+    peer->lanes[hello.lane].stop_dialling();
+    peer->lanes[hello.lane].accepted = hello.number;
+    peer->lanes[hello.lane].dialled_here = false;
     co_await serve(std::move(peer), hello.lane, std::move(connection));
   }
 }
@@ -451,7 +472,6 @@ asio::awaitable<PeerMesh::PeerPtr> PeerMesh::peer_that_says(PeerHello hello, Con
       if (!shown.empty() && shown != at->second->info.name)
         throw Error(ErrorKind::network, "it says that it is " + at->second->info.name +
                                             ", and its certificate is of '" + shown + "'");
-      if (dialled_from_here(*at->second)) throw Error(ErrorKind::network, "it is not its part to dial");
       // One that has dialled again since must not be pushed out by what it gave up.
       if (connection->hung_up()) throw Error(ErrorKind::network, "it did not wait for an answer");
       co_return at->second;
@@ -462,11 +482,19 @@ asio::awaitable<PeerMesh::PeerPtr> PeerMesh::peer_that_says(PeerHello hello, Con
   }
 }
 
-Frame PeerMesh::hello_to(ReplicaId peer, std::size_t lane) const {
-  return {FrameType::peer_hello,
-          to_bytes(PeerHello{
-              .token = token_, .from = self_, .to = peer, .lane = static_cast<std::uint16_t>(lane)}),
-          nullptr};
+PeerHello PeerMesh::hello_to(ReplicaId peer, std::size_t lane) const {
+  return {.token = token_, .from = self_, .to = peer, .lane = static_cast<std::uint16_t>(lane)};
+}
+
+/// Whether a connection that has come in for a lane is the one that stays. One that is up here was dialled
+/// there before, and given up there; or dialled here: then it is over only if the other end has had it. Of
+/// two that cross each other before either is up, the one that the first of the two ends has dialled stays,
+/// unless it gets nowhere.
+bool PeerMesh::may_take_its_place(const Peer& peer, const Lane& lane, const PeerHello& hello) const {
+  if (lane.connection) return !lane.dialled_here || hello.lost == lane.dialled;
+  const bool crossed = lane.introducing && lane.introducing->open();
+  return !crossed || !comes_first(peer) ||
+         Connection::Clock::now() - lane.introduced > head_start + 2 * link_.hold;
 }
 
 void PeerMesh::check_hello(const PeerHello& hello) const {
@@ -490,14 +518,33 @@ asio::awaitable<void> PeerMesh::teach(ReplicaId learner, ConnectionPtr connectio
 
 // ---- connections that go out ----
 
+/// A lane that is up needs no dialling. One that is not is dialled by the end that comes first or has dialled
+/// it last, and, when that has had time enough, by the other one too.
+asio::awaitable<void> PeerMesh::wait_for_turn(PeerPtr peer, std::size_t lane) {
+  auto& place = peer->lanes[lane];
+  auto others_turn = head_start;
+  if (link_.give_up > 0s) others_turn = std::min(others_turn, link_.give_up / 4);
+  others_turn += 2 * link_.hold;
+  while (!peer->gone) {
+    const bool at_once = comes_first(*peer) || !acceptor_.is_open() || place.dialled_here;
+    const auto from = place.down_since + (at_once ? 0s : others_turn);
+    if (!place.connection && from <= Connection::Clock::now()) co_return;
+    place.turn.expires_at(place.connection ? Connection::Clock::time_point::max() : from);
+    asio::error_code woken;
+    co_await place.turn.async_wait(asio::redirect_error(use_awaitable, woken));
+  }
+}
+
 asio::awaitable<void> PeerMesh::dial_loop(PeerPtr peer, std::size_t lane) {
   while (!peer->gone) {
+    co_await wait_for_turn(peer, lane);
+    if (peer->gone) co_return;
     asio::ip::tcp::socket socket(io_);
     peer->lanes[lane].connecting = &socket;
-    const auto error = co_await dial(socket, peer->address, dial_time_limit);
+    const auto error = co_await dial(socket, *peer->address, dial_time_limit);
     peer->lanes[lane].connecting = nullptr;
     if (peer->gone) co_return;
-    if (!error) {
+    if (!error && !peer->lanes[lane].connection) {
       OtherEnd other{.dialled = true, .name = peer->info.name};
       auto connection = start_connection(std::move(socket), counters_, link_, trace_, std::move(other));
       co_await introduce(peer, lane, std::move(connection));
@@ -509,10 +556,15 @@ asio::awaitable<void> PeerMesh::dial_loop(PeerPtr peer, std::size_t lane) {
 
 /// Whoever listens there may be anybody: the lane is up only once the peer has answered.
 asio::awaitable<void> PeerMesh::introduce(PeerPtr peer, std::size_t lane, ConnectionPtr connection) {
-  peer->lanes[lane].introducing = connection;
+  auto& place = peer->lanes[lane];
+  place.introducing = connection;
+  place.introduced = Connection::Clock::now();
+  auto hello = hello_to(peer->info.id, lane);
+  hello.number = ++dialled_;
+  hello.lost = place.accepted;
   try {
     const Watchdog watchdog(connection, link_.hello_limit + 2 * link_.hold);
-    connection->send(hello_to(peer->info.id, lane));
+    connection->send(hello_frame(hello));
     const auto answer = hello_of(co_await connection->receive(unauthenticated_limit));
     check_hello(answer);
     if (answer.from != peer->info.id || answer.lane != lane || answer.role != PeerRole::member)
@@ -523,8 +575,11 @@ asio::awaitable<void> PeerMesh::introduce(PeerPtr peer, std::size_t lane, Connec
   } catch (const asio::system_error&) {
     connection->close();
   }
-  peer->lanes[lane].introducing = nullptr;
-  if (connection->open() && !peer->gone) co_await serve(std::move(peer), lane, std::move(connection));
+  place.introducing = nullptr;
+  if (!connection->open() || peer->gone) co_return;
+  place.dialled = hello.number;
+  place.dialled_here = true;
+  co_await serve(std::move(peer), lane, std::move(connection));
 }
 
 // ---- either way ----
@@ -570,6 +625,8 @@ void PeerMesh::lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPt
 
 void PeerMesh::lane_down(const PeerPtr& peer, std::size_t lane) {
   peer->lanes[lane].connection = nullptr;
+  peer->lanes[lane].down_since = Connection::Clock::now();
+  peer->lanes[lane].turn.cancel();
   peer->outbox.lane_lost(lane);
   if (peer->gone) return;
   if (peer->up()) return feed(peer);

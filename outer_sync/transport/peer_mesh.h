@@ -1,7 +1,8 @@
 #pragma once
 // Bulk connections between replicas: `lanes` to every peer, fed from one outbox. Peers come and go with the
-// views; connections belong to replicas, not to views. One end of each pair dials, and dials again when a
-// lane breaks; connections carry chunks both ways. Everything here runs on the io thread.
+// views; connections belong to replicas, not to views. One end of each pair dials at once, and again when a
+// lane breaks; where that does not help, or it cannot, the other end dials too. Connections carry chunks both
+// ways. Everything here runs on the io thread.
 
 #include <asio/io_context.hpp>
 #include <functional>
@@ -36,7 +37,7 @@ class LineLimiter {
 
 struct PeerInfo {
   protocol::ReplicaId id = 0;
-  std::string name, address;  ///< HOST:PORT
+  std::string name, address;  ///< HOST:PORT; empty: nobody can dial it
 };
 
 class PeerMesh {
@@ -68,6 +69,7 @@ class PeerMesh {
   };
   static constexpr std::size_t most_learners = 16;
 
+  /// An acceptor that is not open: this member opens no port.
   PeerMesh(asio::io_context& io, asio::ip::tcp::acceptor acceptor, std::size_t lanes, WireCounters& counters,
            LinkOptions link, AwakeClock& clock, Trace& trace, Handler& handler);
 
@@ -75,10 +77,10 @@ class PeerMesh {
   /// a peer is longer than `frame_limit`; what chunks they send is put into memory of `chunks`.
   void begin(protocol::ReplicaId self, std::string self_name, const Digest& token, std::size_t frame_limit,
              const BufferPool& chunks);
-  /// The peers from now on, after `begin`; we are none of them. New ones are dialled, by the end whose (name,
-  /// id) is smaller; the lanes of those that are gone are closed at once; those that stay keep theirs. Throws
-  /// Error(config) naming a peer whose address nobody can dial and Error(network) when one is named twice or
-  /// is this replica; the peers are then as they were.
+  /// The peers from now on, after `begin`; we are none of them. New ones are dialled; the lanes of those that
+  /// are gone are closed at once; those that stay keep theirs. Throws Error(config) naming a peer whose
+  /// address nobody can dial and Error(network) when one is named twice or is this replica; the peers are
+  /// then as they were.
   void set_peers(const std::vector<PeerInfo>& peers);
 
   /// Ends the lanes of peers whose certificates have been revoked.
@@ -111,17 +113,25 @@ class PeerMesh {
 
  private:
   struct Lane {
+    explicit Lane(asio::io_context& io) : turn(io) {}
+    void stop_dialling();
     ConnectionPtr connection;                     ///< that is up
+    bool dialled_here = false;                    ///< it, or the last one that was
+    std::uint64_t dialled = 0;                    ///< PeerHello::number of the last one that was dialled here
+    std::uint64_t accepted = 0;                   ///< of the last one from there that was up
     ConnectionPtr introducing;                    ///< dialled here, not yet answered
+    Connection::Clock::time_point introduced{};   ///< when that began
     asio::ip::tcp::socket* connecting = nullptr;  ///< of the dial loop
-    std::uint64_t rate = 0;                       ///< that the system spreads its packets at; 0 any
-    std::uint64_t delivered = 0;                  ///< bytes, as of the last tick
-    std::uint32_t most_unsent = 0;                ///< as the system was told
+    Connection::Clock::time_point down_since{};
+    asio::steady_timer turn;        ///< of the dial loop, which waits for its turn
+    std::uint64_t rate = 0;         ///< that the system spreads its packets at; 0 any
+    std::uint64_t delivered = 0;    ///< bytes, as of the last tick
+    std::uint32_t most_unsent = 0;  ///< as the system was told
   };
   /// Its coroutines share it, and end when it is `gone`.
   struct Peer {
     PeerInfo info;
-    Address address;
+    std::optional<Address> address;  ///< none: it has to dial
     std::vector<Lane> lanes;
     AwakeClock::Clock::duration last_up;
     Outbox outbox;
@@ -150,11 +160,13 @@ class PeerMesh {
   [[nodiscard]] asio::awaitable<PeerPtr> peer_that_says(PeerHello hello, ConnectionPtr connection);
   [[nodiscard]] asio::awaitable<void> teach(protocol::ReplicaId learner, ConnectionPtr connection);
   [[nodiscard]] asio::awaitable<void> dial_loop(PeerPtr peer, std::size_t lane);
+  [[nodiscard]] asio::awaitable<void> wait_for_turn(PeerPtr peer, std::size_t lane);
   [[nodiscard]] asio::awaitable<void> introduce(PeerPtr peer, std::size_t lane, ConnectionPtr connection);
   [[nodiscard]] asio::awaitable<void> serve(PeerPtr peer, std::size_t lane, ConnectionPtr connection);
-  [[nodiscard]] PeerPtr make_peer(const PeerInfo& info, const Address& address);
-  [[nodiscard]] bool dialled_from_here(const Peer& peer) const;
-  [[nodiscard]] Frame hello_to(protocol::ReplicaId peer, std::size_t lane) const;
+  [[nodiscard]] PeerPtr make_peer(const PeerInfo& info, std::optional<Address> address);
+  [[nodiscard]] bool comes_first(const Peer& peer) const;
+  [[nodiscard]] bool may_take_its_place(const Peer& peer, const Lane& lane, const PeerHello& hello) const;
+  [[nodiscard]] PeerHello hello_to(protocol::ReplicaId peer, std::size_t lane) const;
   void check_hello(const PeerHello& hello) const;
   void take(Peer& peer, Connection::Received frame);
   void put(const PeerPtr& peer, std::uint64_t order, Frame frame, const Outbox::Receipt& receipt);
@@ -188,6 +200,7 @@ class PeerMesh {
   std::size_t frame_limit_ = 0;
   std::optional<BufferPool> chunks_;
   std::map<protocol::ReplicaId, PeerPtr> peers_;
+  std::uint64_t dialled_ = 0;  ///< connections
   std::uint64_t rate_ = 0;
   Connection::Clock::time_point ticked_{};
   RateFollower all_;  ///< of this member's own line, when several peers are sent to

@@ -204,7 +204,7 @@ void World::start_again(Process& process) {
 World::NodeId World::node_of(const MemberInfo& info) const { return std::stoul(info.name.substr(1)); }
 
 MemberInfo World::info_of(const Process& process) const {
-  return {"m" + std::to_string(process.id), process.incarnation, "", 0,
+  return {"m" + std::to_string(process.id), process.incarnation, "m" + std::to_string(process.id) + ":1", 0,
           process.id == reducer_ ? MemberKind::reducer : MemberKind::trainer};
 }
 
