@@ -660,6 +660,7 @@ void Coordinator::announce(NewView message) {
   chains_.clear();  // what was reported in older views may have been undone
   health_.begin(message.view, *layout_);
   paths_.begin(message.view);
+  relays_.begin(message.view);
   for (auto& [connection, observer] : observers_) observer.admitted = false;  // to those who are here now
   actions_.push_back(Store{*options_.last});
   const auto reducers = message.view.members.size() - count([](const MemberStatus& member) {
@@ -672,13 +673,13 @@ void Coordinator::announce(NewView message) {
   for (const auto& [name, member] : members_) {
     if (member.role == Role::member) send(member, message);
   }
+  tell_relays();
 
   admit_waiting();
   actions_.push_back(MembersChanged{});
   if (stopping_) broadcast(Hold{});
   if (stop_step_) announce_stop_step();  // whoever has come back has not heard it
   settle_stop();
-  links_lost_since_.reset();
   settle_evaluations();
 }
 
@@ -753,7 +754,7 @@ void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat)
   take_paths(member);
   actions_.push_back(MembersChanged{});
   const auto name = member.hello.member.name;
-  check_links();
+  check_links(member);
   if (phase_ == Phase::running) check_lag(name, newest);
 }
 
@@ -792,49 +793,62 @@ void Coordinator::take_paths(MemberStatus& member) {
   for (auto& line : paths_.take_lines()) say(std::move(line));
 }
 
-/// Pairs of members of the view of whom one has no connection to the other, by their names.
-std::vector<std::pair<std::string, std::string>> Coordinator::missing_links() const {
-  std::vector<std::pair<std::string, std::string>> out;
-  if (count([](const MemberStatus& member) { return !member.heartbeat.lost.empty(); }) == 0) return out;
+/// Two members that reach the coordinator and not each other need a third one between them.
+void Coordinator::check_links(const MemberStatus& member) {
+  if (member.heartbeat.view == number_) relays_.add(id_of(member.hello.member), member.heartbeat);
+  const auto helpless = relays_.settle(now_, options_.detect_timeout);
+  tell_relays();
+  if (!helpless.empty()) leave_out(helpless);
+}
+
+/// Those whom nobody can help cannot be in one view. Whoever lacks most peers is left out, else one that only
+/// reduces, else who comes later by name; it may come back.
+void Coordinator::leave_out(const std::vector<RunRelays::Pair>& pairs) {
   std::map<ReplicaId, std::string> ids;
   for (const auto& [name, member] : members_) {
     if (member.role == Role::member) ids[id_of(member.hello.member)] = name;
   }
-  for (const auto& [name, member] : members_) {
-    const auto& lost = member.heartbeat.lost;
-    if (member.role != Role::member || member.heartbeat.view != number_) continue;
-    if (lost.size() >= members_.size()) continue;  // not of this view
-    for (const auto id : lost) {
-      if (const auto other = ids.find(id); other != ids.end() && other->second != name)
-        out.emplace_back(name, other->second);
-    }
-  }
-  return out;
-}
-
-/// Two members that reach the coordinator and not each other cannot be in one view. Whoever lacks most peers
-/// is left out, else one that only reduces, else who comes later by name; it may come back. That is seen when
-/// all have had time to report.
-void Coordinator::check_links() {
-  const auto pairs = missing_links();
-  if (pairs.empty()) return links_lost_since_.reset();
-  if (!links_lost_since_) links_lost_since_ = now_;
-  if (now_ - *links_lost_since_ < options_.detect_timeout / 2) return;
   std::map<std::string, std::set<std::string>> lacks;
-  for (const auto& [name, other] : pairs) {
-    lacks[name].insert(other);
-    lacks[other].insert(name);
+  for (const auto& [a, b] : pairs) {
+    const auto one = ids.find(a), other = ids.find(b);
+    if (one == ids.end() || other == ids.end()) continue;
+    lacks[one->second].insert(other->second);
+    lacks[other->second].insert(one->second);
   }
+  if (lacks.empty()) return;
   const auto worst = std::ranges::max_element(lacks, {}, [this](const auto& entry) {
     const auto& [lacking, peers] = entry;
     return std::tuple(peers.size(), !trains(members_.at(lacking)), lacking);
   });
   const auto& [name, others] = *worst;
+  const auto& own = members_.at(name).hello.member;
   const auto& other = members_.at(*others.begin()).hello.member;
   bar(name);
-  lose(name, "is left out: there is no connection between " + members_.at(name).hello.member.address +
-                 " and " + other.name + " at " + other.address +
-                 "; are both addresses reachable from the other side?");
+  lose(name, "is left out: there is no connection between " +
+                 (can_be_dialled(own) ? own.address : "it, which opens no port,") + " and " + other.name +
+                 (can_be_dialled(other) ? " at " + other.address : ", which opens none") +
+                 ", and nobody who reaches both; are both addresses reachable from the other side?");
+}
+
+void Coordinator::tell_relays() {
+  if (const auto news = relays_.take_news()) {
+    for (const auto& [name, member] : members_) {
+      if (member.role == Role::member) send(member, *news);
+    }
+  }
+  for (auto& line : relays_.take_lines()) say(std::move(line));
+}
+
+std::vector<Coordinator::RelayedPair> Coordinator::relays() const {
+  std::map<ReplicaId, std::string> names;
+  for (const auto& [name, member] : members_) names[id_of(member.hello.member)] = name;
+  std::vector<RelayedPair> out;
+  for (const auto& [pair, by] : relays_.relays()) {
+    auto one = names[pair.first], other = names[pair.second];
+    if (other < one) std::swap(one, other);
+    out.push_back({std::move(one), std::move(other), names[by]});
+  }
+  return out;
 }
 
 void Coordinator::bar(const std::string& name) {

@@ -54,9 +54,19 @@ bool stays_here(const asio::ip::tcp::socket& socket) {
   return error || plain(other.address()).is_loopback();
 }
 
+bool has_chunk_header(FrameType type) {
+  return type == FrameType::chunk || type == FrameType::ack || type == FrameType::relay_taken;
+}
+
+/// What a relay carries, or says of itself.
+bool may_be_relayed(FrameType type) {
+  return type == FrameType::begun || type == FrameType::begun_heard || type == FrameType::hail ||
+         type == FrameType::relay_lost || has_chunk_header(type);
+}
+
 /// What is wrong with the header of a chunk or an acknowledgement that `length` bytes follow.
 std::optional<std::string> problem_of(FrameType type, const ChunkHeader& header, std::size_t length) {
-  const bool ack = type == FrameType::ack;
+  const bool ack = type != FrameType::chunk;
   const bool is_contribution = header.kind == static_cast<std::uint8_t>(protocol::ChunkKind::contribution);
   const std::size_t ids = header.contributors;
   if (ack && length > 0) return "an acknowledgement with " + std::to_string(length) + " bytes behind it";
@@ -259,10 +269,21 @@ asio::awaitable<FrameHeader> Connection::read_header(std::size_t limit) {
   co_await read(buffers);
   if (header.magic != FrameHeader::expected_magic || header.zero != 0)
     throw Error(ErrorKind::network, "what it sent is no frame of this protocol");
+  if (header.type == FrameType::relayed) limit += sizeof(RelayHeader);
   if (header.length > limit) {
     throw Error(ErrorKind::network, "a frame of " + std::to_string(header.length) + " bytes; at most " +
                                         std::to_string(limit) + " can be legal here");
   }
+  co_return header;
+}
+
+asio::awaitable<RelayHeader> Connection::read_relay_header(std::size_t length) {
+  RelayHeader header{};
+  if (length < sizeof header) throw Error(ErrorKind::network, "a relayed frame without its header");
+  const std::array<asio::mutable_buffer, 3> buffers{asio::buffer(&header, sizeof header)};
+  co_await read(buffers);
+  if (header.zero != 0 || !may_be_relayed(header.inner))
+    throw Error(ErrorKind::network, "a frame that no member may carry for others");
   co_return header;
 }
 
@@ -272,24 +293,29 @@ asio::awaitable<Connection::Received> Connection::receive(std::size_t limit, con
   const auto begin = Clock::now();
   Received received{header.type, {}, {}, nullptr};
   std::size_t body_size = header.length;
-  if (header.type == FrameType::chunk || header.type == FrameType::ack) {
+  if (header.type == FrameType::relayed) {
+    received.relay = co_await read_relay_header(body_size);
+    received.type = received.relay->inner;
+    body_size -= sizeof(RelayHeader);
+  }
+  if (has_chunk_header(received.type) && (received.relay || received.type != FrameType::relay_taken)) {
     if (body_size < sizeof received.head) throw Error(ErrorKind::network, "a chunk frame without its header");
     const std::array<asio::mutable_buffer, 3> head{asio::buffer(&received.head, sizeof received.head)};
     co_await read(head);
     body_size -= sizeof received.head;
-    if (const auto problem = problem_of(header.type, received.head, body_size))
+    if (const auto problem = problem_of(received.type, received.head, body_size))
       throw Error(ErrorKind::network, *problem);
     received.contributors.resize(received.head.contributors);
     received.norms.resize(received.head.norms);
     body_size -= received.contributors.size() * sizeof(protocol::ReplicaId) +
                  received.norms.size() * sizeof(protocol::SquaredNorm);
   }
-  const bool pooled = chunks != nullptr && header.type == FrameType::chunk;
+  const bool pooled = chunks != nullptr && received.type == FrameType::chunk;
   const auto body = pooled ? chunks->take(body_size) : std::make_shared<Bytes>(body_size);
   const std::array<asio::mutable_buffer, 3> buffers{asio::buffer(received.contributors),
                                                     asio::buffer(received.norms), asio::buffer(*body)};
   co_await read(buffers);
-  if (header.type == FrameType::chunk) trace_.complete(Trace::Row::receive, "chunk", begin, Clock::now());
+  if (received.type == FrameType::chunk) trace_.complete(Trace::Row::receive, "chunk", begin, Clock::now());
   received.body = body;
   co_return received;
 }
@@ -346,6 +372,23 @@ protocol::ChunkMessage message_of(Connection::Received chunk) {
 
 Frame ack_frame(protocol::ViewNumber view, const protocol::ChunkKey& key) {
   return {FrameType::ack, bytes_of(header_of(view, key)), nullptr};
+}
+
+Frame relayed_frame(protocol::ReplicaId from, protocol::ReplicaId to, Frame frame, std::uint32_t session) {
+  auto head = bytes_of(RelayHeader{.from = from, .to = to, .inner = frame.type, .session = session});
+  head.insert(head.end(), frame.head.begin(), frame.head.end());
+  return {FrameType::relayed, std::move(head), std::move(frame.body)};
+}
+
+Frame frame_of(const Connection::Received& received) {
+  Frame frame{received.type, {}, received.body};
+  if (!has_chunk_header(received.type)) return frame;
+  frame.head = bytes_of(received.head);
+  const auto ids = std::as_bytes(std::span(received.contributors));
+  frame.head.insert(frame.head.end(), ids.begin(), ids.end());
+  const auto norms = std::as_bytes(std::span(received.norms));
+  frame.head.insert(frame.head.end(), norms.begin(), norms.end());
+  return frame;
 }
 
 Frame begun_frame(protocol::ViewNumber view) { return {FrameType::begun, to_bytes(view), nullptr}; }

@@ -79,6 +79,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     std::vector<protocol::ReplicaId> contributors;  ///< of results; empty: all members of the view
     protocol::SharedBytes body;
     std::vector<protocol::SquaredNorm> norms{};  ///< of results where outer.reject is on
+    std::optional<RelayHeader> relay{};  ///< of one that goes by a third member; `type` is the inner one
   };
   [[nodiscard]] asio::awaitable<Received> receive(std::size_t limit, const BufferPool* chunks = nullptr);
   /// Waits until nothing is being written and nothing that is due waits to be, or until the connection ends:
@@ -127,6 +128,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   [[nodiscard]] asio::awaitable<void> shake_hands();
   [[nodiscard]] asio::awaitable<void> write(const Frame& frame);
   [[nodiscard]] asio::awaitable<FrameHeader> read_header(std::size_t limit);
+  [[nodiscard]] asio::awaitable<RelayHeader> read_relay_header(std::size_t length);
   /// Fills all.
   [[nodiscard]] asio::awaitable<void> read(std::array<asio::mutable_buffer, 3> buffers);
 
@@ -202,6 +204,11 @@ class UnknownConnections {
 /// What the frame says, once its body is unpacked.
 [[nodiscard]] protocol::ChunkMessage message_of(Connection::Received chunk);
 [[nodiscard]] Frame ack_frame(protocol::ViewNumber view, const protocol::ChunkKey& key);
+/// Puts the header in front.
+[[nodiscard]] Frame relayed_frame(protocol::ReplicaId from, protocol::ReplicaId to, Frame frame,
+                                  std::uint32_t session = 0);
+/// As it came, for who sends it on.
+[[nodiscard]] Frame frame_of(const Connection::Received& received);
 [[nodiscard]] Frame begun_frame(protocol::ViewNumber view);
 [[nodiscard]] Frame begun_heard_frame(protocol::ViewNumber view);
 

@@ -27,8 +27,12 @@ enum class FrameType : std::uint16_t {
   state_done = 8,
   round_request = 9,
   state_gone = 10,
-  begun = 11,       ///< a view has begun at the sender: u64, its number
-  begun_heard = 12  ///< acknowledges that
+  begun = 11,        ///< a view has begun at the sender: u64, its number
+  begun_heard = 12,  ///< acknowledges that
+  relayed = 13,      ///< RelayHeader, and one of the frames above or below behind it, without its own header
+  hail = 14,         ///< within `relayed`, like what follows: Hail
+  relay_taken = 15,  ///< the relay has a chunk, named as in an acknowledgement; of a `begun`, kind 0
+  relay_lost = 16    ///< the relay has no connection there, and what it had for that end is gone
 };
 
 struct FrameHeader {
@@ -80,6 +84,29 @@ static_assert(sizeof(protocol::SquaredNorm) == 16);
 [[nodiscard]] inline protocol::ChunkKey key_of(const ChunkHeader& header) {
   return {header.round, header.chunk, header.sender, static_cast<protocol::ChunkKind>(header.kind)};
 }
+
+/// In front of what goes by way of a third member. What the relay itself says to one end is `from` the other.
+struct RelayHeader {
+  protocol::ReplicaId from, to;
+  FrameType inner;
+  std::uint16_t zero = 0;
+  /// Of a chunk or a `begun`, and of what the relay answers to it: the low bits of its sender's
+  /// Hail::session. What was taken before the way was lost may be lost too.
+  std::uint32_t session = 0;
+};
+static_assert(sizeof(RelayHeader) == 24);
+
+/// From one end to the other, by the relay: that this end has been told of the relay, and has heard the other
+/// one. Nothing else is sent before that: all three know of the relay then.
+struct Hail {
+  std::uint64_t session = 0;  ///< of the sender; another one whenever the way was lost to it
+  std::uint64_t heard = 0;    ///< of the receiver, the last that has come; 0: none
+  bool asks = false;          ///< for an answer
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(session, heard, asks);
+  }
+};
 
 /// What the one who dials is.
 enum class PeerRole : std::uint8_t {

@@ -90,6 +90,9 @@ class NetworkSide final : public PeerMesh::Handler,
   void on_ack(protocol::ReplicaId from, protocol::ViewNumber view, const protocol::ChunkKey& key) override;
   void on_begun(protocol::ReplicaId from, protocol::ViewNumber view) override;
   void on_peer_up(protocol::ReplicaId peer) override;
+  [[nodiscard]] std::uint64_t order_of(const protocol::ChunkKey& key) const override {
+    return rounds_.order_of_carried(key);
+  }
   void on_peer_down(protocol::ReplicaId peer) override;
   void on_broken_peer(protocol::ReplicaId peer, const std::string& why) override;
   [[nodiscard]] asio::awaitable<void> on_learner(protocol::ReplicaId learner,
@@ -117,6 +120,7 @@ class NetworkSide final : public PeerMesh::Handler,
   void hear(const protocol::HeartbeatReply& reply);
   void hear(const protocol::Admitted& admitted);
   void hear(const protocol::Displaced& displaced) { membership_.displace(displaced.reason); }
+  void hear(const protocol::Relays& relays) { mesh_.set_relays(relays); }
   void hear(const protocol::Suspended& suspended) { pulse_.suspended(suspended.reason); }
   void hear(const protocol::Announce& announce);
   void hear(const protocol::Hold&) { ending_.on_hold(); }

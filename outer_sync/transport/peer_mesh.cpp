@@ -98,6 +98,7 @@ void PeerMesh::begin(ReplicaId self, std::string self_name, const Digest& token,
   frame_limit_ = frame_limit;
   chunks_ = chunks;
   begun_ = true;
+  ways_.set(self_, told_);
   waiting_.cancel();
 }
 
@@ -109,7 +110,7 @@ bool PeerMesh::Peer::up() const {
 
 bool PeerMesh::up(ReplicaId peer) const {
   const auto place = peers_.find(peer);
-  return place != peers_.end() && place->second->up();
+  return place != peers_.end() && (place->second->up() || ways_.open(peer));
 }
 
 bool PeerMesh::backed_up() const {
@@ -145,10 +146,14 @@ void PeerMesh::set_peers(const std::vector<PeerInfo>& peers) {
       throw Error(ErrorKind::network, info.name + " is named twice among the members");
     if (known == peers_.end()) fresh.push_back(std::move(peer));
   }
-  for (const auto& [id, peer] : peers_) {
-    if (!next.contains(id)) peer->retire();
+  const auto before = std::exchange(peers_, std::move(next));
+  for (const auto& [id, peer] : before) {
+    if (peers_.contains(id)) continue;
+    peer->retire();
+    static_cast<void>(ways_.close(id));
+    for (const auto& [other, stays] : peers_) stays->outbox.forget_relayed(id);
+    ways_lost(id);
   }
-  peers_ = std::move(next);
   for (const auto& peer : fresh) {
     if (!peer->address) continue;
     for (std::size_t lane = 0; lane < lanes_; ++lane)
@@ -182,17 +187,28 @@ bool PeerMesh::comes_first(const Peer& peer) const {
 
 void PeerMesh::send(ReplicaId peer, std::uint64_t order, const protocol::ChunkMessage& message,
                     const protocol::SharedBytes& packed) {
-  const auto at = peers_.find(peer);
-  if (at != peers_.end()) put(at->second, order, chunk_frame(message, packed), {message.view, message.key});
+  dispatch(peer, order, chunk_frame(message, packed), {message.view, message.key});
 }
 
 void PeerMesh::say_begun(ReplicaId peer, protocol::ViewNumber view) {
+  dispatch(peer, 0, begun_frame(view), {view, std::nullopt});
+}
+
+void PeerMesh::dispatch(ReplicaId peer, std::uint64_t order, Frame frame, Outbox::Receipt receipt) {
   const auto at = peers_.find(peer);
-  if (at != peers_.end()) put(at->second, 0, begun_frame(view), {view, std::nullopt});
+  if (at == peers_.end()) return;
+  if (at->second->up()) return put(at->second, order, std::move(frame), receipt);
+  if (!ways_.open(peer)) return;
+  receipt.beyond = peer;
+  const auto session = static_cast<std::uint32_t>(ways_.hail(peer).session);
+  put(peers_.at(*ways_.relay_to(peer)), order, relayed_frame(self_, peer, std::move(frame), session),
+      receipt);
 }
 
 void PeerMesh::acknowledge(ReplicaId peer, protocol::ViewNumber view, const protocol::ChunkKey& key) {
-  if (peers_.contains(peer) && hearing_) hearing_->send(ack_frame(view, key));
+  if (!peers_.contains(peer) || !hearing_) return;
+  auto ack = ack_frame(view, key);
+  hearing_->send(hearing_relayed_ == peer ? relayed_frame(self_, peer, std::move(ack)) : std::move(ack));
 }
 
 void PeerMesh::view_begun(protocol::ViewNumber view) {
@@ -201,7 +217,7 @@ void PeerMesh::view_begun(protocol::ViewNumber view) {
 
 void PeerMesh::put(const PeerPtr& peer, std::uint64_t order, Frame frame, const Outbox::Receipt& receipt) {
   if (!peer->up()) return;
-  if (peer->outbox.bytes() >= link_.most_queued) {
+  if (peer->outbox.bytes() >= most_queued(*peer)) {
     stranger_line_("dropped the connections to " + peer->info.name + ": it does not read, and " +
                    std::to_string(peer->outbox.bytes()) + " bytes wait for it");
     for (const auto& lane : peer->lanes) {
@@ -211,6 +227,12 @@ void PeerMesh::put(const PeerPtr& peer, std::uint64_t order, Frame frame, const 
   }
   peer->outbox.put(std::move(frame), order, receipt);
   feed(peer);
+}
+
+/// As much again for each pair of which one sends to the other over these lanes.
+std::size_t PeerMesh::most_queued(const Peer& peer) const {
+  const auto times = 1 + ways_.over(peer.info.id);
+  return link_.most_queued > SIZE_MAX / times ? SIZE_MAX : link_.most_queued * times;
 }
 
 /// Gives lanes that are free what is due first.
@@ -259,6 +281,7 @@ void PeerMesh::tick() {
     renew_one(*peer, now);
   }
   share_out_rate(now);
+  hail_all();
 }
 
 /// What its lanes have done since the last time.
@@ -406,7 +429,7 @@ std::vector<ReplicaId> PeerMesh::lost(AwakeClock::Clock::duration limit) {
   const auto now = clock_.now();
   std::vector<ReplicaId> lost;
   for (const auto& [id, peer] : peers_) {
-    if (!peer->up() && now - peer->last_up > limit) lost.push_back(id);
+    if (!up(id) && now - peer->last_up > limit) lost.push_back(id);
   }
   return lost;
 }
@@ -593,7 +616,7 @@ asio::awaitable<void> PeerMesh::serve(PeerPtr peer, std::size_t lane, Connection
       hearing_ = connection;
       take(*peer, std::move(frame));
       hearing_ = nullptr;
-      if (connection->queued_bytes() > link_.most_queued)
+      if (connection->queued_bytes() > most_queued(*peer))
         throw Error(ErrorKind::network, "it asks for more answers than it reads");
     }
   } catch (const Error& error) {
@@ -602,6 +625,7 @@ asio::awaitable<void> PeerMesh::serve(PeerPtr peer, std::size_t lane, Connection
     // A broken lane is dialled again; a peer that stays away is noticed by `lost`.
   }
   hearing_ = nullptr;
+  hearing_relayed_.reset();
   connection->close();
   if (peer->lanes[lane].connection == connection) lane_down(peer, lane);
 }
@@ -612,6 +636,7 @@ void PeerMesh::lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPt
   if (place) {  // the peer knows better than we do that the old one is dead
     place->close();
     peer->outbox.lane_lost(lane);
+    ways_lost(peer->info.id);
   }
   place = connection;
   peer->lanes[lane].rate = peer->lanes[lane].delivered = peer->lanes[lane].most_unsent = 0;
@@ -619,7 +644,15 @@ void PeerMesh::lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPt
   connection->when_ready([this, weak = std::weak_ptr(peer)] {
     if (const auto fed = weak.lock()) feed(fed);
   });
-  if (first) handler_.on_peer_up(peer->info.id);
+  if (first) {
+    const auto id = peer->info.id;
+    // What is under way by a relay may end with it, so it counts as not sent.
+    if (const auto relay = ways_.relay_to(id); relay && ways_.open(id)) {
+      if (const auto at = peers_.find(*relay); at != peers_.end()) at->second->outbox.forget_relayed(id);
+      handler_.on_peer_down(id);
+    }
+    handler_.on_peer_up(id);
+  }
   feed(peer);
 }
 
@@ -629,13 +662,22 @@ void PeerMesh::lane_down(const PeerPtr& peer, std::size_t lane) {
   peer->lanes[lane].turn.cancel();
   peer->outbox.lane_lost(lane);
   if (peer->gone) return;
-  if (peer->up()) return feed(peer);
+  if (peer->up()) {
+    ways_lost(peer->info.id);  // what it said of a loss may have been on that lane
+    return feed(peer);
+  }
+  const auto id = peer->info.id;
   peer->outbox.clear();
   peer->last_up = clock_.now();
-  handler_.on_peer_down(peer->info.id);
+  static_cast<void>(ways_.close(id));  // a way by a relay begins anew, so that what was lost here is repeated
+  ways_lost(id);
+  say_lost_to_origins(id);
+  if (!peer->gone) handler_.on_peer_down(id);
 }
 
 void PeerMesh::take(Peer& peer, Connection::Received frame) {
+  if (frame.relay)
+    return frame.relay->to == self_ ? hear_relayed(peer, std::move(frame)) : carry(peer, std::move(frame));
   const auto from = peer.info.id;
   if (frame.type == FrameType::begun) {
     const auto view = from_bytes<protocol::ViewNumber>(*frame.body);
@@ -653,6 +695,160 @@ void PeerMesh::take(Peer& peer, Connection::Received frame) {
     throw Error(ErrorKind::network, "a frame that has no place on a bulk connection");
   const auto problem = handler_.on_chunk(peer.info.id, std::move(frame));
   if (problem) throw Error(ErrorKind::network, *problem);
+}
+
+// ---- by way of another one ----
+
+void PeerMesh::set_relays(protocol::Relays relays) {
+  told_ = std::move(relays);
+  std::vector<std::pair<ReplicaId, ReplicaId>> open;  // and by whom
+  for (const auto peer : ways_.peers()) {
+    if (ways_.open(peer)) open.emplace_back(peer, *ways_.relay_to(peer));
+  }
+  if (begun_) ways_.set(self_, told_);
+  for (const auto& [id, relay] : open) {
+    if (ways_.open(id)) continue;
+    if (const auto at = peers_.find(relay); at != peers_.end()) at->second->outbox.forget_relayed(id);
+    const auto peer = peers_.find(id);
+    if (peer == peers_.end() || peer->second->up()) continue;
+    peer->second->last_up = clock_.now();
+    handler_.on_peer_down(id);
+  }
+}
+
+std::vector<ReplicaId> PeerMesh::relayed() const {
+  std::vector<ReplicaId> relayed;
+  for (const auto id : ways_.peers()) {
+    const auto at = peers_.find(id);
+    if (at != peers_.end() && !at->second->up()) relayed.push_back(id);
+  }
+  return relayed;
+}
+
+/// Until both ends have heard each other.
+void PeerMesh::hail_all() {
+  for (const auto id : ways_.peers()) {
+    const auto peer = peers_.find(id);
+    const auto relay = peers_.find(*ways_.relay_to(id));
+    if (peer == peers_.end() || relay == peers_.end()) continue;
+    if (peer->second->up() || !relay->second->up() || !ways_.hails(id)) continue;
+    send_at_once(*relay->second,
+                 relayed_frame(self_, id, {FrameType::hail, to_bytes(ways_.hail(id)), nullptr}));
+  }
+}
+
+/// What is neither kept nor repeated here, by whichever lane there is.
+void PeerMesh::send_at_once(Peer& peer, Frame frame) {
+  for (auto& lane : peer.lanes) {
+    if (!lane.connection || !lane.connection->open()) continue;
+    lane.connection->send(std::move(frame));
+    if (lane.connection->queued_bytes() > most_queued(peer)) lane.connection->close();
+    return;
+  }
+}
+
+/// What a peer says to another one, between whom this member was named as the relay. It answers for what it
+/// has taken until the other end acknowledges it, as for what it sends itself; whoever hears that it is lost
+/// sends it again.
+void PeerMesh::carry(Peer& peer, Connection::Received frame) {
+  const auto [from, to, inner, zero, session] = *frame.relay;
+  if (from != peer.info.id) throw Error(ErrorKind::network, "a frame to be carried in the name of another");
+  if (inner == FrameType::ack)
+    peer.outbox.acknowledged({frame.head.view, key_of(frame.head), to}, clock_.now());
+  if (inner == FrameType::begun_heard)
+    return peer.outbox.acknowledged({from_bytes<protocol::ViewNumber>(*frame.body), std::nullopt, to},
+                                    clock_.now());
+  const auto target = peers_.find(to);
+  const bool possible = ways_.carries(from, to) && target != peers_.end() && target->second->up();
+  if (inner == FrameType::hail || inner == FrameType::ack) {
+    if (possible) send_at_once(*target->second, relayed_frame(from, to, frame_of(frame)));
+    return;
+  }
+  if (inner != FrameType::chunk && inner != FrameType::begun)
+    throw Error(ErrorKind::network, "a frame that is a relay's to send");
+  if (!possible) return hearing_->send(relayed_frame(to, from, {FrameType::relay_lost, {}, nullptr}));
+  const bool is_chunk = inner == FrameType::chunk;
+  Outbox::Receipt receipt{frame.head.view, key_of(frame.head), from};
+  if (!is_chunk) receipt = {from_bytes<protocol::ViewNumber>(*frame.body), std::nullopt, from};
+  const auto taken = is_chunk ? header_of(receipt.view, *receipt.key) : header_of(receipt.view, {.kind = {}});
+  hearing_->send(relayed_frame(to, from, {FrameType::relay_taken, bytes_of(taken), nullptr}, session));
+  put(target->second, is_chunk ? handler_.order_of(*receipt.key) : 0,
+      relayed_frame(from, to, frame_of(frame)), receipt);
+}
+
+/// From the other end, by the relay between; or from the relay, about it.
+void PeerMesh::hear_relayed(Peer& relay, Connection::Received frame) {
+  const auto from = frame.relay->from;
+  const auto origin = peers_.find(from);
+  // The relay may be another one meanwhile; what came by this one is sent again.
+  if (ways_.relay_to(from) != relay.info.id || origin == peers_.end()) return;
+  switch (frame.relay->inner) {
+    case FrameType::relay_taken: {
+      if (frame.relay->session != static_cast<std::uint32_t>(ways_.hail(from).session)) return;
+      Outbox::Receipt receipt{frame.head.view, key_of(frame.head), from};
+      if (frame.head.kind == 0) receipt.key.reset();
+      return relay.outbox.acknowledged(receipt, clock_.now());
+    }
+    case FrameType::relay_lost:
+      return way_lost(from);
+    case FrameType::hail:
+      return hear_hail(relay, from, from_bytes<Hail>(*frame.body));
+    case FrameType::ack:
+      return handler_.on_ack(from, frame.head.view, key_of(frame.head));
+    case FrameType::begun: {
+      const auto view = from_bytes<protocol::ViewNumber>(*frame.body);
+      hearing_->send(relayed_frame(self_, from, begun_heard_frame(view)));
+      return handler_.on_begun(from, view);
+    }
+    case FrameType::chunk: {
+      const auto sender = origin->second;
+      hearing_relayed_ = from;
+      const auto problem = handler_.on_chunk(from, std::move(frame));
+      hearing_relayed_.reset();
+      if (!problem) return;
+      count_breach(*sender, *hearing_, *problem);
+      return way_lost(from);
+    }
+    default:
+      throw Error(ErrorKind::network, "a frame that has no place behind a relay");
+  }
+}
+
+void PeerMesh::hear_hail(Peer& relay, ReplicaId from, const Hail& hail) {
+  const auto peer = peers_.at(from);
+  const bool was_open = ways_.open(from);
+  const auto heard = ways_.heard(from, hail);
+  if (hail.asks)
+    hearing_->send(relayed_frame(self_, from, {FrameType::hail, to_bytes(ways_.hail(from)), nullptr}));
+  if (heard == RelayWays::Heard::before || peer->up()) return;
+  relay.outbox.forget_relayed(from);
+  if (was_open) handler_.on_peer_down(from);
+  if (ways_.open(from)) handler_.on_peer_up(from);
+}
+
+/// To that peer, by its relay.
+void PeerMesh::way_lost(ReplicaId id) {
+  const auto relay = ways_.relay_to(id);
+  if (!ways_.close(id)) return;
+  if (const auto at = peers_.find(*relay); at != peers_.end()) at->second->outbox.forget_relayed(id);
+  const auto peer = peers_.find(id);
+  if (peer == peers_.end() || peer->second->up()) return;
+  peer->second->last_up = clock_.now();
+  handler_.on_peer_down(id);
+}
+
+/// The relay is gone, with what it had.
+void PeerMesh::ways_lost(ReplicaId relay) {
+  for (const auto id : ways_.peers_by(relay)) way_lost(id);
+}
+
+/// What was carried to it from here is gone.
+void PeerMesh::say_lost_to_origins(ReplicaId peer) {
+  for (const auto id : ways_.carried_from(peer)) {
+    const auto origin = peers_.find(id);
+    if (origin == peers_.end() || !origin->second->up()) continue;
+    send_at_once(*origin->second, relayed_frame(peer, id, {FrameType::relay_lost, {}, nullptr}));
+  }
 }
 
 void PeerMesh::count_breach(Peer& peer, const Connection& connection, const std::string& why) {

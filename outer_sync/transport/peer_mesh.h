@@ -2,7 +2,8 @@
 // Bulk connections between replicas: `lanes` to every peer, fed from one outbox. Peers come and go with the
 // views; connections belong to replicas, not to views. One end of each pair dials at once, and again when a
 // lane breaks; where that does not help, or it cannot, the other end dials too. Connections carry chunks both
-// ways. Everything here runs on the io thread.
+// ways. To a peer that cannot be connected to, frames go by way of another one, where the coordinator has
+// named it. Everything here runs on the io thread.
 
 #include <asio/io_context.hpp>
 #include <functional>
@@ -19,6 +20,7 @@
 #include "transport/outbox.h"
 #include "transport/pacer.h"
 #include "transport/rate_follower.h"
+#include "transport/relay_ways.h"
 
 namespace isthmus::outer_sync::transport {
 
@@ -54,10 +56,13 @@ class PeerMesh {
                         const protocol::ChunkKey& key) = 0;
     /// The view has begun at the peer: what was sent to it for that view before, it dropped.
     virtual void on_begun(protocol::ReplicaId from, protocol::ViewNumber view) = 0;
-    /// The first lane to the peer is there (again): what was not acknowledged must be repeated.
+    /// The first lane to the peer, or the way by its relay, is there (again): what was not acknowledged must
+    /// be repeated.
     virtual void on_peer_up(protocol::ReplicaId peer) = 0;
-    /// The last lane to the peer is gone. It is dialled again while it stays a peer.
+    /// The last lane to the peer is gone, or that way. It is dialled again while it stays a peer.
     virtual void on_peer_down(protocol::ReplicaId peer) = 0;
+    /// When a chunk that is carried for others is due, in the order of `send`.
+    [[nodiscard]] virtual std::uint64_t order_of(const protocol::ChunkKey& key) const = 0;
     /// The peer broke the protocol again and again: dialling once more will not mend it.
     virtual void on_broken_peer(protocol::ReplicaId peer, const std::string& why) = 0;
     /// Somebody who has shown the token wants state: a joiner or an observer, whom no view need name. Its
@@ -83,6 +88,10 @@ class PeerMesh {
   /// then as they were.
   void set_peers(const std::vector<PeerInfo>& peers);
 
+  /// All relays that there are from now on. Those of replicas that are no peers wait until they are.
+  void set_relays(protocol::Relays relays);
+  [[nodiscard]] std::uint64_t relays_number() const { return told_.number; }
+
   /// Ends the lanes of peers whose certificates have been revoked.
   void drop_revoked();
   /// Bytes that may wait for one peer: for one who knows the layout later than this is made.
@@ -95,11 +104,11 @@ class PeerMesh {
   /// To be called every few ten milliseconds: shares the rate out anew and cuts lanes that have stalled.
   void tick();
 
-  /// Whether there is a lane to the peer.
+  /// Whether there is a lane to the peer, or an open way by its relay.
   [[nodiscard]] bool up(protocol::ReplicaId peer) const;
-  /// These are dropped while no lane is up (`on_peer_up` comes when one is) and where `peer` is none. A chunk
-  /// goes by whichever lane is free, and by another when that one is lost before it is acknowledged; those of
-  /// lower `order` go first (Outbox). With `packed`, these bytes go in place of the message's.
+  /// These are dropped while the peer is not up (`on_peer_up` comes when one is) and where `peer` is none. A
+  /// chunk goes by whichever lane is free, and by another when that one is lost before it is acknowledged;
+  /// those of lower `order` go first (Outbox). With `packed`, these bytes go in place of the message's.
   void send(protocol::ReplicaId peer, std::uint64_t order, const protocol::ChunkMessage& message,
             const protocol::SharedBytes& packed = nullptr);
   void acknowledge(protocol::ReplicaId peer, protocol::ViewNumber view, const protocol::ChunkKey& key);
@@ -108,8 +117,10 @@ class PeerMesh {
   void view_begun(protocol::ViewNumber view);
   /// To the peers that are connected, as of the last tick.
   [[nodiscard]] std::vector<protocol::PathReport> paths() const;
-  /// The peers to whom no lane has been up for longer than `limit`.
+  /// The peers that have not been up for longer than `limit`.
   [[nodiscard]] std::vector<protocol::ReplicaId> lost(AwakeClock::Clock::duration limit);
+  /// The peers to whom there is no lane and for whom there is a relay, whether its way is open or not.
+  [[nodiscard]] std::vector<protocol::ReplicaId> relayed() const;
 
  private:
   struct Lane {
@@ -169,6 +180,16 @@ class PeerMesh {
   [[nodiscard]] PeerHello hello_to(protocol::ReplicaId peer, std::size_t lane) const;
   void check_hello(const PeerHello& hello) const;
   void take(Peer& peer, Connection::Received frame);
+  void carry(Peer& peer, Connection::Received frame);
+  void hear_relayed(Peer& relay, Connection::Received frame);
+  void hear_hail(Peer& relay, protocol::ReplicaId from, const Hail& hail);
+  void hail_all();
+  void way_lost(protocol::ReplicaId peer);
+  void ways_lost(protocol::ReplicaId relay);
+  void say_lost_to_origins(protocol::ReplicaId peer);
+  void send_at_once(Peer& peer, Frame frame);
+  [[nodiscard]] std::size_t most_queued(const Peer& peer) const;
+  void dispatch(protocol::ReplicaId peer, std::uint64_t order, Frame frame, Outbox::Receipt receipt);
   void put(const PeerPtr& peer, std::uint64_t order, Frame frame, const Outbox::Receipt& receipt);
   void feed(const PeerPtr& peer);
   [[nodiscard]] bool must_wait(const PeerPtr& peer, Connection::Clock::time_point now);
@@ -204,6 +225,10 @@ class PeerMesh {
   std::uint64_t rate_ = 0;
   Connection::Clock::time_point ticked_{};
   RateFollower all_;  ///< of this member's own line, when several peers are sent to
+  protocol::Relays told_;
+  RelayWays ways_;
+  /// Whose frame, that has come by a relay, is listened to at the moment.
+  std::optional<protocol::ReplicaId> hearing_relayed_;
   /// The lane that is listened to at the moment: an acknowledgement goes back where its chunk came, so that
   /// whoever has lost the one knows that the other may be lost.
   ConnectionPtr hearing_;

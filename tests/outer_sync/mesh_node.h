@@ -67,6 +67,14 @@ class Node final : public PeerMesh::Handler {
       std::erase_if(up_, [&](const auto& id) { return !peers_.contains(id); });
     });
   }
+  void set_relays(const protocol::Relays& relays) {
+    on_io([&] { mesh_.set_relays(relays); });
+  }
+  std::vector<ReplicaId> relayed() {
+    std::vector<ReplicaId> relayed;
+    on_io([&] { relayed = mesh_.relayed(); });
+    return relayed;
+  }
   /// So many chunks, of that round.
   void send_to(ReplicaId peer, std::uint64_t round, std::size_t size = 100) {
     for (ChunkId chunk = 0; chunk < chunks_of_a_round; ++chunk) {
@@ -212,6 +220,7 @@ class Node final : public PeerMesh::Handler {
       ++downs_[peer];
     });
   }
+  std::uint64_t order_of(const protocol::ChunkKey& key) const override { return key.round; }
   void on_broken_peer(ReplicaId peer, const std::string& why) override {
     note(peer, "a breach", [&] { wrong_.push_back(why); });
   }

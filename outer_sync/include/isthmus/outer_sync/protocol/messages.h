@@ -292,11 +292,13 @@ struct Heartbeat {
   std::vector<std::pair<Round, std::uint64_t>> fragments;
   std::vector<RoundHealth> health{};  ///< at most one round of each fragment, each once
   std::vector<PathReport> paths{};    ///< to the members of the view that are connected, each once
-  std::vector<ReplicaId> relayed{};   ///< members to whom there is no connection, but a relay that works
+  std::uint64_t relays = 0;           ///< Relays::number of those in force here
+  std::vector<ReplicaId>
+      relayed{};  ///< members to whom there is no connection, and for whom there is a relay
   template <class Archive>
   void serialize(Archive& ar) {
     ar(number, view, step, contributed, lost, loss, tokens_per_second, utilization, bytes_sent, uplink,
-       inner_steps_per_second, fragments, health, paths, relayed);
+       inner_steps_per_second, fragments, health, paths, relays, relayed);
   }
 };
 
@@ -457,10 +459,11 @@ struct Relay {
 
 /// coordinator -> member: all relays that there are, in place of those that it was told of before.
 struct Relays {
+  std::uint64_t number = 0;  ///< grows; heartbeats say which one is in force
   std::vector<Relay> relays;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(relays);
+    ar(number, relays);
   }
 };
 
