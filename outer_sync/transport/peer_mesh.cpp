@@ -5,6 +5,7 @@
 #include <asio/detached.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
+#include <cmath>
 #include <tuple>
 #include <utility>
 
@@ -25,10 +26,10 @@ constexpr auto dial_time_limit = 5s;
 /// carries nothing counts as lost.
 constexpr Connection::Clock::duration head_start = 2s;
 constexpr std::size_t most_breaches = 5;
-constexpr auto pacing_depth = 20ms;
-constexpr double lane_headroom = 1.5, path_headroom = 1.25;
+constexpr auto pacing_depth = 5ms;
+constexpr double lane_headroom = 1.05, path_headroom = 1.25;
 constexpr auto bbr_renewal = 8s;
-constexpr auto unsent_lasts = 100ms;
+constexpr auto unsent_lasts = 20ms;
 constexpr auto queue_shows = 10ms;
 constexpr double most_unsent = 4 * 1024 * 1024;
 constexpr std::size_t longest_line = 500;  ///< of what strangers are said to have done
@@ -235,22 +236,18 @@ std::size_t PeerMesh::most_queued(const Peer& peer) const {
   return link_.most_queued > SIZE_MAX / times ? SIZE_MAX : link_.most_queued * times;
 }
 
-/// Gives lanes that are free what is due first.
+/// What is due first goes to the first lane that is free. So where one lane is fast enough there is one, and
+/// it is warm; spread over all, each chunk is as late as the slowest of them.
 void PeerMesh::feed(const PeerPtr& peer) {
   const auto is_ready = [&](std::size_t lane) {
     const auto& connection = peer->lanes[lane].connection;
     return connection != nullptr && connection->ready();
   };
-  std::size_t busy = 0;  // lanes in a row
-  while (!peer->outbox.empty() && busy < lanes_) {
-    const auto lane = std::exchange(peer->next_lane, (peer->next_lane + 1) % lanes_);
-    if (!is_ready(lane)) {
-      ++busy;
-      continue;
-    }
+  for (std::size_t lane = 0; !peer->outbox.empty();) {
     const auto now = Connection::Clock::now();
     if (must_wait(peer, now)) return;
-    busy = 0;
+    while (lane < lanes_ && !is_ready(lane)) ++lane;
+    if (lane == lanes_) return;
     auto frame = *peer->outbox.take(lane, clock_.now());
     const auto bytes = size_of(frame);
     if (peer->pacer) peer->pacer->take(bytes, now);
@@ -287,9 +284,9 @@ void PeerMesh::tick() {
 /// What its lanes have done since the last time.
 void PeerMesh::look_at(Peer& peer, Connection::Clock::duration since) {
   const auto delivered_before = peer.delivered;
-  peer.round_trip = peer.shortest = {};
   peer.line_is_full = !peer.outbox.empty();
-  int seen = 0;
+  double weighted = 0;
+  peer.shortest = {};
   for (auto& lane : peer.lanes) {
     const auto path = lane.connection ? lane.connection->path() : std::nullopt;
     if (!path) continue;
@@ -298,15 +295,16 @@ void PeerMesh::look_at(Peer& peer, Connection::Clock::duration since) {
     peer.delivered += delivered;
     peer.line_is_full = peer.line_is_full || path->unsent > 0;
     keep_unsent_short(lane, delivered, since);
-    peer.round_trip += path->round_trip;
+    // Round trips are known of what is acknowledged: while nothing is, the last ones say nothing.
+    weighted += static_cast<double>(delivered) * static_cast<double>(path->round_trip.count());
     const RateFollower::Time shortest = path->shortest_round_trip;
-    peer.shortest = ++seen == 1 ? shortest : std::min(peer.shortest, shortest);
+    peer.shortest = peer.shortest == RateFollower::Time{} ? shortest : std::min(peer.shortest, shortest);
   }
-  if (seen == 0) return;
-  peer.round_trip /= seen;
+  const auto delivered = peer.delivered - delivered_before;
+  if (delivered > 0)
+    peer.round_trip = std::chrono::microseconds(std::llround(weighted / static_cast<double>(delivered)));
   // What is in the line's own queue waits too.
-  // (Round trips are known of what is acknowledged: while nothing is, the last ones say nothing.)
-  const bool queued = delivered_before != peer.delivered && peer.round_trip > peer.shortest + queue_shows;
+  const bool queued = delivered > 0 && peer.round_trip > peer.shortest + queue_shows;
   peer.line_is_full = peer.line_is_full || queued;
 }
 
@@ -394,8 +392,7 @@ void PeerMesh::pace(Peer& peer, std::uint64_t rate) {
   const auto up =
       std::ranges::count_if(peer.lanes, [](const Lane& lane) { return lane.connection != nullptr; });
   if (up == 0 || !link_.system_paces) return;
-  const auto share =
-      static_cast<std::uint64_t>(lane_headroom * static_cast<double>(rate) / static_cast<double>(up));
+  const auto share = static_cast<std::uint64_t>(lane_headroom * static_cast<double>(rate));
   for (auto& lane : peer.lanes) {
     if (lane.connection && std::exchange(lane.rate, share) != share) lane.connection->pace(share);
   }

@@ -158,9 +158,8 @@ class PeerMesh {
     RateFollower::Time round_trip{}, shortest{};
     Connection::Clock::time_point renew_at{};
     std::size_t renew_next = 0;
-    std::size_t next_lane = 0;  ///< that is asked first, so that all are used
-    std::size_t breaches = 0;   ///< of the protocol
-    bool gone = false;          ///< no peer any more
+    std::size_t breaches = 0;  ///< of the protocol
+    bool gone = false;         ///< no peer any more
     [[nodiscard]] bool up() const;
     void retire();
   };

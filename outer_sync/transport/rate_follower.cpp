@@ -1,7 +1,6 @@
 #include "transport/rate_follower.h"
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -12,129 +11,193 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr RateFollower::Time shortest_window = 100ms;
-constexpr std::size_t most_recent = 10;  ///< windows, as many as round trips in BBR's filter
-constexpr int probe_windows = 2;         ///< what is sent in the first is acknowledged in the second
-constexpr int steady_windows = 16;       ///< between two probes
-constexpr double start_growth = 1.25;    ///< BBR's sign that the pipe is not full
-constexpr double first_gain = 0.1, next_gain = 0.25;  ///< above 1
-constexpr double most_queue = 0.05;                   ///< seconds that a probe adds to the line's queue
-constexpr double worth_more = 0.4;  ///< a probe has found more when that part of it was delivered
-constexpr double drain_gain = 0.9;
-constexpr int between_drains = 4;  ///< windows: others' queues must not push us aside
-constexpr int fallen_windows = 3;  ///< in a row
-constexpr double fallen = 0.9;
-constexpr double slowest = 500'000;  ///< bytes per second: on slower lines TCP itself is good enough
+constexpr double averaged = 8;        ///< windows
+constexpr double not_carried = 0.97;  ///< of what was sent, when the line has become slower
+constexpr double slowest = 500'000;   ///< bytes per second: on slower lines TCP itself is good enough
+
+// The queue that is aimed at, in seconds, and how it is kept.
+constexpr double newest_part = 0.5;                                            ///< of samples in their mean
+constexpr double target_part = 0.1, least_target = 0.005, most_target = 0.02;  ///< of the round trip
+constexpr double round_trips_of_horizon = 8, shortest_horizon = 0.4;
+constexpr double most_above = 0.05, most_below = 0.25;  ///< of the line's rate
+constexpr double long_queue = 2;                        ///< targets
+
+// The start: until there is a queue, or nothing more comes of sending more.
+constexpr int queued_samples = 2;
+constexpr double start_growth = 1.25;  ///< in a window; as BBR sees that the pipe is not full
+
+// A climb: so much is tried beyond the rate, after the start and later; less on long paths, where it would
+// fill the queue for longer.
+constexpr double first_more = 0.25, usual_more = 0.1;
+constexpr double worth_it = 0.4;  ///< there is more when that part of what was tried was delivered
+constexpr int climb_windows = 2;  ///< what is sent in the first is acknowledged in the second
+constexpr int soonest_climb = 8, latest_climb = 64;  ///< windows between two
+constexpr int short_windows = 3;                     ///< in a row without a queue, and there is one at once
+
+// A queue of others.
+constexpr int patience = 10;       ///< windows
+constexpr double shrinks = 0.9;    ///< to such a part: a queue that goes
+constexpr double given_way = 0.9;  ///< to so much of the rate, in vain
 
 double seconds(RateFollower::Time time) { return std::chrono::duration<double>(time).count(); }
 
-bool is_queued(const RateFollower::Sample& seen) {
-  const auto patience = std::max<RateFollower::Time>(20ms, seen.shortest / 5);
-  return seen.round_trip > seen.shortest + patience;
+double delivered_per_second(const RateFollower::Sample& from, const RateFollower::Sample& to) {
+  return static_cast<double>(to.delivered - from.delivered) / std::max(seconds(to.now - from.now), 1e-6);
+}
+
+/// Where round trips become shorter, acknowledgements that had waited come on top of the others.
+double surely_delivered_per_second(const RateFollower::Sample& from, const RateFollower::Sample& to) {
+  const auto waited = std::max(RateFollower::Time{}, from.round_trip - to.round_trip);
+  return static_cast<double>(to.delivered - from.delivered) /
+         std::max(seconds(to.now - from.now + waited), 1e-6);
 }
 
 }  // namespace
 
 void RateFollower::sample(const Sample& seen) {
-  const auto least = std::max(shortest_window, seen.shortest);
-  was_full_ = was_full_ && seen.full;
+  beyond_ += (seconds(seen.round_trip - seen.shortest) - beyond_) * newest_part;
+  others_ = std::clamp(beyond_, 0.0, others_);
+  queue_ = std::max(0.0, beyond_ - others_);
+  target_ = std::clamp(target_part * seconds(seen.shortest), least_target, most_target);
+  horizon_ = std::max(shortest_horizon, round_trips_of_horizon * seconds(seen.shortest));
+  const auto before = std::exchange(last_, seen);
   if (!seen.busy) {
-    if (in_window_ && seen.now - begin_.now >= least) end_window(seen);
+    if (in_window_ && seen.now - begin_.now >= window()) end_window();
     was_busy_ = in_window_ = false;
+    queued_ = 0;
     return;
   }
   if (!std::exchange(was_busy_, true)) busy_since_ = seen.now;
-  if (!in_window_) {
-    // In the first round trip after a pause nothing comes back.
-    if (seen.now - busy_since_ < seen.shortest) return;
-    in_window_ = true;
-  } else if (seen.now - begin_.now >= 2 * least) {
-    end_window(seen);
-  } else {
+  if (phase_ == Phase::start && find_first_queue(seen.delivered > before.delivered)) return;
+  // In the first round trip after a pause nothing comes back.
+  if (!in_window_ && seen.now - busy_since_ < seen.shortest) return;
+  if (!in_window_) return begin_window();
+  was_full_ = was_full_ && seen.full;
+  sent_ = std::min(sent_, static_cast<double>(rate()));
+  if (seen.now - begin_.now < 2 * window()) return;
+  end_window();
+  begin_window();
+}
+
+/// There is a queue as soon as the line is full, and what comes out of it is the line's rate. Returns whether
+/// there is one; a window makes no sense then.
+bool RateFollower::find_first_queue(bool delivers) {
+  const bool queued = delivers && queue_ > long_queue * target_;
+  queued_ = queued ? queued_ + 1 : 0;
+  if (!queued) return false;
+  if (queued_ == 1) begin_ = last_;
+  in_window_ = false;
+  if (queued_ > queued_samples && last_.now - begin_.now >= shortest_window) {
+    line_ = std::max(line_, surely_delivered_per_second(begin_, last_));
+    begin_climb(first_more);  // what comes out while acknowledgements wait too may not be all
+  }
+  return true;
+}
+
+RateFollower::Time RateFollower::window() const { return std::max(shortest_window, last_.shortest); }
+
+void RateFollower::begin_window() {
+  in_window_ = true;
+  begin_ = last_;
+  was_full_ = last_.full;
+  sent_before_ = sent_;
+  sent_ = static_cast<double>(rate());
+}
+
+void RateFollower::end_window() {
+  const double rate = delivered_per_second(begin_, last_);
+  switch (phase_) {
+    case Phase::start: {
+      const bool grows = rate > start_growth * line_;
+      line_ = std::max(line_, rate);
+      if (grows || !was_full_) break;
+      begin_climb(first_more);
+      break;
+    }
+    case Phase::climb:
+      climb(surely_delivered_per_second(begin_, last_));
+      break;
+    case Phase::steady:
+      learn(rate);
+      if (more_is_due()) {
+        begin_climb(usual_more);
+      } else {
+        look_for_others();
+      }
+      break;
+  }
+  rate_before_ = rate;
+}
+
+/// What is delivered while there is always more to send is what the line takes, or what was sent.
+void RateFollower::learn(double rate) {
+  const double most = std::max(rate, rate_before_);
+  const bool crowded = queue_ > long_queue * target_;
+  if (crowded && was_full_ && most < not_carried * std::min({sent_, sent_before_, line_})) {
+    line_ = most_ = (line_ + most) / 2;  // it has become slower
+    crowded_ = 0;
+  } else if (rate > line_ || was_full_) {
+    line_ += (rate - line_) / averaged;
+  }
+}
+
+/// The queue may be one of acknowledgements on their way back, or of others who have gone: so now and then
+/// more is tried all the same.
+bool RateFollower::more_is_due() {
+  if (!was_full_) return false;
+  short_queue_ = queue_ < target_ / 2 ? short_queue_ + 1 : 0;
+  return ++windows_ >= climb_after_ || short_queue_ >= short_windows;
+}
+
+void RateFollower::begin_climb(double more) {
+  enter(Phase::climb);
+  queue_before_ = queue_;
+  more_ = more * seconds(shortest_window) / seconds(window());
+}
+
+void RateFollower::climb(double rate) {
+  const bool queues = queue_ > queue_before_ + target_;  // what was sent beyond the line's rate
+  if (rate > (1 + worth_it * more_) * line_ && !queues) {
+    line_ = std::min(rate, (1 + more_) * line_);  // what is beyond what was sent is late acknowledgements
+    windows_ = 0;
+    climb_after_ = soonest_climb;
     return;
   }
-  begin_ = seen;
-  was_full_ = seen.full;
+  if (!was_full_ || (++windows_ < climb_windows && !queues)) return;
+  climb_after_ = std::min(2 * climb_after_, latest_climb);
+  enter(Phase::steady);
 }
 
-/// A window in which there was not always something to send says no more than that the line is no slower.
-void RateFollower::end_window(const Sample& seen) {
-  const double rate = static_cast<double>(seen.delivered - begin_.delivered) / seconds(seen.now - begin_.now);
-  const double fast_before = fast_;
-  const bool counts = was_full_ || (phase_ == Phase::start && is_queued(seen));
-  if (!counts && rate <= fast_) return;
-  remember(rate);
-  if (!counts) return;
-  ++windows_;
-  ++since_drain_;
-  if (phase_ != Phase::start) return choose_phase(rate, seen);
-  if (rate > start_growth * fast_before) windows_ = 0;
-  if (windows_ >= 2) enter(Phase::drain);
+/// A queue that stays however much less is sent is not ours, and what was given up for it was so in vain.
+void RateFollower::look_for_others() {
+  if (queue_ < target_ || queue_ < shrinks * longest_) forget_others();
+  longest_ = std::max(longest_, queue_);
+  least_ = std::min(least_, queue_);
+  most_ = std::max(most_, line_);
+  crowded_ = queue_ > long_queue * target_ ? crowded_ + 1 : 0;
+  if (crowded_ < patience && line_ > given_way * most_) return;
+  others_ += least_;
+  line_ = most_;
+  forget_others();
 }
 
-void RateFollower::remember(double rate) {
-  recent_.push_back(rate);
-  if (recent_.size() > most_recent) recent_.pop_front();
-  // Where the line has become slower, what it did before counts no more; a probe shows whether it has.
-  if (phase_ == Phase::steady && recent_.size() > fallen_windows) {
-    const auto newest = std::max_element(recent_.end() - fallen_windows, recent_.end());
-    if (*newest < fallen * fast_) {
-      recent_.erase(recent_.begin(), recent_.end() - fallen_windows);
-      windows_ = steady_windows;
-    }
-  }
-  auto ordered = std::vector<double>(recent_.begin(), recent_.end());
-  std::ranges::sort(ordered, std::greater());
-  fast_ = ordered[ordered.size() / 4];
-}
-
-void RateFollower::choose_phase(double rate, const Sample& seen) {
-  switch (phase_) {
-    case Phase::start:
-      return;
-    case Phase::steady:
-      if (is_queued(seen) && since_drain_ > between_drains) return enter(Phase::drain);
-      if (windows_ < steady_windows) return;
-      before_ = fast_;
-      gain_ = 1 + std::min(first_gain, most_queue / seconds(probe_windows * (seen.now - begin_.now)));
-      return enter(Phase::probe);
-    case Phase::probe:
-      if (windows_ < probe_windows) return;
-      if (rate <= (1 + worth_more * (gain_ - 1)) * before_) return enter(Phase::drain);
-      before_ = rate;
-      recent_.push_back(rate);  // it is no burst: it was asked for
-      fast_ = rate;
-      gain_ = 1 + next_gain;
-      windows_ = 0;
-      return;
-    case Phase::drain:
-      enter(Phase::steady);
-      if (!std::exchange(has_probed_, true)) windows_ = steady_windows;  // what it began with may be little
-      return;
-  }
+void RateFollower::forget_others() {
+  longest_ = least_ = queue_;
+  most_ = line_;
+  crowded_ = 0;
 }
 
 void RateFollower::enter(Phase phase) {
   phase_ = phase;
-  windows_ = 0;
-  if (phase == Phase::drain) since_drain_ = 0;
-}
-
-std::uint64_t RateFollower::paced(double gain) const {
-  return static_cast<std::uint64_t>(std::max(slowest, gain * fast_));
+  windows_ = short_queue_ = 0;
+  forget_others();
 }
 
 std::uint64_t RateFollower::rate() const {
-  switch (phase_) {
-    case Phase::start:
-      return 0;
-    case Phase::probe:
-      return paced(gain_);
-    case Phase::drain:
-      return paced(drain_gain);
-    case Phase::steady:
-      break;
-  }
-  return paced(1);
+  if (phase_ == Phase::start) return 0;
+  double gain = 1 + std::clamp((target_ - queue_) / horizon_, -most_below, most_above);
+  if (phase_ == Phase::climb) gain = 1 + more_;
+  return static_cast<std::uint64_t>(std::max(slowest, gain * line_));
 }
 
 std::vector<std::uint64_t> fair_shares(std::uint64_t total, std::span<const std::uint64_t> caps) {

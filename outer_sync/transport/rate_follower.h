@@ -3,23 +3,24 @@
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <span>
 #include <vector>
 
 namespace isthmus::outer_sync::transport {
 
-/// The rate is the fastest at which the line has delivered lately, as in BBR (Cardwell and others 2016), but
-/// for all lanes of a peer together: congestion control of one alone cannot know that it shares the line with
-/// seven others, and eight that probe on their own keep its queue full. Now and then, for a moment, a little
-/// more is sent; what the line delivers of it raises the rate, and then more is tried at once. When round
-/// trips are longer than they need be, a little less is sent for a moment, so that the line's queue empties.
+/// The line's rate is what it delivers while more is sent than it takes, of all lanes of a peer together:
+/// congestion control of one alone cannot know that it shares the line with seven others, and eight that
+/// probe on their own keep its queue full. It is kept just full: where the queue (round trips beyond the
+/// shortest) is shorter than a few milliseconds a little more is sent than the line's rate, where it is
+/// longer a little less, in proportion (as Copa aims at a short queue: Arun and Balakrishnan 2018). So a line
+/// that has become faster is noticed by what it delivers, and no round trip is longer than it need be. A
+/// queue that stays although less is sent is not this line's own, and is left out of account while it stays.
 class RateFollower {
  public:
   using Time = std::chrono::steady_clock::duration;
   struct Sample {
     Time now{};
-    std::uint64_t delivered = 0;  ///< bytes that the other end has acknowledged since the start
+    std::uint64_t delivered = 0;  ///< bytes that have arrived at the other end since the start
     bool busy = false;            ///< something waits for the line, here or in its own queue
     bool full = false;            ///< there is more to send than may be sent: what is delivered is the most
     Time round_trip{};            ///< at present
@@ -30,28 +31,46 @@ class RateFollower {
   void sample(const Sample& seen);
   /// Bytes per second to send at most; 0: no limit, since the line's is not known yet.
   [[nodiscard]] std::uint64_t rate() const;
-  /// What the line has delivered lately when it was busy, bytes per second; 0 before it was.
-  [[nodiscard]] std::uint64_t delivers() const { return static_cast<std::uint64_t>(fast_); }
+  /// What the line takes, bytes per second; 0 before that is known.
+  [[nodiscard]] std::uint64_t delivers() const { return static_cast<std::uint64_t>(line_); }
 
  private:
-  enum class Phase { start, steady, probe, drain };
-  void end_window(const Sample& seen);
-  void remember(double rate);
-  void choose_phase(double rate, const Sample& seen);
+  enum class Phase { start, climb, steady };
+  [[nodiscard]] bool find_first_queue(bool delivers);
+  [[nodiscard]] Time window() const;
+  void begin_window();
+  void end_window();
+  void learn(double rate);
+  [[nodiscard]] bool more_is_due();
+  void begin_climb(double more);
+  void climb(double rate);
+  void look_for_others();
+  void forget_others();
   void enter(Phase phase);
-  [[nodiscard]] std::uint64_t paced(double gain) const;
 
-  bool was_busy_ = false, was_full_ = false;  ///< all the time, in the window
-  Time busy_since_{};
-  bool in_window_ = false;
-  Sample begin_;               ///< of the window
-  std::deque<double> recent_;  ///< rates of the newest windows
-  double fast_ = 0;            ///< the third of ten: the fastest are bursts of acknowledgements
   Phase phase_ = Phase::start;
-  bool has_probed_ = false;
-  int windows_ = 0;  ///< in this phase
-  int since_drain_ = 0;
-  double gain_ = 1, before_ = 0;  ///< of a probe, and what was delivered before it
+  double line_ = 0;                ///< bytes per second
+  double beyond_ = 0;              ///< seconds, of round trips beyond the shortest: lately
+  double others_ = 0;              ///< that of it which is not our queue
+  double queue_ = 0, target_ = 0;  ///< seconds
+  double horizon_ = 1;             ///< seconds in which a queue is to come to the target
+  Sample last_;
+  bool was_busy_ = false;
+  Time busy_since_{};
+
+  bool in_window_ = false, was_full_ = false;  ///< full all the time, in the window
+  Sample begin_;                               ///< of the window
+  double sent_ = 0, sent_before_ = 0;          ///< least rate allowed in the window, and in the one before
+  double rate_before_ = 0;                     ///< what the window before delivered
+
+  int queued_ = 0;       ///< samples in a row with a queue, in the start
+  int windows_ = 0;      ///< in this phase, or since a climb found more
+  int short_queue_ = 0;  ///< windows in a row with hardly any queue though there was enough to send
+  int climb_after_ = 8;  ///< windows, steady ones
+  double more_ = 0, queue_before_ = 0;  ///< of a climb: what is tried, and the queue at its beginning
+  int crowded_ = 0;                     ///< windows in a row with a long queue
+  double longest_ = 0, least_ = 0;      ///< queue since it was last seen to shrink
+  double most_ = 0;                     ///< the line's rate since then
 };
 
 /// A total in equal parts, but to nobody more than its cap (0: none); what one does not take goes to the

@@ -57,7 +57,7 @@ std::optional<PathInfo> path_info(int socket) {
   if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return std::nullopt;
   return PathInfo{.round_trip = std::chrono::microseconds(info.tcpi_rtt),
                   .shortest_round_trip = std::chrono::microseconds(info.tcpi_min_rtt),
-                  .delivered = info.tcpi_bytes_acked,
+                  .delivered = info.tcpi_bytes_acked + std::uint64_t{info.tcpi_sacked} * info.tcpi_snd_mss,
                   .unsent = info.tcpi_notsent_bytes,
                   .retransmitted = info.tcpi_total_retrans,
                   .sent = info.tcpi_data_segs_out};

@@ -63,14 +63,15 @@ struct Case {
   double loss = 0;
   std::uint64_t parameters = 8'375'000;  ///< of a fragment
   std::string codec = "fp32";
-  int fragments = 1;  ///< in a stream all of them are under way
-  int rounds = 12;    ///< exchanges; in a stream, of each fragment
+  std::uint64_t chunk = 65536;  ///< parameters
+  int fragments = 1;            ///< in a stream all of them are under way
+  int rounds = 12;              ///< exchanges; in a stream, of each fragment
   bool tls = true;
   std::string congestion = "bbr", network_rate = "auto";
   int lanes = 8;
 };
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Case, name, what, members, rate, rtt, loss, parameters, codec, fragments,
-                                   rounds, tls, congestion, network_rate, lanes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Case, name, what, members, rate, rtt, loss, parameters, codec, chunk,
+                                   fragments, rounds, tls, congestion, network_rate, lanes)
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
@@ -107,7 +108,8 @@ std::vector<Case> all_cases() {
           c.rate = rate;
           c.rtt = rtt / 1e3;
           c.loss = loss;
-          c.parameters = static_cast<std::uint64_t>(rate / 1e9 * 4e6);  // .13 s of the line each way
+          c.parameters = static_cast<std::uint64_t>(rate / 1e9 * 8.375e6);  // .28 s of the line each way
+          c.chunk = 16384;  // chunks of 64 KiB, which a chunk in 4 bits is half of
           c.fragments = 4;
           c.rounds = 30;
         });
@@ -173,14 +175,14 @@ Json processor_time() {
 double seconds_since_boot() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
 FragmentLayout layout_of(const Case& c) {
-  constexpr std::uint64_t chunk = 65536, alignment = 4096;
+  constexpr std::uint64_t alignment = 4096;
   std::vector<Range> fragments;
   std::uint64_t begin = 0;
   for (int p = 0; p < c.fragments; ++p) {
     fragments.push_back({begin, c.parameters});
     begin += (c.parameters + alignment - 1) / alignment * alignment;
   }
-  return {fragments, chunk};
+  return {fragments, c.chunk};
 }
 
 class Exchanger {
