@@ -79,7 +79,7 @@ void CommandLine::add_worker(std::function<int(WorkerRequest)> train) {
   verb->add_option("--coordinator", flags_.coordinator, "HOST:PORT");
   verb->add_option("--name", flags_.name, "of this worker, unique in the run")->required();
   verb->add_option("--site", flags_.site, "whose settings apply; without it the site that the name is of");
-  verb->add_option("--listen", flags_.listen, "ADDRESS:PORT for peers, in place of network.listen");
+  verb->add_option("--listen", flags_.listen, "ADDRESS:PORT for peers, or none, in place of network.listen");
   verb->add_option("--advertise", flags_.advertise,
                    "HOST:PORT that peers dial, in place of network.advertise");
   verb->add_flag("--reduce-only", flags_.reduce_only,

@@ -127,6 +127,7 @@ class Display final : public outer_sync::CoordinatorObserver {
           {{"view", view.first}, {"live", coordinator.trainers()}, {"participating", view.second}});
     }
     write_paths(coordinator.paths());
+    write_relays(coordinator.relays());
     now.steps = static_cast<double>(slowest);
     if (coordinator.trainers() == 0 || slowest == 0) return;
     if (coordinator.participating() < coordinator.trainers() ||
@@ -134,6 +135,8 @@ class Display final : public outer_sync::CoordinatorObserver {
       state.note = fmt::format("{}/{} in", coordinator.participating(), experiment_.replicas);
     }
     if (!outlier_.empty()) state.note += (state.note.empty() ? "" : ", ") + outlier_ + " is an outlier";
+    if (!relays_.empty())
+      state.note += fmt::format("{}{} relayed", state.note.empty() ? "" : ", ", relays_.size());
     state.step = slowest;
     state.steps = static_cast<std::uint64_t>(experiment_.run.steps);
     rate(now, state);
@@ -190,11 +193,20 @@ class Display final : public outer_sync::CoordinatorObserver {
                     {"bytes_per_second", rates.empty() ? nlohmann::ordered_json::object() : rates}});
   }
 
+  void write_relays(std::vector<Coordinator::RelayedPair> relays) {
+    if (relays == relays_) return;
+    relays_ = std::move(relays);
+    auto pairs = nlohmann::ordered_json::array();
+    for (const auto& [a, b, by] : relays_) pairs.push_back({{"between", {a, b}}, {"by", by}});
+    metrics_.write({{"relays", pairs}});
+  }
+
   const Experiment& experiment_;
   Progress progress_;
   Metrics metrics_;
   std::map<std::uint64_t, double> evaluations_;
   std::map<std::string, GradientReport> gradients_;  ///< by name
+  std::vector<Coordinator::RelayedPair> relays_;     ///< as they were written last
   std::string outlier_;                              ///< of the round judged last
   std::optional<Totals> first_, recent_;
   std::pair<std::uint64_t, std::size_t> shown_;  ///< view, members that participate

@@ -41,9 +41,9 @@ class PlainParameters final : public outer_sync::LocalParameters {
   std::vector<float> values_;
 };
 
-/// It accepts nobody, so it needs no port that others know.
+/// It accepts nobody, so it needs no port.
 outer_sync::NetworkConfig unknown_to_others(outer_sync::NetworkConfig network) {
-  network.listen = "127.0.0.1:0";
+  network.listen = outer_sync::NetworkConfig::no_port;
   network.advertise.clear();
   return network;
 }

@@ -37,7 +37,8 @@ int run_reducer(WorkerRequest request) {
                               outer_sync::codec_plan(outer, static_cast<std::uint64_t>(experiment.run.seed)),
                               closing_rule(experiment), trace, outer.lossless_stage());
   stopper.in_run(node, Stopper::Leaving::at_once);
-  say(fmt::format("{} only reduces; peers dial {}", request.name, node.advertised()));
+  const auto reached = node.advertised().empty() ? "it opens no port" : "peers dial " + node.advertised();
+  say(fmt::format("{} only reduces; {}", request.name, reached));
   std::optional<std::string> problem;
   try {
     auto agreed = experiment;

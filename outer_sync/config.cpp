@@ -229,7 +229,8 @@ void NetworkConfig::serialize(config::Archive& ar) {
   ar({"coordinator", &coordinator, Scope::per_site,
       "HOST:PORT of the coordinator, or several with commas between; port 0 lets `launch` choose"});
   ar({"listen", &listen, Scope::per_site,
-      "ADDRESS:PORT this worker accepts peers at; port 0 for any free one"});
+      "ADDRESS:PORT this worker accepts peers at; port 0 for any free one; none: it opens no port, and only "
+      "dials"});
   ar({"advertise", &advertise, Scope::per_site, "HOST:PORT that peers dial; empty for the listen address"});
   ar({"certs", &certs, Scope::per_site,
       "folder of this process's certificate (see `isthmus certs`), or one that has such a folder of its "
@@ -272,6 +273,7 @@ std::string seconds_of(const config::Duration& duration) {
 
 void NetworkConfig::check() const {
   check_silence();
+  check_ports();
   check_security();
 }
 
@@ -284,11 +286,18 @@ void NetworkConfig::check_silence() const {
                   "not count as silence");
 }
 
+void NetworkConfig::check_ports() const {
+  if (listens() || advertise.empty()) return;
+  throw Error(ErrorKind::config, "network.advertise is '" + advertise +
+                                     "' and network.listen is none; expected no address where no port is "
+                                     "open: nobody could dial it");
+}
+
 std::string NetworkConfig::reachable() const {
   for (const auto& [key, text] : {std::pair("network.coordinator", &coordinator),
                                   {"network.listen", &listen},
                                   {"network.advertise", &advertise}}) {
-    if (text->empty()) continue;
+    if (text->empty() || *text == no_port) continue;
     const auto addresses = parse_addresses(*text, key);
     if (!std::ranges::all_of(addresses, &Address::is_loopback))
       return std::string(key) + " is '" + *text + "'";

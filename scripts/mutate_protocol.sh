@@ -14,7 +14,7 @@ libraries=(build/release/quant/libisthmus_quant.a build/release/base/libisthmus_
 compiler=(g++)
 ! command -v ccache >/dev/null || compiler=(ccache g++)
 
-sources=(outer_sync/protocol/{member,coordinator,health,rejection,topology,view_change,messages,paths}.cpp outer_sync/layout.cpp
+sources=(outer_sync/protocol/{member,coordinator,health,rejection,topology,view_change,messages,paths,relays}.cpp outer_sync/layout.cpp
   tests/simulation/{world,network,invariants,simulate}.cpp)
 
 # build FOLDER: compiles what has been changed in it, and takes the rest from what was compiled before.
@@ -72,7 +72,7 @@ mkdir -p "$work/plain"
 build "$work/plain"
 
 member=outer_sync/protocol/member.cpp coordinator=outer_sync/protocol/coordinator.cpp
-change=outer_sync/protocol/view_change.cpp messages=outer_sync/protocol/messages.cpp
+change=outer_sync/protocol/view_change.cpp messages=outer_sync/protocol/messages.cpp relays=outer_sync/protocol/relays.cpp
 
 # Views.
 mutate "who has sealed accepts nothing" $member 's/if \(!in_view\(\) \|\| (message\.view != view_\.number\) return std::nullopt;)/if ($1/; s/if \(!in_view\(\) \|\| (view != view_\.number\) return;  \/\/ sealed)/if ($1/'
@@ -129,7 +129,8 @@ mutate "the others tell what a newcomer does not know" $change 's/bool longer = 
 mutate "one that only reduces is no heir" $coordinator 's/protocol::trains\(info\) && place != members_/place != members_/'
 mutate "a run that nobody is left of can begin anew" $coordinator 's/if \(state_is_gone\(\)\) return begin_anew\(\);//; s/if \(state_is_gone\(\)\) begin_anew\(\);//'
 mutate "who lags is taken out" $coordinator 's/if \(phase_ == Phase::running\) check_lag\(name, newest\);//'
-mutate "who lacks peers is left out" $coordinator 's/\n  check_links\(\);//'
+mutate "who lacks peers is left out" $coordinator 's/if \(!helpless\.empty\(\)\) leave_out\(helpless\);//'
+mutate "a third one relays" $relays 's/if \(best && least <= cost\) continue;/continue;/'
 mutate "the rounds wait for who misses view after view" $coordinator 's/missed->second < tries/true/'
 mutate "newcomers are told of donors later" $coordinator 's/(void Coordinator::admit_waiting\(\) \{)/$1 return;/'
 wait

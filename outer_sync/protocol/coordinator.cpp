@@ -32,6 +32,11 @@ ViewNumber begun(const Coordinator::MemberStatus& member) {
   return std::max({member.hello.activated, member.heartbeat.view, member.state.activated});
 }
 
+/// For people.
+std::string place_of(const MemberInfo& member) {
+  return can_be_dialled(member) ? "joined from " + member.address : "joined; it opens no port";
+}
+
 bool trains(const Coordinator::MemberStatus& member) { return protocol::trains(member.hello.member); }
 
 /// Of all that train.
@@ -184,7 +189,7 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
     return come_back(member);
   }
   if (phase_ != Phase::joining) {
-    say(name + " joined from " + hello.member.address);
+    say(name + " " + place_of(hello.member));
     if (nobody_has_begun()) {
       phase_ = Phase::joining;
       return seal_first_view();
@@ -195,7 +200,7 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
     if (state_is_gone()) begin_anew();
     return;
   }
-  say(name + " joined from " + hello.member.address + " (" + std::to_string(trainers()) + " of " +
+  say(name + " " + place_of(hello.member) + " (" + std::to_string(trainers()) + " of " +
       std::to_string(options_.replicas) + ")");
   seal_first_view_if_all_are_here();
 }
@@ -204,7 +209,7 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
 void Coordinator::join_as_reducer(MemberStatus& member) {
   const auto& info = member.hello.member;
   member.role = Role::ready;
-  say(info.name + " joined from " + info.address + ", to reduce");
+  say(info.name + " " + place_of(info) + ", to reduce");
   if (phase_ != Phase::joining) return change_view(info.name + " is there to reduce");
   if (first_sealed_) return send(member, Seal{number_, 0});  // as the others were
   seal_first_view_if_all_are_here();
@@ -291,7 +296,8 @@ void Coordinator::come_back(MemberStatus& member) {
   admit_waiting();
 }
 
-/// Whose state a newcomer may take: of all trainers that are here, those in whom the highest view has begun.
+/// Whose state a newcomer may take: of all trainers that are here and have a port that it can dial, those in
+/// whom the highest view has begun.
 std::vector<MemberInfo> Coordinator::donors() const {
   ViewNumber highest = 0;
   for (const auto& [name, member] : members_) {
@@ -302,7 +308,8 @@ std::vector<MemberInfo> Coordinator::donors() const {
   for (const auto& [name, member] : members_) {
     const bool current =
         member.role == Role::member || (highest > 0 && able(member) && begun(member) == highest);
-    if (current && trains(member) && is_past_warmup(member)) out.push_back(member.hello.member);
+    const auto& info = member.hello.member;
+    if (current && trains(member) && can_be_dialled(info) && is_past_warmup(member)) out.push_back(info);
   }
   return out;
 }
@@ -663,6 +670,7 @@ void Coordinator::announce(NewView message) {
   chains_.clear();  // what was reported in older views may have been undone
   health_.begin(message.view, *layout_);
   paths_.begin(message.view);
+  relays_.begin(message.view);
   for (auto& [connection, observer] : observers_) observer.admitted = false;  // to those who are here now
   actions_.push_back(Store{*options_.last});
   const auto reducers = message.view.members.size() - count([](const MemberStatus& member) {
@@ -675,13 +683,13 @@ void Coordinator::announce(NewView message) {
   for (const auto& [name, member] : members_) {
     if (member.role == Role::member) send(member, message);
   }
+  tell_relays();
 
   admit_waiting();
   actions_.push_back(MembersChanged{});
   if (stopping_) broadcast(Hold{});
   if (stop_step_) announce_stop_step();  // whoever has come back has not heard it
   settle_stop();
-  links_lost_since_.reset();
   settle_evaluations();
 }
 
@@ -756,7 +764,7 @@ void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat)
   take_paths(member);
   actions_.push_back(MembersChanged{});
   const auto name = member.hello.member.name;
-  check_links();
+  check_links(member);
   if (phase_ == Phase::running) check_lag(name, newest);
 }
 
@@ -795,49 +803,62 @@ void Coordinator::take_paths(MemberStatus& member) {
   for (auto& line : paths_.take_lines()) say(std::move(line));
 }
 
-/// Pairs of members of the view of whom one has no connection to the other, by their names.
-std::vector<std::pair<std::string, std::string>> Coordinator::missing_links() const {
-  std::vector<std::pair<std::string, std::string>> out;
-  if (count([](const MemberStatus& member) { return !member.heartbeat.lost.empty(); }) == 0) return out;
+/// Two members that reach the coordinator and not each other need a third one between them.
+void Coordinator::check_links(const MemberStatus& member) {
+  if (member.heartbeat.view == number_) relays_.add(id_of(member.hello.member), member.heartbeat);
+  const auto helpless = relays_.settle(now_, options_.detect_timeout);
+  tell_relays();
+  if (!helpless.empty()) leave_out(helpless);
+}
+
+/// Those whom nobody can help cannot be in one view. Whoever lacks most peers is left out, else one that only
+/// reduces, else who comes later by name; it may come back.
+void Coordinator::leave_out(const std::vector<RunRelays::Pair>& pairs) {
   std::map<ReplicaId, std::string> ids;
   for (const auto& [name, member] : members_) {
     if (member.role == Role::member) ids[id_of(member.hello.member)] = name;
   }
-  for (const auto& [name, member] : members_) {
-    const auto& lost = member.heartbeat.lost;
-    if (member.role != Role::member || member.heartbeat.view != number_) continue;
-    if (lost.size() >= members_.size()) continue;  // not of this view
-    for (const auto id : lost) {
-      if (const auto other = ids.find(id); other != ids.end() && other->second != name)
-        out.emplace_back(name, other->second);
-    }
-  }
-  return out;
-}
-
-/// Two members that reach the coordinator and not each other cannot be in one view. Whoever lacks most peers
-/// is left out, else one that only reduces, else who comes later by name; it may come back. That is seen when
-/// all have had time to report.
-void Coordinator::check_links() {
-  const auto pairs = missing_links();
-  if (pairs.empty()) return links_lost_since_.reset();
-  if (!links_lost_since_) links_lost_since_ = now_;
-  if (now_ - *links_lost_since_ < options_.detect_timeout / 2) return;
   std::map<std::string, std::set<std::string>> lacks;
-  for (const auto& [name, other] : pairs) {
-    lacks[name].insert(other);
-    lacks[other].insert(name);
+  for (const auto& [a, b] : pairs) {
+    const auto one = ids.find(a), other = ids.find(b);
+    if (one == ids.end() || other == ids.end()) continue;
+    lacks[one->second].insert(other->second);
+    lacks[other->second].insert(one->second);
   }
+  if (lacks.empty()) return;
   const auto worst = std::ranges::max_element(lacks, {}, [this](const auto& entry) {
     const auto& [lacking, peers] = entry;
     return std::tuple(peers.size(), !trains(members_.at(lacking)), lacking);
   });
   const auto& [name, others] = *worst;
+  const auto& own = members_.at(name).hello.member;
   const auto& other = members_.at(*others.begin()).hello.member;
   bar(name);
-  lose(name, "is left out: there is no connection between " + members_.at(name).hello.member.address +
-                 " and " + other.name + " at " + other.address +
-                 "; are both addresses reachable from the other side?");
+  lose(name, "is left out: there is no connection between " +
+                 (can_be_dialled(own) ? own.address : "it, which opens no port,") + " and " + other.name +
+                 (can_be_dialled(other) ? " at " + other.address : ", which opens none") +
+                 ", and nobody who reaches both; are both addresses reachable from the other side?");
+}
+
+void Coordinator::tell_relays() {
+  if (const auto news = relays_.take_news()) {
+    for (const auto& [name, member] : members_) {
+      if (member.role == Role::member) send(member, *news);
+    }
+  }
+  for (auto& line : relays_.take_lines()) say(std::move(line));
+}
+
+std::vector<Coordinator::RelayedPair> Coordinator::relays() const {
+  std::map<ReplicaId, std::string> names;
+  for (const auto& [name, member] : members_) names[id_of(member.hello.member)] = name;
+  std::vector<RelayedPair> out;
+  for (const auto& [pair, by] : relays_.relays()) {
+    auto one = names[pair.first], other = names[pair.second];
+    if (other < one) std::swap(one, other);
+    out.push_back({std::move(one), std::move(other), names[by]});
+  }
+  return out;
 }
 
 void Coordinator::bar(const std::string& name) {

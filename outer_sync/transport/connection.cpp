@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "isthmus/base/error.h"
+#include "isthmus/outer_sync/transport/address.h"
 #include "tls/stream.h"
 
 namespace isthmus::outer_sync::transport {
@@ -27,10 +28,16 @@ namespace {
 
 constexpr std::size_t most_unknown = 64;
 
+/// As a listener for both kinds of addresses sees IPv4.
+asio::ip::address plain(const asio::ip::address& address) {
+  if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return address;
+  return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
+}
+
 std::string name_of(const asio::ip::tcp::socket& socket) {
   asio::error_code error;
   const auto endpoint = socket.remote_endpoint(error);
-  return error ? "unknown" : endpoint.address().to_string() + ":" + std::to_string(endpoint.port());
+  return error ? "unknown" : Address{plain(endpoint.address()).to_string(), endpoint.port()}.to_string();
 }
 
 void set_options(asio::ip::tcp::socket& socket, const LinkOptions& link) {
@@ -44,7 +51,7 @@ void set_options(asio::ip::tcp::socket& socket, const LinkOptions& link) {
 bool stays_here(const asio::ip::tcp::socket& socket) {
   asio::error_code error;
   const auto other = socket.remote_endpoint(error);
-  return error || other.address().is_loopback();
+  return error || plain(other.address()).is_loopback();
 }
 
 }  // namespace

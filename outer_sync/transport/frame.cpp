@@ -40,6 +40,12 @@ Frame ack_frame(protocol::ViewNumber view, const protocol::ChunkKey& key) {
   return {FrameType::ack, bytes_of(header_of(view, key)), nullptr};
 }
 
+Frame relayed_frame(protocol::ReplicaId from, protocol::ReplicaId to, Frame frame, std::uint32_t session) {
+  auto head = bytes_of(RelayHeader{.from = from, .to = to, .inner = frame.type, .session = session});
+  head.insert(head.end(), frame.head.begin(), frame.head.end());
+  return {FrameType::relayed, std::move(head), std::move(frame.body)};
+}
+
 Frame begun_frame(protocol::ViewNumber view) { return {FrameType::begun, to_bytes(view), nullptr}; }
 Frame begun_heard_frame(protocol::ViewNumber view) {
   return {FrameType::begun_heard, to_bytes(view), nullptr};

@@ -27,8 +27,12 @@ enum class FrameType : std::uint16_t {
   state_done = 8,
   round_request = 9,
   state_gone = 10,
-  begun = 11,       ///< a view has begun at the sender: u64, its number
-  begun_heard = 12  ///< acknowledges that
+  begun = 11,        ///< a view has begun at the sender: u64, its number
+  begun_heard = 12,  ///< acknowledges that
+  relayed = 13,      ///< RelayHeader, and one of the frames above or below behind it, without its own header
+  hail = 14,         ///< within `relayed`, like what follows: Hail
+  relay_taken = 15,  ///< the relay has a chunk, named as in an acknowledgement; of a `begun`, kind 0
+  relay_lost = 16    ///< the relay has no connection there, and what it had for that end is gone
 };
 
 struct FrameHeader {
@@ -83,6 +87,29 @@ static_assert(sizeof(protocol::SquaredNorm) == 16);
   return {header.round, header.chunk, header.sender, static_cast<protocol::ChunkKind>(header.kind)};
 }
 
+/// In front of what goes by way of a third member. What the relay itself says to one end is `from` the other.
+struct RelayHeader {
+  protocol::ReplicaId from, to;
+  FrameType inner;
+  std::uint16_t zero = 0;
+  /// Of a chunk or a `begun`, and of what the relay answers to it: the low bits of its sender's
+  /// Hail::session. What was taken before the way was lost may be lost too.
+  std::uint32_t session = 0;
+};
+static_assert(sizeof(RelayHeader) == 24);
+
+/// From one end to the other, by the relay: that this end has been told of the relay, and has heard the other
+/// one. Nothing else is sent before that: all three know of the relay then.
+struct Hail {
+  std::uint64_t session = 0;  ///< of the sender; another one whenever the way was lost to it
+  std::uint64_t heard = 0;    ///< of the receiver, the last that has come; 0: none
+  bool asks = false;          ///< for an answer
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(session, heard, asks);
+  }
+};
+
 /// What the one who dials is.
 enum class PeerRole : std::uint8_t {
   member = 0,
@@ -92,14 +119,19 @@ enum class PeerRole : std::uint8_t {
 /// First frame on a bulk connection, and the first that comes back: each end shows that it belongs to this
 /// run, and that it is the replica meant. A lane is up once both have. No view is named: connections outlive
 /// views.
+///
+/// Either end may dial, and both may at once. `lost` tells a connection that is to take the place of one that
+/// its dialler has seen end from one that has only crossed another.
 struct PeerHello {
   Digest token;
   protocol::ReplicaId from = 0, to = 0;
   std::uint16_t lane = 0;
   PeerRole role = PeerRole::member;
+  std::uint64_t number = 0;  ///< of this connection, by who dials it: from 1; 0 in the answer
+  std::uint64_t lost = 0;  ///< the newest connection of this lane, dialled by the other end, that was up here
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(token, from, to, lane, role);
+    ar(token, from, to, lane, role, number, lost);
   }
 };
 
@@ -149,6 +181,9 @@ template <class Struct>
 [[nodiscard]] Frame chunk_frame(const protocol::ChunkMessage& message,
                                 const protocol::SharedBytes& packed = nullptr);
 [[nodiscard]] Frame ack_frame(protocol::ViewNumber view, const protocol::ChunkKey& key);
+/// Puts the header in front.
+[[nodiscard]] Frame relayed_frame(protocol::ReplicaId from, protocol::ReplicaId to, Frame frame,
+                                  std::uint32_t session = 0);
 [[nodiscard]] Frame begun_frame(protocol::ViewNumber view);
 [[nodiscard]] Frame begun_heard_frame(protocol::ViewNumber view);
 

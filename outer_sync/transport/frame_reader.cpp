@@ -12,7 +12,7 @@ namespace {
 
 /// What is wrong with the header of a chunk or an acknowledgement that `length` bytes follow.
 std::optional<std::string> problem_of(FrameType type, const ChunkHeader& header, std::size_t length) {
-  const bool ack = type == FrameType::ack;
+  const bool ack = type != FrameType::chunk;
   const bool is_contribution = header.kind == static_cast<std::uint8_t>(protocol::ChunkKind::contribution);
   const std::size_t ids = header.contributors;
   if (ack && length > 0) return "an acknowledgement with " + std::to_string(length) + " bytes behind it";
@@ -31,6 +31,13 @@ std::optional<std::string> problem_of(FrameType type, const ChunkHeader& header,
            std::to_string(protocol::most_members) + ", and no more than fit, can be legal";
   }
   return std::nullopt;
+}
+
+/// What a relay carries, or says of itself.
+bool may_be_relayed(FrameType type) {
+  return type == FrameType::begun || type == FrameType::begun_heard || type == FrameType::hail ||
+         type == FrameType::relay_lost || type == FrameType::relay_taken || type == FrameType::chunk ||
+         type == FrameType::ack;
 }
 
 }  // namespace
@@ -56,23 +63,42 @@ protocol::ChunkMessage message_of(ReceivedFrame chunk) {
           .norms = std::move(chunk.norms)};
 }
 
+Frame frame_of(const ReceivedFrame& received) {
+  Frame frame{received.type, {}, received.body};
+  const bool has_head = received.type == FrameType::chunk || received.type == FrameType::ack ||
+                        received.type == FrameType::relay_taken;
+  if (!has_head) return frame;
+  frame.head = bytes_of(received.head);
+  const auto ids = std::as_bytes(std::span(received.contributors));
+  frame.head.insert(frame.head.end(), ids.begin(), ids.end());
+  const auto norms = std::as_bytes(std::span(received.norms));
+  frame.head.insert(frame.head.end(), norms.begin(), norms.end());
+  return frame;
+}
+
 FrameReader::FrameReader(std::size_t limit, bool checked, const BufferPool* chunks)
     : limit_(limit), must_be_checked_(checked), chunks_(chunks) {}
 
 bool FrameReader::has_chunk_header() const {
-  return header_.type == FrameType::chunk || header_.type == FrameType::ack;
+  return frame_.type == FrameType::chunk || frame_.type == FrameType::ack ||
+         (frame_.relay && frame_.type == FrameType::relay_taken);
 }
 
 FrameReader::Wanted FrameReader::wants() {
-  const auto checksum = std::as_writable_bytes(std::span(&checksum_, checked() ? 1 : 0));
+  const auto relayed = header_.type == FrameType::relayed;
+  const auto checksum = [this](bool comes) {
+    return std::as_writable_bytes(std::span(&checksum_, checked() && comes ? 1 : 0));
+  };
   const auto body = [this] { return body_ ? std::span<std::byte>(*body_) : std::span<std::byte>(); };
   switch (next_) {
     case Next::header:
       return {std::as_writable_bytes(std::span(&header_, 1))};
+    case Next::relay_header:
+      return {checksum(true), std::as_writable_bytes(std::span(&relay_, 1))};
     case Next::chunk_header:
-      return {checksum, std::as_writable_bytes(std::span(&frame_.head, 1))};
+      return {checksum(!relayed), std::as_writable_bytes(std::span(&frame_.head, 1))};
     case Next::body:
-      if (!has_chunk_header()) return {checksum, body()};
+      if (!has_chunk_header()) return {checksum(!relayed), body()};
       return {std::as_writable_bytes(std::span(frame_.contributors)),
               std::as_writable_bytes(std::span(frame_.norms)), body()};
     case Next::nothing:
@@ -84,20 +110,12 @@ FrameReader::Wanted FrameReader::wants() {
 void FrameReader::filled() {
   switch (next_) {
     case Next::header:
-      check_header();
-      frame_.type = header_.type;
-      if (has_chunk_header()) {
-        next_ = Next::chunk_header;
-        return;
-      }
-      make_room();
-      next_ = Next::body;
-      return;
+      return take_header();
+    case Next::relay_header:
+      return take_relay_header();
     case Next::chunk_header:
       take_chunk_header_apart();
-      make_room();
-      next_ = Next::body;
-      return;
+      return make_room();
     case Next::body:
       if (checked()) check_sum();
       if (problem_) throw Error(ErrorKind::network, *problem_);
@@ -118,43 +136,74 @@ void FrameReader::check_header() const {
     const auto check = check_of(header_);
     if (!magic || header_.check != check) throw Damaged(FrameType{}, check, header_.check);
   }
-  if (header_.length > limit_) {
+  const auto limit = limit_ + (header_.type == FrameType::relayed ? sizeof(RelayHeader) : 0);
+  if (header_.length > limit) {
     throw Error(ErrorKind::network, "a frame of " + std::to_string(header_.length) + " bytes; at most " +
-                                        std::to_string(limit_) + " can be legal here");
+                                        std::to_string(limit) + " can be legal here");
   }
-  if (has_chunk_header() && header_.length < sizeof(ChunkHeader))
-    throw Error(ErrorKind::network, "a chunk frame without its header");
 }
 
-/// What does not fit may have been damaged; that is known when all is there.
+void FrameReader::take_header() {
+  check_header();
+  frame_.type = header_.type;
+  left_ = header_.length;
+  if (header_.type != FrameType::relayed) return want_chunk_header();
+  if (left_ < sizeof(RelayHeader)) throw Error(ErrorKind::network, "a relayed frame without its header");
+  left_ -= sizeof(RelayHeader);
+  next_ = Next::relay_header;
+}
+
+void FrameReader::take_relay_header() {
+  frame_.relay = relay_;
+  frame_.type = relay_.inner;
+  if (relay_.zero == 0 && may_be_relayed(relay_.inner)) return want_chunk_header();
+  wrong("a frame that no member may carry for others");
+  make_room();
+}
+
+void FrameReader::want_chunk_header() {
+  if (!has_chunk_header()) return make_room();
+  if (left_ < sizeof(ChunkHeader)) {
+    if (!frame_.relay) throw Error(ErrorKind::network, "a chunk frame without its header");
+    wrong("a relayed chunk without its header");
+    return make_room();
+  }
+  left_ -= sizeof(ChunkHeader);
+  has_head_ = true;
+  next_ = Next::chunk_header;
+}
+
+/// What is wrong may have been damaged on its way; that is known when all is there.
+void FrameReader::wrong(std::string problem) {
+  if (!checked()) throw Error(ErrorKind::network, problem);
+  problem_ = std::move(problem);
+}
+
 void FrameReader::take_chunk_header_apart() {
-  problem_ = problem_of(header_.type, frame_.head, header_.length - sizeof(ChunkHeader));
-  if (problem_ && !checked()) throw Error(ErrorKind::network, *problem_);
-  if (problem_) return;
+  if (auto problem = problem_of(frame_.type, frame_.head, left_)) return wrong(std::move(*problem));
   frame_.contributors.resize(frame_.head.contributors);
   frame_.norms.resize(frame_.head.norms);
+  left_ -= frame_.contributors.size() * sizeof(protocol::ReplicaId) +
+           frame_.norms.size() * sizeof(protocol::SquaredNorm);
 }
 
 /// For what follows the headers.
 void FrameReader::make_room() {
-  std::size_t size = header_.length;
-  if (has_chunk_header()) {
-    size -= sizeof(ChunkHeader) + frame_.contributors.size() * sizeof(protocol::ReplicaId) +
-            frame_.norms.size() * sizeof(protocol::SquaredNorm);
-  }
-  const bool pooled = chunks_ != nullptr && header_.type == FrameType::chunk && !problem_;
-  body_ = pooled ? chunks_->take(size) : std::make_shared<Bytes>(size);
+  const bool pooled = chunks_ != nullptr && frame_.type == FrameType::chunk && !problem_;
+  body_ = pooled ? chunks_->take(left_) : std::make_shared<Bytes>(left_);
+  next_ = Next::body;
 }
 
 void FrameReader::check_sum() const {
   auto sum = crc32c(std::as_bytes(std::span(&header_, 1)));
-  if (has_chunk_header()) {
+  if (frame_.relay) sum = crc32c(std::as_bytes(std::span(&relay_, 1)), sum);
+  if (has_head_) {
     sum = crc32c(std::as_bytes(std::span(&frame_.head, 1)), sum);
     sum = crc32c(std::as_bytes(std::span(frame_.contributors)), sum);
     sum = crc32c(std::as_bytes(std::span(frame_.norms)), sum);
   }
   sum = crc32c(*body_, sum);
-  if (sum != checksum_) throw Damaged(header_.type, sum, checksum_);
+  if (sum != checksum_) throw Damaged(frame_.type, sum, checksum_);
 }
 
 }  // namespace isthmus::outer_sync::transport

@@ -36,6 +36,7 @@ struct ReceivedFrame {
   std::vector<protocol::ReplicaId> contributors;  ///< of results; empty: all members of the view
   protocol::SharedBytes body;
   std::vector<protocol::SquaredNorm> norms{};  ///< of results where outer.reject is on
+  std::optional<RelayHeader> relay{};  ///< of one that goes by a third member; `type` is the inner one
 };
 
 /// The first frame on a bulk connection. Throws Error(network) for anything else.
@@ -43,6 +44,9 @@ struct ReceivedFrame {
 
 /// What the frame says, once its body is unpacked.
 [[nodiscard]] protocol::ChunkMessage message_of(ReceivedFrame chunk);
+
+/// As it came, without the relay's header, for who sends it on.
+[[nodiscard]] Frame frame_of(const ReceivedFrame& received);
 
 /// Of one frame. `while (!complete()) { fill all of wants(); filled(); }`, then `take()`.
 class FrameReader {
@@ -66,10 +70,14 @@ class FrameReader {
   [[nodiscard]] ReceivedFrame take() { return std::move(frame_); }
 
  private:
-  enum class Next { header, chunk_header, body, nothing };
+  enum class Next { header, relay_header, chunk_header, body, nothing };
   [[nodiscard]] bool has_chunk_header() const;
   void check_header() const;
+  void take_header();
+  void take_relay_header();
+  void want_chunk_header();
   void take_chunk_header_apart();
+  void wrong(std::string problem);
   void make_room();
   void check_sum() const;
 
@@ -79,7 +87,10 @@ class FrameReader {
   Next next_ = Next::header;
   FrameHeader header_;
   Checksum checksum_ = 0;
-  std::optional<std::string> problem_;  ///< with the chunk header, unless that is damaged
+  RelayHeader relay_{};
+  bool has_head_ = false;               ///< a chunk's
+  std::size_t left_ = 0;                ///< bytes of the frame that come after what is wanted now
+  std::optional<std::string> problem_;  ///< with the other headers, unless they are damaged
   std::shared_ptr<Bytes> body_;
   ReceivedFrame frame_;
 };

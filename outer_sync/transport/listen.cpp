@@ -1,10 +1,12 @@
 #include "transport/listen.h"
 
-#include <asio/connect.hpp>
+#include <algorithm>
+#include <asio/ip/v6_only.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/steady_timer.hpp>
 #include <asio/use_awaitable.hpp>
 #include <memory>
+#include <utility>
 
 #include "isthmus/base/error.h"
 
@@ -21,14 +23,20 @@ asio::ip::tcp::acceptor listen_at(asio::io_context& io, const std::string& addre
   const auto found =
       resolver.resolve(wanted.host, std::to_string(wanted.port), asio::ip::tcp::resolver::passive, error);
   if (error) refuse(error);
-  const auto endpoint = found.begin()->endpoint();
-  asio::ip::tcp::acceptor acceptor(io);
-  acceptor.open(endpoint.protocol(), error);
-  if (!error) acceptor.set_option(asio::socket_base::reuse_address(true), error);
-  if (!error) acceptor.bind(endpoint, error);
-  if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
-  if (error) refuse(error);
-  return acceptor;
+  for (const auto& entry : found) {  // a name may have addresses of kinds that this machine has not
+    const auto endpoint = entry.endpoint();
+    asio::ip::tcp::acceptor acceptor(io);
+    acceptor.open(endpoint.protocol(), error);
+    if (!error) acceptor.set_option(asio::socket_base::reuse_address(true), error);
+    // [::] takes IPv4 too, whatever the system's own choice is.
+    if (!error && endpoint.address().is_v6() && endpoint.address().is_unspecified())
+      acceptor.set_option(asio::ip::v6_only(false), error);
+    if (!error) acceptor.bind(endpoint, error);
+    if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
+    if (!error) return acceptor;
+  }
+  refuse(error);
+  return asio::ip::tcp::acceptor(io);
 }
 
 Address bound_address(const asio::ip::tcp::acceptor& acceptor) {
@@ -49,13 +57,10 @@ Address advertised_address(const std::string& advertise, const Address& bound) {
   return address;
 }
 
-asio::awaitable<asio::error_code> dial(asio::ip::tcp::socket& socket, Address address,
-                                       std::chrono::steady_clock::duration limit) {
-  asio::error_code error;
-  asio::ip::tcp::resolver resolver(socket.get_executor());
-  const auto endpoints = co_await resolver.async_resolve(address.host, std::to_string(address.port),
-                                                         asio::redirect_error(asio::use_awaitable, error));
-  if (error) co_return error;
+namespace {
+
+asio::awaitable<asio::error_code> connect_to(asio::ip::tcp::socket& socket, asio::ip::tcp::endpoint endpoint,
+                                             std::chrono::steady_clock::duration limit) {
   // The handler may be under way when the timer is destroyed: it must not touch a socket that is gone.
   const auto waiting = std::make_shared<bool>(true);
   bool too_late = false;
@@ -66,10 +71,41 @@ asio::awaitable<asio::error_code> dial(asio::ip::tcp::socket& socket, Address ad
     asio::error_code ignored;
     socket.close(ignored);
   });
-  co_await asio::async_connect(socket, endpoints, asio::redirect_error(asio::use_awaitable, error));
+  asio::error_code error;
+  co_await socket.async_connect(endpoint, asio::redirect_error(asio::use_awaitable, error));
   *waiting = false;
   if (too_late) error = asio::error::timed_out;
   co_return error;
+}
+
+}  // namespace
+
+asio::awaitable<asio::error_code> connect_to_any(asio::ip::tcp::socket& socket,
+                                                 std::vector<asio::ip::tcp::endpoint> endpoints,
+                                                 std::chrono::steady_clock::duration limit) {
+  asio::error_code error = asio::error::host_not_found;
+  const auto count = static_cast<int>(std::max<std::size_t>(endpoints.size(), 1));
+  const auto for_one = std::max(limit / count, std::min<decltype(limit)>(limit, least_time_for_one));
+  for (const auto& endpoint : endpoints) {
+    asio::error_code ignored;
+    socket.close(ignored);
+    error = co_await connect_to(socket, endpoint, for_one);
+    // Somebody else has closed it: nobody wants it any more.
+    if (!error || error == asio::error::operation_aborted) co_return error;
+  }
+  co_return error;
+}
+
+asio::awaitable<asio::error_code> dial(asio::ip::tcp::socket& socket, Address address,
+                                       std::chrono::steady_clock::duration limit) {
+  asio::error_code error;
+  asio::ip::tcp::resolver resolver(socket.get_executor());
+  const auto found = co_await resolver.async_resolve(address.host, std::to_string(address.port),
+                                                     asio::redirect_error(asio::use_awaitable, error));
+  if (error) co_return error;
+  std::vector<asio::ip::tcp::endpoint> endpoints;
+  for (const auto& entry : found) endpoints.push_back(entry.endpoint());
+  co_return co_await connect_to_any(socket, std::move(endpoints), limit);
 }
 
 }  // namespace isthmus::outer_sync::transport

@@ -6,6 +6,7 @@
 #include <asio/ip/tcp.hpp>
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "isthmus/outer_sync/transport/address.h"
 
@@ -23,10 +24,17 @@ namespace isthmus::outer_sync::transport {
 [[nodiscard]] Address advertised_address(const std::string& advertise, const Address& bound);
 
 /// Resolves the host, tries each of its addresses and connects `socket`, which must live until this returns;
-/// to close it while it connects ends it. Returns why there is no connection. Gives up connecting after
-/// `limit`: the system repeats its first packet at ever longer intervals, so that a link that has come back
-/// would go unnoticed for half a minute.
+/// to close it while it connects ends it. Returns why there is no connection, as the last address had it.
+/// Gives up connecting after `limit`: the system repeats its first packet at ever longer intervals, so that a
+/// link that has come back would go unnoticed for half a minute.
 [[nodiscard]] asio::awaitable<asio::error_code> dial(asio::ip::tcp::socket& socket, Address address,
                                                      std::chrono::steady_clock::duration limit);
+
+/// The same, once it is resolved: all of these in their order, each for an equal part of the time, but at
+/// least `least_time_for_one`.
+[[nodiscard]] asio::awaitable<asio::error_code> connect_to_any(asio::ip::tcp::socket& socket,
+                                                               std::vector<asio::ip::tcp::endpoint> endpoints,
+                                                               std::chrono::steady_clock::duration limit);
+inline constexpr auto least_time_for_one = std::chrono::seconds(2);
 
 }  // namespace isthmus::outer_sync::transport

@@ -79,8 +79,10 @@ NetworkSide::~NetworkSide() {
 }
 
 asio::ip::tcp::acceptor NetworkSide::bind() {
+  network_.check_ports();
+  if (!network_.listens()) return asio::ip::tcp::acceptor(io_);
   auto acceptor = listen_at(io_, network_.listen, "network.listen");
-  advertised_ = advertised_address(network_.advertise, bound_address(acceptor));
+  advertised_ = advertised_address(network_.advertise, bound_address(acceptor)).to_string();
   return acceptor;
 }
 

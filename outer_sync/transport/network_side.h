@@ -51,7 +51,7 @@ class NetworkSide final : public PeerMesh::Handler,
   NetworkSide(const NetworkSide&) = delete;
   NetworkSide& operator=(const NetworkSide&) = delete;
 
-  [[nodiscard]] std::string advertised() const { return advertised_.to_string(); }
+  [[nodiscard]] const std::string& advertised() const { return advertised_; }
   [[nodiscard]] const WireCounters& counters() const { return counters_; }
   /// Of one that has a layout from the start.
   [[nodiscard]] Workshop& workshop() { return *workshop_; }
@@ -90,6 +90,9 @@ class NetworkSide final : public PeerMesh::Handler,
   void on_ack(protocol::ReplicaId from, protocol::ViewNumber view, const protocol::ChunkKey& key) override;
   void on_begun(protocol::ReplicaId from, protocol::ViewNumber view) override;
   void on_peer_up(protocol::ReplicaId peer) override;
+  [[nodiscard]] std::uint64_t order_of(const protocol::ChunkKey& key) const override {
+    return rounds_.order_of_carried(key);
+  }
   void on_peer_down(protocol::ReplicaId peer) override;
   void on_broken_peer(protocol::ReplicaId peer, const std::string& why) override;
   [[nodiscard]] asio::awaitable<void> on_learner(protocol::ReplicaId learner,
@@ -117,6 +120,7 @@ class NetworkSide final : public PeerMesh::Handler,
   void hear(const protocol::HeartbeatReply& reply);
   void hear(const protocol::Admitted& admitted);
   void hear(const protocol::Displaced& displaced) { membership_.displace(displaced.reason); }
+  void hear(const protocol::Relays& relays) { mesh_.set_relays(relays); }
   void hear(const protocol::Suspended& suspended) { pulse_.suspended(suspended.reason); }
   void hear(const protocol::Announce& announce);
   void hear(const protocol::Hold&) { ending_.on_hold(); }
@@ -129,6 +133,7 @@ class NetworkSide final : public PeerMesh::Handler,
     throw Error(ErrorKind::network, "it sent a message that is a member's to send");
   }
 
+  /// Open only where there is a port.
   [[nodiscard]] asio::ip::tcp::acceptor bind();
   [[nodiscard]] std::size_t most_bytes_queued(const FragmentLayout& layout) const;
   void run_io();
@@ -152,7 +157,7 @@ class NetworkSide final : public PeerMesh::Handler,
   std::unique_ptr<Workshop> workshop_;  ///< none before the layout is known
   LinkOptions link_;
   asio::io_context io_;
-  Address advertised_;
+  std::string advertised_;  ///< HOST:PORT; empty where no port is open
   AwakeClock clock_;
   PeerMesh mesh_;
   ControlLink control_;

@@ -67,19 +67,28 @@ void Outbox::lane_lost(std::size_t lane) {
   lanes_[lane].heard = Time::min();
 }
 
-void Outbox::view_begun(protocol::ViewNumber view) {
+template <class Drop>
+void Outbox::drop_if(Drop drop) {
   std::erase_if(waiting_, [&](const auto& entry) {
     const auto& [frame, receipt] = entry.second;
-    if (receipt.view >= view) return false;
+    if (!drop(receipt)) return false;
     waits_.erase(receipt);
     bytes_ -= size_of(frame);
     return true;
   });
   std::erase_if(under_way_, [&](const auto& entry) {
-    if (entry.first.view >= view) return false;
+    if (!drop(entry.first)) return false;
     bytes_ -= size_of(entry.second.frame);
     return true;
   });
+}
+
+void Outbox::view_begun(protocol::ViewNumber view) {
+  drop_if([view](const Receipt& receipt) { return receipt.view < view; });
+}
+
+void Outbox::forget_relayed(protocol::ReplicaId beyond) {
+  drop_if([beyond](const Receipt& receipt) { return receipt.beyond == beyond; });
 }
 
 void Outbox::clear() {

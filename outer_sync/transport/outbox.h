@@ -20,10 +20,12 @@ namespace isthmus::outer_sync::transport {
 class Outbox {
  public:
   using Time = std::chrono::steady_clock::duration;
-  /// What the peer acknowledges: a chunk, or, without a key, that the view has begun here.
+  /// What the peer acknowledges: a chunk, or, without a key, that the view has begun at its sender. Of a
+  /// relayed frame `beyond` is the end that is not the peer: whom the relay carries it to, or for.
   struct Receipt {
     protocol::ViewNumber view = 0;
     std::optional<protocol::ChunkKey> key;
+    protocol::ReplicaId beyond = 0;
     friend auto operator<=>(const Receipt&, const Receipt&) = default;
   };
 
@@ -40,6 +42,8 @@ class Outbox {
   void lane_lost(std::size_t lane);
   /// A view has begun: chunks of older ones are of no use.
   void view_begun(protocol::ViewNumber view);
+  /// What goes to that one by way of the peer, or is from it, need not be sent any more.
+  void forget_relayed(protocol::ReplicaId beyond);
   void clear();
 
   [[nodiscard]] bool empty() const { return waiting_.empty(); }
@@ -66,6 +70,8 @@ class Outbox {
   struct Lane {
     Time heard = Time::min();  ///< the newest acknowledgement of what it took
   };
+  template <class Drop>
+  void drop_if(Drop drop);
   void wait(const Place& place, Frame frame, const Receipt& receipt);
   [[nodiscard]] Time stall_limit() const;
 

@@ -22,6 +22,9 @@ namespace {
 
 constexpr auto redial_after = 100ms;
 constexpr auto dial_time_limit = 5s;
+/// So long the end that dials first is left alone, or a quarter of the time after which a connection that
+/// carries nothing counts as lost.
+constexpr Connection::Clock::duration head_start = 2s;
 constexpr std::size_t most_breaches = 5;
 constexpr auto pacing_depth = 5ms;
 constexpr double lane_headroom = 1.05, path_headroom = 1.25;
@@ -30,6 +33,8 @@ constexpr auto unsent_lasts = 20ms;
 constexpr auto queue_shows = 10ms;
 constexpr double most_unsent = 4 * 1024 * 1024;
 constexpr std::size_t longest_line = 500;  ///< of what strangers are said to have done
+
+Frame hello_frame(const PeerHello& hello) { return {FrameType::peer_hello, to_bytes(hello), nullptr}; }
 
 /// Of one learner, while it is served.
 class LearnerPlace {
@@ -78,7 +83,7 @@ PeerMesh::PeerMesh(asio::io_context& io, asio::ip::tcp::acceptor acceptor, std::
       handler_(handler),
       stranger_line_([&handler](const std::string& line) { handler.on_message(line); }),
       waiting_(io, Connection::Clock::time_point::max()) {
-  asio::co_spawn(io_, accept_loop(), asio::detached);
+  if (acceptor_.is_open()) asio::co_spawn(io_, accept_loop(), asio::detached);
 }
 
 void PeerMesh::begin(ReplicaId self, std::string self_name, const Digest& token, std::size_t frame_limit,
@@ -89,6 +94,7 @@ void PeerMesh::begin(ReplicaId self, std::string self_name, const Digest& token,
   frame_limit_ = frame_limit;
   chunks_ = chunks;
   begun_ = true;
+  ways_.set(self_, told_);
   waiting_.cancel();
 }
 
@@ -100,7 +106,7 @@ bool PeerMesh::Peer::up() const {
 
 bool PeerMesh::up(ReplicaId peer) const {
   const auto place = peers_.find(peer);
-  return place != peers_.end() && place->second->up();
+  return place != peers_.end() && (place->second->up() || ways_.open(peer));
 }
 
 bool PeerMesh::backed_up() const {
@@ -111,41 +117,56 @@ void PeerMesh::Peer::retire() {
   gone = true;
   outbox.clear();
   link_free.cancel();
-  asio::error_code ignored;
   for (auto& lane : lanes) {
     if (lane.connection) lane.connection->close();
-    if (lane.introducing) lane.introducing->close();
-    if (lane.connecting != nullptr) lane.connecting->close(ignored);
+    lane.stop_dialling();
+    lane.turn.cancel();
   }
+}
+
+void PeerMesh::Lane::stop_dialling() {
+  asio::error_code ignored;
+  if (introducing) introducing->close();
+  if (connecting != nullptr) connecting->close(ignored);
 }
 
 void PeerMesh::set_peers(const std::vector<PeerInfo>& peers) {
   std::map<ReplicaId, PeerPtr> next;
   std::vector<PeerPtr> fresh;
   for (const auto& info : peers) {
-    const auto address = parse_address(info.address, "the address of " + info.name);
+    std::optional<Address> address;
+    if (!info.address.empty()) address = parse_address(info.address, "the address of " + info.name);
     const auto known = peers_.find(info.id);
     auto peer = known != peers_.end() ? known->second : make_peer(info, address);
     if (info.id == self_ || !next.emplace(info.id, peer).second)
       throw Error(ErrorKind::network, info.name + " is named twice among the members");
     if (known == peers_.end()) fresh.push_back(std::move(peer));
   }
-  for (const auto& [id, peer] : peers_) {
-    if (!next.contains(id)) peer->retire();
+  const auto before = std::exchange(peers_, std::move(next));
+  for (const auto& [id, peer] : before) {
+    if (peers_.contains(id)) continue;
+    peer->retire();
+    static_cast<void>(ways_.close(id));
+    for (const auto& [other, stays] : peers_) stays->outbox.forget_relayed(id);
+    ways_lost(id);
   }
-  peers_ = std::move(next);
   for (const auto& peer : fresh) {
-    if (!dialled_from_here(*peer)) continue;
+    if (!peer->address) continue;
     for (std::size_t lane = 0; lane < lanes_; ++lane)
       asio::co_spawn(io_, dial_loop(peer, lane), asio::detached);
   }
   waiting_.cancel();
 }
 
-PeerMesh::PeerPtr PeerMesh::make_peer(const PeerInfo& info, const Address& address) {
+PeerMesh::PeerPtr PeerMesh::make_peer(const PeerInfo& info, std::optional<Address> address) {
+  std::vector<Lane> lanes;
+  for (std::size_t lane = 0; lane < lanes_; ++lane) {
+    lanes.emplace_back(io_);
+    lanes.back().down_since = Connection::Clock::now();
+  }
   return std::make_shared<Peer>(Peer{.info = info,
-                                     .address = address,
-                                     .lanes = std::vector<Lane>(lanes_),
+                                     .address = std::move(address),
+                                     .lanes = std::move(lanes),
                                      .last_up = clock_.now(),
                                      .outbox = Outbox(lanes_),
                                      .link = EmulatedLink(link_.emulate, self_ ^ info.id),
@@ -153,7 +174,8 @@ PeerMesh::PeerPtr PeerMesh::make_peer(const PeerInfo& info, const Address& addre
                                      .link_free = asio::steady_timer(io_)});
 }
 
-bool PeerMesh::dialled_from_here(const Peer& peer) const {
+/// Of the two ends one dials first, and wins where both dial at once.
+bool PeerMesh::comes_first(const Peer& peer) const {
   return std::tie(self_name_, self_) < std::tie(peer.info.name, peer.info.id);
 }
 
@@ -161,17 +183,28 @@ bool PeerMesh::dialled_from_here(const Peer& peer) const {
 
 void PeerMesh::send(ReplicaId peer, std::uint64_t order, const protocol::ChunkMessage& message,
                     const protocol::SharedBytes& packed) {
-  const auto at = peers_.find(peer);
-  if (at != peers_.end()) put(at->second, order, chunk_frame(message, packed), {message.view, message.key});
+  dispatch(peer, order, chunk_frame(message, packed), {message.view, message.key});
 }
 
 void PeerMesh::say_begun(ReplicaId peer, protocol::ViewNumber view) {
+  dispatch(peer, 0, begun_frame(view), {view, std::nullopt});
+}
+
+void PeerMesh::dispatch(ReplicaId peer, std::uint64_t order, Frame frame, Outbox::Receipt receipt) {
   const auto at = peers_.find(peer);
-  if (at != peers_.end()) put(at->second, 0, begun_frame(view), {view, std::nullopt});
+  if (at == peers_.end()) return;
+  if (at->second->up()) return put(at->second, order, std::move(frame), receipt);
+  if (!ways_.open(peer)) return;
+  receipt.beyond = peer;
+  const auto session = static_cast<std::uint32_t>(ways_.hail(peer).session);
+  put(peers_.at(*ways_.relay_to(peer)), order, relayed_frame(self_, peer, std::move(frame), session),
+      receipt);
 }
 
 void PeerMesh::acknowledge(ReplicaId peer, protocol::ViewNumber view, const protocol::ChunkKey& key) {
-  if (peers_.contains(peer) && hearing_) hearing_->send(ack_frame(view, key));
+  if (!peers_.contains(peer) || !hearing_) return;
+  auto ack = ack_frame(view, key);
+  hearing_->send(hearing_relayed_ == peer ? relayed_frame(self_, peer, std::move(ack)) : std::move(ack));
 }
 
 void PeerMesh::view_begun(protocol::ViewNumber view) {
@@ -180,7 +213,7 @@ void PeerMesh::view_begun(protocol::ViewNumber view) {
 
 void PeerMesh::put(const PeerPtr& peer, std::uint64_t order, Frame frame, const Outbox::Receipt& receipt) {
   if (!peer->up()) return;
-  if (peer->outbox.bytes() >= link_.most_queued) {
+  if (peer->outbox.bytes() >= most_queued(*peer)) {
     stranger_line_("dropped the connections to " + peer->info.name + ": it does not read, and " +
                    std::to_string(peer->outbox.bytes()) + " bytes wait for it");
     for (const auto& lane : peer->lanes) {
@@ -190,6 +223,12 @@ void PeerMesh::put(const PeerPtr& peer, std::uint64_t order, Frame frame, const 
   }
   peer->outbox.put(std::move(frame), order, receipt);
   feed(peer);
+}
+
+/// As much again for each pair of which one sends to the other over these lanes.
+std::size_t PeerMesh::most_queued(const Peer& peer) const {
+  const auto times = 1 + ways_.over(peer.info.id);
+  return link_.most_queued > SIZE_MAX / times ? SIZE_MAX : link_.most_queued * times;
 }
 
 /// What is due first goes to the first lane that is free. So where one lane is fast enough there is one, and
@@ -234,6 +273,7 @@ void PeerMesh::tick() {
     renew_one(*peer, now);
   }
   share_out_rate(now);
+  hail_all();
 }
 
 /// What its lanes have done since the last time.
@@ -381,7 +421,7 @@ std::vector<ReplicaId> PeerMesh::lost(AwakeClock::Clock::duration limit) {
   const auto now = clock_.now();
   std::vector<ReplicaId> lost;
   for (const auto& [id, peer] : peers_) {
-    if (!peer->up() && now - peer->last_up > limit) lost.push_back(id);
+    if (!up(id) && now - peer->last_up > limit) lost.push_back(id);
   }
   return lost;
 }
@@ -412,7 +452,8 @@ asio::awaitable<void> PeerMesh::welcome(ConnectionPtr connection) {
     const Watchdog watchdog(connection, link_.hello_limit + 2 * link_.hold, [this] { waiting_.cancel(); });
     hello = hello_of(co_await connection->receive(unauthenticated_limit));
     peer = co_await peer_that_says(hello, connection);
-    connection->send(hello_to(hello.from, hello.lane));
+    if (peer && !may_take_its_place(*peer, peer->lanes[hello.lane], hello)) co_return connection->close();
+    connection->send(hello_frame(hello_to(hello.from, hello.lane)));
   } catch (const Error& error) {
     stranger_line_("dropped a connection from " + connection->remote() + ": " + error.what());
     connection->close();
@@ -425,6 +466,9 @@ asio::awaitable<void> PeerMesh::welcome(ConnectionPtr connection) {
   if (hello.role == PeerRole::learner) {
     co_await teach(hello.from, std::move(connection));
   } else {
+    peer->lanes[hello.lane].stop_dialling();
+    peer->lanes[hello.lane].accepted = hello.number;
+    peer->lanes[hello.lane].dialled_here = false;
     co_await serve(std::move(peer), hello.lane, std::move(connection));
   }
 }
@@ -443,7 +487,6 @@ asio::awaitable<PeerMesh::PeerPtr> PeerMesh::peer_that_says(PeerHello hello, Con
       if (!shown.empty() && shown != at->second->info.name)
         throw Error(ErrorKind::network, "it says that it is " + at->second->info.name +
                                             ", and its certificate is of '" + shown + "'");
-      if (dialled_from_here(*at->second)) throw Error(ErrorKind::network, "it is not its part to dial");
       // One that has dialled again since must not be pushed out by what it gave up.
       if (connection->hung_up()) throw Error(ErrorKind::network, "it did not wait for an answer");
       co_return at->second;
@@ -454,11 +497,19 @@ asio::awaitable<PeerMesh::PeerPtr> PeerMesh::peer_that_says(PeerHello hello, Con
   }
 }
 
-Frame PeerMesh::hello_to(ReplicaId peer, std::size_t lane) const {
-  return {FrameType::peer_hello,
-          to_bytes(PeerHello{
-              .token = token_, .from = self_, .to = peer, .lane = static_cast<std::uint16_t>(lane)}),
-          nullptr};
+PeerHello PeerMesh::hello_to(ReplicaId peer, std::size_t lane) const {
+  return {.token = token_, .from = self_, .to = peer, .lane = static_cast<std::uint16_t>(lane)};
+}
+
+/// Whether a connection that has come in for a lane is the one that stays. One that is up here was dialled
+/// there before, and given up there; or dialled here: then it is over only if the other end has had it. Of
+/// two that cross each other before either is up, the one that the first of the two ends has dialled stays,
+/// unless it gets nowhere.
+bool PeerMesh::may_take_its_place(const Peer& peer, const Lane& lane, const PeerHello& hello) const {
+  if (lane.connection) return !lane.dialled_here || hello.lost == lane.dialled;
+  const bool crossed = lane.introducing && lane.introducing->open();
+  return !crossed || !comes_first(peer) ||
+         Connection::Clock::now() - lane.introduced > head_start + 2 * link_.hold;
 }
 
 void PeerMesh::check_hello(const PeerHello& hello) const {
@@ -482,14 +533,33 @@ asio::awaitable<void> PeerMesh::teach(ReplicaId learner, ConnectionPtr connectio
 
 // ---- connections that go out ----
 
+/// A lane that is up needs no dialling. One that is not is dialled by the end that comes first or has dialled
+/// it last, and, when that has had time enough, by the other one too.
+asio::awaitable<void> PeerMesh::wait_for_turn(PeerPtr peer, std::size_t lane) {
+  auto& place = peer->lanes[lane];
+  auto others_turn = head_start;
+  if (link_.give_up > 0s) others_turn = std::min(others_turn, link_.give_up / 4);
+  others_turn += 2 * link_.hold;
+  while (!peer->gone) {
+    const bool at_once = comes_first(*peer) || !acceptor_.is_open() || place.dialled_here;
+    const auto from = place.down_since + (at_once ? 0s : others_turn);
+    if (!place.connection && from <= Connection::Clock::now()) co_return;
+    place.turn.expires_at(place.connection ? Connection::Clock::time_point::max() : from);
+    asio::error_code woken;
+    co_await place.turn.async_wait(asio::redirect_error(use_awaitable, woken));
+  }
+}
+
 asio::awaitable<void> PeerMesh::dial_loop(PeerPtr peer, std::size_t lane) {
   while (!peer->gone) {
+    co_await wait_for_turn(peer, lane);
+    if (peer->gone) co_return;
     asio::ip::tcp::socket socket(io_);
     peer->lanes[lane].connecting = &socket;
-    const auto error = co_await dial(socket, peer->address, dial_time_limit);
+    const auto error = co_await dial(socket, *peer->address, dial_time_limit);
     peer->lanes[lane].connecting = nullptr;
     if (peer->gone) co_return;
-    if (!error) {
+    if (!error && !peer->lanes[lane].connection) {
       OtherEnd other{.dialled = true, .name = peer->info.name};
       auto connection = start_connection(std::move(socket), counters_, link_, trace_, std::move(other));
       co_await introduce(peer, lane, std::move(connection));
@@ -501,10 +571,15 @@ asio::awaitable<void> PeerMesh::dial_loop(PeerPtr peer, std::size_t lane) {
 
 /// Whoever listens there may be anybody: the lane is up only once the peer has answered.
 asio::awaitable<void> PeerMesh::introduce(PeerPtr peer, std::size_t lane, ConnectionPtr connection) {
-  peer->lanes[lane].introducing = connection;
+  auto& place = peer->lanes[lane];
+  place.introducing = connection;
+  place.introduced = Connection::Clock::now();
+  auto hello = hello_to(peer->info.id, lane);
+  hello.number = ++dialled_;
+  hello.lost = place.accepted;
   try {
     const Watchdog watchdog(connection, link_.hello_limit + 2 * link_.hold);
-    connection->send(hello_to(peer->info.id, lane));
+    connection->send(hello_frame(hello));
     const auto answer = hello_of(co_await connection->receive(unauthenticated_limit));
     check_hello(answer);
     if (answer.from != peer->info.id || answer.lane != lane || answer.role != PeerRole::member)
@@ -515,8 +590,11 @@ asio::awaitable<void> PeerMesh::introduce(PeerPtr peer, std::size_t lane, Connec
   } catch (const asio::system_error&) {
     connection->close();
   }
-  peer->lanes[lane].introducing = nullptr;
-  if (connection->open() && !peer->gone) co_await serve(std::move(peer), lane, std::move(connection));
+  place.introducing = nullptr;
+  if (!connection->open() || peer->gone) co_return;
+  place.dialled = hello.number;
+  place.dialled_here = true;
+  co_await serve(std::move(peer), lane, std::move(connection));
 }
 
 // ---- either way ----
@@ -530,7 +608,7 @@ asio::awaitable<void> PeerMesh::serve(PeerPtr peer, std::size_t lane, Connection
       hearing_ = connection;
       take(*peer, std::move(frame));
       hearing_ = nullptr;
-      if (connection->queued_bytes() > link_.most_queued)
+      if (connection->queued_bytes() > most_queued(*peer))
         throw Error(ErrorKind::network, "it asks for more answers than it reads");
     }
   } catch (const Damaged& damage) {  // which is nobody's breach
@@ -543,6 +621,7 @@ asio::awaitable<void> PeerMesh::serve(PeerPtr peer, std::size_t lane, Connection
     // A broken lane is dialled again; a peer that stays away is noticed by `lost`.
   }
   hearing_ = nullptr;
+  hearing_relayed_.reset();
   connection->close();
   if (peer->lanes[lane].connection == connection) lane_down(peer, lane);
 }
@@ -553,6 +632,7 @@ void PeerMesh::lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPt
   if (place) {  // the peer knows better than we do that the old one is dead
     place->close();
     peer->outbox.lane_lost(lane);
+    ways_lost(peer->info.id);
   }
   place = connection;
   peer->lanes[lane].rate = peer->lanes[lane].delivered = peer->lanes[lane].most_unsent = 0;
@@ -560,21 +640,40 @@ void PeerMesh::lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPt
   connection->when_ready([this, weak = std::weak_ptr(peer)] {
     if (const auto fed = weak.lock()) feed(fed);
   });
-  if (first) handler_.on_peer_up(peer->info.id);
+  if (first) {
+    const auto id = peer->info.id;
+    // What is under way by a relay may end with it, so it counts as not sent.
+    if (const auto relay = ways_.relay_to(id); relay && ways_.open(id)) {
+      if (const auto at = peers_.find(*relay); at != peers_.end()) at->second->outbox.forget_relayed(id);
+      handler_.on_peer_down(id);
+    }
+    handler_.on_peer_up(id);
+  }
   feed(peer);
 }
 
 void PeerMesh::lane_down(const PeerPtr& peer, std::size_t lane) {
   peer->lanes[lane].connection = nullptr;
+  peer->lanes[lane].down_since = Connection::Clock::now();
+  peer->lanes[lane].turn.cancel();
   peer->outbox.lane_lost(lane);
   if (peer->gone) return;
-  if (peer->up()) return feed(peer);
+  if (peer->up()) {
+    ways_lost(peer->info.id);  // what it said of a loss may have been on that lane
+    return feed(peer);
+  }
+  const auto id = peer->info.id;
   peer->outbox.clear();
   peer->last_up = clock_.now();
-  handler_.on_peer_down(peer->info.id);
+  static_cast<void>(ways_.close(id));  // a way by a relay begins anew, so that what was lost here is repeated
+  ways_lost(id);
+  say_lost_to_origins(id);
+  if (!peer->gone) handler_.on_peer_down(id);
 }
 
 void PeerMesh::take(Peer& peer, Connection::Received frame) {
+  if (frame.relay)
+    return frame.relay->to == self_ ? hear_relayed(peer, std::move(frame)) : carry(peer, std::move(frame));
   const auto from = peer.info.id;
   if (frame.type == FrameType::begun) {
     const auto view = from_bytes<protocol::ViewNumber>(*frame.body);
@@ -592,6 +691,160 @@ void PeerMesh::take(Peer& peer, Connection::Received frame) {
     throw Error(ErrorKind::network, "a frame that has no place on a bulk connection");
   const auto problem = handler_.on_chunk(peer.info.id, std::move(frame));
   if (problem) throw Error(ErrorKind::network, *problem);
+}
+
+// ---- by way of another one ----
+
+void PeerMesh::set_relays(protocol::Relays relays) {
+  told_ = std::move(relays);
+  std::vector<std::pair<ReplicaId, ReplicaId>> open;  // and by whom
+  for (const auto peer : ways_.peers()) {
+    if (ways_.open(peer)) open.emplace_back(peer, *ways_.relay_to(peer));
+  }
+  if (begun_) ways_.set(self_, told_);
+  for (const auto& [id, relay] : open) {
+    if (ways_.open(id)) continue;
+    if (const auto at = peers_.find(relay); at != peers_.end()) at->second->outbox.forget_relayed(id);
+    const auto peer = peers_.find(id);
+    if (peer == peers_.end() || peer->second->up()) continue;
+    peer->second->last_up = clock_.now();
+    handler_.on_peer_down(id);
+  }
+}
+
+std::vector<ReplicaId> PeerMesh::relayed() const {
+  std::vector<ReplicaId> relayed;
+  for (const auto id : ways_.peers()) {
+    const auto at = peers_.find(id);
+    if (at != peers_.end() && !at->second->up()) relayed.push_back(id);
+  }
+  return relayed;
+}
+
+/// Until both ends have heard each other.
+void PeerMesh::hail_all() {
+  for (const auto id : ways_.peers()) {
+    const auto peer = peers_.find(id);
+    const auto relay = peers_.find(*ways_.relay_to(id));
+    if (peer == peers_.end() || relay == peers_.end()) continue;
+    if (peer->second->up() || !relay->second->up() || !ways_.hails(id)) continue;
+    send_at_once(*relay->second,
+                 relayed_frame(self_, id, {FrameType::hail, to_bytes(ways_.hail(id)), nullptr}));
+  }
+}
+
+/// What is neither kept nor repeated here, by whichever lane there is.
+void PeerMesh::send_at_once(Peer& peer, Frame frame) {
+  for (auto& lane : peer.lanes) {
+    if (!lane.connection || !lane.connection->open()) continue;
+    lane.connection->send(std::move(frame));
+    if (lane.connection->queued_bytes() > most_queued(peer)) lane.connection->close();
+    return;
+  }
+}
+
+/// What a peer says to another one, between whom this member was named as the relay. It answers for what it
+/// has taken until the other end acknowledges it, as for what it sends itself; whoever hears that it is lost
+/// sends it again.
+void PeerMesh::carry(Peer& peer, Connection::Received frame) {
+  const auto [from, to, inner, zero, session] = *frame.relay;
+  if (from != peer.info.id) throw Error(ErrorKind::network, "a frame to be carried in the name of another");
+  if (inner == FrameType::ack)
+    peer.outbox.acknowledged({frame.head.view, key_of(frame.head), to}, clock_.now());
+  if (inner == FrameType::begun_heard)
+    return peer.outbox.acknowledged({from_bytes<protocol::ViewNumber>(*frame.body), std::nullopt, to},
+                                    clock_.now());
+  const auto target = peers_.find(to);
+  const bool possible = ways_.carries(from, to) && target != peers_.end() && target->second->up();
+  if (inner == FrameType::hail || inner == FrameType::ack) {
+    if (possible) send_at_once(*target->second, relayed_frame(from, to, frame_of(frame)));
+    return;
+  }
+  if (inner != FrameType::chunk && inner != FrameType::begun)
+    throw Error(ErrorKind::network, "a frame that is a relay's to send");
+  if (!possible) return hearing_->send(relayed_frame(to, from, {FrameType::relay_lost, {}, nullptr}));
+  const bool is_chunk = inner == FrameType::chunk;
+  Outbox::Receipt receipt{frame.head.view, key_of(frame.head), from};
+  if (!is_chunk) receipt = {from_bytes<protocol::ViewNumber>(*frame.body), std::nullopt, from};
+  const auto taken = is_chunk ? header_of(receipt.view, *receipt.key) : header_of(receipt.view, {.kind = {}});
+  hearing_->send(relayed_frame(to, from, {FrameType::relay_taken, bytes_of(taken), nullptr}, session));
+  put(target->second, is_chunk ? handler_.order_of(*receipt.key) : 0,
+      relayed_frame(from, to, frame_of(frame)), receipt);
+}
+
+/// From the other end, by the relay between; or from the relay, about it.
+void PeerMesh::hear_relayed(Peer& relay, Connection::Received frame) {
+  const auto from = frame.relay->from;
+  const auto origin = peers_.find(from);
+  // The relay may be another one meanwhile; what came by this one is sent again.
+  if (ways_.relay_to(from) != relay.info.id || origin == peers_.end()) return;
+  switch (frame.relay->inner) {
+    case FrameType::relay_taken: {
+      if (frame.relay->session != static_cast<std::uint32_t>(ways_.hail(from).session)) return;
+      Outbox::Receipt receipt{frame.head.view, key_of(frame.head), from};
+      if (frame.head.kind == 0) receipt.key.reset();
+      return relay.outbox.acknowledged(receipt, clock_.now());
+    }
+    case FrameType::relay_lost:
+      return way_lost(from);
+    case FrameType::hail:
+      return hear_hail(relay, from, from_bytes<Hail>(*frame.body));
+    case FrameType::ack:
+      return handler_.on_ack(from, frame.head.view, key_of(frame.head));
+    case FrameType::begun: {
+      const auto view = from_bytes<protocol::ViewNumber>(*frame.body);
+      hearing_->send(relayed_frame(self_, from, begun_heard_frame(view)));
+      return handler_.on_begun(from, view);
+    }
+    case FrameType::chunk: {
+      const auto sender = origin->second;
+      hearing_relayed_ = from;
+      const auto problem = handler_.on_chunk(from, std::move(frame));
+      hearing_relayed_.reset();
+      if (!problem) return;
+      count_breach(*sender, *hearing_, *problem);
+      return way_lost(from);
+    }
+    default:
+      throw Error(ErrorKind::network, "a frame that has no place behind a relay");
+  }
+}
+
+void PeerMesh::hear_hail(Peer& relay, ReplicaId from, const Hail& hail) {
+  const auto peer = peers_.at(from);
+  const bool was_open = ways_.open(from);
+  const auto heard = ways_.heard(from, hail);
+  if (hail.asks)
+    hearing_->send(relayed_frame(self_, from, {FrameType::hail, to_bytes(ways_.hail(from)), nullptr}));
+  if (heard == RelayWays::Heard::before || peer->up()) return;
+  relay.outbox.forget_relayed(from);
+  if (was_open) handler_.on_peer_down(from);
+  if (ways_.open(from)) handler_.on_peer_up(from);
+}
+
+/// To that peer, by its relay.
+void PeerMesh::way_lost(ReplicaId id) {
+  const auto relay = ways_.relay_to(id);
+  if (!ways_.close(id)) return;
+  if (const auto at = peers_.find(*relay); at != peers_.end()) at->second->outbox.forget_relayed(id);
+  const auto peer = peers_.find(id);
+  if (peer == peers_.end() || peer->second->up()) return;
+  peer->second->last_up = clock_.now();
+  handler_.on_peer_down(id);
+}
+
+/// The relay is gone, with what it had.
+void PeerMesh::ways_lost(ReplicaId relay) {
+  for (const auto id : ways_.peers_by(relay)) way_lost(id);
+}
+
+/// What was carried to it from here is gone.
+void PeerMesh::say_lost_to_origins(ReplicaId peer) {
+  for (const auto id : ways_.carried_from(peer)) {
+    const auto origin = peers_.find(id);
+    if (origin == peers_.end() || !origin->second->up()) continue;
+    send_at_once(*origin->second, relayed_frame(peer, id, {FrameType::relay_lost, {}, nullptr}));
+  }
 }
 
 void PeerMesh::count_breach(Peer& peer, const Connection& connection, const std::string& why) {

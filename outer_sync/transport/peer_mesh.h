@@ -1,7 +1,9 @@
 #pragma once
 // Bulk connections between replicas: `lanes` to every peer, fed from one outbox. Peers come and go with the
-// views; connections belong to replicas, not to views. One end of each pair dials, and dials again when a
-// lane breaks; connections carry chunks both ways. Everything here runs on the io thread.
+// views; connections belong to replicas, not to views. One end of each pair dials at once, and again when a
+// lane breaks; where that does not help, or it cannot, the other end dials too. Connections carry chunks both
+// ways. To a peer that cannot be connected to, frames go by way of another one, where the coordinator has
+// named it. Everything here runs on the io thread.
 
 #include <asio/io_context.hpp>
 #include <functional>
@@ -18,6 +20,7 @@
 #include "transport/outbox.h"
 #include "transport/pacer.h"
 #include "transport/rate_follower.h"
+#include "transport/relay_ways.h"
 
 namespace isthmus::outer_sync::transport {
 
@@ -36,7 +39,7 @@ class LineLimiter {
 
 struct PeerInfo {
   protocol::ReplicaId id = 0;
-  std::string name, address;  ///< HOST:PORT
+  std::string name, address;  ///< HOST:PORT; empty: nobody can dial it
 };
 
 class PeerMesh {
@@ -53,10 +56,13 @@ class PeerMesh {
                         const protocol::ChunkKey& key) = 0;
     /// The view has begun at the peer: what was sent to it for that view before, it dropped.
     virtual void on_begun(protocol::ReplicaId from, protocol::ViewNumber view) = 0;
-    /// The first lane to the peer is there (again): what was not acknowledged must be repeated.
+    /// The first lane to the peer, or the way by its relay, is there (again): what was not acknowledged must
+    /// be repeated.
     virtual void on_peer_up(protocol::ReplicaId peer) = 0;
-    /// The last lane to the peer is gone. It is dialled again while it stays a peer.
+    /// The last lane to the peer is gone, or that way. It is dialled again while it stays a peer.
     virtual void on_peer_down(protocol::ReplicaId peer) = 0;
+    /// When a chunk that is carried for others is due, in the order of `send`.
+    [[nodiscard]] virtual std::uint64_t order_of(const protocol::ChunkKey& key) const = 0;
     /// The peer broke the protocol again and again: dialling once more will not mend it.
     virtual void on_broken_peer(protocol::ReplicaId peer, const std::string& why) = 0;
     /// Somebody who has shown the token wants state: a joiner or an observer, whom no view need name. Its
@@ -68,6 +74,7 @@ class PeerMesh {
   };
   static constexpr std::size_t most_learners = 16;
 
+  /// An acceptor that is not open: this member opens no port.
   PeerMesh(asio::io_context& io, asio::ip::tcp::acceptor acceptor, std::size_t lanes, WireCounters& counters,
            LinkOptions link, AwakeClock& clock, Trace& trace, Handler& handler);
 
@@ -75,11 +82,15 @@ class PeerMesh {
   /// a peer is longer than `frame_limit`; what chunks they send is put into memory of `chunks`.
   void begin(protocol::ReplicaId self, std::string self_name, const Digest& token, std::size_t frame_limit,
              const BufferPool& chunks);
-  /// The peers from now on, after `begin`; we are none of them. New ones are dialled, by the end whose (name,
-  /// id) is smaller; the lanes of those that are gone are closed at once; those that stay keep theirs. Throws
-  /// Error(config) naming a peer whose address nobody can dial and Error(network) when one is named twice or
-  /// is this replica; the peers are then as they were.
+  /// The peers from now on, after `begin`; we are none of them. New ones are dialled; the lanes of those that
+  /// are gone are closed at once; those that stay keep theirs. Throws Error(config) naming a peer whose
+  /// address nobody can dial and Error(network) when one is named twice or is this replica; the peers are
+  /// then as they were.
   void set_peers(const std::vector<PeerInfo>& peers);
+
+  /// All relays that there are from now on. Those of replicas that are no peers wait until they are.
+  void set_relays(protocol::Relays relays);
+  [[nodiscard]] std::uint64_t relays_number() const { return told_.number; }
 
   /// Ends the lanes of peers whose certificates have been revoked.
   void drop_revoked();
@@ -93,11 +104,11 @@ class PeerMesh {
   /// To be called every few ten milliseconds: shares the rate out anew and cuts lanes that have stalled.
   void tick();
 
-  /// Whether there is a lane to the peer.
+  /// Whether there is a lane to the peer, or an open way by its relay.
   [[nodiscard]] bool up(protocol::ReplicaId peer) const;
-  /// These are dropped while no lane is up (`on_peer_up` comes when one is) and where `peer` is none. A chunk
-  /// goes by whichever lane is free, and by another when that one is lost before it is acknowledged; those of
-  /// lower `order` go first (Outbox). With `packed`, these bytes go in place of the message's.
+  /// These are dropped while the peer is not up (`on_peer_up` comes when one is) and where `peer` is none. A
+  /// chunk goes by whichever lane is free, and by another when that one is lost before it is acknowledged;
+  /// those of lower `order` go first (Outbox). With `packed`, these bytes go in place of the message's.
   void send(protocol::ReplicaId peer, std::uint64_t order, const protocol::ChunkMessage& message,
             const protocol::SharedBytes& packed = nullptr);
   void acknowledge(protocol::ReplicaId peer, protocol::ViewNumber view, const protocol::ChunkKey& key);
@@ -106,22 +117,32 @@ class PeerMesh {
   void view_begun(protocol::ViewNumber view);
   /// To the peers that are connected, as of the last tick.
   [[nodiscard]] std::vector<protocol::PathReport> paths() const;
-  /// The peers to whom no lane has been up for longer than `limit`.
+  /// The peers that have not been up for longer than `limit`.
   [[nodiscard]] std::vector<protocol::ReplicaId> lost(AwakeClock::Clock::duration limit);
+  /// The peers to whom there is no lane and for whom there is a relay, whether its way is open or not.
+  [[nodiscard]] std::vector<protocol::ReplicaId> relayed() const;
 
  private:
   struct Lane {
+    explicit Lane(asio::io_context& io) : turn(io) {}
+    void stop_dialling();
     ConnectionPtr connection;                     ///< that is up
+    bool dialled_here = false;                    ///< it, or the last one that was
+    std::uint64_t dialled = 0;                    ///< PeerHello::number of the last one that was dialled here
+    std::uint64_t accepted = 0;                   ///< of the last one from there that was up
     ConnectionPtr introducing;                    ///< dialled here, not yet answered
+    Connection::Clock::time_point introduced{};   ///< when that began
     asio::ip::tcp::socket* connecting = nullptr;  ///< of the dial loop
-    std::uint64_t rate = 0;                       ///< that the system spreads its packets at; 0 any
-    std::uint64_t delivered = 0;                  ///< bytes, as of the last tick
-    std::uint32_t most_unsent = 0;                ///< as the system was told
+    Connection::Clock::time_point down_since{};
+    asio::steady_timer turn;        ///< of the dial loop, which waits for its turn
+    std::uint64_t rate = 0;         ///< that the system spreads its packets at; 0 any
+    std::uint64_t delivered = 0;    ///< bytes, as of the last tick
+    std::uint32_t most_unsent = 0;  ///< as the system was told
   };
   /// Its coroutines share it, and end when it is `gone`.
   struct Peer {
     PeerInfo info;
-    Address address;
+    std::optional<Address> address;  ///< none: it has to dial
     std::vector<Lane> lanes;
     AwakeClock::Clock::duration last_up;
     Outbox outbox;
@@ -149,13 +170,25 @@ class PeerMesh {
   [[nodiscard]] asio::awaitable<PeerPtr> peer_that_says(PeerHello hello, ConnectionPtr connection);
   [[nodiscard]] asio::awaitable<void> teach(protocol::ReplicaId learner, ConnectionPtr connection);
   [[nodiscard]] asio::awaitable<void> dial_loop(PeerPtr peer, std::size_t lane);
+  [[nodiscard]] asio::awaitable<void> wait_for_turn(PeerPtr peer, std::size_t lane);
   [[nodiscard]] asio::awaitable<void> introduce(PeerPtr peer, std::size_t lane, ConnectionPtr connection);
   [[nodiscard]] asio::awaitable<void> serve(PeerPtr peer, std::size_t lane, ConnectionPtr connection);
-  [[nodiscard]] PeerPtr make_peer(const PeerInfo& info, const Address& address);
-  [[nodiscard]] bool dialled_from_here(const Peer& peer) const;
-  [[nodiscard]] Frame hello_to(protocol::ReplicaId peer, std::size_t lane) const;
+  [[nodiscard]] PeerPtr make_peer(const PeerInfo& info, std::optional<Address> address);
+  [[nodiscard]] bool comes_first(const Peer& peer) const;
+  [[nodiscard]] bool may_take_its_place(const Peer& peer, const Lane& lane, const PeerHello& hello) const;
+  [[nodiscard]] PeerHello hello_to(protocol::ReplicaId peer, std::size_t lane) const;
   void check_hello(const PeerHello& hello) const;
   void take(Peer& peer, Connection::Received frame);
+  void carry(Peer& peer, Connection::Received frame);
+  void hear_relayed(Peer& relay, Connection::Received frame);
+  void hear_hail(Peer& relay, protocol::ReplicaId from, const Hail& hail);
+  void hail_all();
+  void way_lost(protocol::ReplicaId peer);
+  void ways_lost(protocol::ReplicaId relay);
+  void say_lost_to_origins(protocol::ReplicaId peer);
+  void send_at_once(Peer& peer, Frame frame);
+  [[nodiscard]] std::size_t most_queued(const Peer& peer) const;
+  void dispatch(protocol::ReplicaId peer, std::uint64_t order, Frame frame, Outbox::Receipt receipt);
   void put(const PeerPtr& peer, std::uint64_t order, Frame frame, const Outbox::Receipt& receipt);
   void feed(const PeerPtr& peer);
   [[nodiscard]] bool must_wait(const PeerPtr& peer, Connection::Clock::time_point now);
@@ -187,9 +220,14 @@ class PeerMesh {
   std::size_t frame_limit_ = 0;
   std::optional<BufferPool> chunks_;
   std::map<protocol::ReplicaId, PeerPtr> peers_;
+  std::uint64_t dialled_ = 0;  ///< connections
   std::uint64_t rate_ = 0;
   Connection::Clock::time_point ticked_{};
   RateFollower all_;  ///< of this member's own line, when several peers are sent to
+  protocol::Relays told_;
+  RelayWays ways_;
+  /// Whose frame, that has come by a relay, is listened to at the moment.
+  std::optional<protocol::ReplicaId> hearing_relayed_;
   /// The lane that is listened to at the moment: an acknowledgement goes back where its chunk came, so that
   /// whoever has lost the one knows that the other may be lost.
   ConnectionPtr hearing_;

@@ -75,6 +75,8 @@ Heartbeat Pulse::of_member() {
   beat.view = member.view().number;
   beat.lost = mesh_.lost(silence_);
   beat.paths = mesh_.paths();
+  beat.relays = mesh_.relays_number();
+  beat.relayed = mesh_.relayed();
   for (const auto& fragment : member.fragments())
     beat.fragments.emplace_back(fragment.round, prefix_of(fragment.chain));
   beat.health = member.take_health();

@@ -151,6 +151,13 @@ std::uint64_t Rounds::order_of(const ChunkKey& key) {
   return orders_.try_emplace(place, orders_begun_ + 1).second ? ++orders_begun_ : orders_.at(place);
 }
 
+/// What has not begun here is due after all that has.
+std::uint64_t Rounds::order_of_carried(const ChunkKey& key) const {
+  if (workshop_ == nullptr || key.chunk >= workshop_->layout.chunk_count()) return orders_begun_ + 1;
+  const auto place = orders_.find({workshop_->layout.fragment_of(key.chunk), key.round});
+  return place == orders_.end() ? orders_begun_ + 1 : place->second;
+}
+
 void Rounds::deliver(Deliver round) {
   say_if_rejected(round);
   meet_.update([&] {

@@ -71,6 +71,7 @@ class Rounds {
   void on_ack(protocol::ReplicaId from, protocol::ViewNumber view, const protocol::ChunkKey& key);
   void on_begun(protocol::ReplicaId from, protocol::ViewNumber view);
   void on_peer_up(protocol::ReplicaId peer);
+  [[nodiscard]] std::uint64_t order_of_carried(const protocol::ChunkKey& key) const;
   void on_broken_peer(protocol::ReplicaId peer, const std::string& why);
 
   // ---- time, and others ----

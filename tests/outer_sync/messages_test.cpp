@@ -85,7 +85,9 @@ std::vector<ControlMessage> one_of_each() {
                 .inner_steps_per_second = 12.5,
                 .fragments = {{9, 0x1122334455667788ULL}, {8, 1}},
                 .health = {{1, 9, 3, 2.5, {{7, 3, 1.5, -0.5}}}},
-                .paths = {{5, 90'000, 80'000, 7'000'000}, {6, 1, 2, 3}}},
+                .paths = {{5, 90'000, 80'000, 7'000'000}, {6, 1, 2, 3}},
+                .relays = 3,
+                .relayed = {5}},
       HeartbeatReply{4, 11, {7, 6}, {9, 8}, 5'000'000, 10.5},
       EvalReport{100, 1234.5, 4096},
       Announce{"10.0.0.1:29500"},
@@ -101,6 +103,7 @@ std::vector<ControlMessage> one_of_each() {
       Ready{},
       Displaced{"too far behind"},
       Suspended{"1 of at least 2 replicas are here"},
+      Relays{7, {{1, 2, 3}, {4, 5, 6}}},
   };
 }
 

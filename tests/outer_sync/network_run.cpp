@@ -60,12 +60,14 @@ protocol::CoordinatorOptions NetworkRun::coordinator_options() const {
 void NetworkRun::make_coordinator(NetworkConfig network, const protocol::CoordinatorOptions& options) {
   if (!options_.certs.empty()) network.certs = options_.certs / "coordinator";
   coordinator_ = std::make_unique<CoordinatorNode>(network, options, *this);
-  if (coordinator_address_.empty()) coordinator_address_ = fmt::format("127.0.0.1:{}", coordinator_->port());
+  if (coordinator_address_.empty())
+    coordinator_address_ = fmt::format("{}:{}", options_.host, coordinator_->port());
 }
 
 NetworkConfig NetworkRun::network(std::size_t m) const {
   NetworkConfig network;
-  network.listen = "127.0.0.1:0";
+  network.listen = options_.host + ":0";
+  network.coordinator = options_.host + ":0";
   network.lanes = options_.lanes;
   network.heartbeat = {options_.heartbeat};
   network.detect_timeout = {options_.detect_timeout};

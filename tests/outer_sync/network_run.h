@@ -45,6 +45,7 @@ class NetworkRun : public CoordinatorObserver {
     std::size_t members = 2;              ///< that train
     std::vector<std::string> reducers{};  ///< names of those that only reduce; in the order of all names
     protocol::TopologyRule topology;
+    std::string host = "127.0.0.1";  ///< that all listen at
     std::int64_t lanes = 1;
     std::uint64_t steps = 12;
     double detect_timeout = 30;  ///< seconds; generous, since sanitizers and loaded machines are slow

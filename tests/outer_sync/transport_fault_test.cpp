@@ -68,6 +68,12 @@ TEST_F(OneMember, APortInUseIsNamed) {
 }
 
 TEST_F(OneMember, WhatPeersCannotDialIsRefused) {
+  network.listen = NetworkConfig::no_port;
+  EXPECT_EQ(make()->advertised(), "");
+  network.advertise = "us.example:7001";
+  EXPECT_THAT(refusal([&] { make(); }),
+              AllOf(HasSubstr("network.listen is none"), HasSubstr("us.example:7001")));
+  network.advertise.clear();
   network.listen = "0.0.0.0:0";
   EXPECT_THAT(refusal([&] { make(); }), AllOf(HasSubstr("0.0.0.0"), HasSubstr("network.advertise")));
   network.advertise = "us.example";
@@ -197,9 +203,7 @@ TEST(Faults, APeerThatCannotBeReachedIsNamedWithItsAddress) {
     options.join_timeout = 4;
     NetworkRun run(options);
     Forwarder wrong(answers ? run.coordinator_address() : private_address(99));  // somebody else, or nobody
-    run.adjust_network = [&](std::size_t m, NetworkConfig& network) {
-      if (m == 1) network.advertise = wrong.address();
-    };
+    run.adjust_network = [&](std::size_t, NetworkConfig& network) { network.advertise = wrong.address(); };
     run.start();
     run.finish();
     EXPECT_THAT(error_of(run, 0) + error_of(run, 1),

@@ -164,6 +164,7 @@ class Donor final : public PeerMesh::Handler {
   void on_begun(ReplicaId, protocol::ViewNumber) override {}
   void on_peer_up(ReplicaId) override {}
   void on_peer_down(ReplicaId) override {}
+  std::uint64_t order_of(const protocol::ChunkKey&) const override { return 0; }
   void on_broken_peer(ReplicaId, const std::string&) override {}
   void on_message(const std::string&) override {}
 

@@ -143,8 +143,94 @@ void World::dial_peer(NodeId a, NodeId b, std::size_t lane_index) {
       process.member->repeat_to(*peer, [&](const ChunkKey& key) { return key.chunk % lanes_ == lane_index; });
       act(own);
     }
+    // What one of the two hops has lost, a relay has too.
+    std::erase_if(open_ways_, [&](const auto& pair) {
+      const auto by = relay_told(pair.first, pair.first, pair.second);
+      return by == a || by == b;
+    });
+    repeat_by_relays();
   }
   at(20ms + some(redial_after), [this, a, b, lane_index] { dial_peer(a, b, lane_index); });
+}
+
+// ---- relays ----
+
+bool World::connected(NodeId a, NodeId b) {
+  for (std::size_t l = 0; l < lanes_; ++l) {
+    const auto& link = lane(a, b, static_cast<ChunkId>(l));
+    if (link && link->open) return true;
+  }
+  return false;
+}
+
+/// Who carries what these two send each other, as member `m` has been told.
+std::optional<World::NodeId> World::relay_told(NodeId m, NodeId a, NodeId b) const {
+  const auto one = processes_[a].replica, other = processes_[b].replica;
+  for (const auto& relay : processes_[m].relays.relays) {
+    const bool is_theirs = (relay.a == one && relay.b == other) || (relay.a == other && relay.b == one);
+    const auto by = node_of_.find(relay.by);
+    if (!is_theirs || by == node_of_.end() || processes_[by->second].replica != relay.by) continue;
+    return by->second;
+  }
+  return std::nullopt;
+}
+
+/// The transport's handshake in one glance: all three know of the relay, and it has lanes to both.
+bool World::way_is_open(NodeId a, NodeId b) {
+  const auto by = relay_told(a, a, b);
+  if (!by || relay_told(b, a, b) != by || relay_told(*by, a, b) != by) return false;
+  return connected(a, *by) && connected(*by, b);
+}
+
+/// Over a lane, or over two by the relay, which keeps nothing of what it cannot send on.
+void World::send_bulk(NodeId from, NodeId to, std::size_t lane_index, std::function<void()> arrive) {
+  const auto at = [this, lane_index](NodeId a, NodeId b) -> LinkPtr {
+    for (std::size_t l = 0; l < lanes_; ++l) {  // its own, or one that is up
+      const auto& link = lane(a, b, static_cast<ChunkId>(lane_index + l));
+      if (link && link->open) return link;
+    }
+    return nullptr;
+  };
+  if (connected(from, to))
+    return transmit(lane(from, to, static_cast<ChunkId>(lane_index)), from, std::move(arrive));
+  if (!way_is_open(from, to)) return;
+  const auto by = *relay_told(from, from, to);
+  transmit(at(from, by), from, [this, from, to, by, at, arrive = std::move(arrive)] {
+    if (relay_told(by, from, to) != by || !connected(by, to)) return count("lost at a relay");
+    transmit(at(by, to), by, [this, from, to, by, arrive] {
+      if (relay_told(to, from, to) != by) return count("lost behind a relay");
+      count("carried by a relay");
+      arrive();
+    });
+  });
+}
+
+void World::on_relays(NodeId m, const Relays& relays) {
+  processes_[m].relays = relays;
+  repeat_by_relays();
+}
+
+/// What may have been lost on a way that has opened, both ends send again; a lane that has broken beside one
+/// that holds counts too.
+void World::repeat_by_relays() {
+  std::set<std::pair<NodeId, NodeId>> open;
+  for (NodeId a = 0; a < members_; ++a) {
+    for (NodeId b = a + 1; b < members_; ++b) {
+      if (processes_[a].alive && processes_[b].alive && !connected(a, b) && way_is_open(a, b))
+        open.insert({a, b});
+    }
+  }
+  const auto before = std::exchange(open_ways_, open);
+  for (const auto& [a, b] : open) {
+    if (before.contains({a, b})) continue;
+    tell("member " + std::to_string(a) + " and member " + std::to_string(b) + " reach each other by a relay");
+    for (const auto& [own, other] : {std::pair{a, b}, std::pair{b, a}}) {
+      const auto peer = index_of(processes_[own], other);
+      if (!peer) continue;
+      processes_[own].member->repeat_to(*peer, [](const ChunkKey&) { return true; });
+      act(own);
+    }
+  }
 }
 
 void World::dial_coordinator(NodeId m) {
@@ -368,7 +454,21 @@ void World::sever() {
   const auto a = chance(members_), b = (a + 1 + chance(members_ - 1)) % members_;
   count("two severed for long");
   cut_for(a, b, true, severed_time);
-  at(severed_time, [this, before = newest_rounds()] {
+  severed_pair_ = {a, b};
+  at(severed_time, [this, a, b, before = newest_rounds()] {
+    severed_pair_.reset();
+    // With a quorum the others may have gone on too far meanwhile; so they may without one that only reduces.
+    const bool wait = closing_.quorum == 0 && a != reducer_ && b != reducer_;
+    for (const auto m : wait ? std::set{a, b} : std::set<NodeId>()) {
+      const auto& process = processes_[m];
+      for (FragmentId p = 0; p < before.size(); ++p) {
+        if (process.member && process.in_run &&
+            process.member->fragments()[p].round >= before[p] + rounds_in_calm)
+          continue;
+        return fail("member " + std::to_string(m) + " has not got on in fragment " + std::to_string(p) +
+                    ", although another one reaches both (I5)");
+      }
+    }
     const auto newest = newest_rounds();
     for (FragmentId p = 0; p < newest.size(); ++p) {
       if (newest[p] < before[p] + rounds_in_calm)

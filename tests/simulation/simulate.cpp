@@ -23,6 +23,7 @@ struct Required {
 };
 constexpr std::array required{
     Required{"ambush", "a fault between two steps that belong together"},
+    Required{"carried by a relay", "two that cannot connect stay in the view"},
     Required{"came back", "goes on from its own rounds, with results that the others keep for it"},
     Required{"came back too late", "nobody keeps what it would need"},
     Required{"closed by quorum", "the grace, the lease, and who is in a result"},
@@ -54,6 +55,8 @@ constexpr std::array required{
     Required{"owner's residual forgotten", "of results that were dropped"},
     Required{"partition", "several members are cut off together"},
     Required{"reduced by one that does not train", "it owns chunks and contributes nothing"},
+    Required{"relay ended", "the two are connected again"},
+    Required{"relay named", "a third member reaches both"},
     Required{"round applied", "the run gets on"},
     Required{"run begun anew", "nobody is left who had the state, and an operator says so"},
     Required{"round withdrawn", "it was delivered, and others have made it again"},

@@ -133,6 +133,7 @@ class World {
     Time heard{};                                                    ///< the coordinator
     std::uint64_t life = 0;  ///< changes whenever what was scheduled for it is void
     std::map<NodeId, Time> down_since;
+    Relays relays;  ///< that it was told of
   };
 
   // chance and time
@@ -156,6 +157,12 @@ class World {
   void closed(const LinkPtr& link, NodeId end);
   [[nodiscard]] LinkPtr& lane(NodeId a, NodeId b, ChunkId chunk);
   void dial_peer(NodeId a, NodeId b, std::size_t lane_index);
+  [[nodiscard]] bool connected(NodeId a, NodeId b);
+  [[nodiscard]] std::optional<NodeId> relay_told(NodeId m, NodeId a, NodeId b) const;
+  [[nodiscard]] bool way_is_open(NodeId a, NodeId b);
+  void send_bulk(NodeId from, NodeId to, std::size_t lane_index, std::function<void()> arrive);
+  void on_relays(NodeId m, const Relays& relays);
+  void repeat_by_relays();
   void dial_coordinator(NodeId m);
 
   // processes
@@ -269,9 +276,10 @@ class World {
   std::size_t members_, lanes_;
   std::optional<NodeId> reducer_;  ///< the one that only reduces, in some worlds
   std::size_t disturbances_;
-  bool doomed_;   ///< once somebody takes the run's state, all who have it are lost
-  bool torn_;     ///< two members lose each other and nobody else, who go on by quorum
-  bool lonely_;   ///< a view may begin nowhere but at those who enter it with nothing
+  bool doomed_;  ///< once somebody takes the run's state, all who have it are lost
+  bool torn_;    ///< two members lose each other and nobody else, who go on by quorum
+  bool lonely_;  ///< a view may begin nowhere but at those who enter it with nothing
+  std::optional<std::pair<NodeId, NodeId>> severed_pair_;  ///< at the moment
   bool severed_;  ///< in the calm, two members lose each other for long and nobody else
   std::vector<Ambush> ambushes_;
   Time latency_, apply_delay_;  ///< at most: of a message; of a result that waits for its apply point
@@ -285,6 +293,7 @@ class World {
   std::map<std::tuple<NodeId, NodeId, std::size_t>, LinkPtr> lanes_up_;
   std::vector<std::weak_ptr<Link>> links_;  ///< all there are
   std::set<std::pair<NodeId, NodeId>> cuts_;
+  std::set<std::pair<NodeId, NodeId>> open_ways_;        ///< by a relay, between two that have no lane
   std::set<std::pair<NodeId, std::size_t>> lanes_down_;  ///< of one member, to all others
 
   std::unique_ptr<Coordinator> coordinator_;

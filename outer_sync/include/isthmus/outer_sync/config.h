@@ -97,6 +97,7 @@ struct EmulateConfig {
 
 struct NetworkConfig {
   std::string coordinator = "127.0.0.1:0";
+  static constexpr auto no_port = "none";  ///< as `listen`
   std::string listen = "127.0.0.1:0";
   std::string advertise;
   std::string certs;
@@ -110,9 +111,12 @@ struct NetworkConfig {
   std::string congestion = "bbr";
   EmulateConfig emulate;
   void serialize(config::Archive& ar);
-  /// Throws Error(config) for a detect_timeout that is too short for the heartbeat, and for an address that
-  /// others can reach where nothing keeps strangers out.
+  /// Throws Error(config) for a detect_timeout that is too short for the heartbeat, for an address to be
+  /// dialled at where no port is open, and for one that others can reach where nothing keeps strangers out.
   void check() const;
+  void check_ports() const;  ///< the second of these alone
+  /// Whether there is a port that peers can dial.
+  [[nodiscard]] bool listens() const { return listen != no_port; }
   /// The first address that other machines can reach, with its key; empty if there is none.
   [[nodiscard]] std::string reachable() const;
 

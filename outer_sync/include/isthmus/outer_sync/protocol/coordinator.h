@@ -17,6 +17,7 @@
 #include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/outer_sync/protocol/messages.h"
 #include "isthmus/outer_sync/protocol/paths.h"
+#include "isthmus/outer_sync/protocol/relays.h"
 #include "isthmus/outer_sync/protocol/topology.h"
 
 namespace isthmus::outer_sync::protocol {
@@ -140,6 +141,12 @@ class Coordinator {
   [[nodiscard]] ViewNumber view() const { return number_; }
   /// Between the members of the view.
   [[nodiscard]] const RunPaths& paths() const { return paths_; }
+  /// Who carries what for whom, by name.
+  struct RelayedPair {
+    std::string a, b, by;
+    friend bool operator==(const RelayedPair&, const RelayedPair&) = default;
+  };
+  [[nodiscard]] std::vector<RelayedPair> relays() const;
 
  private:
   enum class Phase {
@@ -217,8 +224,9 @@ class Coordinator {
   void check_chains(const MemberStatus& member);
   void take_health(MemberStatus& member);
   void take_paths(MemberStatus& member);
-  [[nodiscard]] std::vector<std::pair<std::string, std::string>> missing_links() const;
-  void check_links();
+  void check_links(const MemberStatus& member);
+  void leave_out(const std::vector<RunRelays::Pair>& pairs);
+  void tell_relays();
   void check_lag(const std::string& name, const std::vector<Round>& newest);
   void bar(const std::string& name);
   void displace(std::string name, const std::string& reason);
@@ -276,7 +284,6 @@ class Coordinator {
       missed_;  ///< by name: how often it was ready since it was last in a view
   std::optional<std::pair<std::string, Time>>
       waited_for_;  ///< no view begins without this newcomer until then
-  std::optional<Time> links_lost_since_;
   std::string suspended_because_;
   struct Evaluation {
     double sum_nats = 0;
@@ -291,6 +298,7 @@ class Coordinator {
   std::map<std::size_t, std::map<Round, ChainPoint>> chains_;  ///< by fragment, the newest rounds reported
   RunHealth health_;
   RunPaths paths_;
+  RunRelays relays_;
   std::set<ConnectionId> closing_;
   std::vector<CoordinatorAction> actions_;
 };

@@ -41,7 +41,7 @@ enum class MemberKind : std::uint8_t {
 struct MemberInfo {
   std::string name;
   std::uint64_t incarnation = 0;  ///< grows at every start of this replica
-  std::string address;            ///< HOST:PORT that peers dial
+  std::string address;            ///< HOST:PORT that peers dial; empty: it has no port, and dials them
   std::uint16_t slot = 0;         ///< its share of the training data; stays with the name for the whole run
   MemberKind kind = MemberKind::trainer;
   template <class Archive>
@@ -50,6 +50,7 @@ struct MemberInfo {
   }
 };
 [[nodiscard]] inline bool trains(const MemberInfo& member) { return member.kind == MemberKind::trainer; }
+[[nodiscard]] inline bool can_be_dialled(const MemberInfo& member) { return !member.address.empty(); }
 /// First 8 bytes of a digest, little-endian: enough to tell two apart that should be equal.
 [[nodiscard]] std::uint64_t prefix_of(const Digest& digest);
 /// The prefix of SHA-256(name, a zero byte, incarnation).
@@ -280,7 +281,7 @@ struct Heartbeat {
   ViewNumber view = 0;                ///< highest that has begun here
   std::uint64_t step = 0;             ///< agreed step
   std::uint16_t contributed = 0;      ///< members that are in the round applied last
-  std::vector<ReplicaId> lost;        ///< members of the view to whom there is no connection
+  std::vector<ReplicaId> lost;        ///< members of the view who cannot be reached, by a relay neither
   double loss = 0;                    ///< nats per token, last step
   double tokens_per_second = 0;       ///< since the last heartbeat
   double utilization = 0;             ///< 0..1 since the start
@@ -291,10 +292,13 @@ struct Heartbeat {
   std::vector<std::pair<Round, std::uint64_t>> fragments;
   std::vector<RoundHealth> health{};  ///< at most one round of each fragment, each once
   std::vector<PathReport> paths{};    ///< to the members of the view that are connected, each once
+  std::uint64_t relays = 0;           ///< Relays::number of those in force here
+  std::vector<ReplicaId>
+      relayed{};  ///< members to whom there is no connection, and for whom there is a relay
   template <class Archive>
   void serialize(Archive& ar) {
     ar(number, view, step, contributed, lost, loss, tokens_per_second, utilization, bytes_sent, uplink,
-       inner_steps_per_second, fragments, health, paths);
+       inner_steps_per_second, fragments, health, paths, relays, relayed);
   }
 };
 
@@ -443,10 +447,30 @@ struct Suspended {
   }
 };
 
+/// Two members that cannot connect to each other, and a third one that carries what they send each other.
+struct Relay {
+  ReplicaId a = 0, b = 0, by = 0;
+  friend bool operator==(const Relay&, const Relay&) = default;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(a, b, by);
+  }
+};
+
+/// coordinator -> member: all relays that there are, in place of those that it was told of before.
+struct Relays {
+  std::uint64_t number = 0;  ///< grows; heartbeats say which one is in force
+  std::vector<Relay> relays;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(number, relays);
+  }
+};
+
 /// The order is the wire's tag: append only.
 using ControlMessage = std::variant<Hello, Refused, Seal, Sealed, NewView, Heartbeat, HeartbeatReply,
                                     EvalReport, Announce, StopRequest, Hold, Held, StopAt, Done, Finished,
-                                    Leave, Abort, Admitted, Ready, Displaced, Suspended>;
+                                    Leave, Abort, Admitted, Ready, Displaced, Suspended, Relays>;
 
 [[nodiscard]] Bytes encode(const ControlMessage& message);
 /// Throws Error(network) for an unknown tag or a malformed body.

@@ -66,7 +66,8 @@ class MemberNode final : public RoundExchange {
   MemberNode(const MemberNode&) = delete;
   MemberNode& operator=(const MemberNode&) = delete;
 
-  /// HOST:PORT that peers dial: `network.advertise`, or the bound listen address.
+  /// HOST:PORT that peers dial: `network.advertise`, or the bound listen address; empty with `network.listen`
+  /// none.
   [[nodiscard]] std::string advertised() const;
 
   /// Says hello to the coordinator (whose port may not be open yet) and blocks until it is known how this

@@ -1,0 +1,190 @@
+#include "isthmus/outer_sync/protocol/relays.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace isthmus::outer_sync::protocol {
+namespace {
+
+RunRelays::Pair pair_of(ReplicaId a, ReplicaId b) { return std::minmax(a, b); }
+
+bool is_of(const RunRelays::Pair& pair, ReplicaId member) {
+  return pair.first == member || pair.second == member;
+}
+
+}  // namespace
+
+std::pair<std::string, std::string> RunRelays::names_of(const Pair& pair) const {
+  return std::minmax(members_.at(pair.first).name, members_.at(pair.second).name);
+}
+
+void RunRelays::begin(const View& view) {
+  members_.clear();
+  reports_.clear();
+  tried_.clear();
+  lacking_since_.reset();
+  for (const auto& member : view.members) members_[id_of(member)] = member;
+  const bool had_relays = !relays_.empty();
+  std::erase_if(relays_, [this](const auto& entry) {
+    return !members_.contains(entry.first.first) || !members_.contains(entry.first.second);
+  });
+  std::set<Pair> to_help;
+  for (const auto& [pair, by] : relays_) {
+    if (!members_.contains(by)) to_help.insert(pair);
+  }
+  for (const auto& [a, one] : members_) {
+    for (const auto& [b, other] : members_) {
+      if (a >= b || relays_.contains({a, b})) continue;
+      if (have_no_ports({a, b}) || known_.contains(names_of({a, b}))) to_help.insert({a, b});
+    }
+  }
+  for (const auto& pair : to_help) name_relay(pair);
+  // Told again in each view: whoever has come back has not heard it.
+  has_news_ = has_news_ || had_relays || !relays_.empty();
+}
+
+void RunRelays::add(ReplicaId from, const Heartbeat& heartbeat) {
+  if (!members_.contains(from)) return;
+  auto& report = reports_[from] = {.heard = heartbeat.relays, .apart = {}, .lost = {}};
+  // One that has heard of relays from a coordinator before this one knows a higher number.
+  number_ = std::max(number_, heartbeat.relays);
+  if (heartbeat.lost.size() >= members_.size() || heartbeat.relayed.size() >= members_.size()) return;
+  for (const auto id : heartbeat.lost) report.lost.insert(id);
+  report.apart = report.lost;
+  for (const auto id : heartbeat.relayed) report.apart.insert(id);
+  const auto is_no_peer = [&](ReplicaId id) { return id == from || !members_.contains(id); };
+  std::erase_if(report.lost, is_no_peer);
+  std::erase_if(report.apart, is_no_peer);
+}
+
+// ---- what was reported ----
+
+bool RunRelays::have_no_ports(const Pair& pair) const {
+  return !can_be_dialled(members_.at(pair.first)) && !can_be_dialled(members_.at(pair.second));
+}
+
+std::set<RunRelays::Pair> RunRelays::pairs_apart() const {
+  std::set<Pair> pairs;
+  for (const auto& [from, report] : reports_) {
+    for (const auto to : report.apart) pairs.insert(pair_of(from, to));
+  }
+  for (const auto& [pair, by] : relays_) pairs.insert(pair);
+  for (const auto& [a, one] : members_) {
+    if (can_be_dialled(one)) continue;
+    for (const auto& [b, other] : members_) {
+      if (a < b && !can_be_dialled(other)) pairs.insert({a, b});
+    }
+  }
+  return pairs;
+}
+
+bool RunRelays::are_apart(const Pair& pair) const {
+  const auto says = [this](ReplicaId from, ReplicaId to) {
+    const auto report = reports_.find(from);
+    return report != reports_.end() && report->second.apart.contains(to);
+  };
+  return relays_.contains(pair) || have_no_ports(pair) || says(pair.first, pair.second) ||
+         says(pair.second, pair.first);
+}
+
+/// Both have heard of the relay and speak of a connection all the same.
+bool RunRelays::reach_each_other(const Pair& pair) const {
+  const auto says_so = [this](ReplicaId from, ReplicaId to) {
+    const auto report = reports_.find(from);
+    return report != reports_.end() && report->second.heard == number_ && !report->second.apart.contains(to);
+  };
+  return says_so(pair.first, pair.second) && says_so(pair.second, pair.first);
+}
+
+/// It has no relay, or the relay does not reach both, or an end cannot be reached all the same.
+bool RunRelays::lacks_help(const Pair& pair) const {
+  const auto place = relays_.find(pair);
+  if (place == relays_.end()) return true;
+  const auto by = place->second;
+  const auto loses = [this](ReplicaId from, ReplicaId to) {
+    const auto report = reports_.find(from);
+    return report != reports_.end() && report->second.lost.contains(to);
+  };
+  return are_apart(pair_of(pair.first, by)) || are_apart(pair_of(pair.second, by)) ||
+         loses(pair.first, pair.second) || loses(pair.second, pair.first);
+}
+
+// ---- who helps ----
+
+std::optional<ReplicaId> RunRelays::relay_for(const Pair& pair) const {
+  const auto tried = tried_.find(pair);
+  std::optional<ReplicaId> best;
+  std::tuple<std::size_t, bool, std::string> least;
+  for (const auto& [id, member] : members_) {
+    const bool is_end = is_of(pair, id), in_vain = tried != tried_.end() && tried->second.contains(id);
+    if (is_end || in_vain) continue;
+    if (are_apart(pair_of(id, pair.first)) || are_apart(pair_of(id, pair.second))) continue;
+    const auto load = static_cast<std::size_t>(
+        std::ranges::count_if(relays_, [&](const auto& entry) { return entry.second == id; }));
+    const std::tuple cost(load, trains(member), member.name);
+    if (best && least <= cost) continue;
+    best = id;
+    least = cost;
+  }
+  return best;
+}
+
+bool RunRelays::name_relay(const Pair& pair) {
+  relays_.erase(pair);
+  const auto by = relay_for(pair);
+  if (!by) return false;
+  relays_[pair] = *by;
+  has_news_ = true;
+  if (known_.size() >= most_members) known_.clear();
+  known_.insert(names_of(pair));
+  const auto [one, other] = names_of(pair);
+  lines_.push_back(one + " and " + other + " cannot reach each other; their chunks go by " +
+                   members_.at(*by).name);
+  return true;
+}
+
+void RunRelays::end_what_is_over() {
+  std::erase_if(relays_, [this](const auto& entry) {
+    const auto& pair = entry.first;
+    if (!reach_each_other(pair)) return false;
+    const auto [one, other] = names_of(pair);
+    known_.erase({one, other});
+    lines_.push_back(one + " and " + other + " are connected: nobody relays for them any more");
+    tried_.erase(pair);
+    has_news_ = true;
+    return true;
+  });
+}
+
+std::vector<RunRelays::Pair> RunRelays::settle(Time now, Time patience) {
+  end_what_is_over();
+  std::vector<Pair> lacking;
+  for (const auto& pair : pairs_apart()) {
+    if (lacks_help(pair)) lacking.push_back(pair);
+  }
+  if (lacking.empty()) {
+    lacking_since_.reset();
+    named_since_ = false;
+    return {};
+  }
+  if (!lacking_since_) lacking_since_ = now;
+  if (now - *lacking_since_ < (named_since_ ? patience : patience / 2)) return {};
+  std::vector<Pair> helpless;
+  for (const auto& pair : lacking) {
+    if (const auto place = relays_.find(pair); place != relays_.end()) tried_[pair].insert(place->second);
+    if (!name_relay(pair)) helpless.push_back(pair);
+  }
+  lacking_since_ = now;
+  named_since_ = true;
+  has_news_ = true;
+  return helpless;
+}
+
+std::optional<Relays> RunRelays::take_news() {
+  if (!std::exchange(has_news_, false)) return std::nullopt;
+  Relays news{.number = ++number_, .relays = {}};
+  for (const auto& [pair, by] : relays_) news.relays.push_back({pair.first, pair.second, by});
+  return news;
+}
+
+}  // namespace isthmus::outer_sync::protocol

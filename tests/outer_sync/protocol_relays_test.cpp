@@ -1,0 +1,247 @@
+// Who carries chunks between members that cannot connect to each other, as the coordinator names it.
+
+#include "isthmus/outer_sync/protocol/relays.h"
+
+#include <gmock/gmock.h>
+
+#include "coordinator_support.h"
+
+namespace isthmus::outer_sync::protocol {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr Time patience = 4s;
+
+/// A view whose members tell of each other. Names in capitals open no port.
+class RelayTable : public testing::Test {
+ protected:
+  void form(const std::vector<std::string>& names, const std::string& reducer = {}) {
+    view.members.clear();
+    for (const auto& name : names) {
+      const bool closed = name.front() >= 'A' && name.front() <= 'Z';
+      view.members.push_back({name, 1, closed ? "" : name + ":1", 0,
+                              name == reducer ? MemberKind::reducer : MemberKind::trainer});
+    }
+    relays.begin(view);
+    hear();
+  }
+  static ReplicaId id(const std::string& name) { return id_of({name, 1, ""}); }
+  static RunRelays::Pair pair(const std::string& a, const std::string& b) {
+    return std::minmax(id(a), id(b));
+  }
+  /// Heard by all, what was said last.
+  void hear() {
+    if (const auto news = relays.take_news()) said = *news;
+  }
+  void report(const std::string& from, const std::vector<std::string>& lost,
+              const std::vector<std::string>& relayed = {}) {
+    Heartbeat beat;
+    beat.relays = said.number;
+    for (const auto& name : lost) beat.lost.push_back(id(name));
+    for (const auto& name : relayed) beat.relayed.push_back(id(name));
+    relays.add(id(from), beat);
+  }
+  std::vector<RunRelays::Pair> settle(Time now) {
+    auto helpless = relays.settle(now, patience);
+    hear();
+    return helpless;
+  }
+  std::string relay_of(const std::string& a, const std::string& b) {
+    const auto place = relays.relays().find(pair(a, b));
+    if (place == relays.relays().end()) return "";
+    for (const auto& member : view.members) {
+      if (id_of(member) == place->second) return member.name;
+    }
+    return "somebody else";
+  }
+
+  RunRelays relays;
+  View view;
+  Relays said;
+};
+
+TEST_F(RelayTable, APairGetsOneWhenAllHaveHadTimeToReport) {
+  form({"a", "b", "c"});
+  report("a", {"b"});
+  EXPECT_THAT(settle(1s), IsEmpty());
+  EXPECT_THAT(settle(1s + patience / 2 - Time(1)), IsEmpty());
+  EXPECT_EQ(relay_of("a", "b"), "") << "others may have more to say";
+  EXPECT_THAT(settle(1s + patience / 2), IsEmpty());
+  EXPECT_EQ(relay_of("a", "b"), "c");
+  EXPECT_THAT(relays.take_lines(), ElementsAre("a and b cannot reach each other; their chunks go by c"));
+  ASSERT_EQ(said.relays.size(), 1U);
+  EXPECT_EQ(said.relays[0].by, id("c"));
+}
+
+TEST_F(RelayTable, NobodyWhoLacksOneOfThemIsTaken) {
+  form({"a", "b", "c", "d"});
+  report("a", {"b", "c"});
+  static_cast<void>(settle(0s));
+  EXPECT_THAT(settle(patience), IsEmpty());
+  EXPECT_EQ(relay_of("a", "b"), "d");
+  EXPECT_EQ(relay_of("a", "c"), "d");
+}
+
+TEST_F(RelayTable, WhoeverRelaysLeastIsTakenAndOneThatOnlyReducesFirst) {
+  form({"a", "b", "c", "d", "e"}, "e");
+  report("a", {"b"});
+  report("c", {"b"});
+  static_cast<void>(settle(0s));
+  static_cast<void>(settle(patience));
+  std::set<std::string> taken{relay_of("a", "b"), relay_of("b", "c")};
+  EXPECT_TRUE(taken.contains("e"));
+  EXPECT_EQ(taken.size(), 2U) << "each relays for one pair";
+}
+
+TEST_F(RelayTable, WhereNobodyReachesBothTheyAreHelpless) {
+  form({"a", "b", "c"});
+  report("a", {"b", "c"});
+  static_cast<void>(settle(0s));
+  EXPECT_THAT(settle(patience / 2), testing::UnorderedElementsAre(pair("a", "b"), pair("a", "c")));
+}
+
+TEST_F(RelayTable, TwoWithoutPortsHaveOneFromTheStart) {
+  form({"A", "B", "c"});
+  EXPECT_EQ(relay_of("A", "B"), "c");
+  ASSERT_EQ(said.relays.size(), 1U);
+  report("A", {}, {"B"});
+  report("B", {});
+  EXPECT_THAT(settle(0s), IsEmpty());
+  EXPECT_EQ(relay_of("A", "B"), "c") << "one of them has not a word to say of it yet";
+}
+
+TEST_F(RelayTable, OneThatWorksStaysAndNothingIsSaidOfIt) {
+  form({"A", "B", "c"});
+  const auto number = said.number;
+  for (Time now = 0s; now < 10 * patience; now += 1s) {
+    report("A", {}, {"B"});
+    report("B", {}, {"A"});
+    EXPECT_THAT(settle(now), IsEmpty());
+  }
+  EXPECT_EQ(said.number, number);
+  EXPECT_THAT(relays.take_lines(), testing::SizeIs(1));
+}
+
+TEST_F(RelayTable, OneThatDoesNotHelpIsReplacedAndInTheEndThePairIsHelpless) {
+  form({"a", "b", "c", "d"});
+  report("a", {"b"});
+  static_cast<void>(settle(0s));
+  EXPECT_THAT(settle(patience / 2), IsEmpty());
+  EXPECT_EQ(relay_of("a", "b"), "c");
+  report("a", {"b"}, {"b"});  // the relay is known there, and b is lost all the same
+  EXPECT_THAT(settle(patience), IsEmpty());
+  EXPECT_EQ(relay_of("a", "b"), "c") << "it needs time";
+  EXPECT_THAT(settle(2 * patience), IsEmpty());
+  EXPECT_EQ(relay_of("a", "b"), "d");
+  EXPECT_THAT(settle(3 * patience), ElementsAre(pair("a", "b")));
+}
+
+TEST_F(RelayTable, ARelayThatLosesOneOfThemIsReplaced) {
+  form({"a", "b", "c", "d"});
+  report("a", {"b"});
+  static_cast<void>(settle(0s));
+  static_cast<void>(settle(patience / 2));
+  report("a", {}, {"b"});
+  EXPECT_THAT(settle(patience), IsEmpty());
+  report("c", {"b"});
+  static_cast<void>(settle(2 * patience));
+  EXPECT_THAT(settle(3 * patience), IsEmpty());
+  EXPECT_EQ(relay_of("a", "b"), "d");
+}
+
+TEST_F(RelayTable, ItEndsWhenBothWhoHaveHeardOfItAreConnected) {
+  form({"a", "b", "c"});
+  report("a", {"b"});
+  report("b", {});
+  static_cast<void>(settle(0s));
+  static_cast<void>(settle(patience / 2));
+  ASSERT_EQ(relay_of("a", "b"), "c");
+  EXPECT_THAT(settle(patience / 2 + 1s), IsEmpty());
+  EXPECT_EQ(relay_of("a", "b"), "c") << "what they have said is older than the relay";
+  report("a", {});
+  EXPECT_THAT(settle(patience / 2 + 2s), IsEmpty());
+  EXPECT_EQ(relay_of("a", "b"), "c") << "only one has said so";
+  report("b", {});
+  EXPECT_THAT(settle(patience / 2 + 3s), IsEmpty());
+  EXPECT_EQ(relay_of("a", "b"), "");
+  EXPECT_THAT(said.relays, IsEmpty());
+}
+
+TEST_F(RelayTable, InTheNextViewItGoesOnAndALostOneIsReplacedAtOnce) {
+  form({"a", "b", "c", "d"});
+  report("a", {"b"});
+  static_cast<void>(settle(0s));
+  static_cast<void>(settle(patience / 2));
+  const auto number = said.number;
+  form({"a", "b", "c"});
+  EXPECT_EQ(relay_of("a", "b"), "c");
+  EXPECT_GT(said.number, number) << "who has come back has not heard of it";
+  form({"a", "b", "d"});
+  EXPECT_EQ(relay_of("a", "b"), "d");
+  form({"a", "d"});
+  EXPECT_THAT(relays.relays(), IsEmpty());
+}
+
+TEST_F(RelayTable, WhatCannotBeIsPassedOver) {
+  form({"a", "b", "c"});
+  report("a", {"a", "x", "y"});
+  report("b", {"b", "x"}, {"b"});
+  report("z", {"a"});
+  static_cast<void>(settle(0s));
+  EXPECT_THAT(settle(2 * patience), IsEmpty());
+  EXPECT_THAT(relays.relays(), IsEmpty());
+}
+
+// ---- the coordinator ----
+
+Heartbeat beat(ViewNumber view, const std::vector<std::string>& lost, std::uint64_t heard = 0) {
+  Heartbeat beat;
+  beat.view = view;
+  beat.relays = heard;
+  for (const auto& name : lost) beat.lost.push_back(id_of({name, 1, ""}));
+  return beat;
+}
+
+TEST(CoordinatorRelays, TwoThatLoseEachOtherStayInTheView) {
+  CoordinatorHarness run(3);
+  run.run_all({"eu-1", "us-1", "us-2"});
+  const auto view = run.last<NewView>(1)->view.number;
+  for (int second = 1; second <= 4; ++second) {
+    run.tick(Time(std::chrono::seconds(second)));
+    run.receive(1, beat(view, {"us-2"}));
+    run.receive(2, beat(view, {}));
+    run.receive(3, beat(view, {"eu-1"}));
+  }
+  for (const ConnectionId member : {1, 2, 3}) {
+    const auto told = run.last<Relays>(member);
+    ASSERT_TRUE(told) << "member " << member;
+    ASSERT_EQ(told->relays.size(), 1U);
+    EXPECT_EQ(told->relays[0].by, id_of({"us-1", 1, ""}));
+  }
+  EXPECT_THAT(run.said, testing::Contains("eu-1 and us-2 cannot reach each other; their chunks go by us-1"));
+  EXPECT_EQ(run.coordinator.relays(), (std::vector<Coordinator::RelayedPair>{{"eu-1", "us-2", "us-1"}}));
+  EXPECT_FALSE(run.ended);
+  EXPECT_EQ(run.count<Seal>(1), 1U) << "no view changes for it";
+}
+
+TEST(CoordinatorRelays, DonorsWithoutPortsAreNotNamed) {
+  CoordinatorHarness run(2);
+  auto closed = CoordinatorHarness::hello("us");
+  closed.member.address.clear();
+  run.receive(1, CoordinatorHarness::hello("eu"));
+  run.receive(2, closed);
+  run.receive(1, CoordinatorHarness::sealed());
+  run.receive(2, CoordinatorHarness::sealed());
+  run.receive(3, CoordinatorHarness::hello("new"));
+  const auto admitted = run.last<Admitted>(3);
+  ASSERT_TRUE(admitted);
+  ASSERT_EQ(admitted->donors.size(), 1U);
+  EXPECT_EQ(admitted->donors[0].name, "eu");
+  EXPECT_THAT(run.said, testing::Contains(HasSubstr("us joined; it opens no port")));
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync::protocol

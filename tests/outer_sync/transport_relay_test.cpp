@@ -1,0 +1,312 @@
+// Chunks between two members that cannot connect to each other go by way of a third one.
+
+#include <gmock/gmock.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "forwarder.h"
+#include "mesh_node.h"
+#include "network_run.h"
+#include "raw_peer.h"
+
+namespace isthmus::outer_sync::transport {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+PeerInfo at(PeerInfo info, const std::string& address) {
+  info.address = address;
+  return info;
+}
+
+/// Two that open no port, and what relays between them.
+class Relayed : public testing::Test {
+ protected:
+  static constexpr auto none = NetworkConfig::no_port;
+
+  void form_view() {
+    a.set_peers({b.info(), r.info(), s.info()});
+    b.set_peers({a.info(), r.info(), s.info()});
+    r.set_peers({a.info(), b.info(), s.info()});
+    s.set_peers({a.info(), b.info(), r.info()});
+  }
+  protocol::Relays by(const Node& relay) { return {++number, {{a.info().id, b.info().id, relay.info().id}}}; }
+  void tell_all(const protocol::Relays& relays) {
+    for (auto* node : {&a, &b, &r, &s}) node->set_relays(relays);
+  }
+  void expect_traffic(std::uint64_t round, std::size_t size = 2000) {
+    ASSERT_TRUE(a.sees({b.info()}) && b.sees({a.info()}));
+    a.send_to(b.info().id, round, size);
+    b.send_to(a.info().id, round, size);
+    EXPECT_TRUE(b.hears(a.info().id, round) && a.hears(b.info().id, round)) << "round " << round;
+  }
+  void expect_nothing_wrong() {
+    for (auto* node : {&a, &b, &r, &s}) EXPECT_THAT(node->wrong(), IsEmpty()) << node->info().name;
+  }
+
+  std::uint64_t number = 0;
+  Node a{"a", 1, {}, none}, b{"b", 1, {}, none}, r{"r"}, s{"s"};
+};
+
+TEST_F(Relayed, TwoWithoutPortsSendToEachOther) {
+  form_view();
+  tell_all(by(r));
+  for (std::uint64_t round = 1; round <= 20; ++round) expect_traffic(round, largest_chunk);
+  EXPECT_THAT(a.relayed(), ElementsAre(b.info().id));
+  EXPECT_THAT(a.lost(0s), IsEmpty());
+  EXPECT_EQ(r.chunks(), 0U) << "the relay keeps nothing of what it carries";
+  EXPECT_EQ(a.ups(b.info().id), 1U);
+  expect_nothing_wrong();
+}
+
+/// Nothing is sent that one of the three would not know what to do with.
+TEST_F(Relayed, AllThreeMustHaveBeenTold) {
+  form_view();
+  const auto relays = by(r);
+  ASSERT_TRUE(a.sees({r.info()}) && b.sees({r.info()}));
+  a.set_relays(relays);
+  b.set_relays(relays);
+  EXPECT_THAT(a.lost(0s), ElementsAre(b.info().id));
+  r.set_relays(relays);
+  expect_traffic(1);
+  expect_nothing_wrong();
+}
+
+TEST_F(Relayed, WhatTheResultOfAnOwnerSaysArrives) {
+  form_view();
+  tell_all(by(r));
+  ASSERT_TRUE(a.sees({b.info()}));
+  const auto bytes = std::make_shared<const Bytes>(4096, std::byte{5});
+  const std::vector<ReplicaId> ids{3, 9, 27};
+  const std::vector<protocol::SquaredNorm> norms{{3, 1.5}, {9, 2.5}};
+  a.send_to(b.info().id, {.view = 3,
+                          .key = {1, 1, 2, protocol::ChunkKind::result},
+                          .bytes = bytes,
+                          .weight = 0,
+                          .contributors = ids,
+                          .norms = norms});
+  ASSERT_TRUE(b.wait_for_chunks(1));
+  EXPECT_EQ(b.last_heard().contributors, ids);
+  EXPECT_EQ(b.last_heard().norms, norms);
+  EXPECT_EQ(*b.last_heard().bytes, *bytes);
+  EXPECT_EQ(b.last_heard().view, 3U);
+}
+
+TEST_F(Relayed, NothingIsLostWhereTheRelaysLanesBreak) {
+  Forwarder to_r(r.info().address), to_r_too(r.info().address);
+  to_r.cut_within(400'000);
+  to_r_too.cut_within(400'000);
+  a.set_peers({b.info(), at(r.info(), to_r.address())});
+  b.set_peers({a.info(), at(r.info(), to_r_too.address())});
+  r.set_peers({a.info(), b.info()});
+  tell_all(by(r));
+  for (std::uint64_t round = 1; round <= 30; ++round) {
+    a.send_to(b.info().id, round, 2000);
+    b.send_to(a.info().id, round, 2000);
+  }
+  for (std::uint64_t round = 1; round <= 30; ++round)
+    ASSERT_TRUE(b.hears(a.info().id, round) && a.hears(b.info().id, round)) << "round " << round;
+  EXPECT_GT(to_r.connections() + to_r_too.connections(), 4 * lanes) << "none has broken: nothing was tried";
+  expect_nothing_wrong();
+}
+
+TEST_F(Relayed, AnotherRelayTakesOverInTheMiddleOfTraffic) {
+  form_view();
+  for (std::uint64_t round = 1; round <= 40; ++round) {
+    if (round % 10 == 1) tell_all(by(round % 20 == 1 ? r : s));
+    a.send_to(b.info().id, round, 20'000);
+    b.send_to(a.info().id, round, 20'000);
+  }
+  for (std::uint64_t round = 1; round <= 40; ++round)
+    ASSERT_TRUE(b.hears(a.info().id, round) && a.hears(b.info().id, round)) << "round " << round;
+  expect_nothing_wrong();
+}
+
+TEST_F(Relayed, WithoutItsRelayTheOtherEndIsLost) {
+  form_view();
+  tell_all(by(r));
+  expect_traffic(1);
+  tell_all({++number, {}});
+  EXPECT_TRUE(a.loses(b.info().id) && b.loses(a.info().id));
+  EXPECT_THAT(a.lost(0s), ElementsAre(b.info().id));
+  EXPECT_THAT(a.relayed(), IsEmpty());
+  tell_all(by(s));
+  expect_traffic(2);
+  expect_nothing_wrong();
+}
+
+TEST_F(Relayed, ARelayThatLosesOneEndSaysSo) {
+  Forwarder to_r(r.info().address);
+  a.set_peers({b.info(), r.info()});
+  b.set_peers({a.info(), at(r.info(), to_r.address())});
+  r.set_peers({a.info(), b.info()});
+  tell_all(by(r));
+  expect_traffic(1);
+  to_r.cut_off();
+  EXPECT_TRUE(r.loses(b.info().id));
+  EXPECT_TRUE(a.loses(b.info().id)) << "a has all its lanes, and must hear of it";
+  a.send_to(b.info().id, 2);
+  to_r.refuse(false);
+  EXPECT_TRUE(b.hears(a.info().id, 2));
+  expect_nothing_wrong();
+}
+
+TEST(Relay, ADirectLaneTakesOver) {
+  const auto node = nodes(3);
+  auto &a = *node[0], &b = *node[1], &r = *node[2];
+  Forwarder way(b.info().address);
+  way.refuse();
+  a.set_peers({at(b.info(), way.address()), r.info()});
+  b.set_peers({at(a.info(), private_address(62)), r.info()});
+  r.set_peers({a.info(), b.info()});
+  const protocol::Relays relays{1, {{a.info().id, b.info().id, r.info().id}}};
+  for (auto* one : {&a, &b, &r}) one->set_relays(relays);
+  ASSERT_TRUE(a.sees({b.info()}) && b.sees({a.info()}));
+  const auto send = [&](std::uint64_t round) {
+    a.send_to(b.info().id, round, 20'000);
+    b.send_to(a.info().id, round, 20'000);
+  };
+  for (std::uint64_t round = 1; round <= 10; ++round) send(round);
+  EXPECT_THAT(a.relayed(), ElementsAre(b.info().id));
+  way.refuse(false);
+  for (std::uint64_t round = 11; !a.relayed().empty() || !b.relayed().empty() || round < 20; ++round)
+    send(round);
+  for (auto* one : {&a, &b, &r}) one->set_relays({2, {}});
+  send(5000);
+  EXPECT_TRUE(b.hears(a.info().id, 5000) && a.hears(b.info().id, 5000));
+  for (std::uint64_t round = 1; round < 20; ++round)
+    EXPECT_TRUE(b.hears(a.info().id, round) && a.hears(b.info().id, round)) << "round " << round;
+  for (auto* one : {&a, &b, &r}) EXPECT_THAT(one->wrong(), IsEmpty());
+}
+
+// ---- what no member may send ----
+
+Frame chunk_by(ReplicaId from, ReplicaId to, std::size_t size = 100) {
+  const protocol::ChunkKey key{1, 0, 0, protocol::ChunkKind::contribution};
+  return relayed_frame(from, to, chunk_frame({1, key, std::make_shared<const Bytes>(size)}));
+}
+
+/// A member "a" of the view of a node "b", that a test plays.
+struct Played {
+  explicit Played(Node& node) {
+    node.set_peers({info, c});
+    lane = std::make_unique<RawPeer>(node.info().address);
+    lane->say(
+        Frame{FrameType::peer_hello, to_bytes(PeerHello{run_token(), info.id, node.info().id}), nullptr});
+    EXPECT_TRUE(lane->hear());
+  }
+  PeerInfo info{protocol::id_of({"a", 1, ""}), "a", ""}, c{protocol::id_of({"c", 1, ""}), "c", ""};
+  std::unique_ptr<RawPeer> lane;
+};
+
+TEST(Relay, WhatNobodyMaySayByARelayBreaksTheProtocol) {
+  const auto expect = [](auto make, const char* words) {
+    Node node("b");
+    Played a(node);
+    a.lane->say(make(node, a));
+    EXPECT_TRUE(a.lane->is_dropped()) << words;
+    EXPECT_TRUE(node.says(words)) << words;
+    EXPECT_EQ(node.chunks(), 0U) << words;
+  };
+  expect([](Node&, Played& a) { return chunk_by(a.c.id, 77); }, "in the name of another");
+  expect([](Node&, Played& a) { return chunk_by(a.info.id, a.c.id, 2 * largest_chunk_frame(largest_chunk)); },
+         "can be legal here");
+  expect([](Node&, Played& a) { return relayed_frame(a.info.id, a.c.id, control_frame(protocol::Hold{})); },
+         "that no member may carry");
+  expect(
+      [](Node&, Played& a) {
+        return relayed_frame(a.info.id, a.c.id, {FrameType::relay_lost, {}, nullptr});
+      },
+      "that is a relay's to send");
+  expect([](Node&, Played&) { return Frame{FrameType::relayed, Bytes(10), nullptr}; }, "without its header");
+  expect(
+      [](Node&, Played&) {
+        return Frame{FrameType::hail, to_bytes(Hail{}), nullptr};
+      },
+      "has no place on a bulk");
+}
+
+/// Frames of whoever was not named may be of a relay that has ended: no breach, but nothing is made of them.
+TEST(Relay, WhoWasNotNamedIsNotHeardAndCarriesNothing) {
+  Node node("b");
+  Played a(node);
+  a.lane->say(chunk_by(a.c.id, node.info().id));  // "of c", to whom a is no relay
+  a.lane->say(chunk_by(a.info.id, a.c.id));       // for c, to whom this one is none
+  const auto answer = a.lane->hear();
+  ASSERT_TRUE(answer && answer->type == FrameType::relayed);
+  RelayHeader header;
+  std::memcpy(&header, answer->head.data(), sizeof header);
+  EXPECT_EQ(header.inner, FrameType::relay_lost);
+  EXPECT_EQ(header.from, a.c.id);
+  EXPECT_EQ(node.chunks(), 0U);
+  EXPECT_THAT(node.wrong(), IsEmpty());
+}
+
+// ---- whole runs ----
+
+/// With the same bits as if all were connected.
+TEST(Relay, ARunWithTwoThatOpenNoPortEndsLikeAnyOther) {
+  NetworkRun::Options options;
+  options.members = 3;
+  options.lanes = 2;
+  NetworkRun run(options);
+  run.adjust_network = [&](std::size_t m, NetworkConfig& network) {
+    if (m != 1) network.listen = NetworkConfig::no_port;
+  };
+  run.start();
+  run.expect_good_end();
+  EXPECT_THAT(run.said(), HasSubstr("r0 and r2 cannot reach each other; their chunks go by r1"));
+}
+
+TEST(Relay, TwoWhoseAddressesLeadNowhereGetARelayInTime) {
+  NetworkRun::Options options;
+  options.members = 3;
+  options.detect_timeout = 2;
+  NetworkRun run(options);
+  Forwarder to_r1(private_address(63));
+  run.adjust_network = [&](std::size_t m, NetworkConfig& network) {
+    network.listen = m == 1 ? private_address(63) : "127.0.0.1:0";
+    network.advertise = m == 1 ? to_r1.address() : private_address(64);  // nobody is there
+  };
+  run.start();
+  run.expect_good_end();
+  EXPECT_THAT(run.said(), HasSubstr("r0 and r2 cannot reach each other; their chunks go by r1"));
+  EXPECT_EQ(run.times_said("is left out"), 0U);
+}
+
+TEST(Relay, AReducerRelaysToo) {
+  NetworkRun::Options options;
+  options.reducers = {"hub"};
+  NetworkRun run(options);
+  run.adjust_network = [&](std::size_t m, NetworkConfig& network) {
+    if (m < 2) network.listen = NetworkConfig::no_port;
+  };
+  run.start();
+  run.expect_good_end();
+  EXPECT_THAT(run.said(), HasSubstr("r0 and r1 cannot reach each other; their chunks go by hub"));
+}
+
+/// The newcomer and one of the members have no port: it takes the state from the other, who relays for them.
+TEST(Relay, ANewcomerWithoutAPortComesIn) {
+  auto options = NetworkRun::Options::lively(2);
+  NetworkRun run(options);
+  run.adjust_network = [](std::size_t m, NetworkConfig& network) {
+    if (m != 0) network.listen = NetworkConfig::no_port;
+  };
+  run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
+    if (m == 0 && step == 6) run.start_worker(2);
+    if (m == 0 && node.view().members.size() == 3 && run.last_step == NetworkRun::for_ever)
+      run.last_step = step + 40;
+  };
+  run.start();
+  run.expect_one_end({0, 1});
+  EXPECT_THAT(run.said(), HasSubstr("r1 and r2 cannot reach each other; their chunks go by r0"));
+  EXPECT_EQ(run.times_said("is left out"), 0U);
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync::transport
