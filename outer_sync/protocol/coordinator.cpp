@@ -197,6 +197,7 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
   }
   say(name + " joined from " + hello.member.address + " (" + std::to_string(trainers()) + " of " +
       std::to_string(options_.replicas) + ")");
+  first_sealed_ = false;  // it may have come in the place of one that had answered
   seal_first_view_if_all_are_here();
 }
 

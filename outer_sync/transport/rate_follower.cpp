@@ -32,7 +32,7 @@ constexpr double first_more = 0.25, usual_more = 0.07;
 constexpr double worth_it = 0.4;  ///< there is more when that part of what was tried was delivered
 constexpr int climb_windows = 2;  ///< what is sent in the first is acknowledged in the second
 constexpr int soonest_climb = 8, latest_climb = 64;  ///< windows between two
-constexpr int short_windows = 3;  ///< in a row without a queue, and there is one sooner
+constexpr int short_windows = 3;                     ///< in a row without a queue, and there is one sooner
 
 // A queue of others.
 constexpr int patience = 10;       ///< windows
