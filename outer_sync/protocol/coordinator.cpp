@@ -202,6 +202,7 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
   }
   say(name + " " + place_of(hello.member) + " (" + std::to_string(trainers()) + " of " +
       std::to_string(options_.replicas) + ")");
+  first_sealed_ = false;  // it may have come in the place of one that had answered
   seal_first_view_if_all_are_here();
 }
 
