@@ -129,14 +129,15 @@ void RateFollower::end_window() {
   rate_before_ = rate;
 }
 
-/// What is delivered while there is always more to send is what the line takes, or what was sent.
+/// What is delivered while there is always more to send, or a queue, is what the line takes, or what was
+/// sent.
 void RateFollower::learn(double rate) {
   const double most = std::max(rate, rate_before_);
   const bool crowded = queue_ > long_queue * target_;
   if (crowded && was_full_ && most < not_carried * std::min({sent_, sent_before_, line_})) {
     line_ = most_ = (line_ + most) / 2;  // it has become slower
     crowded_ = 0;
-  } else if (rate > line_ || was_full_) {
+  } else if (rate > line_ || was_full_ || crowded) {
     line_ += (rate - line_) / averaged;
   }
 }
@@ -164,7 +165,8 @@ void RateFollower::climb(double rate) {
     climb_after_ = soonest_climb;
     return;
   }
-  if (!was_full_ || (++windows_ < climb_windows && !queues)) return;
+  if (!was_full_) return learn(rate);  // nothing more was tried
+  if (++windows_ < climb_windows && !queues) return;
   climb_after_ = std::min(2 * climb_after_, latest_climb);
   enter(Phase::steady);
 }
