@@ -28,11 +28,11 @@ constexpr double start_growth = 1.25;  ///< in a window; as BBR sees that the pi
 
 // A climb: so much is tried beyond the rate, after the start and later; less on long paths, where it would
 // fill the queue for longer.
-constexpr double first_more = 0.25, usual_more = 0.07;
+constexpr double first_more = 0.25, usual_more = 0.1;
 constexpr double worth_it = 0.4;  ///< there is more when that part of what was tried was delivered
 constexpr int climb_windows = 2;  ///< what is sent in the first is acknowledged in the second
 constexpr int soonest_climb = 8, latest_climb = 64;  ///< windows between two
-constexpr int short_windows = 3;                     ///< in a row without a queue, and there is one sooner
+constexpr int short_windows = 3;                     ///< in a row without a queue, and there is one at once
 
 // A queue of others.
 constexpr int patience = 10;       ///< windows
@@ -129,15 +129,14 @@ void RateFollower::end_window() {
   rate_before_ = rate;
 }
 
-/// What is delivered while there is always more to send, or a queue, is what the line takes, or what was
-/// sent.
+/// What is delivered while there is always more to send is what the line takes, or what was sent.
 void RateFollower::learn(double rate) {
   const double most = std::max(rate, rate_before_);
   const bool crowded = queue_ > long_queue * target_;
   if (crowded && was_full_ && most < not_carried * std::min({sent_, sent_before_, line_})) {
     line_ = most_ = (line_ + most) / 2;  // it has become slower
     crowded_ = 0;
-  } else if (rate > line_ || was_full_ || crowded) {
+  } else if (rate > line_ || was_full_) {
     line_ += (rate - line_) / averaged;
   }
 }
@@ -147,8 +146,7 @@ void RateFollower::learn(double rate) {
 bool RateFollower::more_is_due() {
   if (!was_full_) return false;
   short_queue_ = queue_ < target_ / 2 ? short_queue_ + 1 : 0;
-  // Where the last ones were in vain, a queue that is short for a moment is no sign of a faster line.
-  return ++windows_ >= climb_after_ || short_queue_ >= short_windows * climb_after_ / soonest_climb;
+  return ++windows_ >= climb_after_ || short_queue_ >= short_windows;
 }
 
 void RateFollower::begin_climb(double more) {
@@ -165,8 +163,7 @@ void RateFollower::climb(double rate) {
     climb_after_ = soonest_climb;
     return;
   }
-  if (!was_full_) return learn(rate);  // nothing more was tried
-  if (++windows_ < climb_windows && !queues) return;
+  if (!was_full_ || (++windows_ < climb_windows && !queues)) return;
   climb_after_ = std::min(2 * climb_after_, latest_climb);
   enter(Phase::steady);
 }
