@@ -119,7 +119,7 @@ mutate "numbers are not given twice" $coordinator 's/number_ = options_\.last->n
 mutate "a view is stored before it is announced" $coordinator 's/actions_\.push_back\(Store\{\*options_\.last\}\);//'
 mutate "a lost disk is followed by higher numbers" $coordinator 's/if \(options_\.recover\) number_ = .*?;//s; s/number_ = std::max\(\{number_, hello\.sealed, hello\.activated\}\);//'
 mutate "who is started again takes over its name" $coordinator 's/hello\.member\.incarnation < same->second/hello.member.incarnation != same->second/'
-mutate "the first view has all or none" $coordinator 's/  if \(trainers\(\) != options_\.replicas\) return;\n//'
+mutate "the first view has all or none" $coordinator 's/  if \(!first_sealed_ \|\| trainers\(\) != options_\.replicas\) return;\n//'
 mutate "who begins a run anew has nothing of the old one" $coordinator 's/count\(is_fresh\) != trainers\(\)/false/'
 mutate "one that only reduces begins where the run is" $member 's/if \(!of_reference && reduces\) begin_anew\(message\);//'
 mutate "what is applied is handed on by whoever has it" $change 's/if \(contains\(member\) \|\| !trains\(member\.info\)\) return contains\(member\);/return contains(member);/'

@@ -28,11 +28,11 @@ constexpr double start_growth = 1.25;  ///< in a window; as BBR sees that the pi
 
 // A climb: so much is tried beyond the rate, after the start and later; less on long paths, where it would
 // fill the queue for longer.
-constexpr double first_more = 0.25, usual_more = 0.07;
+constexpr double first_more = 0.25, usual_more = 0.1;
 constexpr double worth_it = 0.4;  ///< there is more when that part of what was tried was delivered
 constexpr int climb_windows = 2;  ///< what is sent in the first is acknowledged in the second
 constexpr int soonest_climb = 8, latest_climb = 64;  ///< windows between two
-constexpr int short_windows = 3;                     ///< in a row without a queue, and there is one sooner
+constexpr int short_windows = 3;                     ///< in a row without a queue, and there is one at once
 
 // A queue of others.
 constexpr int patience = 10;       ///< windows
@@ -146,8 +146,7 @@ void RateFollower::learn(double rate) {
 bool RateFollower::more_is_due() {
   if (!was_full_) return false;
   short_queue_ = queue_ < target_ / 2 ? short_queue_ + 1 : 0;
-  // Where the last ones were in vain, a queue that is short for a moment is no sign of a faster line.
-  return ++windows_ >= climb_after_ || short_queue_ >= short_windows * climb_after_ / soonest_climb;
+  return ++windows_ >= climb_after_ || short_queue_ >= short_windows;
 }
 
 void RateFollower::begin_climb(double more) {

@@ -236,15 +236,20 @@ TEST(Paths, HeartbeatsCarryTheirRoundTrips) {
 
 // ---- lanes that break ----
 
+/// Those before worker `at` in the order of names dial it, by a forwarder to its private address.
+void dial_through(const Forwarder& forwarder, NetworkRun& run, std::size_t at) {
+  run.adjust_network = [&forwarder, at](std::size_t m, NetworkConfig& network) {
+    if (m != at) return;
+    network.listen = private_address(at);
+    network.advertise = forwarder.address();
+  };
+}
+
 TEST(Lanes, CutAndDialledAgainNothingIsLost) {
   for (const auto& options : {with(2, 1), with(2, 3), Options::packing()}) {
     NetworkRun run(options);
     Forwarder forwarder(private_address(1));
-    run.adjust_network = [&](std::size_t m, NetworkConfig& network) {  // r0 dials r1
-      if (m != 1) return;
-      network.listen = private_address(1);
-      network.advertise = forwarder.address();
-    };
+    dial_through(forwarder, run, 1);
     run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
       if (m == 0 && step % 3 == 0) forwarder.cut();
     };
@@ -259,11 +264,7 @@ TEST(Lanes, CutInTheMiddleOfFramesNothingIsLost) {
   NetworkRun run(with(3, 2));
   Forwarder forwarder(private_address(2));
   forwarder.cut_within(6000);
-  run.adjust_network = [&](std::size_t m, NetworkConfig& network) {  // r0 and r1 dial r2
-    if (m != 2) return;
-    network.listen = private_address(2);
-    network.advertise = forwarder.address();
-  };
+  dial_through(forwarder, run, 2);
   run.start();
   run.expect_good_end();
   EXPECT_GT(forwarder.connections(), 8U) << "hardly any connection broke: make this test cut earlier";
@@ -275,11 +276,7 @@ TEST(Lanes, DISABLED_AllCutAtRandomForAMinuteNothingIsLost) {
   options.pace = 0.02;
   NetworkRun run(options);
   Forwarder forwarder(private_address(1));
-  run.adjust_network = [&](std::size_t m, NetworkConfig& network) {  // r0 dials r1
-    if (m != 1) return;
-    network.listen = private_address(1);
-    network.advertise = forwarder.address();
-  };
+  dial_through(forwarder, run, 1);
   int cuts = 0;
   std::jthread cutter([&](const std::stop_token& stop) {
     std::minstd_rand random(1);
