@@ -126,6 +126,10 @@ Experiment read_experiment(const config::Source& source, bool needs_data) {
     throw Error(ErrorKind::config, "outer.method is data_parallel and " + open +
                                        ": Gloo's connections are neither encrypted nor authenticated; say "
                                        "--insecure on a network where that does no harm");
+  if (experiment.outer.data_parallel() && !experiment.network.listens())
+    throw Error(ErrorKind::config,
+                "network.listen is none and outer.method is data_parallel; expected ADDRESS:PORT: with Gloo "
+                "every worker must have an address that the others can dial");
   if (experiment.reducers > 0 && experiment.outer.data_parallel()) {
     throw Error(ErrorKind::config, "reducers is " + std::to_string(experiment.reducers) +
                                        " and outer.method is data_parallel; expected 0: there is nothing "

@@ -175,10 +175,6 @@ class Worker {
 
   /// The first member serves the store through which the ranks meet, and tells the others where.
   void join_gloo() {
-    if (node_.advertised().empty())
-      throw Error(ErrorKind::config,
-                  "network.listen is none; with outer.method data_parallel every worker "
-                  "must have a port that the others can dial");
     const auto own_host = outer_sync::parse_address(node_.advertised(), "network.advertise").host;
     if (node_.self() == 0) node_.announce(outer_sync::Address{own_host, free_port()}.to_string());
     const auto store = outer_sync::parse_address(node_.announced(), "the address of the Gloo store");

@@ -297,9 +297,8 @@ void Coordinator::come_back(MemberStatus& member) {
   admit_waiting();
 }
 
-/// Whose state a newcomer may take: of all trainers that are here and have a port that it can dial, those in
-/// whom the highest view has begun.
-std::vector<MemberInfo> Coordinator::donors() const {
+/// Whose state the run is at: of all trainers that are here, those in whom the highest view has begun.
+std::vector<MemberInfo> Coordinator::who_has_the_state() const {
   ViewNumber highest = 0;
   for (const auto& [name, member] : members_) {
     if (able(member) && trains(member)) highest = std::max(highest, begun(member));
@@ -309,10 +308,16 @@ std::vector<MemberInfo> Coordinator::donors() const {
   for (const auto& [name, member] : members_) {
     const bool current =
         member.role == Role::member || (highest > 0 && able(member) && begun(member) == highest);
-    const auto& info = member.hello.member;
-    if (current && trains(member) && can_be_dialled(info) && is_past_warmup(member)) out.push_back(info);
+    if (current && trains(member) && is_past_warmup(member)) out.push_back(member.hello.member);
   }
   return out;
+}
+
+/// Whose state a newcomer may take: it dials them.
+std::vector<MemberInfo> Coordinator::donors() const {
+  auto donors = who_has_the_state();
+  std::erase_if(donors, [](const MemberInfo& member) { return !can_be_dialled(member); });
+  return donors;
 }
 
 /// In the warm-up there is more to take over than global parameters.
@@ -329,10 +334,18 @@ void Coordinator::admit(MemberStatus& member) {
   member.role = Role::joining;
   auto admitted = admission();
   member.admitted = !admitted.donors.empty();
-  if (!member.admitted) return;  // it is told as soon as there is somebody
+  if (!member.admitted) return say_if_nobody_can_be_dialled(member);  // it is told as soon as somebody can
   say(member.hello.member.name + " takes the state from " + std::to_string(admitted.donors.size()) +
       (admitted.donors.size() == 1 ? " member" : " members"));
   send(member, std::move(admitted));
+}
+
+void Coordinator::say_if_nobody_can_be_dialled(MemberStatus& newcomer) {
+  std::string names;
+  for (const auto& member : who_has_the_state()) names += (names.empty() ? "" : ", ") + member.name;
+  if (names.empty() || std::exchange(newcomer.found_no_port, true)) return;
+  say(newcomer.hello.member.name + " waits for the state: nobody who has it opens a port to be dialled at (" +
+      names + "); stop the run and resume it with a port at one of them");
 }
 
 /// Where rounds follow each other faster than it takes to come from the state to a view, a newcomer finds
@@ -855,9 +868,9 @@ std::vector<Coordinator::RelayedPair> Coordinator::relays() const {
   for (const auto& [name, member] : members_) names[id_of(member.hello.member)] = name;
   std::vector<RelayedPair> out;
   for (const auto& [pair, by] : relays_.relays()) {
-    auto one = names[pair.first], other = names[pair.second];
-    if (other < one) std::swap(one, other);
-    out.push_back({std::move(one), std::move(other), names[by]});
+    if (!names.contains(pair.first) || !names.contains(pair.second) || !names.contains(by)) continue;
+    const auto& [one, other] = std::minmax(names.at(pair.first), names.at(pair.second));
+    out.push_back({one, other, names.at(by)});
   }
   return out;
 }

@@ -23,6 +23,7 @@ void RunRelays::begin(const View& view) {
   reports_.clear();
   tried_.clear();
   lacking_since_.reset();
+  named_since_ = false;
   for (const auto& member : view.members) members_[id_of(member)] = member;
   const bool had_relays = !relays_.empty();
   std::erase_if(relays_, [this](const auto& entry) {
@@ -38,23 +39,30 @@ void RunRelays::begin(const View& view) {
       if (have_no_ports({a, b}) || known_.contains(names_of({a, b}))) to_help.insert({a, b});
     }
   }
-  for (const auto& pair : to_help) name_relay(pair);
+  auto load = loads();
+  for (const auto& pair : to_help) name_relay(pair, load);
+  changed_ = true;
   // Told again in each view: whoever has come back has not heard it.
   has_news_ = has_news_ || had_relays || !relays_.empty();
 }
 
 void RunRelays::add(ReplicaId from, const Heartbeat& heartbeat) {
   if (!members_.contains(from)) return;
-  auto& report = reports_[from] = {.heard = heartbeat.relays, .apart = {}, .lost = {}};
+  Report report{.heard = heartbeat.relays, .apart = {}, .lost = {}};
   // One that has heard of relays from a coordinator before this one knows a higher number.
   number_ = std::max(number_, heartbeat.relays);
-  if (heartbeat.lost.size() >= members_.size() || heartbeat.relayed.size() >= members_.size()) return;
-  for (const auto id : heartbeat.lost) report.lost.insert(id);
-  report.apart = report.lost;
-  for (const auto id : heartbeat.relayed) report.apart.insert(id);
-  const auto is_no_peer = [&](ReplicaId id) { return id == from || !members_.contains(id); };
-  std::erase_if(report.lost, is_no_peer);
-  std::erase_if(report.apart, is_no_peer);
+  if (heartbeat.lost.size() < members_.size() && heartbeat.relayed.size() < members_.size()) {
+    for (const auto id : heartbeat.lost) report.lost.insert(id);
+    report.apart = report.lost;
+    for (const auto id : heartbeat.relayed) report.apart.insert(id);
+    const auto is_no_peer = [&](ReplicaId id) { return id == from || !members_.contains(id); };
+    std::erase_if(report.lost, is_no_peer);
+    std::erase_if(report.apart, is_no_peer);
+  }
+  const auto known = reports_.find(from);
+  if (known != reports_.end() && known->second == report) return;
+  reports_.insert_or_assign(from, std::move(report));
+  changed_ = true;
 }
 
 // ---- what was reported ----
@@ -111,7 +119,13 @@ bool RunRelays::lacks_help(const Pair& pair) const {
 
 // ---- who helps ----
 
-std::optional<ReplicaId> RunRelays::relay_for(const Pair& pair) const {
+RunRelays::Loads RunRelays::loads() const {
+  Loads loads;
+  for (const auto& [pair, by] : relays_) ++loads[by];
+  return loads;
+}
+
+std::optional<ReplicaId> RunRelays::relay_for(const Pair& pair, const Loads& loads) const {
   const auto tried = tried_.find(pair);
   std::optional<ReplicaId> best;
   std::tuple<std::size_t, bool, std::string> least;
@@ -119,9 +133,8 @@ std::optional<ReplicaId> RunRelays::relay_for(const Pair& pair) const {
     const bool is_end = is_of(pair, id), in_vain = tried != tried_.end() && tried->second.contains(id);
     if (is_end || in_vain) continue;
     if (are_apart(pair_of(id, pair.first)) || are_apart(pair_of(id, pair.second))) continue;
-    const auto load = static_cast<std::size_t>(
-        std::ranges::count_if(relays_, [&](const auto& entry) { return entry.second == id; }));
-    const std::tuple cost(load, trains(member), member.name);
+    const auto load = loads.find(id);
+    const std::tuple cost(load == loads.end() ? 0 : load->second, trains(member), member.name);
     if (best && least <= cost) continue;
     best = id;
     least = cost;
@@ -129,11 +142,15 @@ std::optional<ReplicaId> RunRelays::relay_for(const Pair& pair) const {
   return best;
 }
 
-bool RunRelays::name_relay(const Pair& pair) {
-  relays_.erase(pair);
-  const auto by = relay_for(pair);
+bool RunRelays::name_relay(const Pair& pair, Loads& loads) {
+  if (const auto before = relays_.find(pair); before != relays_.end()) {
+    --loads[before->second];
+    relays_.erase(before);
+  }
+  const auto by = relay_for(pair, loads);
   if (!by) return false;
   relays_[pair] = *by;
+  ++loads[*by];
   has_news_ = true;
   if (known_.size() >= most_members) known_.clear();
   known_.insert(names_of(pair));
@@ -157,6 +174,9 @@ void RunRelays::end_what_is_over() {
 }
 
 std::vector<RunRelays::Pair> RunRelays::settle(Time now, Time patience) {
+  const auto wait = named_since_ ? patience : patience / 2;
+  const bool due = lacking_since_ && now - *lacking_since_ >= wait;
+  if (!std::exchange(changed_, false) && !due) return {};
   end_what_is_over();
   std::vector<Pair> lacking;
   for (const auto& pair : pairs_apart()) {
@@ -168,15 +188,15 @@ std::vector<RunRelays::Pair> RunRelays::settle(Time now, Time patience) {
     return {};
   }
   if (!lacking_since_) lacking_since_ = now;
-  if (now - *lacking_since_ < (named_since_ ? patience : patience / 2)) return {};
+  if (!due) return {};
   std::vector<Pair> helpless;
+  auto load = loads();
   for (const auto& pair : lacking) {
     if (const auto place = relays_.find(pair); place != relays_.end()) tried_[pair].insert(place->second);
-    if (!name_relay(pair)) helpless.push_back(pair);
+    if (!name_relay(pair, load)) helpless.push_back(pair);
   }
   lacking_since_ = now;
-  named_since_ = true;
-  has_news_ = true;
+  named_since_ = changed_ = has_news_ = true;
   return helpless;
 }
 

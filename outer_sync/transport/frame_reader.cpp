@@ -66,7 +66,7 @@ protocol::ChunkMessage message_of(ReceivedFrame chunk) {
 Frame frame_of(const ReceivedFrame& received) {
   Frame frame{received.type, {}, received.body};
   const bool has_head = received.type == FrameType::chunk || received.type == FrameType::ack ||
-                        received.type == FrameType::relay_taken;
+                        (received.relay && received.type == FrameType::relay_taken);
   if (!has_head) return frame;
   frame.head = bytes_of(received.head);
   const auto ids = std::as_bytes(std::span(received.contributors));

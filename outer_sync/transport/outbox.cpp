@@ -20,13 +20,30 @@ void Outbox::wait(const Place& place, Frame frame, const Receipt& receipt) {
   waiting_.emplace(place, Waiting{std::move(frame), receipt});
 }
 
+void Outbox::count(const Receipt& receipt, std::size_t bytes) {
+  bytes_ += bytes;
+  if (receipt.beyond != 0) relayed_[receipt.beyond] += bytes;
+}
+
+void Outbox::discount(const Receipt& receipt, std::size_t bytes) {
+  bytes_ -= bytes;
+  if (receipt.beyond == 0) return;
+  const auto place = relayed_.find(receipt.beyond);
+  if ((place->second -= bytes) == 0) relayed_.erase(place);
+}
+
+std::size_t Outbox::bytes_relayed(protocol::ReplicaId beyond) const {
+  const auto place = relayed_.find(beyond);
+  return place == relayed_.end() ? 0 : place->second;
+}
+
 void Outbox::put(Frame frame, std::uint64_t order, const Receipt& receipt) {
   if (waits_.contains(receipt)) return;
   if (const auto sent = under_way_.find(receipt); sent != under_way_.end()) {
-    bytes_ -= size_of(sent->second.frame);
+    discount(receipt, size_of(sent->second.frame));
     under_way_.erase(sent);
   }
-  bytes_ += size_of(frame);
+  count(receipt, size_of(frame));
   wait({order, ++number_}, std::move(frame), receipt);
 }
 
@@ -43,7 +60,7 @@ void Outbox::acknowledged(const Receipt& receipt, Time now) {
   if (const auto waits = waits_.find(receipt);
       waits != waits_.end()) {  // it had arrived before its lane was lost
     const auto place = waiting_.find(waits->second);
-    bytes_ -= size_of(place->second.frame);
+    discount(receipt, size_of(place->second.frame));
     waiting_.erase(place);
     waits_.erase(waits);
   }
@@ -51,7 +68,7 @@ void Outbox::acknowledged(const Receipt& receipt, Time now) {
   if (sent == under_way_.end()) return;
   lanes_[sent->second.lane].heard = now;
   usual_delivery_ += (now - sent->second.since - usual_delivery_) / smoothing;
-  bytes_ -= size_of(sent->second.frame);
+  discount(receipt, size_of(sent->second.frame));
   under_way_.erase(sent);
 }
 
@@ -73,12 +90,12 @@ void Outbox::drop_if(Drop drop) {
     const auto& [frame, receipt] = entry.second;
     if (!drop(receipt)) return false;
     waits_.erase(receipt);
-    bytes_ -= size_of(frame);
+    discount(receipt, size_of(frame));
     return true;
   });
   std::erase_if(under_way_, [&](const auto& entry) {
     if (!drop(entry.first)) return false;
-    bytes_ -= size_of(entry.second.frame);
+    discount(entry.first, size_of(entry.second.frame));
     return true;
   });
 }
@@ -95,6 +112,7 @@ void Outbox::clear() {
   waiting_.clear();
   waits_.clear();
   under_way_.clear();
+  relayed_.clear();
   bytes_ = 0;
 }
 

@@ -49,6 +49,8 @@ class Outbox {
   [[nodiscard]] bool empty() const { return waiting_.empty(); }
   /// Bytes that wait and that are under way, headers included.
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
+  /// Of these, those whose receipts have this `beyond`.
+  [[nodiscard]] std::size_t bytes_relayed(protocol::ReplicaId beyond) const;
   [[nodiscard]] std::size_t under_way() const { return under_way_.size(); }
   /// Lanes by which nothing has been acknowledged since the oldest chunk that is under way there was sent,
   /// long ago, while another lane delivers: the path of such a lane is broken, and TCP does not know yet.
@@ -73,6 +75,8 @@ class Outbox {
   template <class Drop>
   void drop_if(Drop drop);
   void wait(const Place& place, Frame frame, const Receipt& receipt);
+  void count(const Receipt& receipt, std::size_t bytes);
+  void discount(const Receipt& receipt, std::size_t bytes);
   [[nodiscard]] Time stall_limit() const;
 
   std::vector<Lane> lanes_;
@@ -81,7 +85,8 @@ class Outbox {
   std::map<Receipt, UnderWay> under_way_;
   std::uint64_t number_ = 0;
   std::size_t bytes_ = 0;
-  Time usual_delivery_{};  ///< from leaving to acknowledgement, smoothed
+  std::map<protocol::ReplicaId, std::size_t> relayed_;  ///< bytes, by Receipt::beyond
+  Time usual_delivery_{};                               ///< from leaving to acknowledgement, smoothed
 };
 
 }  // namespace isthmus::outer_sync::transport

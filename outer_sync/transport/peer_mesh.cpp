@@ -208,6 +208,7 @@ void PeerMesh::acknowledge(ReplicaId peer, protocol::ViewNumber view, const prot
 }
 
 void PeerMesh::view_begun(protocol::ViewNumber view) {
+  view_ = view;
   for (const auto& [id, peer] : peers_) peer->outbox.view_begun(view);
 }
 
@@ -701,7 +702,9 @@ void PeerMesh::set_relays(protocol::Relays relays) {
   for (const auto peer : ways_.peers()) {
     if (ways_.open(peer)) open.emplace_back(peer, *ways_.relay_to(peer));
   }
+  const auto carried = ways_.carried();
   if (begun_) ways_.set(self_, told_);
+  forget_what_is_not_carried_any_more(carried);
   for (const auto& [id, relay] : open) {
     if (ways_.open(id)) continue;
     if (const auto at = peers_.find(relay); at != peers_.end()) at->second->outbox.forget_relayed(id);
@@ -709,6 +712,16 @@ void PeerMesh::set_relays(protocol::Relays relays) {
     if (peer == peers_.end() || peer->second->up()) continue;
     peer->second->last_up = clock_.now();
     handler_.on_peer_down(id);
+  }
+}
+
+/// Its receivers may pass over it, and then nobody acknowledges it.
+void PeerMesh::forget_what_is_not_carried_any_more(const RelayWays::Carried& before) {
+  for (const auto& [from, ends] : before) {
+    for (const auto to : ends) {
+      const auto target = peers_.find(to);
+      if (target != peers_.end() && !ways_.carries(from, to)) target->second->outbox.forget_relayed(from);
+    }
   }
 }
 
@@ -743,33 +756,52 @@ void PeerMesh::send_at_once(Peer& peer, Frame frame) {
   }
 }
 
-/// What a peer says to another one, between whom this member was named as the relay. It answers for what it
-/// has taken until the other end acknowledges it, as for what it sends itself; whoever hears that it is lost
-/// sends it again.
+/// What a peer says to another one, between whom this member was named as the relay. What is wrong with it is
+/// that peer's fault and is seen here, so that the other end need not blame the relay.
 void PeerMesh::carry(Peer& peer, Connection::Received frame) {
-  const auto [from, to, inner, zero, session] = *frame.relay;
+  const auto from = frame.relay->from, to = frame.relay->to;
   if (from != peer.info.id) throw Error(ErrorKind::network, "a frame to be carried in the name of another");
-  if (inner == FrameType::ack)
-    peer.outbox.acknowledged({frame.head.view, key_of(frame.head), to}, clock_.now());
-  if (inner == FrameType::begun_heard)
-    return peer.outbox.acknowledged({from_bytes<protocol::ViewNumber>(*frame.body), std::nullopt, to},
-                                    clock_.now());
-  const auto target = peers_.find(to);
-  const bool possible = ways_.carries(from, to) && target != peers_.end() && target->second->up();
-  if (inner == FrameType::hail || inner == FrameType::ack) {
-    if (possible) send_at_once(*target->second, relayed_frame(from, to, frame_of(frame)));
-    return;
+  const auto found = peers_.find(to);
+  const bool possible = ways_.carries(from, to) && found != peers_.end() && found->second->up();
+  const auto pass_on = [&] {
+    if (possible) send_at_once(*found->second, relayed_frame(from, to, frame_of(frame)));
+  };
+  switch (frame.type) {
+    case FrameType::hail:
+      static_cast<void>(from_bytes<Hail>(*frame.body));
+      return pass_on();
+    case FrameType::ack:
+      peer.outbox.acknowledged({frame.head.view, key_of(frame.head), to}, clock_.now());
+      return pass_on();
+    case FrameType::begun_heard:
+      return peer.outbox.acknowledged({from_bytes<protocol::ViewNumber>(*frame.body), std::nullopt, to},
+                                      clock_.now());
+    case FrameType::chunk:
+    case FrameType::begun:
+      return keep_for(possible ? found->second : nullptr, std::move(frame));
+    default:
+      throw Error(ErrorKind::network, "a frame that is a relay's to send");
   }
-  if (inner != FrameType::chunk && inner != FrameType::begun)
-    throw Error(ErrorKind::network, "a frame that is a relay's to send");
-  if (!possible) return hearing_->send(relayed_frame(to, from, {FrameType::relay_lost, {}, nullptr}));
-  const bool is_chunk = inner == FrameType::chunk;
+}
+
+/// A relay answers for what it has taken until the other end acknowledges it, as for what it sends itself;
+/// whoever hears that it is lost sends it again.
+void PeerMesh::keep_for(const PeerPtr& target, Connection::Received frame) {
+  const auto from = frame.relay->from, to = frame.relay->to;
+  const bool is_chunk = frame.type == FrameType::chunk;
   Outbox::Receipt receipt{frame.head.view, key_of(frame.head), from};
   if (!is_chunk) receipt = {from_bytes<protocol::ViewNumber>(*frame.body), std::nullopt, from};
+  // More than anybody may have to repeat: this member need not have memory for it.
+  const bool too_much = target && target->outbox.bytes_relayed(from) >= link_.most_queued;
+  if (too_much) target->outbox.forget_relayed(from);
+  if (!target || too_much)
+    return hearing_->send(relayed_frame(to, from, {FrameType::relay_lost, {}, nullptr}));
   const auto taken = is_chunk ? header_of(receipt.view, *receipt.key) : header_of(receipt.view, {.kind = {}});
-  hearing_->send(relayed_frame(to, from, {FrameType::relay_taken, bytes_of(taken), nullptr}, session));
-  put(target->second, is_chunk ? handler_.order_of(*receipt.key) : 0,
-      relayed_frame(from, to, frame_of(frame)), receipt);
+  hearing_->send(
+      relayed_frame(to, from, {FrameType::relay_taken, bytes_of(taken), nullptr}, frame.relay->session));
+  if (receipt.view < view_) return;  // over for the other end too, which would not acknowledge it
+  put(target, is_chunk ? handler_.order_of(*receipt.key) : 0, relayed_frame(from, to, frame_of(frame)),
+      receipt);
 }
 
 /// From the other end, by the relay between; or from the relay, about it.

@@ -180,6 +180,8 @@ class PeerMesh {
   void check_hello(const PeerHello& hello) const;
   void take(Peer& peer, Connection::Received frame);
   void carry(Peer& peer, Connection::Received frame);
+  void keep_for(const PeerPtr& target, Connection::Received frame);
+  void forget_what_is_not_carried_any_more(const RelayWays::Carried& before);
   void hear_relayed(Peer& relay, Connection::Received frame);
   void hear_hail(Peer& relay, protocol::ReplicaId from, const Hail& hail);
   void hail_all();
@@ -223,7 +225,8 @@ class PeerMesh {
   std::uint64_t dialled_ = 0;  ///< connections
   std::uint64_t rate_ = 0;
   Connection::Clock::time_point ticked_{};
-  RateFollower all_;  ///< of this member's own line, when several peers are sent to
+  RateFollower all_;               ///< of this member's own line, when several peers are sent to
+  protocol::ViewNumber view_ = 0;  ///< that has begun here
   protocol::Relays told_;
   RelayWays ways_;
   /// Whose frame, that has come by a relay, is listened to at the moment.

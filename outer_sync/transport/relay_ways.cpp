@@ -1,21 +1,21 @@
 #include "transport/relay_ways.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace isthmus::outer_sync::transport {
 
-using protocol::Relay;
 using protocol::ReplicaId;
 
 void RelayWays::set(ReplicaId self, const protocol::Relays& relays) {
-  self_ = self;
-  number_ = relays.number;
-  relays_ = relays.relays;
+  carried_.clear();
   std::map<ReplicaId, Way> ways;
-  for (const auto& [a, b, by] : relays_) {
-    const bool is_end = (a == self) != (b == self);
-    if (!is_end || by == self) continue;
+  for (const auto& [a, b, by] : relays.relays) {
+    if (a == b || by == a || by == b) continue;
+    if (by == self) {
+      carried_[a].insert(b);
+      carried_[b].insert(a);
+    }
+    if (a != self && b != self) continue;
     const auto other = a == self ? b : a;
     const auto known = ways_.find(other);
     const bool stays = known != ways_.end() && known->second.by == by;
@@ -25,19 +25,13 @@ void RelayWays::set(ReplicaId self, const protocol::Relays& relays) {
 }
 
 bool RelayWays::carries(ReplicaId a, ReplicaId b) const {
-  return std::ranges::any_of(relays_, [&](const Relay& relay) {
-    return relay.by == self_ && ((relay.a == a && relay.b == b) || (relay.a == b && relay.b == a));
-  });
+  const auto from = carried_.find(a);
+  return from != carried_.end() && from->second.contains(b);
 }
 
-std::vector<ReplicaId> RelayWays::carried_from(ReplicaId from) const {
-  std::vector<ReplicaId> to;
-  for (const auto& relay : relays_) {
-    if (relay.by != self_) continue;
-    if (relay.a == from) to.push_back(relay.b);
-    if (relay.b == from) to.push_back(relay.a);
-  }
-  return to;
+std::set<ReplicaId> RelayWays::carried_from(ReplicaId from) const {
+  const auto place = carried_.find(from);
+  return place == carried_.end() ? std::set<ReplicaId>() : place->second;
 }
 
 std::size_t RelayWays::over(ReplicaId peer) const {

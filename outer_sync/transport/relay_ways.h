@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "isthmus/outer_sync/protocol/messages.h"
@@ -25,12 +26,14 @@ class RelayWays {
 
   /// All relays there are, as `self` sees them. Ways that stay as they were stay open.
   void set(protocol::ReplicaId self, const protocol::Relays& relays);
-  [[nodiscard]] std::uint64_t number() const { return number_; }
 
   /// Whether this member carries what these two send each other.
   [[nodiscard]] bool carries(protocol::ReplicaId a, protocol::ReplicaId b) const;
   /// To whom this member carries what is `from` that one, and whose chunks it carries there.
-  [[nodiscard]] std::vector<protocol::ReplicaId> carried_from(protocol::ReplicaId from) const;
+  [[nodiscard]] std::set<protocol::ReplicaId> carried_from(protocol::ReplicaId from) const;
+  /// All between whom it carries, each pair both ways.
+  using Carried = std::map<protocol::ReplicaId, std::set<protocol::ReplicaId>>;
+  [[nodiscard]] const Carried& carried() const { return carried_; }
   /// How many pairs of which one sends its chunks to the other over the lanes between this member and `peer`.
   [[nodiscard]] std::size_t over(protocol::ReplicaId peer) const;
 
@@ -56,9 +59,8 @@ class RelayWays {
     std::uint64_t heard = 0;  ///< the other end's; 0: the way is not open
     bool confirmed = false;   ///< the other end has heard this session
   };
-  protocol::ReplicaId self_ = 0;
-  std::uint64_t number_ = 0, sessions_ = 0;
-  std::vector<protocol::Relay> relays_;
+  std::uint64_t sessions_ = 0;
+  Carried carried_;
   std::map<protocol::ReplicaId, Way> ways_;  ///< by the other end
 };
 

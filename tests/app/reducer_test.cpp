@@ -49,11 +49,32 @@ TEST(Topology, AKilledReducerCostsTheRunNothingButAViewChange) {
   EXPECT_THAT(result.output, AllOf(HasSubstr("reducer-0 is lost"), HasSubstr("hub, replica-0 owns all")));
 }
 
+TEST(Topology, AReducerRelaysBetweenTwoThatOpenNoPort) {
+  Site site;
+  const auto config = site.write(
+      "closed.yaml", "extends: tiny.yaml\nsites: {eu: {network.listen: none}, us: {network.listen: none}}\n");
+  const auto result = site.isthmus(with_settings({"launch", config.string()}, {"reducers=1"}));
+  ASSERT_EQ(result.status, 0) << result.report() << site.logs();
+  EXPECT_EQ(site.hash(), reference().hash) << result.report() << site.logs();
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("eu and us cannot reach each other; their chunks go by reducer-0"),
+                    HasSubstr("1 relayed")));
+  EXPECT_THAT(read_all(site.run() / "metrics.jsonl"),
+              HasSubstr(R"("relays":[{"between":["eu","us"],"by":"reducer-0"}])"));
+}
+
 TEST(Topology, ADataParallelRunHasNoReducers) {
   Site site;
   const auto result = site.launch({"outer.method=data_parallel", "reducers=1"});
   EXPECT_EQ(result.status, 2) << result.report();
   EXPECT_THAT(result.output, HasSubstr("reducers is 1 and outer.method is data_parallel"));
+}
+
+TEST(Topology, ADataParallelRunNeedsPorts) {
+  Site site;
+  const auto result = site.launch({"outer.method=data_parallel", "network.listen=none"});
+  EXPECT_EQ(result.status, 2) << result.report();
+  EXPECT_THAT(result.output, HasSubstr("network.listen is none and outer.method is data_parallel"));
 }
 
 // ---- the small binary ----

@@ -25,6 +25,8 @@ void check(protocol::Coordinator& coordinator) {
     }
   }
   require(coordinator.members().size() <= connections, "more members than connections");
+  for (const auto& [a, b, by] : coordinator.relays())
+    require(a < b && by != a && by != b, "a relay that is none");
 }
 
 }  // namespace

@@ -37,10 +37,15 @@ void peer(std::span<const std::byte> bytes) {
   hear(bytes, limit, [&](ReceivedFrame frame) {
     if (!std::exchange(known, true)) {
       check_form(hello_of(frame), frame);
+      require(!frame.relay, "a hello by way of somebody else");
+    } else if (frame.relay && frame.type == FrameType::hail) {
+      check_form(from_bytes<Hail>(*frame.body), frame);
     } else if (frame.type == FrameType::begun || frame.type == FrameType::begun_heard) {
       check_form(from_bytes<protocol::ViewNumber>(*frame.body), frame);
     } else if (frame.type == FrameType::chunk) {
       const auto head = frame.head;
+      require(!frame.relay || size_of(frame_of(frame)) <= limit + sizeof(FrameFront),
+              "too long to be sent on");
       const auto message = message_of(std::move(frame));
       require(message.contributors.size() <= protocol::most_members &&
                   message.norms.size() <= protocol::most_members,

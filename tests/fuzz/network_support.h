@@ -39,13 +39,9 @@ namespace transport {
 
 /// What is on the wire of a frame as it was received.
 inline Bytes wire_of(const ReceivedFrame& received, bool checked) {
-  Frame frame{received.type, {}, received.body};
-  if (received.type == FrameType::chunk || received.type == FrameType::ack) {
-    frame.head = bytes_of(received.head);
-    const auto add = [&](auto bytes) { frame.head.insert(frame.head.end(), bytes.begin(), bytes.end()); };
-    add(std::as_bytes(std::span(received.contributors)));
-    add(std::as_bytes(std::span(received.norms)));
-  }
+  auto frame = frame_of(received);
+  if (const auto& relay = received.relay)
+    frame = relayed_frame(relay->from, relay->to, std::move(frame), relay->session);
   const auto front = front_of(frame, checked);
   Bytes bytes(front.bytes().begin(), front.bytes().end());
   bytes.insert(bytes.end(), frame.head.begin(), frame.head.end());

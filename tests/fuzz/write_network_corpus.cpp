@@ -21,10 +21,11 @@ Digest digest_of(std::uint8_t value) {
   return digest;
 }
 
-protocol::Hello hello(const std::string& name, protocol::MemberKind kind = protocol::MemberKind::trainer) {
+protocol::Hello hello(const std::string& name, protocol::MemberKind kind = protocol::MemberKind::trainer,
+                      bool has_port = true) {
   protocol::Hello hello;
   hello.run = "fuzz";
-  hello.member = {name, 1, name + ":7000", 0, kind};
+  hello.member = {name, 1, has_port ? name + ":7000" : "", 0, kind};
   hello.build = "fuzz";
   hello.config = {{"outer.codec", "int8"}};
   hello.model = digest_of(1);
@@ -52,6 +53,9 @@ protocol::Heartbeat heartbeat() {
   beat.fragments = {{1, 2}, {0, 0}};
   beat.health = {{0, 1, 2, 0.5, {{11, 2, 0.5, 0.25}}}};
   beat.paths = {{11, 1000, 900, 1'000'000}};
+  beat.lost = {12};
+  beat.relays = 1;
+  beat.relayed = {13};
   return beat;
 }
 
@@ -92,7 +96,8 @@ std::vector<ControlMessage> all_messages() {
           protocol::Admitted{digest_of(5), {{"a", 1, "a:1"}}},
           protocol::Ready{},
           protocol::Displaced{"too late"},
-          protocol::Suspended{"too few"}};
+          protocol::Suspended{"too few"},
+          protocol::Relays{7, {{11, 12, 13}, {11, 14, 13}}}};
 }
 
 void write(const fs::path& folder, const std::string& name, std::span<const std::byte> bytes) {
@@ -145,6 +150,20 @@ void write_all_frames(const fs::path& folder) {
                {archived(FrameType::peer_hello, hello), archived(FrameType::begun, protocol::ViewNumber{1}),
                 chunk({1, contribution, encoded(0), 100}), ack, chunk({1, result, encoded(0)}),
                 chunk({1, result, encoded(0), 0, {11, 12}, {{11, 1.5}, {12, 2.5}}})});
+  const auto by_relay = [](transport::ReceivedFrame frame) {
+    frame.relay = transport::RelayHeader{.from = 11, .to = 12, .inner = frame.type, .session = 3};
+    return frame;
+  };
+  auto taken = ack;
+  taken.type = FrameType::relay_taken;
+  write_frames(folder, "relayed", 0,
+               {archived(FrameType::peer_hello, hello),
+                by_relay(archived(FrameType::hail, transport::Hail{.session = 1, .heard = 2, .asks = true})),
+                by_relay(archived(FrameType::begun, protocol::ViewNumber{1})),
+                by_relay(archived(FrameType::begun_heard, protocol::ViewNumber{1})),
+                by_relay(chunk({1, contribution, encoded(0), 100})), by_relay(ack), by_relay(taken),
+                by_relay(chunk({1, result, encoded(0), 0, {11, 12}, {{11, 1.5}, {12, 2.5}}})),
+                by_relay({FrameType::relay_lost, {}, {}, std::make_shared<const Bytes>()})});
   write_frames(folder, "donor", 1,
                {archived(FrameType::state_request, transport::StateRequest{0, transport::agreed_parts, 1}),
                 archived(FrameType::round_request, transport::RoundRequest{1, 2})});
@@ -206,6 +225,24 @@ void write_all_talks(const fs::path& folder) {
                            {1, protocol::Displaced{"too late"}},
                            {0, protocol::Leave{"asked to"}}});
   write_talk(folder, "more", more);
+  const auto kind = protocol::MemberKind::trainer;
+  auto apart = heartbeat(), connected = apart;
+  apart.lost = {protocol::id_of({"b", 1, ""})};
+  apart.relayed = apart.lost;
+  connected.lost.clear();
+  connected.relayed.clear();
+  protocol::Sealed blank;
+  blank.view = 1;
+  write_talk(folder, "relays",
+             {{4, hello("r", protocol::MemberKind::reducer)},
+              {0, hello("a", kind, false)},
+              {1, hello("b", kind, false)},
+              {0, sealed()},
+              {1, sealed()},
+              {4, blank},
+              {0, apart},
+              {0, connected},
+              {1, connected}});
 }
 
 }  // namespace

@@ -70,6 +70,9 @@ class Node final : public PeerMesh::Handler {
   void set_relays(const protocol::Relays& relays) {
     on_io([&] { mesh_.set_relays(relays); });
   }
+  void view_begun(protocol::ViewNumber view) {
+    on_io([&] { mesh_.view_begun(view); });
+  }
   std::vector<ReplicaId> relayed() {
     std::vector<ReplicaId> relayed;
     on_io([&] { relayed = mesh_.relayed(); });

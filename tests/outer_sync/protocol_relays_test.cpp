@@ -22,16 +22,16 @@ class RelayTable : public testing::Test {
     view.members.clear();
     for (const auto& name : names) {
       const bool closed = name.front() >= 'A' && name.front() <= 'Z';
-      view.members.push_back({name, 1, closed ? "" : name + ":1", 0,
-                              name == reducer ? MemberKind::reducer : MemberKind::trainer});
+      view.members.push_back({name, incarnation.try_emplace(name, 1).first->second, closed ? "" : name + ":1",
+                              0, name == reducer ? MemberKind::reducer : MemberKind::trainer});
     }
     relays.begin(view);
     hear();
   }
-  static ReplicaId id(const std::string& name) { return id_of({name, 1, ""}); }
-  static RunRelays::Pair pair(const std::string& a, const std::string& b) {
-    return std::minmax(id(a), id(b));
+  ReplicaId id(const std::string& name) {
+    return id_of({name, incarnation.try_emplace(name, 1).first->second, ""});
   }
+  RunRelays::Pair pair(const std::string& a, const std::string& b) { return std::minmax(id(a), id(b)); }
   /// Heard by all, what was said last.
   void hear() {
     if (const auto news = relays.take_news()) said = *news;
@@ -59,6 +59,7 @@ class RelayTable : public testing::Test {
   }
 
   RunRelays relays;
+  std::map<std::string, std::uint64_t> incarnation;  ///< 1 unless it was set
   View view;
   Relays said;
 };
@@ -185,6 +186,27 @@ TEST_F(RelayTable, InTheNextViewItGoesOnAndALostOneIsReplacedAtOnce) {
   EXPECT_THAT(relays.relays(), IsEmpty());
 }
 
+/// Whoever was away need not be lost first once more.
+TEST_F(RelayTable, TwoThatNeededOneAreKnownByNameUntilTheyAreConnected) {
+  form({"a", "b", "c"});
+  report("a", {"b"});
+  static_cast<void>(settle(0s));
+  static_cast<void>(settle(patience / 2));
+  ASSERT_EQ(relay_of("a", "b"), "c");
+  form({"a", "c"});
+  EXPECT_THAT(relays.relays(), IsEmpty());
+  incarnation["b"] = 2;
+  form({"a", "b", "c"});
+  EXPECT_EQ(relay_of("a", "b"), "c") << "under the same name it is another replica, at the same place";
+  report("a", {});
+  report("b", {});
+  static_cast<void>(settle(patience));
+  EXPECT_EQ(relay_of("a", "b"), "");
+  form({"a", "c"});
+  form({"a", "b", "c"});
+  EXPECT_EQ(relay_of("a", "b"), "") << "they were connected since";
+}
+
 TEST_F(RelayTable, WhatCannotBeIsPassedOver) {
   form({"a", "b", "c"});
   report("a", {"a", "x", "y"});
@@ -241,6 +263,35 @@ TEST(CoordinatorRelays, DonorsWithoutPortsAreNotNamed) {
   ASSERT_EQ(admitted->donors.size(), 1U);
   EXPECT_EQ(admitted->donors[0].name, "eu");
   EXPECT_THAT(run.said, testing::Contains(HasSubstr("us joined; it opens no port")));
+}
+
+/// Two without ports, with one between them that only relays and reduces.
+TEST(CoordinatorRelays, ANewcomerWhomNobodyWithAPortCanServeIsSpokenOf) {
+  CoordinatorHarness run(2);
+  auto reducer = CoordinatorHarness::hello("hub");
+  reducer.member.kind = MemberKind::reducer;
+  run.receive(3, reducer);
+  ConnectionId connection = 0;
+  for (const auto* name : {"eu", "us"}) {
+    auto closed = CoordinatorHarness::hello(name);
+    closed.member.address.clear();
+    run.receive(++connection, closed);
+  }
+  run.receive(1, CoordinatorHarness::sealed());
+  run.receive(2, CoordinatorHarness::sealed());
+  Sealed blank;
+  blank.view = 1;
+  run.receive(3, blank);
+  ASSERT_TRUE(run.last<NewView>(1));
+  run.receive(4, CoordinatorHarness::hello("new"));
+  run.tick(1s);
+  run.receive(1, beat(1, {}));
+  EXPECT_FALSE(run.last<Admitted>(4));
+  EXPECT_EQ(
+      std::ranges::count(run.said,
+                         "new waits for the state: nobody who has it opens a port to be dialled at (eu, "
+                         "us); stop the run and resume it with a port at one of them"),
+      1);
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
-#include <asio/read.hpp>
 #include <asio/write.hpp>
 #include <cstring>
 #include <optional>
@@ -46,14 +45,12 @@ class RawPeer {
   explicit RawPeer(const std::string& address) : socket_(io_) {
     const auto to = parse_address(address, "address");
     socket_.connect({asio::ip::make_address(to.host), to.port});
-    be_impatient();
   }
   /// The next one that connects there. Fails with an exception when nobody does.
   explicit RawPeer(RawListener& listener) : socket_(io_) {
     pollfd waits{.fd = listener.acceptor_.native_handle(), .events = POLLIN, .revents = 0};
-    if (::poll(&waits, 1, 20'000) != 1) throw std::runtime_error("nobody connected");
+    if (::poll(&waits, 1, patience_ms) != 1) throw std::runtime_error("nobody connected");
     listener.acceptor_.accept(socket_);
-    be_impatient();
   }
 
   void say(std::span<const std::byte> bytes) {
@@ -100,15 +97,16 @@ class RawPeer {
   [[nodiscard]] int handle() { return socket_.native_handle(); }
 
  private:
-  void be_impatient() {
-    timeval limit{.tv_sec = 20, .tv_usec = 0};  // so that a test fails in place of hanging
-    ::setsockopt(socket_.native_handle(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  }
+  static constexpr int patience_ms = 20'000;  ///< so that a test fails in place of hanging
+
   bool read(void* data, std::size_t size) {
     asio::error_code error;
-    asio::read(socket_, asio::buffer(data, size), error);
-    if (error == asio::error::would_block || error == asio::error::try_again)
-      throw std::runtime_error("neither an answer nor the end of the connection came");
+    for (std::size_t done = 0; done < size && !error;) {
+      pollfd waits{.fd = socket_.native_handle(), .events = POLLIN, .revents = 0};
+      if (::poll(&waits, 1, patience_ms) != 1)
+        throw std::runtime_error("neither an answer nor the end of the connection came");
+      done += socket_.read_some(asio::buffer(static_cast<std::byte*>(data) + done, size - done), error);
+    }
     return !error;
   }
 

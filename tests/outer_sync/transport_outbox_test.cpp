@@ -88,6 +88,24 @@ TEST(Outbox, WithAViewEndsWhatWasToBeSentInOlderOnes) {
   EXPECT_THAT(take_all(outbox), ElementsAre(3));
 }
 
+TEST(Outbox, WhatIsRelayedForOneIsCountedAndForgottenAlone) {
+  Outbox outbox(lanes);
+  auto relayed = receipt_of(1);
+  relayed.beyond = 7;
+  outbox.put(frame_of(1, 10), 1, receipt_of(1));
+  outbox.put(frame_of(2, 20), 1, relayed);
+  EXPECT_EQ(outbox.bytes_relayed(7), sizeof(FrameHeader) + 20);
+  EXPECT_EQ(outbox.bytes_relayed(8), 0U);
+  EXPECT_THAT(take_all(outbox), ElementsAre(1, 2)) << "they are two, although they carry the same chunk";
+  outbox.put(frame_of(3, 30), 1, relayed);
+  EXPECT_EQ(outbox.bytes_relayed(7), sizeof(FrameHeader) + 30);
+  outbox.forget_relayed(7);
+  EXPECT_EQ(outbox.bytes_relayed(7), 0U);
+  EXPECT_EQ(outbox.bytes(), sizeof(FrameHeader) + 10);
+  outbox.lane_lost(0);
+  EXPECT_THAT(take_all(outbox), ElementsAre(1));
+}
+
 TEST(Outbox, ALaneHasStalledWhenOthersDeliverWhatWasSentLater) {
   Outbox outbox(lanes);
   std::uint64_t round = 0;
@@ -128,10 +146,14 @@ TEST(Outbox, NothingIsLostAndNothingCountedTwiceWhateverHappens) {
     std::map<Receipt, std::size_t> owed;
     std::uint64_t drawn = 0;
     const auto draw = [&](std::uint64_t below) { return random_bits(seed, 1, drawn++) % below; };
-    const auto random_receipt = [&] { return receipt_of(draw(6), static_cast<ChunkId>(draw(4))); };
+    const auto random_receipt = [&] {
+      auto receipt = receipt_of(draw(6), static_cast<ChunkId>(draw(4)));
+      receipt.beyond = draw(3);
+      return receipt;
+    };
     for (int turn = 0; turn < 300; ++turn) {
       const auto lane = draw(lanes);
-      switch (draw(5)) {
+      switch (draw(6)) {
         case 0:
         case 1: {
           const auto receipt = random_receipt();
@@ -148,12 +170,23 @@ TEST(Outbox, NothingIsLostAndNothingCountedTwiceWhateverHappens) {
           owed.erase(receipt);
           break;
         }
+        case 4: {
+          const auto beyond = 1 + draw(2);
+          outbox.forget_relayed(beyond);
+          std::erase_if(owed, [&](const auto& entry) { return entry.first.beyond == beyond; });
+          break;
+        }
         default:
           outbox.lane_lost(lane);
       }
       std::size_t bytes = 0;
       for (const auto& [receipt, size] : owed) bytes += size;
       ASSERT_EQ(outbox.bytes(), bytes) << "seed " << seed << ", turn " << turn;
+      for (const protocol::ReplicaId beyond : {1, 2}) {
+        std::size_t relayed = 0;
+        for (const auto& [receipt, size] : owed) relayed += receipt.beyond == beyond ? size : 0;
+        ASSERT_EQ(outbox.bytes_relayed(beyond), relayed) << "seed " << seed << ", turn " << turn;
+      }
     }
     for (std::size_t lane = 0; lane < lanes; ++lane) outbox.lane_lost(lane);
     std::size_t left = 0;

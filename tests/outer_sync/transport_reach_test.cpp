@@ -111,10 +111,10 @@ TEST(Reach, LanesThatTheOtherEndDialledComeBack) {
 
 TEST(Reach, OfTwoWhoDialAtOnceEachLaneComesUpOnce) {
   for (std::uint64_t incarnation = 1; incarnation <= 40; ++incarnation) {
-    Node a("a", incarnation), b("b", incarnation, hasty());
-    // b has heard of the view first, and its patience ends when a begins.
+    // b has heard of the view first, and its patience, a quarter of this, ends when a begins.
+    Node a("a", incarnation), b("b", incarnation, {.give_up = 4 * (56ms + incarnation * 200us)});
     b.set_peers({a.info()});
-    std::this_thread::sleep_until(Connection::Clock::now() + 50ms + incarnation * 100us);
+    ASSERT_TRUE(b.ticks(3));
     a.set_peers({b.info()});
     expect_traffic(a, b);
     EXPECT_EQ(a.ups(b.info().id), 1U);

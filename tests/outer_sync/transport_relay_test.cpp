@@ -67,9 +67,10 @@ TEST_F(Relayed, TwoWithoutPortsSendToEachOther) {
 TEST_F(Relayed, AllThreeMustHaveBeenTold) {
   form_view();
   const auto relays = by(r);
-  ASSERT_TRUE(a.sees({r.info()}) && b.sees({r.info()}));
+  ASSERT_TRUE(a.sees({r.info(), s.info()}) && b.sees({r.info(), s.info()}));
   a.set_relays(relays);
   b.set_relays(relays);
+  ASSERT_TRUE(a.ticks(3) && b.ticks(3)) << "they hail each other, in vain";
   EXPECT_THAT(a.lost(0s), ElementsAre(b.info().id));
   r.set_relays(relays);
   expect_traffic(1);
@@ -222,6 +223,17 @@ TEST(Relay, WhatNobodyMaySayByARelayBreaksTheProtocol) {
         return relayed_frame(a.info.id, a.c.id, {FrameType::relay_lost, {}, nullptr});
       },
       "that is a relay's to send");
+  // The relay has to see it: the other end would take it for the relay's fault.
+  expect(
+      [](Node&, Played& a) {
+        return relayed_frame(a.info.id, a.c.id, {FrameType::hail, Bytes(3), nullptr});
+      },
+      "message");
+  expect(
+      [](Node&, Played& a) {
+        return relayed_frame(a.info.id, a.c.id, {FrameType::begun, Bytes(3), nullptr});
+      },
+      "message");
   expect([](Node&, Played&) { return Frame{FrameType::relayed, Bytes(10), nullptr}; }, "without its header");
   expect(
       [](Node&, Played&) {
@@ -244,6 +256,98 @@ TEST(Relay, WhoWasNotNamedIsNotHeardAndCarriesNothing) {
   EXPECT_EQ(header.from, a.c.id);
   EXPECT_EQ(node.chunks(), 0U);
   EXPECT_THAT(node.wrong(), IsEmpty());
+}
+
+// ---- what a relay keeps ----
+
+/// A relay "r" between two ends, "a" and "c", that a test plays.
+class Carrier : public testing::Test {
+ protected:
+  static constexpr std::size_t most_queued = 50'000;
+  struct End {
+    PeerInfo info;
+    std::vector<std::unique_ptr<RawPeer>> lanes;
+  };
+  Carrier() {
+    r.set_peers({a.info, c.info});
+    tell({{a.info.id, c.info.id, r.info().id}});
+    for (auto* end : {&a, &c}) {
+      for (std::uint16_t lane = 0; lane < lanes; ++lane) connect(*end, lane);
+    }
+  }
+  void connect(End& end, std::uint16_t lane) {
+    end.lanes.push_back(std::make_unique<RawPeer>(r.info().address));
+    const PeerHello hello{run_token(), end.info.id, r.info().id, lane};
+    end.lanes.back()->say(Frame{FrameType::peer_hello, to_bytes(hello), nullptr});
+    EXPECT_TRUE(end.lanes.back()->hear());
+  }
+  void tell(std::vector<protocol::Relay> relays) { r.set_relays({++number, std::move(relays)}); }
+  void say_chunk(std::uint64_t round, protocol::ViewNumber view = 1, std::size_t size = 1000) {
+    const protocol::ChunkKey key{round, 0, 0, protocol::ChunkKind::contribution};
+    a.lanes[0]->say(
+        relayed_frame(a.info.id, c.info.id, chunk_frame({view, key, std::make_shared<const Bytes>(size)})));
+  }
+  /// What the relay answers to `a`.
+  FrameType answer() {
+    const auto frame = a.lanes[0]->hear();
+    if (!frame || frame->type != FrameType::relayed) return FrameType{};
+    RelayHeader header;
+    std::memcpy(&header, frame->head.data(), sizeof header);
+    EXPECT_EQ(header.from, c.info.id);
+    return header.inner;
+  }
+  /// The round of the next chunk that comes to `c` by this lane; 0 if none.
+  std::uint64_t next_round(std::size_t lane) {
+    const auto frame = c.lanes[lane]->hear();
+    if (!frame) return 0;
+    const auto skip = frame->type == FrameType::relayed ? sizeof(RelayHeader) : 0;
+    ChunkHeader header;
+    std::memcpy(&header, frame->head.data() + skip, sizeof header);
+    return header.round;
+  }
+
+  std::uint64_t number = 0;
+  End a{{protocol::id_of({"a", 1, ""}), "a", ""}, {}}, c{{protocol::id_of({"c", 1, ""}), "c", ""}, {}};
+  Node r{"r", 1, {.most_queued = most_queued}};
+};
+
+/// The other end does not acknowledge: the relay's memory has an end, and whoever fills it gains nothing.
+TEST_F(Carrier, NoMoreIsKeptThanAnyMemberMayHaveToRepeat) {
+  std::size_t taken = 0;
+  for (std::uint64_t round = 1; round <= 200; ++round) {
+    say_chunk(round);
+    const auto said = answer();
+    if (said == FrameType::relay_lost) break;
+    ASSERT_EQ(said, FrameType::relay_taken);
+    ++taken;
+  }
+  EXPECT_GE(taken * 1000, most_queued * 9 / 10);
+  EXPECT_LE(taken * 1000, most_queued);
+  EXPECT_EQ(r.downs(c.info.id), 0U) << "it is not to blame";
+  say_chunk(201);
+  EXPECT_EQ(answer(), FrameType::relay_taken) << "what was there is gone, and said to be lost";
+}
+
+/// Nobody would acknowledge it, so it would lie there and be taken for what a broken lane holds back.
+TEST_F(Carrier, WhatIsOfAnOlderViewIsTakenAndNotSentOn) {
+  r.view_begun(5);
+  say_chunk(1, 4);
+  EXPECT_EQ(answer(), FrameType::relay_taken);
+  say_chunk(2, 5);
+  EXPECT_EQ(answer(), FrameType::relay_taken);
+  EXPECT_EQ(next_round(0), 2U);
+}
+
+TEST_F(Carrier, WithTheRelayEndsWhatItHasTaken) {
+  say_chunk(1);
+  EXPECT_EQ(answer(), FrameType::relay_taken);
+  ASSERT_EQ(next_round(0), 1U);
+  tell({});
+  c.lanes[0] = nullptr;  // what was under way there would leave again by the other lane
+  const protocol::ChunkKey key{2, 0, 0, protocol::ChunkKind::contribution};
+  ASSERT_TRUE(r.ticks(3));
+  r.send_and_forget(c.info.id, {1, key, std::make_shared<const Bytes>(10)});
+  EXPECT_EQ(next_round(1), 2U);
 }
 
 // ---- whole runs ----

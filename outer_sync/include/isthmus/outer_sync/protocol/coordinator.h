@@ -104,8 +104,9 @@ class Coordinator {
     Hello hello;
     Role role = Role::joining;
     Time heard{};
-    Time lease_end{};       ///< until then it may close chunks without others
-    bool admitted = false;  ///< was told whom to take the state from
+    Time lease_end{};            ///< until then it may close chunks without others
+    bool admitted = false;       ///< was told whom to take the state from
+    bool found_no_port = false;  ///< it was said that nobody who has the state can be dialled
     bool answered = false, held = false, done = false;
     Sealed state;
     std::vector<Round> to_reach;  ///< by fragment, where it was seen to lag: what the others had by then
@@ -187,6 +188,7 @@ class Coordinator {
   [[nodiscard]] bool take_over_from(const Hello& hello);
   void come_back(MemberStatus& member);
   void admit(MemberStatus& member);
+  void say_if_nobody_can_be_dialled(MemberStatus& newcomer);
   void join_as_reducer(MemberStatus& member);
   void forget_state_before(const MemberInfo& info);
   void hold_rounds_if_late(const std::string& name);
@@ -195,6 +197,7 @@ class Coordinator {
   [[nodiscard]] bool is_past_warmup(const MemberStatus& member) const;
   void admit_waiting();
   void admit_observers();
+  [[nodiscard]] std::vector<MemberInfo> who_has_the_state() const;
   [[nodiscard]] std::vector<MemberInfo> donors() const;
   [[nodiscard]] bool able(const MemberStatus& member) const;
   [[nodiscard]] bool somebody_joins() const;

@@ -46,7 +46,9 @@ class RunRelays {
     std::uint64_t heard = 0;    ///< Relays::number
     std::set<ReplicaId> apart;  ///< no connection to these
     std::set<ReplicaId> lost;   ///< and no other way
+    friend bool operator==(const Report&, const Report&) = default;
   };
+  using Loads = std::map<ReplicaId, std::size_t>;  ///< for how many pairs it relays
 
   [[nodiscard]] std::pair<std::string, std::string> names_of(const Pair& pair) const;
   [[nodiscard]] bool are_apart(const Pair& pair) const;
@@ -54,8 +56,9 @@ class RunRelays {
   [[nodiscard]] bool lacks_help(const Pair& pair) const;
   [[nodiscard]] bool reach_each_other(const Pair& pair) const;
   [[nodiscard]] std::set<Pair> pairs_apart() const;
-  [[nodiscard]] std::optional<ReplicaId> relay_for(const Pair& pair) const;
-  bool name_relay(const Pair& pair);
+  [[nodiscard]] Loads loads() const;
+  [[nodiscard]] std::optional<ReplicaId> relay_for(const Pair& pair, const Loads& loads) const;
+  bool name_relay(const Pair& pair, Loads& loads);
   void end_what_is_over();
 
   std::map<ReplicaId, MemberInfo> members_;
@@ -66,6 +69,7 @@ class RunRelays {
       known_;                 ///< by name: they had a relay, and no connection since
   std::uint64_t number_ = 0;  ///< of what members were told last
   bool has_news_ = false;
+  bool changed_ = false;               ///< something was said since that was settled
   std::optional<Time> lacking_since_;  ///< that some pair lacks help
   bool named_since_ = false;           ///< a relay was named then
   std::vector<std::string> lines_;
