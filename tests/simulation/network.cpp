@@ -448,17 +448,20 @@ void World::tear() {
   at(some(detect_timeout), [this] { break_link(processes_[chance(members_)].control); });
 }
 
-/// I5: whoever reaches all others does not wait for two that cannot reach each other. These stay apart for
-/// long, and both reach the coordinator; nothing else is wrong.
+/// I5: whoever reaches all others does not wait for two that cannot reach each other, or for one that nobody
+/// can. These stay apart for long, and reach the coordinator; nothing else is wrong.
 void World::sever() {
   const auto a = chance(members_), b = (a + 1 + chance(members_ - 1)) % members_;
-  count("two severed for long");
-  cut_for(a, b, true, severed_time);
-  severed_pair_ = {a, b};
-  at(severed_time, [this, a, b, before = newest_rounds()] {
+  const bool from_all = chance(3) == 0;
+  count(from_all ? "one severed from all for long" : "two severed for long");
+  for (NodeId other = 0; other < members_; ++other) {
+    if (from_all || other == b) cut_for(a, other, true, severed_time);
+  }
+  if (!from_all) severed_pair_ = {a, b};
+  at(severed_time, [this, a, b, from_all, before = newest_rounds()] {
     severed_pair_.reset();
     // With a quorum the others may have gone on too far meanwhile; so they may without one that only reduces.
-    const bool wait = closing_.quorum == 0 && a != reducer_ && b != reducer_;
+    const bool wait = !from_all && closing_.quorum == 0 && a != reducer_ && b != reducer_;
     for (const auto m : wait ? std::set{a, b} : std::set<NodeId>()) {
       const auto& process = processes_[m];
       for (FragmentId p = 0; p < before.size(); ++p) {
@@ -473,7 +476,7 @@ void World::sever() {
     for (FragmentId p = 0; p < newest.size(); ++p) {
       if (newest[p] < before[p] + rounds_in_calm)
         return fail("fragment " + std::to_string(p) + " waits at round " + std::to_string(newest[p]) +
-                    " for two members that cannot reach each other (I5)");
+                    " for members that cannot reach each other (I5)");
     }
     heal();
   });

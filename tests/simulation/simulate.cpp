@@ -52,6 +52,7 @@ constexpr std::array required{
     Required{"message lost in a break", "what was on its way is gone"},
     Required{"one-way cut", "it is heard, and hears nothing"},
     Required{"operator recovers the run", "all members of the last view are gone"},
+    Required{"one severed from all for long", "nobody can relay for it, and the others do not wait"},
     Required{"owner's residual forgotten", "of results that were dropped"},
     Required{"partition", "several members are cut off together"},
     Required{"reduced by one that does not train", "it owns chunks and contributes nothing"},

@@ -280,7 +280,7 @@ class World {
   bool torn_;    ///< two members lose each other and nobody else, who go on by quorum
   bool lonely_;  ///< a view may begin nowhere but at those who enter it with nothing
   std::optional<std::pair<NodeId, NodeId>> severed_pair_;  ///< at the moment
-  bool severed_;  ///< in the calm, two members lose each other for long and nobody else
+  bool severed_;  ///< in the calm, two members lose each other for long and nobody else, or one loses all
   std::vector<Ambush> ambushes_;
   Time latency_, apply_delay_;  ///< at most: of a message; of a result that waits for its apply point
   int pace_;                    ///< how many times faster than usual rounds follow each other
