@@ -27,6 +27,7 @@ using asio::use_awaitable;
 namespace {
 
 constexpr std::size_t most_unknown = 64;
+constexpr auto farewell_limit = std::chrono::seconds(1);
 
 /// As a listener for both kinds of addresses sees IPv4.
 asio::ip::address plain(const asio::ip::address& address) {
@@ -171,6 +172,16 @@ asio::awaitable<void> Connection::introduced() {
   if (!refused_.empty()) throw Error(ErrorKind::network, refused_);
 }
 
+asio::awaitable<void> Connection::wait_for_the_other_end() {
+  asio::error_code ignored;
+  socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+  const auto until = Clock::now() + farewell_limit + 2 * hold_;
+  while (open() && Clock::now() < until) {
+    wake_.expires_at(until);
+    co_await wake_.async_wait(asio::redirect_error(use_awaitable, ignored));
+  }
+}
+
 asio::awaitable<void> Connection::write_loop() {
   const auto self = shared_from_this();  // the queue must outlive the write in progress
   try {
@@ -198,6 +209,7 @@ asio::awaitable<void> Connection::write_loop() {
       written_.cancel();
       if (const auto call = when_ready_; call && ready()) call();  // which may close, and so forget it
     }
+    if (open()) co_await wait_for_the_other_end();
   } catch (const asio::system_error&) {
     // The reader sees the same end of the connection and says so.
   }

@@ -93,7 +93,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void renew_congestion_control();
   [[nodiscard]] std::optional<PathInfo> path() { return path_info(socket_.native_handle()); }
   [[nodiscard]] std::size_t queued_bytes() const { return queued_bytes_; }
-  /// Closes once everything queued has left, at once if nothing is.
+  /// Nothing more is sent than what is queued. Once that has left the other end has a moment to read it and
+  /// to close; until then `receive` must go on, since a system that closes with something unread takes back
+  /// what it sent last.
   void close_when_sent();
   [[nodiscard]] bool closing() const { return closing_; }  ///< nothing new is sent
   void close();
@@ -122,6 +124,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   };
   [[nodiscard]] asio::awaitable<void> shake_hands();
   [[nodiscard]] asio::awaitable<void> write(const Frame& frame);
+  [[nodiscard]] asio::awaitable<void> wait_for_the_other_end();
   /// With what it wants next.
   [[nodiscard]] asio::awaitable<void> fill(FrameReader& reader);
 
