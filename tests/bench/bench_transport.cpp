@@ -15,7 +15,10 @@
 // trip for each of the two phases. In a stream several fragments are under way all the time; `of_bound` is
 // then the payload rate of the link over what codec bytes went at. `heartbeats` is a stream of ten minutes
 // over a slow link, and says besides how long the heartbeats of the member took whose coordinator is at the
-// other end, and in how many views the members were: a second one would be a false suspicion.
+// other end, and in how many views the members were: a second one would be a false suspicion. `training` is a
+// stream with pauses, and says how much longer the first member's training steps take while it flows. All
+// that the case consists of shares this machine's cores, so that says too much: `own_part` is what that
+// member's own transport has of the processor time that all of it takes.
 
 #include <dirent.h>
 #include <fmt/format.h>
@@ -41,8 +44,9 @@
 #include "isthmus/outer_sync/tls/authority.h"
 #include "isthmus/outer_sync/transport/coordinator_node.h"
 #include "isthmus/outer_sync/transport/member_node.h"
-#ifdef ISTHMUS_BENCH_GLOO
+#ifdef ISTHMUS_BENCH_TRAINER
 #include "isthmus/trainer/gloo.h"
+#include "isthmus/trainer/replica.h"
 #endif
 #include "wan_lab.h"
 
@@ -59,7 +63,7 @@ constexpr std::uint16_t coordinator_port = 7000, member_port = 7001, gloo_port =
 /// What all processes of a case know.
 struct Case {
   std::string name;
-  std::string what = "exchange";  ///< exchange, stream, gloo
+  std::string what = "exchange";  ///< exchange, stream, training, gloo
   int members = 2;
   double rate = 1e9;  ///< bits per second, each direction of each pair
   double rtt = 0.1;   ///< seconds
@@ -113,6 +117,11 @@ std::vector<Case> all_cases() {
     four(c);
     c.what = "gloo";
     c.rounds = 2;
+  });
+  add("training", [](Case& c) {
+    stream(c, 200e6, 0.02);
+    c.what = "training";
+    c.rounds = 100;
   });
   add("heartbeats", [](Case& c) {
     stream(c, 10e6, 0.1);
@@ -201,6 +210,60 @@ FragmentLayout layout_of(const Case& c) {
   return {fragments, c.chunk};
 }
 
+/// Where a stream has pauses: it flows for some seconds, and then does not for as many.
+constexpr double flows_for = 4;
+bool flows(double start, double now) { return std::fmod(now - start, 2 * flows_for) < flows_for; }
+/// The next moment at which it does.
+double flows_from(double start, double now) {
+  return flows(start, now) ? now : start + (std::floor((now - start) / (2 * flows_for)) + 1) * 2 * flows_for;
+}
+
+/// Training steps of the first member of that case, by a thread of their own while this lives. Seconds that
+/// each took are written into `steps`, {"flowing": [], "paused": []}; those in which that changes are not.
+class Training {
+ public:
+  Training(const Case& c, std::size_t self, double start, Json& steps) {
+    if (c.what != "training" || self != 0) return;
+#ifdef ISTHMUS_BENCH_TRAINER
+    thread_ = std::jthread([start, &steps](const std::stop_token& stop) {
+      pthread_setname_np(pthread_self(), "training");
+      train(start, steps, stop);
+    });
+#else
+    static_cast<void>(start), static_cast<void>(steps);
+    throw std::runtime_error("this was built without libtorch, so it cannot train");
+#endif
+  }
+
+ private:
+#ifdef ISTHMUS_BENCH_TRAINER
+  static void train(double start, Json& steps, const std::stop_token& stop) {
+    constexpr std::int64_t vocab = 256, sequence = 256, sequences = 2;
+    trainer::ModelConfig model;
+    model.dim = 256;
+    model.resolve();
+    trainer::Replica replica({{model, vocab}, 1, 65536}, {.inner = {}, .longest_sequence = sequence});
+    std::vector<std::int64_t> tokens(sequence * sequences);
+    for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int64_t>(i * 7 % vocab);
+    data::Batch batch;
+    batch.inputs = batch.targets = tokens.data();
+    batch.sequences = sequences;
+    batch.seq_len = sequence;
+    while (!stop.stop_requested()) {
+      const double begin = seconds_since_boot();
+      replica.forward_backward(batch);
+      replica.inner_step(1e-3);
+      const double end = seconds_since_boot();
+      // What is under way at the end of a flow arrives a second later at most.
+      const bool flowed = flows(start, begin - 1), flowing = flows(start, begin);
+      if (flowed != flowing || flowing != flows(start, end) || begin < start) continue;
+      steps[flowing ? "flowing" : "paused"].push_back(end - begin);
+    }
+  }
+#endif
+  std::jthread thread_;
+};
+
 class Exchanger {
  public:
   Exchanger(const Case& c, const std::string& name, const std::string& host, const std::string& coordinator,
@@ -231,12 +294,17 @@ class Exchanger {
     meet();
     const auto before = processor_time();
     const auto sent = node_->wire().payload;
-    Json times = case_.what == "stream" ? stream() : exchange();
+    Json times, steps;
+    {
+      const Training training(case_, node_->self(), start_, steps);
+      times = case_.what == "exchange" ? exchange() : stream();
+    }
     const auto after = processor_time();
     Json result = {
         {"times", times}, {"payload", node_->wire().payload - sent}, {"total", node_->wire().total}};
     for (const auto& [thread, used] : after.items())
       result["processor"][thread] = used.get<double>() - before.value(thread, 0.0);
+    if (!steps.is_null()) result["steps"] = steps;
     result["view"] = node_->view().number;
     const auto problem = node_->done("{}", {});
     if (!problem.empty()) throw std::runtime_error(problem);
@@ -333,6 +401,7 @@ class Exchanger {
       const double end = finish(p);
       times.push_back({begun[p], end});
       if (n >= (case_.rounds - 1) * fragments) continue;
+      if (case_.what == "training") wait_until(flows_from(start_, seconds_since_boot()));
       begun[p] = seconds_since_boot();
       contribute(p);
     }
@@ -349,7 +418,7 @@ class Exchanger {
   double start_ = 0;
 };
 
-#ifdef ISTHMUS_BENCH_GLOO
+#ifdef ISTHMUS_BENCH_TRAINER
 /// The mean of as many fp32 values, by Gloo's own choice of algorithm.
 void reduce_with_gloo(const Case& c, int rank, const std::string& host, const std::string& store) {
   trainer::GlooAllReduce gloo(
@@ -440,9 +509,10 @@ std::vector<double> times_of(const Case& c, const std::vector<Json>& results) {
       const auto& time = result["times"].at(n);
       begin = std::max(begin, time[0].get<double>());
       end = std::max(end, time[1].get<double>());
-      if (c.what == "stream") times.push_back(time[1].get<double>() - time[0].get<double>());
+      if (c.what == "stream" || c.what == "training")
+        times.push_back(time[1].get<double>() - time[0].get<double>());
     }
-    if (c.what != "stream") times.push_back(end - begin);
+    if (c.what == "exchange" || c.what == "gloo") times.push_back(end - begin);
   }
   return times;
 }
@@ -454,6 +524,32 @@ double goodput(const Json& result) {
   const double seconds = times[count - 1][1].get<double>() - times[from - 1][1].get<double>();
   const double each = result["payload"].get<double>() / static_cast<double>(count);
   return 8 * each * static_cast<double>(count - from) / seconds;
+}
+
+double transport_seconds(const Json& result) {
+  double seconds = 0;
+  for (const auto& [thread, used] : result["processor"].items()) {
+    if (thread != "training") seconds += used.get<double>();
+  }
+  return seconds;
+}
+
+/// How much longer training steps take while the stream flows.
+Json training_of(const std::vector<Json>& results, double forwarder) {
+  const auto& steps = results.front()["steps"];
+  const auto flowing = steps["flowing"].get<std::vector<double>>();
+  const auto paused = steps["paused"].get<std::vector<double>>();
+  const auto mean = [](const std::vector<double>& values) {
+    return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+  };
+  const double slower = mean(flowing) / mean(paused) - 1;
+  const double own = transport_seconds(results.at(0)), other = transport_seconds(results.at(1));
+  const double own_part = own / (own + other + forwarder);
+  return {{"steps", {flowing.size(), paused.size()}},
+          {"paused", mean(paused)},
+          {"slower", slower},
+          {"own_part", own_part},
+          {"slower_by_own", slower * own_part}};
 }
 
 Json measure(const std::string& program, const Case& c) {
@@ -500,6 +596,8 @@ Json measure(const std::string& program, const Case& c) {
                          {"views", results.back()["view"]}};
   }
   const auto status = Json::parse(lab.lab({"status", "--json"}));
+  if (c.what == "training")
+    out["training"] = training_of(results, status["forwarder"]["cpu"].get<double>() / 1e6);
   out["forwarder_cores"] = status["forwarder"]["cpu"].get<double>() / 1e6 / wall;
   for (const auto& site : status["sites"])
     out["lost_by_lab"] = out.value("lost_by_lab", 0.0) + site["device_drops"].get<double>() +
@@ -519,6 +617,7 @@ void print_line(const Json& r) {
              r.value("of_link", 0.0), r["p99_of_median"].get<double>(), r["forwarder_cores"].get<double>(),
              r.value("dropped_by_queue", 0.0));
   if (r.contains("cores")) fmt::print("    cores of the busiest member: {}\n", r["cores"].dump());
+  if (r.contains("training")) fmt::print("    training: {}\n", r["training"].dump());
   if (r.contains("heartbeats")) fmt::print("    heartbeats: {}\n", r["heartbeats"].dump());
   if (r.value("lost_by_lab", 0.0) > 0) fmt::print("    the lab itself lost packets: this does not count\n");
   std::fflush(stdout);
@@ -572,7 +671,7 @@ int run(int argc, char** argv) {
   if (role == "coordinator" && argc == 5) return coordinate(settings(), argv[3], argv[4]), 0;
   if (role == "member" && argc == 7)
     return Exchanger(settings(), argv[3], argv[4], argv[5], argv[6]).run(), 0;
-#ifdef ISTHMUS_BENCH_GLOO
+#ifdef ISTHMUS_BENCH_TRAINER
   if (role == "gloo" && argc == 7)
     return reduce_with_gloo(settings(), std::stoi(std::string(argv[3]).substr(1)) - 1, argv[4], argv[5]), 0;
 #endif
