@@ -28,6 +28,8 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr auto tick_every = 50ms;
+constexpr std::uint64_t most_wakes_per_second = 1000;
+constexpr auto wakes_at_once = 20ms;  ///< of them, after a pause: a few messages to and fro wait for nothing
 constexpr std::size_t most_reports_kept = 4;
 
 ControlLinkOptions control_options(const NetworkConfig& network) {
@@ -90,9 +92,16 @@ std::size_t NetworkSide::most_bytes_queued(const FragmentLayout& layout) const {
   return most_queued(layout, rules_.codecs);
 }
 
+/// Whoever computes on the same cores is interrupted whenever this thread wakes, and all its threads wait for
+/// the one that was. So where there is much to do it wakes every millisecond, and finds more to do each time.
 void NetworkSide::run_io() {
+  Pacer wakes(most_wakes_per_second, wakes_at_once);
   try {
-    io_.run();
+    while (io_.run_one() > 0) {
+      io_.poll();
+      const auto now = Pacer::Clock::now();
+      std::this_thread::sleep_until(wakes.take(1, now));
+    }
   } catch (const std::exception& error) {
     meet_.fail(Error(ErrorKind::network, std::string("the io thread failed: ") + error.what()));
   }
