@@ -46,7 +46,7 @@ void set_options(asio::ip::tcp::socket& socket, const LinkOptions& link) {
   socket.set_option(asio::ip::tcp::no_delay(true), error);
   const int handle = socket.native_handle();
   give_up_after(handle, link.give_up);
-  hold_unsent_at_most(handle, Connection::least_unsent);
+  hold_unsent_at_most(handle, Connection::first_unsent);
 }
 
 bool stays_here(const asio::ip::tcp::socket& socket) {

@@ -88,7 +88,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool pace(std::uint64_t bytes_per_second);
   /// The system takes no more than that beyond what is in flight: what it has can no longer be overtaken.
   void hold_unsent_at_most(std::uint32_t bytes);
-  static constexpr std::uint32_t least_unsent = 64 * 1024;  ///< as it begins
+  static constexpr std::uint32_t first_unsent = 64 * 1024;  ///< as it begins
   /// Congestion control begins to learn the path anew.
   void renew_congestion_control();
   [[nodiscard]] std::optional<PathInfo> path() { return path_info(socket_.native_handle()); }

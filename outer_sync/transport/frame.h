@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <type_traits>
+#include <vector>
 
 #include "isthmus/base/archive.h"
 #include "isthmus/base/hash.h"
@@ -32,7 +33,8 @@ enum class FrameType : std::uint16_t {
   relayed = 13,      ///< RelayHeader, and one of the frames above or below behind it, without its own header
   hail = 14,         ///< within `relayed`, like what follows: Hail
   relay_taken = 15,  ///< the relay has a chunk, named as in an acknowledgement; of a `begun`, kind 0
-  relay_lost = 16    ///< the relay has no connection there, and what it had for that end is gone
+  relay_lost = 16,   ///< the relay has no connection there, and what it had for that end is gone
+  arrived = 17       ///< Arrived
 };
 
 struct FrameHeader {
@@ -107,6 +109,26 @@ struct Hail {
   template <class Archive>
   void serialize(Archive& ar) {
     ar(session, heard, asks);
+  }
+};
+
+/// What has come by the lanes between two ends, as TCP counts: said every few ten milliseconds while anything
+/// comes. The sender learns from it how fast the line is and how long its queue: acknowledgements may have
+/// waited in the queue of the way back.
+struct Arrived {
+  struct Lane {
+    std::uint64_t connection = 0;  ///< twice PeerHello::number, and one more if the higher id dialled it
+    std::uint64_t bytes = 0;       ///< since it began
+    template <class Archive>
+    void serialize(Archive& ar) {
+      ar(connection, bytes);
+    }
+  };
+  std::uint64_t at = 0;  ///< nanoseconds, by the receiver's own steady clock
+  std::vector<Lane> lanes;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(at, lanes);
   }
 };
 

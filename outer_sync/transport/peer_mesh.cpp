@@ -29,10 +29,12 @@ constexpr std::size_t most_breaches = 5;
 constexpr auto pacing_depth = 5ms;
 constexpr double lane_headroom = 1.05, path_headroom = 1.25;
 constexpr auto bbr_renewal = 8s;
-constexpr auto unsent_lasts = 20ms;
+constexpr auto unsent_lasts = 20ms, least_unsent_lasts = 10ms;
 constexpr auto queue_shows = 10ms;
-constexpr double most_unsent = 4 * 1024 * 1024;
+constexpr double least_unsent = 16 * 1024, most_unsent = 4 * 1024 * 1024;
 constexpr std::size_t longest_line = 500;  ///< of what strangers are said to have done
+
+double seconds(Connection::Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
 Frame hello_frame(const PeerHello& hello) { return {FrameType::peer_hello, to_bytes(hello), nullptr}; }
 
@@ -169,6 +171,7 @@ PeerMesh::PeerPtr PeerMesh::make_peer(const PeerInfo& info, std::optional<Addres
                                      .lanes = std::move(lanes),
                                      .last_up = clock_.now(),
                                      .outbox = Outbox(lanes_),
+                                     .arrivals = Arrivals(lanes_),
                                      .link = EmulatedLink(link_.emulate, self_ ^ info.id),
                                      .pacer = {},
                                      .link_free = asio::steady_timer(io_)});
@@ -248,6 +251,7 @@ void PeerMesh::feed(const PeerPtr& peer) {
     const auto bytes = size_of(frame);
     if (peer->pacer) peer->pacer->take(bytes, now);
     const auto hold = peer->link.send(bytes, now);
+    if (peer->far) see_what_left(*peer, lane, now);
     peer->lanes[lane].connection->send(std::move(frame), hold);
   }
 }
@@ -271,6 +275,7 @@ void PeerMesh::tick() {
   for (const auto& [id, peer] : peers_) {
     cut_stalled(*peer);
     look_at(*peer, since);
+    say_arrived(*peer);
     renew_one(*peer, now);
   }
   share_out_rate(now);
@@ -283,34 +288,79 @@ void PeerMesh::look_at(Peer& peer, Connection::Clock::duration since) {
   peer.line_is_full = !peer.outbox.empty();
   double weighted = 0;
   peer.shortest = {};
-  for (auto& lane : peer.lanes) {
+  for (std::size_t i = 0; i < lanes_; ++i) {
+    auto& lane = peer.lanes[i];
     const auto path = lane.connection ? lane.connection->path() : std::nullopt;
     if (!path) continue;
+    peer.arrivals.left(i, path->left, path->unsent == 0, ticked_.time_since_epoch());
     const auto delivered = path->delivered - std::min(path->delivered, lane.delivered);
     lane.delivered = path->delivered;
     peer.delivered += delivered;
     peer.line_is_full = peer.line_is_full || path->unsent > 0;
-    keep_unsent_short(lane, delivered, since);
+    keep_unsent_short(peer, lane, static_cast<double>(delivered) / seconds(since));
     // Round trips are known of what is acknowledged: while nothing is, the last ones say nothing.
     weighted += static_cast<double>(delivered) * static_cast<double>(path->round_trip.count());
     const RateFollower::Time shortest = path->shortest_round_trip;
     peer.shortest = peer.shortest == RateFollower::Time{} ? shortest : std::min(peer.shortest, shortest);
   }
   const auto delivered = peer.delivered - delivered_before;
+  if (peer.far) delivered_ += delivered;
   if (delivered > 0)
     peer.round_trip = std::chrono::microseconds(std::llround(weighted / static_cast<double>(delivered)));
   // What is in the line's own queue waits too.
-  const bool queued = delivered > 0 && peer.round_trip > peer.shortest + queue_shows;
+  const bool queued = delivered > 0 && peer.queue() > queue_shows;
   peer.line_is_full = peer.line_is_full || queued;
 }
 
-/// What a lane's socket has taken, nothing overtakes, neither what is due sooner nor an acknowledgement: so
-/// it gets what it delivers while the io thread may be busy elsewhere, and no more.
-void PeerMesh::keep_unsent_short(Lane& lane, std::uint64_t delivered, Connection::Clock::duration since) {
-  const double rate = static_cast<double>(delivered) / std::chrono::duration<double>(since).count();
-  const double wanted = rate * std::chrono::duration<double>(unsent_lasts).count();
-  const auto bytes =
-      static_cast<std::uint32_t>(std::clamp<double>(wanted, Connection::least_unsent, most_unsent));
+RateFollower::Time PeerMesh::Peer::queue() const {
+  return arrivals.queue().value_or(std::max(RateFollower::Time{}, round_trip - shortest));
+}
+
+void PeerMesh::see_what_left(Peer& peer, std::size_t lane, Connection::Clock::time_point now) {
+  const auto& connection = peer.lanes[lane].connection;
+  if (const auto path = connection ? connection->path() : std::nullopt)
+    peer.arrivals.left(lane, path->left, path->unsent == 0, now.time_since_epoch());
+}
+
+void PeerMesh::say_arrived(Peer& peer) {
+  if (!peer.far) return;
+  std::vector<Arrived::Lane> lanes;
+  for (const auto& lane : peer.lanes) {
+    if (const auto path = lane.connection ? lane.connection->path() : std::nullopt)
+      lanes.push_back({lane.number, path->received});
+  }
+  const auto report = peer.reports.report(std::move(lanes), Connection::Clock::now().time_since_epoch());
+  if (!report) return;
+  // By the lane on which the least waits: feedback is the better the sooner it comes.
+  Connection* quickest = nullptr;
+  for (const auto& lane : peer.lanes) {
+    if (!lane.connection || !lane.connection->open()) continue;
+    if (!quickest || lane.connection->queued_bytes() < quickest->queued_bytes())
+      quickest = lane.connection.get();
+  }
+  if (quickest) quickest->send({FrameType::arrived, to_bytes(*report), nullptr});
+}
+
+void PeerMesh::hear_arrived(Peer& peer, const Arrived& said) {
+  const auto now = Connection::Clock::now();
+  for (std::size_t lane = 0; lane < lanes_ && said.lanes.size() <= lanes_; ++lane) {
+    const auto number = peer.lanes[lane].number;
+    if (std::ranges::count(said.lanes, number, &Arrived::Lane::connection) > 0)
+      see_what_left(peer, lane, now);
+  }
+  std::optional<RateFollower::Time> beyond;
+  if (peer.round_trip > RateFollower::Time{}) beyond = peer.round_trip - peer.shortest;
+  peer.arrivals.heard(said, beyond, now.time_since_epoch());
+}
+
+/// What a lane's socket has taken, nothing overtakes, neither what is due sooner nor an acknowledgement, and
+/// when its congestion control lets it go at last it comes on top of what other lanes carry: so each gets
+/// what the line takes while the io thread may be busy elsewhere, and no more.
+void PeerMesh::keep_unsent_short(const Peer& peer, Lane& lane, double delivers) {
+  const double line = static_cast<double>(peer.follower.delivers());
+  const double least = line > 0 ? line * seconds(least_unsent_lasts) : Connection::first_unsent;
+  const double wanted = std::max(delivers * seconds(unsent_lasts), least);
+  const auto bytes = static_cast<std::uint32_t>(std::clamp(wanted, least_unsent, most_unsent));
   // It may grow at once, and shrinks slowly: between two fragments a lane delivers nothing.
   const auto kept = std::max(bytes, lane.most_unsent - lane.most_unsent / 16);
   if (kept == lane.most_unsent) return;
@@ -322,13 +372,16 @@ void PeerMesh::keep_unsent_short(Lane& lane, std::uint64_t delivered, Connection
 /// and where several are in use the one that they share, this member's, is too.
 void PeerMesh::share_out_rate(Connection::Clock::time_point now) {
   std::vector<PeerPtr> busy, idle;
-  RateFollower::Sample all{.now = now.time_since_epoch(), .shortest = RateFollower::Time::max()};
+  RateFollower::Sample all{.now = now.time_since_epoch(),
+                           .arrived = delivered_,
+                           .arrived_at = now.time_since_epoch(),
+                           .shortest = RateFollower::Time::max()};
   for (const auto& [id, peer] : peers_) {
     const bool full = peer->line_is_full;
     if (rate_ == 0 && peer->far)
-      peer->follower.sample(
-          {all.now, peer->delivered, full, !peer->outbox.empty(), peer->round_trip, peer->shortest});
-    all.delivered += peer->delivered;
+      peer->follower.sample({all.now, peer->arrivals.bytes(), peer->arrivals.at(), full,
+                             !peer->outbox.empty(), peer->queue(), peer->shortest});
+    if (rate_ == 0 && !peer->far) continue;
     if (!full && peer->outbox.under_way() == 0) {
       idle.push_back(peer);
       continue;
@@ -336,11 +389,11 @@ void PeerMesh::share_out_rate(Connection::Clock::time_point now) {
     busy.push_back(peer);
     all.busy = all.busy || full;
     all.full = all.full || !peer->outbox.empty();
-    all.round_trip = std::max(all.round_trip, peer->round_trip - peer->shortest);
+    all.queue = std::max(all.queue, peer->queue());  // the longest that there is
     all.shortest = std::min(all.shortest, peer->shortest);
   }
-  all.round_trip += all.shortest;  // the longest queue that there is
-  if (busy.size() > 1 && rate_ == 0) all_.sample(all);
+  all.busy = all.busy && busy.size() > 1;
+  if (rate_ == 0) all_.sample(all);
   const auto total = rate_ > 0 ? rate_ : busy.size() > 1 ? all_.rate() : 0;
   std::vector<std::uint64_t> caps;
   for (const auto& peer : busy) {
@@ -627,6 +680,12 @@ asio::awaitable<void> PeerMesh::serve(PeerPtr peer, std::size_t lane, Connection
   if (peer->lanes[lane].connection == connection) lane_down(peer, lane);
 }
 
+/// The same at both ends.
+std::uint64_t PeerMesh::number_of(const Peer& peer, const Lane& lane) const {
+  const bool by_higher = lane.dialled_here == (self_ > peer.info.id);
+  return 2 * (lane.dialled_here ? lane.dialled : lane.accepted) + (by_higher ? 1 : 0);
+}
+
 void PeerMesh::lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPtr& connection) {
   auto& place = peer->lanes[lane].connection;
   const bool first = !peer->up();
@@ -637,6 +696,8 @@ void PeerMesh::lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPt
   }
   place = connection;
   peer->lanes[lane].rate = peer->lanes[lane].delivered = peer->lanes[lane].most_unsent = 0;
+  peer->lanes[lane].number = number_of(*peer, peer->lanes[lane]);
+  peer->arrivals.begun(lane, peer->lanes[lane].number);
   peer->far = !connection->is_loopback();
   connection->when_ready([this, weak = std::weak_ptr(peer)] {
     if (const auto fed = weak.lock()) feed(fed);
@@ -655,6 +716,7 @@ void PeerMesh::lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPt
 
 void PeerMesh::lane_down(const PeerPtr& peer, std::size_t lane) {
   peer->lanes[lane].connection = nullptr;
+  peer->arrivals.begun(lane, 0);
   peer->lanes[lane].down_since = Connection::Clock::now();
   peer->lanes[lane].turn.cancel();
   peer->outbox.lane_lost(lane);
@@ -688,6 +750,7 @@ void PeerMesh::take(Peer& peer, Connection::Received frame) {
     peer.outbox.acknowledged({frame.head.view, key_of(frame.head)}, clock_.now());
     return handler_.on_ack(from, frame.head.view, key_of(frame.head));
   }
+  if (frame.type == FrameType::arrived) return hear_arrived(peer, from_bytes<Arrived>(*frame.body));
   if (frame.type != FrameType::chunk)
     throw Error(ErrorKind::network, "a frame that has no place on a bulk connection");
   const auto problem = handler_.on_chunk(peer.info.id, std::move(frame));

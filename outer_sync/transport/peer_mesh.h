@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "isthmus/outer_sync/transport/address.h"
+#include "transport/arrivals.h"
 #include "transport/awake_clock.h"
 #include "transport/connection.h"
 #include "transport/emulated_link.h"
@@ -138,6 +139,7 @@ class PeerMesh {
     std::uint64_t rate = 0;         ///< that the system spreads its packets at; 0 any
     std::uint64_t delivered = 0;    ///< bytes, as of the last tick
     std::uint32_t most_unsent = 0;  ///< as the system was told
+    std::uint64_t number = 0;       ///< of the connection, the same at both ends
   };
   /// Its coroutines share it, and end when it is `gone`.
   struct Peer {
@@ -146,6 +148,8 @@ class PeerMesh {
     std::vector<Lane> lanes;
     AwakeClock::Clock::duration last_up;
     Outbox outbox;
+    Arrivals arrivals;
+    ArrivalReports reports{};
     EmulatedLink link;
     std::optional<Pacer> pacer;    ///< where there is a rate
     asio::steady_timer link_free;  ///< wakes whoever waits for the link or the pacer
@@ -161,6 +165,9 @@ class PeerMesh {
     std::size_t breaches = 0;  ///< of the protocol
     bool gone = false;         ///< no peer any more
     [[nodiscard]] bool up() const;
+    /// How long what is sent to it waits on its way at present; with what acknowledgements wait on theirs as
+    /// long as that is not known apart.
+    [[nodiscard]] RateFollower::Time queue() const;
     void retire();
   };
   using PeerPtr = std::shared_ptr<Peer>;
@@ -179,6 +186,9 @@ class PeerMesh {
   [[nodiscard]] PeerHello hello_to(protocol::ReplicaId peer, std::size_t lane) const;
   void check_hello(const PeerHello& hello) const;
   void take(Peer& peer, Connection::Received frame);
+  void see_what_left(Peer& peer, std::size_t lane, Connection::Clock::time_point now);
+  void say_arrived(Peer& peer);
+  void hear_arrived(Peer& peer, const Arrived& said);
   void carry(Peer& peer, Connection::Received frame);
   void keep_for(const PeerPtr& target, Connection::Received frame);
   void forget_what_is_not_carried_any_more(const RelayWays::Carried& before);
@@ -194,12 +204,13 @@ class PeerMesh {
   void put(const PeerPtr& peer, std::uint64_t order, Frame frame, const Outbox::Receipt& receipt);
   void feed(const PeerPtr& peer);
   [[nodiscard]] bool must_wait(const PeerPtr& peer, Connection::Clock::time_point now);
+  [[nodiscard]] std::uint64_t number_of(const Peer& peer, const Lane& lane) const;
   void lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPtr& connection);
   void lane_down(const PeerPtr& peer, std::size_t lane);
   void cut_stalled(Peer& peer);
   void renew_one(Peer& peer, Connection::Clock::time_point now);
   void look_at(Peer& peer, Connection::Clock::duration since);
-  void keep_unsent_short(Lane& lane, std::uint64_t delivered, Connection::Clock::duration since);
+  static void keep_unsent_short(const Peer& peer, Lane& lane, double delivers);
   void share_out_rate(Connection::Clock::time_point now);
   void pace(Peer& peer, std::uint64_t rate);
   void count_breach(Peer& peer, const Connection& connection, const std::string& why);
@@ -224,6 +235,7 @@ class PeerMesh {
   std::map<protocol::ReplicaId, PeerPtr> peers_;
   std::uint64_t dialled_ = 0;  ///< connections
   std::uint64_t rate_ = 0;
+  std::uint64_t delivered_ = 0;  ///< bytes that have been acknowledged since the start, by peers afar
   Connection::Clock::time_point ticked_{};
   RateFollower all_;               ///< of this member's own line, when several peers are sent to
   protocol::ViewNumber view_ = 0;  ///< that has begun here

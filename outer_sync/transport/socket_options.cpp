@@ -58,6 +58,8 @@ std::optional<PathInfo> path_info(int socket) {
   return PathInfo{.round_trip = std::chrono::microseconds(info.tcpi_rtt),
                   .shortest_round_trip = std::chrono::microseconds(info.tcpi_min_rtt),
                   .delivered = info.tcpi_bytes_acked + std::uint64_t{info.tcpi_sacked} * info.tcpi_snd_mss,
+                  .left = info.tcpi_bytes_sent - info.tcpi_bytes_retrans,
+                  .received = info.tcpi_bytes_received,
                   .unsent = info.tcpi_notsent_bytes,
                   .retransmitted = info.tcpi_total_retrans,
                   .sent = info.tcpi_data_segs_out};

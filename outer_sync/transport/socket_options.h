@@ -32,6 +32,8 @@ bool use_congestion_control(int socket, const std::string& algorithm);
 struct PathInfo {
   std::chrono::microseconds round_trip{}, shortest_round_trip{};
   std::uint64_t delivered = 0;      ///< bytes that the other end has acknowledged
+  std::uint64_t left = 0;           ///< bytes that have been sent at least once
+  std::uint64_t received = 0;       ///< bytes, of those that the other end has sent
   std::uint64_t unsent = 0;         ///< bytes that congestion control or the pace holds back
   std::uint64_t retransmitted = 0;  ///< segments
   std::uint64_t sent = 0;           ///< segments

@@ -5,6 +5,7 @@
 // fragment, or for a round; bit 7: checksums are made good), then what is on the wire.
 
 #include "network_support.h"
+#include "transport/arrivals.h"
 
 using namespace isthmus;
 using namespace isthmus::outer_sync;
@@ -31,6 +32,20 @@ void check_form(const Message& message, const ReceivedFrame& frame) {
   require(to_bytes(message) == *frame.body, "a message that has two forms");
 }
 
+/// Whatever is said, no more has arrived than was sent, and no queue is longer than round trips show.
+void hear_arrived(const Arrived& said) {
+  using namespace std::chrono_literals;
+  Arrivals arrivals(2);
+  for (const std::size_t lane : {0, 1}) {
+    arrivals.begun(lane, lane + 1);
+    arrivals.left(lane, 0, true, 1s);
+    arrivals.left(lane, 1000, false, 2s);
+  }
+  arrivals.heard(said, 10ms, 3s);
+  require(arrivals.bytes() <= 2000, "more has arrived than was sent");
+  require(arrivals.queue().value_or(0s) >= 0s && arrivals.queue().value_or(0s) <= 10ms, "no such queue");
+}
+
 void peer(std::span<const std::byte> bytes) {
   bool known = false;
   const auto limit = largest_chunk_frame(longest_chunk());
@@ -42,6 +57,10 @@ void peer(std::span<const std::byte> bytes) {
       check_form(from_bytes<Hail>(*frame.body), frame);
     } else if (frame.type == FrameType::begun || frame.type == FrameType::begun_heard) {
       check_form(from_bytes<protocol::ViewNumber>(*frame.body), frame);
+    } else if (frame.type == FrameType::arrived) {
+      const auto said = from_bytes<Arrived>(*frame.body);
+      check_form(said, frame);
+      hear_arrived(said);
     } else if (frame.type == FrameType::chunk) {
       const auto head = frame.head;
       require(!frame.relay || size_of(frame_of(frame)) <= limit + sizeof(FrameFront),

@@ -146,10 +146,14 @@ void write_all_frames(const fs::path& folder) {
   const protocol::ChunkKey result{1, 0, 0, protocol::ChunkKind::result};
   transport::ReceivedFrame ack{
       FrameType::ack, transport::header_of(1, contribution), {}, std::make_shared<const Bytes>(), {}};
-  write_frames(folder, "peer", 0,
-               {archived(FrameType::peer_hello, hello), archived(FrameType::begun, protocol::ViewNumber{1}),
-                chunk({1, contribution, encoded(0), 100}), ack, chunk({1, result, encoded(0)}),
-                chunk({1, result, encoded(0), 0, {11, 12}, {{11, 1.5}, {12, 2.5}}})});
+  transport::Arrived arrived;
+  arrived.at = 2'060'000'000;
+  arrived.lanes = {{1, 500}, {2, 900}};
+  write_frames(
+      folder, "peer", 0,
+      {archived(FrameType::peer_hello, hello), archived(FrameType::begun, protocol::ViewNumber{1}),
+       archived(FrameType::arrived, arrived), chunk({1, contribution, encoded(0), 100}), ack,
+       chunk({1, result, encoded(0)}), chunk({1, result, encoded(0), 0, {11, 12}, {{11, 1.5}, {12, 2.5}}})});
   const auto by_relay = [](transport::ReceivedFrame frame) {
     frame.relay = transport::RelayHeader{.from = 11, .to = 12, .inner = frame.type, .session = 3};
     return frame;

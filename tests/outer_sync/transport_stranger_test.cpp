@@ -235,6 +235,18 @@ class BrokenMember : public testing::Test {
   ChunkId owned_by_r1() const {
     return static_cast<ChunkId>(std::ranges::find(view.view.owners, 1) - view.view.owners.begin());
   }
+  /// Says a proper chunk. Returns whether that is acknowledged.
+  bool is_listened_to(RawPeer& lane) const {
+    const auto codec = run.codecs().of(1);
+    const std::vector<float> zeros(run.layout().chunk(owned_by_r1()).size, 0.0F);
+    Bytes proper(quant::encoded_size(codec, zeros.size()));
+    EXPECT_FALSE(quant::encode(codec, zeros, {}, {}, proper));
+    lane.say(chunk(proper));
+    for (auto frame = lane.hear(); frame; frame = lane.hear()) {
+      if (frame->type == FrameType::ack) return true;
+    }
+    return false;
+  }
   /// The run's end as r1 sees it.
   std::string end() {
     control.reset();
@@ -284,15 +296,37 @@ TEST_F(BrokenMember, ItsLaneIsDroppedAndMayBeDialledAgain) {
     lane->say(Frame{FrameType::ack, Bytes(5), nullptr});
     EXPECT_TRUE(lane->is_dropped()) << "an acknowledgement without its header";
   }
-  auto lane = dial();
-  const auto codec = run.codecs().of(1);
-  const std::vector<float> zeros(run.layout().chunk(owned_by_r1()).size, 0.0F);
-  Bytes proper(quant::encoded_size(codec, zeros.size()));
-  ASSERT_FALSE(quant::encode(codec, zeros, {}, {}, proper));
-  lane->say(chunk(proper));
-  for (auto frame = lane->hear(); frame; frame = lane->hear()) {
-    if (frame->type == FrameType::ack) break;
+  EXPECT_TRUE(is_listened_to(*dial()));
+  EXPECT_THAT(end(), HasSubstr("r0 is lost"));
+}
+
+TEST_F(BrokenMember, WhatItSaysHasArrivedNeedNotBeTrue) {
+  begin();
+  const auto arrived = [](std::uint64_t at, std::vector<transport::Arrived::Lane> lanes) {
+    transport::Arrived said;
+    said.at = at;
+    said.lanes = std::move(lanes);
+    return Frame{FrameType::arrived, to_bytes(said), nullptr};
+  };
+  {
+    auto lane = dial();
+    lane->say(arrived(1, {{2, 1}, {4, 1}}));
+    EXPECT_TRUE(lane->is_dropped()) << "there is one lane";
   }
+  {
+    auto lane = dial();
+    lane->say(arrived(UINT64_MAX, {}));
+    EXPECT_TRUE(lane->is_dropped()) << "no clock shows that";
+  }
+  {
+    auto lane = dial();
+    lane->say(Frame{FrameType::arrived, Bytes(11), nullptr});
+    EXPECT_TRUE(lane->is_dropped()) << "three bytes of a count";
+  }
+  auto lane = dial();
+  for (std::uint64_t connection = 0; connection < 10; ++connection)
+    lane->say(arrived(connection + 1, {{connection, UINT64_MAX - connection}}));
+  EXPECT_TRUE(is_listened_to(*lane)) << "more than was sent is passed over";
   EXPECT_THAT(end(), HasSubstr("r0 is lost"));
 }
 
