@@ -316,7 +316,7 @@ class Worker {
       loss = replica_.forward_backward(batch);
       compute_seconds_ += seconds_since(compute);
     }
-    const auto batch_size = static_cast<std::uint64_t>(batch.sequences);
+    const auto batch_size = static_cast<std::uint64_t>(batch.sequences());
     const auto tokens = batch_size * static_cast<std::uint64_t>(batch.seq_len);
     if (outer_.synchronous()) average_gradients(tokens);
     {

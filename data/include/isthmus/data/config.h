@@ -56,7 +56,7 @@ struct DataConfig {
     ar({"prefetch", &prefetch, per_site, "batches that each of the loader's two stages may be ahead", 1, 64});
     ar({"threads", &threads, per_site, "threads that read and unpack what lies on the disk", 1, 64});
     ar({"shuffle_blocks", &shuffle_blocks, agreed,
-        "blocks of 256 KiB that lie anywhere in the data set and are mixed with each other; text is mixed as "
+        "blocks of 128 KiB that lie anywhere in the data set and are mixed with each other; text is mixed as "
         "a "
         "whole",
         1, 4096});
