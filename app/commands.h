@@ -24,6 +24,7 @@ struct Flags {
   // of benchmarks:
   std::string params, step_time, role = "all", json;
   std::int64_t steps = 0, replicas = 0;
+  double seconds = 10;
 };
 
 /// One binary's command line. Verbs are added, then it is run once.
@@ -38,6 +39,7 @@ class CommandLine {
   void add_replay();
   void add_certs();
   void add_bench();
+  void add_trace();
 
   /// For verbs that one binary alone has.
   [[nodiscard]] CLI::App& app() { return app_; }
@@ -57,6 +59,7 @@ class CommandLine {
 
  private:
   void add_bench_outer(CLI::App& bench);
+  void add_bench_loader(CLI::App& bench);
   int bench_outer();
 
   CLI::App app_;

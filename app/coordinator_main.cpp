@@ -12,5 +12,6 @@ int main(int argc, char** argv) {
   commands.add_replay();
   commands.add_certs();
   commands.add_bench();
+  commands.add_trace();
   return commands.run(argc, argv);
 }
