@@ -69,7 +69,8 @@ void Merges::apply_short(Scratch& scratch) const {
 }
 
 void Merges::apply_long(Scratch& scratch) const {
-  auto& [ids, previous, next, queue] = scratch;
+  auto &ids = scratch.ids, &previous = scratch.previous, &next = scratch.next;
+  auto& queue = scratch.queue;
   const auto n = static_cast<std::uint32_t>(ids.size());
   previous.resize(n);
   next.resize(n);

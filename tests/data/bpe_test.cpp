@@ -2,8 +2,6 @@
 #include <rapidcheck.h>
 #include <rapidcheck/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include <atomic>
 #include <nlohmann/json.hpp>
 #include <thread>

@@ -120,10 +120,10 @@ def pieces_of(text, piece_bytes):
 class Kinds:
     """The ways in which published tokenizers are set up. Each is trained on `text` and written to a file."""
 
-    def __init__(self, folder, text):
-        self.folder, self.text = folder, text
+    def __init__(self, folder, text, vocab=6000):
+        self.folder, self.text, self.vocab = folder, text, vocab
 
-    def train(self, name, pre_tokenizer, special=("<|endoftext|>",), vocab=6000, normalizer=None, **model):
+    def train(self, name, pre_tokenizer, special=("<|endoftext|>",), vocab=None, normalizer=None, **model):
         tokenizer = Tokenizer(models.BPE(**model))
         tokenizer.pre_tokenizer = pre_tokenizer
         tokenizer.decoder = decoders.ByteLevel()
@@ -131,7 +131,7 @@ class Kinds:
         if normalizer:
             tokenizer.normalizer = normalizer
         trainer = trainers.BpeTrainer(
-            vocab_size=vocab,
+            vocab_size=vocab or self.vocab,
             special_tokens=list(special),
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
