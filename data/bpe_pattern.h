@@ -10,9 +10,9 @@ namespace isthmus::data {
 
 /// A pattern as the `tokenizers` package reads it (Oniguruma), for PCRE2 (UTF, Unicode properties, JIT). The
 /// two differ in places, so this takes the part of the syntax on which they agree once \s is written out, and
-/// refuses the rest by name: characters, \r \n \t \f \v, \s \S \d \D, \p{} and \P{} of general categories and
-/// of some scripts, classes of those, groups (plain, ?: ?i: ?= ?! ?>), alternatives, the usual quantifiers.
-/// Immutable.
+/// refuses the rest by name. That part is: characters, \r \n \t \f \v, \s \S \d \D, \p{} and \P{} of general
+/// categories and of Han, classes of those, groups (plain, ?: ?i: ?= ?! ?>), alternatives, and one quantifier
+/// each. Immutable.
 class CutPattern {
  public:
   /// Throws Error(config) that begins with `place` for a pattern that is not supported or may match nothing.

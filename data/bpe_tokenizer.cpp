@@ -16,6 +16,7 @@
 #include "bpe_pattern.h"
 #include "bpe_spec.h"
 #include "isthmus/base/error.h"
+#include "newer_characters.h"
 #include "normal_form.h"
 #include "utf8.h"
 
@@ -156,34 +157,49 @@ class BpeTokenizer::Encoder {
         [&](std::string_view part) {
           if (tokenizer_.nfc_) part = kept(to_nfc(part));
           tokenizer_.normalized_tokens_.split(
-              part, [&](std::string_view piece) { cut(piece, 0); }, token);
+              part, [&](std::string_view piece) { words(piece); }, token);
         },
         token);
   }
 
  private:
+  /// Text, and what patterns see of it: of the same size.
+  struct Piece {
+    std::string_view bytes, seen;
+    [[nodiscard]] Piece part(std::size_t begin, std::size_t end) const {
+      return {bytes.substr(begin, end - begin), seen.substr(begin, end - begin)};
+    }
+  };
+
   /// Text that is made here stays until the end of the call: the cache points to it.
   std::string_view kept(std::string text) { return made_.emplace_back(std::move(text)); }
 
-  std::string_view with_space(std::string_view piece) {
-    if (piece.front() == ' ') return piece;
-    std::string text(1, ' ');
-    text.append(piece);
-    return kept(std::move(text));
+  std::string_view with_space(std::string_view text) {
+    std::string out(1, ' ');
+    out.append(text);
+    return kept(std::move(out));
   }
 
-  void cut(std::string_view piece, std::size_t step) {
-    if (step == tokenizer_.steps_.size()) return word(piece);
+  void words(std::string_view text) {
+    auto older = with_older_characters(text);
+    cut({text, older.empty() ? text : kept(std::move(older))}, 0);
+  }
+
+  void cut(const Piece& piece, std::size_t step) {
+    if (step == tokenizer_.steps_.size()) return word(piece.bytes);
     const auto& pattern = tokenizer_.steps_[step].pattern;
-    if (!pattern) return cut(with_space(piece), step + 1);
+    if (!pattern) {
+      if (piece.bytes.front() == ' ') return cut(piece, step + 1);
+      return cut({with_space(piece.bytes), with_space(piece.seen)}, step + 1);
+    }
     std::size_t done = 0;
     CutPattern::Match match;
-    while (done < piece.size() && pattern->find(piece, done, scratch_, match)) {
-      if (done < match.begin) cut(piece.substr(done, match.begin - done), step + 1);
-      cut(piece.substr(match.begin, match.end - match.begin), step + 1);
+    while (done < piece.seen.size() && pattern->find(piece.seen, done, scratch_, match)) {
+      if (done < match.begin) cut(piece.part(done, match.begin), step + 1);
+      cut(piece.part(match.begin, match.end), step + 1);
       done = match.end;
     }
-    if (done < piece.size()) cut(piece.substr(done), step + 1);
+    if (done < piece.seen.size()) cut(piece.part(done, piece.seen.size()), step + 1);
   }
 
   void word(std::string_view bytes) {

@@ -10,6 +10,7 @@
 #include "bpe_spec.h"
 #include "bpe_tokenizer.h"
 #include "data_support.h"
+#include "newer_characters.h"
 #include "normal_form.h"
 #include "utf8.h"
 
@@ -537,6 +538,12 @@ TEST(CutPattern, CatastrophesEnd) {
               AllOf(HasSubstr("place"), HasSubstr("limit")));
   const CutPattern deep("place", "(?:[ab]|c)+d");
   error_of(ErrorKind::data, [&] { pieces_of(deep, std::string(3'000'000, 'a') + " d"); });
+}
+
+TEST(NewerCharacters, AreSeenAsOlderOnesOfTheirKind) {
+  EXPECT_EQ(with_older_characters("plain, \xC3\xA9, \xE8\xAA\x9E"), "");
+  EXPECT_EQ(with_older_characters("a\xF0\xB1\x8D\x90z"), "a\xF0\xB1\x8D\x8Az") << "U+31350, U+3134A";
+  EXPECT_EQ(with_older_characters("\xE1\xB2\x89\xE1\xB2\x8A").size(), 6U) << "U+1C89, U+1C8A";
 }
 
 TEST(Utf8, IsWhatTheStandardSays) {
