@@ -19,7 +19,10 @@ constexpr int deepest_groups = 32;
 constexpr std::uint32_t most_repeats = 1000;
 constexpr std::size_t smallest_stack = 32 << 10, largest_stack = 16 << 20;
 constexpr std::uint32_t most_heap_kib = 256 << 10;
-constexpr std::uint64_t least_steps = 20'000'000;
+/// What matching at one place takes with any sane pattern, but for long runs of the same kind of character.
+constexpr std::uint32_t quick_steps = 1024;
+/// What all places that take more may take together: so much, and for each byte of the text.
+constexpr std::uint64_t more_steps = 20'000'000, more_steps_per_byte = 64;
 
 /// General categories, and Han: what newer_characters.h keeps.
 constexpr std::array properties = {
@@ -323,10 +326,12 @@ struct CutPattern::Scratch::State {
   Owned<pcre2_match_data, pcre2_match_data_free> match{made(pcre2_match_data_create(1, nullptr))};
   Owned<pcre2_match_context, pcre2_match_context_free> context{made(pcre2_match_context_create(nullptr))};
   Owned<pcre2_jit_stack, pcre2_jit_stack_free> stack;
-  std::uint64_t steps = 0;
+  std::uint64_t more_steps_left = 0;
 };
 
-CutPattern::Scratch::Scratch() : state_(std::make_unique<State>()) {
+CutPattern::Scratch::Scratch(std::size_t text_bytes) : state_(std::make_unique<State>()) {
+  state_->more_steps_left = more_steps + more_steps_per_byte * text_bytes;
+  pcre2_set_match_limit(state_->context.get(), quick_steps);
   pcre2_set_heap_limit(state_->context.get(), most_heap_kib);
   // Null on a machine where there is no JIT, where nobody asks for it.
   state_->stack.reset(pcre2_jit_stack_create(smallest_stack, largest_stack, nullptr));
@@ -341,7 +346,8 @@ CutPattern::CutPattern(const std::string& place, std::string_view pattern) {
   auto compiled = std::make_unique<Compiled>();
   compiled->place = place;
   compiled->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                                     PCRE2_UTF | PCRE2_UCP | PCRE2_NO_AUTO_CAPTURE, &error, &at, nullptr));
+                                     PCRE2_UTF | PCRE2_UCP | PCRE2_NO_AUTO_CAPTURE | PCRE2_USE_OFFSET_LIMIT,
+                                     &error, &at, nullptr));
   if (!compiled->code)
     throw Error(ErrorKind::config,
                 place + " cannot be compiled: " + message_of(error) + ": expected another pattern");
@@ -360,21 +366,43 @@ CutPattern::~CutPattern() = default;
 CutPattern::CutPattern(CutPattern&&) noexcept = default;
 CutPattern& CutPattern::operator=(CutPattern&&) noexcept = default;
 
-bool CutPattern::find(std::string_view text, std::size_t from, Scratch& scratch, Match& match) const {
+int CutPattern::attempt(std::string_view text, std::size_t from, Scratch& scratch) const {
+  return pcre2_match(compiled_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
+                     PCRE2_NO_UTF_CHECK, scratch.state_->match.get(), scratch.state_->context.get());
+}
+
+int CutPattern::attempt_at(std::string_view text, std::size_t at, Scratch& scratch) const {
   auto& state = *scratch.state_;
-  // A sane pattern takes a few steps for each byte of the longest run that it matches.
-  const auto steps =
-      std::min<std::uint64_t>(std::max<std::uint64_t>(least_steps, 16 * text.size()), UINT32_MAX);
-  if (state.steps != steps) pcre2_set_match_limit(state.context.get(), static_cast<std::uint32_t>(steps));
-  state.steps = steps;
-  const int found = pcre2_match(compiled_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
-                                from, PCRE2_NO_UTF_CHECK, state.match.get(), state.context.get());
+  pcre2_set_offset_limit(state.context.get(), at);
+  std::uint32_t steps = quick_steps;
+  int found = attempt(text, at, scratch);
+  while (found == PCRE2_ERROR_MATCHLIMIT && steps <= state.more_steps_left && steps <= UINT32_MAX / 2) {
+    state.more_steps_left -= steps;
+    steps *= 2;
+    pcre2_set_match_limit(state.context.get(), steps);
+    found = attempt(text, at, scratch);
+  }
+  pcre2_set_match_limit(state.context.get(), quick_steps);
+  pcre2_set_offset_limit(state.context.get(), PCRE2_UNSET);
+  return found;
+}
+
+bool CutPattern::find(std::string_view text, std::size_t from, Scratch& scratch, Match& match) const {
+  int found = attempt(text, from, scratch);
+  if (found == PCRE2_ERROR_MATCHLIMIT) {
+    // PCRE2 counts steps anew at each place where it tries: to bound their sum, one place after the other.
+    auto at = from;
+    do {
+      found = attempt_at(text, at, scratch);
+      at += utf8_length(text.substr(at));
+    } while (found == PCRE2_ERROR_NOMATCH && at < text.size());
+  }
   if (found == PCRE2_ERROR_NOMATCH) return false;
   if (found < 0)
     throw Error(ErrorKind::data, compiled_->place + " does not get on with a text of " +
                                      std::to_string(text.size()) + " bytes, at byte " + std::to_string(from) +
                                      ": " + message_of(found));
-  const auto* bounds = pcre2_get_ovector_pointer(state.match.get());
+  const auto* bounds = pcre2_get_ovector_pointer(scratch.state_->match.get());
   match = {bounds[0], bounds[1]};
   return true;
 }

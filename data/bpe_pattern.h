@@ -21,10 +21,10 @@ class CutPattern {
   CutPattern(CutPattern&&) noexcept;
   CutPattern& operator=(CutPattern&&) noexcept;
 
-  /// What matching needs; for one thread at a time, and for any pattern.
+  /// What matching one text needs; for one thread at a time, and for any pattern.
   class Scratch {
    public:
-    Scratch();
+    explicit Scratch(std::size_t text_bytes);
     ~Scratch();
     Scratch(const Scratch&) = delete;
     Scratch& operator=(const Scratch&) = delete;
@@ -44,6 +44,10 @@ class CutPattern {
 
  private:
   struct Compiled;
+  /// PCRE2's answers: of the first match from a place on, and of a match at a place, with more steps as long
+  /// as there are any.
+  int attempt(std::string_view text, std::size_t from, Scratch& scratch) const;
+  int attempt_at(std::string_view text, std::size_t at, Scratch& scratch) const;
   std::unique_ptr<const Compiled> compiled_;
 };
 

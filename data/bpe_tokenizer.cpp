@@ -147,7 +147,7 @@ class BpeTokenizer : public Tokenizer {
 class BpeTokenizer::Encoder {
  public:
   Encoder(const BpeTokenizer& tokenizer, std::size_t text_bytes, std::vector<std::uint32_t>& out)
-      : tokenizer_(tokenizer), out_(out), cache_(text_bytes) {}
+      : tokenizer_(tokenizer), out_(out), cache_(text_bytes), scratch_(text_bytes) {}
 
   /// `text` is UTF-8.
   void encode(std::string_view text) {

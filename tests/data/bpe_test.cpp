@@ -499,7 +499,7 @@ TEST(BadJson, OtherJsonIsRefused) {
 
 std::vector<std::string> pieces_of(const CutPattern& pattern, std::string_view text) {
   std::vector<std::string> out;
-  CutPattern::Scratch scratch;
+  CutPattern::Scratch scratch(text.size());
   CutPattern::Match match;
   for (std::size_t at = 0; pattern.find(text, at, scratch, match); at = match.end)
     out.emplace_back(text.substr(match.begin, match.end - match.begin));
@@ -532,12 +532,25 @@ TEST(CutPattern, WhitespaceIsUnicodes) {
 }
 
 TEST(CutPattern, CatastrophesEnd) {
-  const CutPattern pattern("place", "(?:a+)+b");
-  const std::string text(60, 'a');
-  EXPECT_THAT(error_of(ErrorKind::data, [&] { pieces_of(pattern, text + "c b"); }),
-              AllOf(HasSubstr("place"), HasSubstr("limit")));
-  const CutPattern deep("place", "(?:[ab]|c)+d");
-  error_of(ErrorKind::data, [&] { pieces_of(deep, std::string(3'000'000, 'a') + " d"); });
+  const auto refused = [](const char* pattern, const std::string& text) {
+    const CutPattern made("place", pattern);
+    EXPECT_THAT(error_of(ErrorKind::data, [&] { pieces_of(made, text); }),
+                AllOf(HasSubstr("place"), HasSubstr("limit")))
+        << pattern;
+  };
+  refused("(?:a+)+b", std::string(60, 'a') + "c b");  // exponential
+  refused("(?:[ab]|ab)+[0-9]",
+          std::string(300'000, 'a') + "c 5");  // quadratic: place after place, all to the end
+  refused("(?:[ab]|ab)+d", std::string(3'000'000, 'a') + " d");  // deep
+}
+
+TEST(CutPattern, LongRunsAreNone) {
+  const CutPattern pattern("place", R"(\p{L}+|\s*[\r\n]+|\s+(?!\S)|\s+)");
+  const std::string spaces(1'000'000, ' ');
+  EXPECT_EQ(pieces_of(pattern, spaces + "a"), (std::vector<std::string>{spaces.substr(1), " ", "a"}));
+  std::string many;
+  for (int i = 0; i < 500; ++i) many += spaces.substr(0, 2000) + "a";
+  EXPECT_EQ(pieces_of(pattern, many).size(), 1500U);
 }
 
 TEST(NewerCharacters, AreSeenAsOlderOnesOfTheirKind) {
