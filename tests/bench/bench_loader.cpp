@@ -2,10 +2,12 @@
 //
 //   bench_loader [--case NAME ...] [--rounds N] [--json FILE] [--folder FOLDER] [--megabytes N]
 //
-// `raw`     uint16 ids in a file that the page cache holds, through the whole pipeline into batches; the bound
+// `raw`     uint16 ids in a file that the page cache holds, through the whole pipeline into batches; the
+// bound
 //           is read() of the same file, from its beginning to its end, one MiB at a time, by one thread.
 // `disk`    a disk that gives 1.3 times what training reads and stalls at random for up to two batches;
-//           training sleeps. `waited` is the part of the time for which it waited for a batch, after the first.
+//           training sleeps. `waited` is the part of the time for which it waited for a batch, after the
+//           first.
 //
 // `of_bound` is speed over the bound's speed: medians over the rounds, in which both take turns.
 
@@ -198,20 +200,22 @@ Json disk(const Options& options) {
     loader.next();
   }
   const double seconds = seconds_since(begin);
-  return {{"name", "disk"},
-          {"batches", batches},
-          {"seconds", seconds},
-          {"disk_rate", rate},
-          {"read_rate", static_cast<double>(batches) * batch * static_cast<double>(config.seq_len) * 2 / seconds},
-          {"stalled", slow.stalled() / seconds},
-          {"waited", (loader.waited_seconds() - before) / seconds}};
+  return {
+      {"name", "disk"},
+      {"batches", batches},
+      {"seconds", seconds},
+      {"disk_rate", rate},
+      {"read_rate", static_cast<double>(batches) * batch * static_cast<double>(config.seq_len) * 2 / seconds},
+      {"stalled", slow.stalled() / seconds},
+      {"waited", (loader.waited_seconds() - before) / seconds}};
 }
 
 int run(int argc, char** argv) {
   Options options;
   CLI::App app("the data loader against what bounds it");
   app.add_option("--case", options.cases, "raw, disk; all where none is named");
-  app.add_option("--rounds", options.rounds, "of each measurement; the median counts")->check(CLI::Range(1, 1000));
+  app.add_option("--rounds", options.rounds, "of each measurement; the median counts")
+      ->check(CLI::Range(1, 1000));
   app.add_option("--megabytes", options.megabytes, "of the file")->check(CLI::Range(16, 1 << 20));
   app.add_option("--folder", options.folder, "for the file");
   app.add_option("--json", options.json, "gets the results");
