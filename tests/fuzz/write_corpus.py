@@ -69,7 +69,7 @@ BPE_TEXTS = {
 
 def main():
     corpus = pathlib.Path(__file__).parent / "corpus"
-    for folder in ("bpe_text", "decode", "log", "round_trip", "tokenizer_json"):
+    for folder in ("bpe_text", "decode", "id_files", "log", "round_trip", "tokenizer_json"):
         (corpus / folder).mkdir(parents=True, exist_ok=True)
     for i, kind in enumerate(KINDS):
         scale = i % 3 if kind in BITS else 0
@@ -82,6 +82,17 @@ def main():
     for name, text in BPE_TEXTS.items():
         (corpus / "bpe_text" / name).write_bytes(text.encode())
     (corpus / "bpe_text" / "no_utf8").write_bytes(b"the \xff\xc0\x80\xed\xa0\x80\xf0\x9f the\xe8\xaa")
+    ids = struct.pack("<40H", *range(40))
+    header = lambda magic, version, count: struct.pack("<3i", magic, version, count) + bytes(1012)
+    index = (b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 3, 4) + struct.pack("<3i", 10, 20, 10)
+             + struct.pack("<3q", 0, 20, 60) + struct.pack("<4q", 0, 1, 2, 3))
+    for name, data in {
+        "nanogpt": b"\0" + ids,
+        "llmc": b"\0" + header(20240520, 1, 40) + ids,
+        "llmc_wide": b"\2" + header(20240801, 7, 20) + ids,
+        "megatron": b"\1" + struct.pack("<H", len(index)) + index + ids,
+    }.items():
+        (corpus / "id_files" / name).write_bytes(data)
 
 
 if __name__ == "__main__":
