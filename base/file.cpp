@@ -56,6 +56,18 @@ bool File::read(std::span<std::byte> bytes) const {
   return true;
 }
 
+bool File::read_at(std::uint64_t offset, std::span<std::byte> bytes) const {
+  while (!bytes.empty()) {
+    const auto got = ::pread(number_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail("read");
+    if (got == 0) return false;
+    bytes = bytes.subspan(static_cast<std::size_t>(got));
+    offset += static_cast<std::uint64_t>(got);
+  }
+  return true;
+}
+
 void File::skip(std::uint64_t count) const {
   if (::lseek(number_, static_cast<off_t>(count), SEEK_CUR) < 0) fail("read");
 }

@@ -9,8 +9,8 @@
 
 namespace isthmus::data {
 
-/// Immutable; every function may be called from any thread. Nothing of the data set is held in memory but what
-/// finds its parts.
+/// Immutable; every function may be called from any thread. Nothing of the data set is held in memory but
+/// what finds its parts.
 class TokenSource {
  public:
   virtual ~TokenSource() = default;
@@ -19,11 +19,11 @@ class TokenSource {
   [[nodiscard]] virtual std::uint32_t width() const = 0;
   /// How many ids are best read together, from a multiple of it on: 0 where it is all the same.
   [[nodiscard]] virtual std::uint64_t block_tokens() const = 0;
-  /// Where the held-out part begins if it is to have `wanted` ids at least: at the border of a document, where
-  /// the format knows of any, else `wanted` before the end.
+  /// Where the held-out part begins if it is to have `wanted` ids at least: at the border of a document,
+  /// where the format knows of any, else `wanted` before the end.
   [[nodiscard]] virtual std::uint64_t heldout_begin(std::uint64_t wanted) const = 0;
-  /// The ids [begin, begin + count), which are there, as count * width() bytes. Throws Error(data) naming file,
-  /// offset and reason: it cannot be read, has become shorter, or does not fit its checksum.
+  /// The ids [begin, begin + count), which are there, as count * width() bytes. Throws Error(data) naming
+  /// file, offset and reason: it cannot be read, has become shorter, or does not fit its checksum.
   virtual void read(std::uint64_t begin, std::uint64_t count, std::byte* out) const = 0;
   /// "FILE, offset N": where an id stands, for messages.
   [[nodiscard]] virtual std::string place(std::uint64_t token) const = 0;

@@ -29,7 +29,8 @@ packages=(
   libyaml-cpp-dev    # YAML itself
   nlohmann-json3-dev # traces, model files
   libfmt-dev         # text
-  libzstd-dev        # packs chunks
+  libzstd-dev        # packs chunks, and token ids on disk
+  liblz4-dev         # the same, for faster reading
   libcli11-dev       # the command line
   libsentencepiece-dev # tokenizer
   libhwy-dev         # vector code for every instruction set

@@ -27,6 +27,8 @@ class File {
   void write(std::span<const std::byte> bytes) const;
   /// Fills `bytes` from where the last read ended. False if the file ends before.
   [[nodiscard]] bool read(std::span<std::byte> bytes) const;
+  /// Fills `bytes` from `offset` on; any thread may, at any time. False if the file ends before.
+  [[nodiscard]] bool read_at(std::uint64_t offset, std::span<std::byte> bytes) const;
   /// Reads on `count` bytes further.
   void skip(std::uint64_t count) const;
   [[nodiscard]] std::uint64_t size() const;
