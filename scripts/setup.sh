@@ -28,6 +28,7 @@ packages=(
   libcereal-dev      # fields of config structs and messages
   libyaml-cpp-dev    # YAML itself
   nlohmann-json3-dev # traces, model files
+  libsimdjson-dev    # documents in JSONL
   libfmt-dev         # text
   libzstd-dev        # packs chunks, and token ids on disk
   liblz4-dev         # the same, for faster reading
