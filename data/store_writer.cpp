@@ -103,7 +103,11 @@ StoreWriter::StoreWriter(const fs::path& folder, const StoreSpec& spec, const Ta
   }
 }
 
-StoreWriter::~StoreWriter() = default;
+StoreWriter::~StoreWriter() {
+  std::error_code ignored;
+  if (complete_ || fs::exists(partial_ / journal_name, ignored)) return;
+  fs::remove_all(partial_, ignored);
+}
 
 void StoreWriter::begin() {
   make_folder(store_);

@@ -27,6 +27,7 @@ class StoreWriter {
   /// Throws Error(data): there is something under `folder` already, or what is in FOLDER.partial is of
   /// another task (naming what differs), or another process writes it; Error(config) for the spec.
   StoreWriter(const std::filesystem::path& folder, const StoreSpec& spec, const Task& task);
+  /// Removes what it has begun where there is no journal, without which it is of no use.
   ~StoreWriter();
   StoreWriter(const StoreWriter&) = delete;
   StoreWriter& operator=(const StoreWriter&) = delete;
