@@ -106,16 +106,29 @@ outer_sync::protocol::ClosingRule closing_rule(const Experiment& experiment) {
 
 namespace {
 
+/// Each of its paths.
+void anchor_mixture(data::DataConfig& data, const config::Source& source) {
+  if (data.mixture.empty()) return;
+  auto parts = data::parse_mixture(data.mixture);
+  const auto* entry = source.find("data.mixture");
+  for (auto& part : parts) {
+    if (entry != nullptr)
+      part.path = std::filesystem::absolute(entry->base / part.path).lexically_normal().string();
+  }
+  data.mixture = data::to_string(parts);
+}
+
 /// Without sites, or as it is at one of them.
 Experiment read_experiment(const config::Source& source, bool needs_data) {
   auto experiment = config::read<Experiment>(source);
   anchor(experiment.data.path, source, "data.path");
+  anchor_mixture(experiment.data, source);
   anchor(experiment.outer.log, source, "outer.log");
   const auto& tokenizer = experiment.data.tokenizer;
   if (tokenizer != "bytes" && !tokenizer.starts_with("vocab:"))
     anchor(experiment.data.tokenizer, source, "data.tokenizer");
   check_name("run.name", experiment.run.name);
-  if (needs_data && experiment.data.path.empty())
+  if (needs_data && experiment.data.path.empty() && experiment.data.mixture.empty())
     throw Error(ErrorKind::config, "data.path is empty; expected a text file, a folder or a .bin file");
   experiment.model.resolve();
   experiment.outer.resolve();

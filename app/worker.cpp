@@ -216,7 +216,9 @@ class Worker {
                          .replicas = shares,
                          .seed = seed() + static_cast<std::uint64_t>(slot / shares),
                          .first_sequence = sequences_,
-                         .prefetch = config_.data.prefetch},
+                         .prefetch = config_.data.prefetch,
+                         .threads = config_.data.threads,
+                         .shuffle_blocks = config_.data.shuffle_blocks},
                         *setup_.hardware.memory, trace_);
     const auto steps = static_cast<std::uint64_t>(config_.run.steps);
     const auto last = config_.run.stop_after > 0

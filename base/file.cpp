@@ -68,6 +68,11 @@ bool File::read_at(std::uint64_t offset, std::span<std::byte> bytes) const {
   return true;
 }
 
+void File::expect_random_reads() const {
+  // Advice: where it is not taken, reading is slower and nothing else.
+  static_cast<void>(::posix_fadvise(number_, 0, 0, POSIX_FADV_RANDOM));
+}
+
 void File::skip(std::uint64_t count) const {
   if (::lseek(number_, static_cast<off_t>(count), SEEK_CUR) < 0) fail("read");
 }

@@ -172,12 +172,13 @@ std::string_view BlockDecoder::ids(std::span<const std::byte> record, std::span<
     target = std::span(narrow_).first(out.size() / width * stored);
   }
   if (!decompress(parts.ids, target)) return "its ids do not decompress to as many as it has";
-  const bool sound = stored == 1   ? all_below<std::uint8_t>(target, spec_.vocab_size)
-                     : stored == 2 ? all_below<std::uint16_t>(target, spec_.vocab_size)
-                                   : all_below<std::uint32_t>(target, spec_.vocab_size);
-  if (!sound) return "an id in it is outside the store's vocabulary";
   if (stored < width) widen(target, out);
   return {};
+}
+
+bool BlockDecoder::in_vocabulary(std::span<const std::byte> ids) const {
+  return width_of(spec_) == 2 ? all_below<std::uint16_t>(ids, spec_.vocab_size)
+                              : all_below<std::uint32_t>(ids, spec_.vocab_size);
 }
 
 std::string_view BlockDecoder::starts(std::span<const std::byte> record, std::uint32_t tokens,

@@ -4,10 +4,13 @@
 #include <cassert>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 
+#include "id_files.h"
 #include "isthmus/base/error.h"
-#include "mapped_file.h"
+#include "megatron.h"
 #include "text_files.h"
+#include "token_source.h"
 
 namespace isthmus::data {
 namespace {
@@ -16,10 +19,10 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void fail(const std::string& message) { throw Error(ErrorKind::data, message); }
 
-/// Ids in as few bytes as the vocabulary allows.
-class TokenArray {
+/// Ids of text, in memory, in as few bytes as the vocabulary allows.
+class TextTokens : public TokenSource {
  public:
-  explicit TokenArray(std::uint32_t vocab_size) : narrow_ids_(vocab_size <= 65536) {}
+  explicit TextTokens(std::uint32_t vocab_size) : narrow_ids_(vocab_size <= 65536) {}
   void append(std::span<const std::uint32_t> ids) {
     if (narrow_ids_) {
       narrow_.insert(narrow_.end(), ids.begin(), ids.end());
@@ -28,19 +31,29 @@ class TokenArray {
     }
   }
   void reserve(std::uint64_t tokens) { narrow_ids_ ? narrow_.reserve(tokens) : wide_.reserve(tokens); }
-  [[nodiscard]] std::uint64_t size() const { return narrow_ids_ ? narrow_.size() : wide_.size(); }
-  void copy(std::uint64_t begin, std::span<std::int64_t> out) const {
-    if (narrow_ids_) {
-      std::copy_n(narrow_.begin() + static_cast<std::ptrdiff_t>(begin), out.size(), out.begin());
-    } else {
-      std::copy_n(wide_.begin() + static_cast<std::ptrdiff_t>(begin), out.size(), out.begin());
-    }
+  /// What is appended from here on is held out.
+  void begin_heldout() { heldout_begin_ = tokens(); }
+  void set_fingerprint(const Digest& fingerprint) { fingerprint_ = fingerprint; }
+
+  std::uint64_t tokens() const override { return narrow_ids_ ? narrow_.size() : wide_.size(); }
+  std::uint32_t width() const override { return narrow_ids_ ? 2 : 4; }
+  std::uint64_t block_tokens() const override { return 0; }
+  std::uint64_t heldout_begin(std::uint64_t wanted) const override {
+    return heldout_begin_.value_or(tokens() - std::min(wanted, tokens()));
   }
+  void read(std::uint64_t begin, std::uint64_t count, std::byte* out) const override {
+    const void* from = narrow_ids_ ? static_cast<const void*>(narrow_.data() + begin) : wide_.data() + begin;
+    std::memcpy(out, from, count * width());
+  }
+  std::string place(std::uint64_t token) const override { return "token " + std::to_string(token); }
+  Digest fingerprint() const override { return fingerprint_; }
 
  private:
   bool narrow_ids_;
   std::vector<std::uint16_t> narrow_;
   std::vector<std::uint32_t> wide_;
+  std::optional<std::uint64_t> heldout_begin_;
+  Digest fingerprint_;
 };
 
 /// How many of a document's tokens are held out at its end: the fraction, but at least one window.
@@ -105,162 +118,169 @@ std::string apply_limit(std::vector<TextFile>& files, std::uint64_t limit) {
          " files, are used";
 }
 
+/// Appends the document and a separator. Returns the hash of its text.
+Digest read_document(const TextFile& file, const Tokenizer& tokenizer, TextTokens& tokens) {
+  Hasher hasher;
+  std::vector<std::uint32_t> ids;
+  read_in_pieces(file.path, file.bytes, [&](std::string_view text) {
+    hasher.update(text);
+    ids.clear();
+    tokenizer.encode(text, ids);
+    tokens.append(ids);
+  });
+  const auto separator = tokenizer.separator();
+  tokens.append({&separator, 1});
+  return hasher.finish();
+}
+
+/// What ends a document among ids; nothing where it is not known.
+std::optional<std::uint32_t> separator_of(const DataConfig& config, const Tokenizer& tokenizer) {
+  if (config.separator >= 0) return static_cast<std::uint32_t>(config.separator);
+  if (config.tokenizer.starts_with("vocab:")) return {};
+  return tokenizer.separator();
+}
+
+std::unique_ptr<TokenSource> read_text(const std::string& path, std::vector<TextFile> files,
+                                       const DataConfig& config, const Tokenizer& tokenizer,
+                                       std::vector<std::string>& notes) {
+  if (auto note = apply_limit(files, static_cast<std::uint64_t>(config.max_bytes)); !note.empty())
+    notes.push_back(note);
+  if (files.empty()) fail("data.path " + path + " holds no text");
+  auto tokens = std::make_unique<TextTokens>(tokenizer.vocab_size());
+  const auto heldout = choose_heldout(files, config.heldout);
+  std::vector<Digest> digests(files.size());
+  std::uint64_t bytes = 0;
+  for (const auto& file : files) bytes += file.bytes + 1;
+  if (config.tokenizer == "bytes") tokens->reserve(bytes);
+  for (const bool split : {false, true}) {
+    if (split && files.size() > 1) tokens->begin_heldout();
+    for (std::size_t i = 0; i < files.size(); ++i) {
+      if (heldout[i] == split) digests[i] = read_document(files[i], tokenizer, *tokens);
+    }
+  }
+  Hasher hasher;
+  hasher.update("text corpus");
+  for (std::size_t i = 0; i < files.size(); ++i) hasher.update(files[i].name + '\0').update(digests[i].hex());
+  tokens->set_fingerprint(hasher.finish());
+  return tokens;
+}
+
+/// A folder of nothing but .bin files: shards, in the order of their names. Empty if it is anything else.
+std::vector<fs::path> shards_of(const fs::path& folder) {
+  std::vector<fs::path> shards;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; it != end; it.increment(error)) {
+    if (error) fail(folder.string() + ": " + error.message());
+    if (it->path().filename().string().starts_with('.')) continue;
+    if (it->path().extension() != ".bin" || !it->is_regular_file(error)) return {};
+    shards.push_back(it->path());
+  }
+  std::sort(shards.begin(), shards.end());
+  return shards;
+}
+
+constexpr const char* what_there_is =
+    "a text file, a folder of text files, a .bin file or a folder of them, or a Megatron data set";
+
+std::unique_ptr<TokenSource> open_source(const std::string& path, const DataConfig& config,
+                                         const Tokenizer& tokenizer, std::vector<std::string>& notes) {
+  if (path.empty()) fail(std::string("data.path is not set: name ") + what_there_is);
+  const auto separator = separator_of(config, tokenizer);
+  if (const auto prefix = megatron_prefix(path)) return open_megatron(*prefix);
+  std::error_code error;
+  const auto status = fs::status(path, error);
+  if (status.type() == fs::file_type::not_found)
+    fail("data.path " + path + " does not exist: name " + what_there_is);
+  if (fs::is_directory(status)) {
+    std::vector<std::unique_ptr<TokenSource>> shards;
+    for (const auto& shard : shards_of(path)) shards.push_back(open_id_file(shard, separator));
+    if (!shards.empty()) return join_sources(std::move(shards));
+    return read_text(path, find_text_files(path), config, tokenizer, notes);
+  }
+  if (!fs::is_regular_file(status))
+    fail("data.path " + path + (error ? ": " + error.message() : " is neither a file nor a folder"));
+  if (fs::path(path).extension() == ".bin") return open_id_file(path, separator);
+  return read_text(path, {{path, "", fs::file_size(path)}}, config, tokenizer, notes);
+}
+
+void check_length(const std::string& name, const DataSet& set, const DataConfig& config) {
+  const auto window = static_cast<std::uint64_t>(config.seq_len) + 1;
+  const auto refuse = [&](const char* part, Split split, const char* advice) {
+    fail(name + ": the " + part + " part of the corpus has " + std::to_string(set.tokens(split)) +
+         " tokens, but one window of data.seq_len " + std::to_string(config.seq_len) + " needs " +
+         std::to_string(window) + ": use " + advice);
+  };
+  if (set.tokens(Split::train) < window)
+    refuse("training", Split::train, "more text or a smaller data.seq_len");
+  if (config.heldout > 0 && set.tokens(Split::heldout) < window)
+    refuse("held-out", Split::heldout, "a larger data.heldout, more text or a smaller data.seq_len");
+}
+
 }  // namespace
 
 struct Corpus::Contents {
-  explicit Contents(const DataConfig& config)
-      : tokenizer(make_tokenizer(config.tokenizer)), tokens(tokenizer->vocab_size()) {
-    path = config.path;
-    if (path.empty()) fail("data.path is not set: name a text file, a folder of text files or a .bin file");
-    std::error_code error;
-    const auto status = fs::status(path, error);
-    if (status.type() == fs::file_type::not_found) {
-      fail("data.path " + path + " does not exist: name a text file, a folder of text files or a .bin file");
-    }
-    if (fs::is_directory(status)) {
-      read_text(find_text_files(path), config);
-    } else if (!fs::is_regular_file(status)) {
-      fail("data.path " + path + (error ? ": " + error.message() : " is neither a file nor a folder"));
-    } else if (fs::path(path).extension() == ".bin") {
-      map_ids(config);
-    } else {
-      read_text({{path, "", fs::file_size(path)}}, config);
-    }
-    check_length(config);
-  }
-
-  void read_text(std::vector<TextFile> files, const DataConfig& config) {
-    if (auto note = apply_limit(files, static_cast<std::uint64_t>(config.max_bytes)); !note.empty())
-      notes.push_back(note);
-    if (files.empty()) fail("data.path " + path + " holds no text");
-    const auto heldout = choose_heldout(files, config.heldout);
-    std::vector<Digest> digests(files.size());
-    std::uint64_t bytes = 0;
-    for (const auto& file : files) bytes += file.bytes + 1;
-    if (config.tokenizer == "bytes") tokens.reserve(bytes);
-    for (const bool split : {false, true}) {
-      if (split) train_tokens = tokens.size();
-      for (std::size_t i = 0; i < files.size(); ++i) {
-        if (heldout[i] == split) digests[i] = read_document(files[i]);
-      }
-    }
-    if (files.size() == 1) train_tokens = tokens.size() - tail_tokens(tokens.size(), config);
-    heldout_tokens = tokens.size() - train_tokens;
+  explicit Contents(const DataConfig& config) : tokenizer(make_tokenizer(config.tokenizer)) {
+    const auto mixture = config.parts();
+    for (const auto& part : mixture)
+      add(open_source(part.path, config, *tokenizer, notes), part.path, part.weight, config);
+    fingerprint = sets.front().fingerprint();
+    if (sets.size() == 1) return;
     Hasher hasher;
-    hasher.update("text corpus");
-    for (std::size_t i = 0; i < files.size(); ++i)
-      hasher.update(files[i].name + '\0').update(digests[i].hex());
+    hasher.update("mixture");
+    for (const auto& set : sets) hasher.update(set.fingerprint().hex());
     fingerprint = hasher.finish();
   }
 
-  /// Appends the document and a separator. Returns the hash of its text.
-  Digest read_document(const TextFile& file) {
-    Hasher hasher;
-    std::vector<std::uint32_t> ids;
-    read_in_pieces(file.path, file.bytes, [&](std::string_view text) {
-      hasher.update(text);
-      ids.clear();
-      tokenizer->encode(text, ids);
-      tokens.append(ids);
-    });
-    const auto separator = tokenizer->separator();
-    tokens.append({&separator, 1});
-    return hasher.finish();
+  Contents(const DataConfig& config, std::unique_ptr<const TokenSource> source)
+      : tokenizer(make_tokenizer(config.tokenizer)) {
+    add(std::move(source), config.path, 1, config);
+    fingerprint = sets.front().fingerprint();
   }
 
-  void map_ids(const DataConfig& config) {
-    mapped = MappedFile(path);
-    const auto bytes = mapped.bytes();
-    if (bytes.size() % 2 != 0) {
-      fail(path + ": " + std::to_string(bytes.size()) +
-           " bytes are no whole number of uint16 ids: half an id stands at offset " +
-           std::to_string(bytes.size() - 1));
-    }
-    refuse_other_header();
-    const auto count = bytes.size() / 2;
-    heldout_tokens = tail_tokens(count, config);
-    train_tokens = count - heldout_tokens;
-    fingerprint = sampled_hash(bytes);
+  void add(std::unique_ptr<const TokenSource> source, const std::string& name, double weight,
+           const DataConfig& config) {
+    const auto all = source->tokens();
+    const auto begin = config.heldout > 0 ? source->heldout_begin(tail_tokens(all, config)) : all;
+    sets.emplace_back(std::move(source), tokenizer->vocab_size(), begin, name, weight);
+    check_length(name, sets.back(), config);
   }
 
-  /// The other format with this ending would be read as ids without complaint.
-  void refuse_other_header() const {
-    constexpr std::int32_t magics[] = {20240520, 20240801};
-    std::int32_t first = 0;
-    if (mapped.bytes().size() < 1024) return;
-    std::memcpy(&first, mapped.bytes().data(), sizeof first);
-    if (std::find(std::begin(magics), std::end(magics), first) == std::end(magics)) return;
-    fail(path +
-         ": has the header of llm.c's format; expected ids only (drop the first 1024 bytes of a file of "
-         "uint16 ids)");
-  }
-
-  static Digest sampled_hash(std::span<const std::byte> bytes) {
-    constexpr std::uint64_t samples = 256;
-    constexpr std::uint64_t sample_bytes = 1 << 20;
-    Hasher hasher;
-    hasher.update("ids corpus").update(std::uint64_t{bytes.size()});
-    if (bytes.size() <= samples * sample_bytes) return hasher.update(bytes).finish();
-    const auto stride = (bytes.size() - sample_bytes) / (samples - 1);
-    for (std::uint64_t i = 0; i < samples; ++i) hasher.update(bytes.subspan(i * stride, sample_bytes));
-    return hasher.finish();
-  }
-
-  void check_length(const DataConfig& config) const {
-    const auto window = static_cast<std::uint64_t>(config.seq_len) + 1;
-    const auto needs = " tokens, but one window of data.seq_len " + std::to_string(config.seq_len) +
-                       " needs " + std::to_string(window) + ": ";
-    if (train_tokens < window) {
-      fail(path + ": the training part of the corpus has " + std::to_string(train_tokens) + needs +
-           "use more text or a smaller data.seq_len");
-    }
-    if (config.heldout > 0 && heldout_tokens < window) {
-      fail(path + ": the held-out part of the corpus has " + std::to_string(heldout_tokens) + needs +
-           "use a larger data.heldout, more text or a smaller data.seq_len");
-    }
-  }
-
-  [[nodiscard]] bool is_mapped() const { return !mapped.bytes().empty(); }
-
-  void copy_mapped(std::uint64_t begin, std::span<std::int64_t> out) const {
-    const auto* ids = reinterpret_cast<const std::uint16_t*>(mapped.bytes().data()) + begin;
-    std::copy_n(ids, out.size(), out.begin());
-    const auto vocab_size = tokenizer->vocab_size();
-    const auto bad = std::find_if(out.begin(), out.end(), [&](std::int64_t id) { return id >= vocab_size; });
-    if (bad == out.end()) return;
-    const auto offset = 2 * (begin + static_cast<std::uint64_t>(bad - out.begin()));
-    fail(path + ": token id " + std::to_string(*bad) + " at offset " + std::to_string(offset) +
-         " is outside the vocabulary of " + std::to_string(vocab_size) +
-         " ids: data.tokenizer must be the one that made the file, or vocab:N");
-  }
-
-  std::string path;
   std::unique_ptr<const Tokenizer> tokenizer;
-  TokenArray tokens;  // the training part, then the held-out one
-  MappedFile mapped;  // or this
-  std::uint64_t train_tokens = 0, heldout_tokens = 0;
+  std::vector<DataSet> sets;
   Digest fingerprint;
   std::vector<std::string> notes;
 };
 
 Corpus::Corpus(const DataConfig& config) : contents_(std::make_unique<const Contents>(config)) {}
+Corpus::Corpus(const DataConfig& config, std::unique_ptr<const TokenSource> source)
+    : contents_(std::make_unique<const Contents>(config, std::move(source))) {}
 Corpus::~Corpus() = default;
 Corpus::Corpus(Corpus&&) noexcept = default;
 Corpus& Corpus::operator=(Corpus&&) noexcept = default;
 
 const Tokenizer& Corpus::tokenizer() const { return *contents_->tokenizer; }
 
+std::span<const DataSet> Corpus::sets() const { return contents_->sets; }
+
 std::uint64_t Corpus::tokens(Split split) const {
-  return split == Split::train ? contents_->train_tokens : contents_->heldout_tokens;
+  std::uint64_t sum = 0;
+  for (const auto& set : sets()) sum += set.tokens(split);
+  return sum;
 }
 
 void Corpus::read(Split split, std::uint64_t begin, std::span<std::int64_t> out) const {
   assert(begin <= tokens(split) && out.size() <= tokens(split) - begin);
-  if (split == Split::heldout) begin += contents_->train_tokens;
-  if (contents_->is_mapped()) {
-    contents_->copy_mapped(begin, out);
-  } else {
-    contents_->tokens.copy(begin, out);
+  for (const auto& set : sets()) {
+    const auto here = set.tokens(split);
+    if (begin < here && !out.empty()) {
+      const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(here - begin, out.size()));
+      std::vector<std::uint32_t> ids(count);
+      set.read(split, begin, count, sizeof ids[0], reinterpret_cast<std::byte*>(ids.data()));
+      std::copy(ids.begin(), ids.end(), out.begin());
+      out = out.subspan(count);
+      begin += count;
+    }
+    begin -= std::min(begin, here);
   }
 }
 

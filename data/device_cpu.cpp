@@ -1,4 +1,4 @@
-#include <cstring>
+#include <cassert>
 #include <vector>
 
 #include "isthmus/data/device.h"
@@ -10,16 +10,23 @@ class PlainHostBuffer : public HostBuffer {
  public:
   explicit PlainHostBuffer(std::size_t bytes) : bytes_(bytes) {}
   std::byte* data() override { return bytes_.data(); }
+  std::vector<std::byte>& bytes() { return bytes_; }
 
  private:
   std::vector<std::byte> bytes_;
 };
 
+/// The host's memory is the device's: buffers change places, nothing is copied.
 class PlainDeviceBuffer : public DeviceBuffer {
  public:
   explicit PlainDeviceBuffer(std::size_t bytes) : bytes_(bytes) {}
   std::byte* data() override { return bytes_.data(); }
-  void fill(HostBuffer& from, std::size_t bytes) override { std::memcpy(bytes_.data(), from.data(), bytes); }
+  void fill(HostBuffer& from, std::size_t bytes) override {
+    auto& made = dynamic_cast<PlainHostBuffer&>(from).bytes();
+    assert(made.size() == bytes_.size() && bytes <= made.size());
+    static_cast<void>(bytes);
+    bytes_.swap(made);
+  }
   void release() override {}  // work on the CPU is done when its call returns
 
  private:

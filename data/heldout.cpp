@@ -2,30 +2,51 @@
 
 #include <algorithm>
 #include <cassert>
+#include <numeric>
 
 #include "isthmus/data/sampler.h"
-#include "window.h"
 
 namespace isthmus::data {
 
+namespace {
+
+/// Windows to take of each data set.
+std::vector<std::uint64_t> apportion(const Corpus& corpus, std::uint64_t seq_len, std::uint64_t sequences) {
+  std::vector<std::uint64_t> counts;
+  double weight_before = 0;
+  for (const auto& set : corpus.sets()) {
+    const auto border = [&](double weight) {
+      return static_cast<std::uint64_t>(weight * static_cast<double>(sequences) + 0.5);
+    };
+    const auto wanted = border(weight_before + set.weight()) - border(weight_before);
+    weight_before += set.weight();
+    counts.push_back(std::min(wanted, window_count(set.tokens(Split::heldout), seq_len)));
+  }
+  return counts;
+}
+
+}  // namespace
+
 HeldOut::HeldOut(const Corpus& corpus, std::int64_t seq_len, std::int64_t sequences, std::int64_t batch,
                  Device& device)
-    : seq_len_(seq_len), batch_(batch) {
-  const auto windows = window_count(corpus.tokens(Split::heldout), static_cast<std::uint64_t>(seq_len));
-  sequences_ = std::min<std::int64_t>(sequences, static_cast<std::int64_t>(windows));
-  if (sequences_ <= 0) return;
-  const auto bytes = batch_bytes(sequences_, seq_len);
-  const auto host = device.host_buffer(bytes);
-  buffer_ = device.device_buffer(bytes);
-  auto* inputs = reinterpret_cast<std::int64_t*>(host->data());
-  auto* targets = inputs + sequences_ * seq_len;
-  for (std::int64_t i = 0; i < sequences_; ++i) {
-    const auto window =
-        heldout_window(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(sequences_), windows);
-    read_window(corpus, Split::heldout, window, static_cast<std::size_t>(seq_len), inputs + i * seq_len,
-                targets + i * seq_len);
+    : seq_len_(seq_len), batch_(batch), width_(corpus.width()) {
+  const auto length = static_cast<std::uint64_t>(seq_len);
+  const auto counts = apportion(corpus, length, static_cast<std::uint64_t>(sequences));
+  const auto all = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+  sequences_ = static_cast<std::int64_t>(all);
+  if (all == 0) return;
+  const auto row_bytes = (length + 1) * width_;
+  const auto host = device.host_buffer(all * row_bytes);
+  buffer_ = device.device_buffer(all * row_bytes);
+  auto* row = host->data();
+  for (std::size_t s = 0; s < counts.size(); ++s) {
+    const auto& set = corpus.sets()[s];
+    const auto windows = window_count(set.tokens(Split::heldout), length);
+    for (std::uint64_t i = 0; i < counts[s]; ++i, row += row_bytes) {
+      set.read(Split::heldout, heldout_window(i, counts[s], windows) * length, length + 1, width_, row);
+    }
   }
-  buffer_->fill(*host, bytes);
+  buffer_->fill(*host, all * row_bytes);
 }
 
 std::vector<Batch> HeldOut::share(std::uint64_t member, std::uint64_t members) const {
@@ -37,8 +58,8 @@ std::vector<Batch> HeldOut::share(std::uint64_t member, std::uint64_t members) c
     Batch made;
     made.sequences = std::min(batch_, end - first);
     made.seq_len = seq_len_;
-    made.inputs = reinterpret_cast<std::int64_t*>(buffer_->data()) + first * seq_len_;
-    made.targets = made.inputs + sequences_ * seq_len_;
+    made.width = width_;
+    made.ids = buffer_->data() + static_cast<std::size_t>(first) * made.row_bytes();
     batches.push_back(made);
   }
   return batches;

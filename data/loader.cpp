@@ -9,7 +9,8 @@
 
 #include "bounded_queue.h"
 #include "isthmus/base/error.h"
-#include "window.h"
+#include "mixture.h"
+#include "window_reader.h"
 
 namespace isthmus::data {
 namespace {
@@ -27,27 +28,40 @@ struct DeviceSlot {
   Batch batch;
 };
 
-Sampler make_sampler(const Corpus& corpus, const LoaderOptions& options) {
-  const auto tokens = corpus.tokens(Split::train);
-  const auto windows = window_count(tokens, static_cast<std::uint64_t>(options.seq_len));
-  if (windows == 0) {
-    throw Error(ErrorKind::data, "the training part of the corpus has " + std::to_string(tokens) +
-                                     " tokens, fewer than one window of " +
-                                     std::to_string(options.seq_len + 1));
+std::vector<double> weights_of(const Corpus& corpus) {
+  std::vector<double> weights;
+  for (const auto& set : corpus.sets()) weights.push_back(set.weight());
+  return weights;
+}
+
+std::vector<std::unique_ptr<WindowReader>> make_readers(const Corpus& corpus, const LoaderOptions& options) {
+  const auto seq_len = static_cast<std::uint64_t>(options.seq_len);
+  std::vector<std::unique_ptr<WindowReader>> readers;
+  for (const auto& set : corpus.sets()) {
+    const auto windows = window_count(set.tokens(Split::train), seq_len);
+    if (windows == 0) {
+      throw Error(ErrorKind::data, "the training part of the corpus " + set.name() + " has " +
+                                       std::to_string(set.tokens(Split::train)) +
+                                       " tokens, fewer than one window of " + std::to_string(seq_len + 1));
+    }
+    const auto shuffle = shuffle_of(set, seq_len, static_cast<std::uint64_t>(options.shuffle_blocks));
+    const Sampler sampler(windows, static_cast<std::uint64_t>(options.replica),
+                          static_cast<std::uint64_t>(options.replicas), options.seed, shuffle);
+    readers.push_back(std::make_unique<WindowReader>(set, sampler, shuffle, seq_len, corpus.width()));
   }
-  return {windows, static_cast<std::uint64_t>(options.replica), static_cast<std::uint64_t>(options.replicas),
-          options.seed};
+  return readers;
 }
 
 }  // namespace
 
 struct Loader::Pipeline {
   Pipeline(const Corpus& the_corpus, const LoaderOptions& the_options, Device& device, Trace& the_trace)
-      : corpus(the_corpus),
-        options(the_options),
+      : options(the_options),
         trace(the_trace),
-        sampler(make_sampler(corpus, options)),
-        first_epoch(sampler.at(options.first_sequence).epoch),
+        width(the_corpus.width()),
+        mixture(weights_of(the_corpus), options.seed),
+        readers(make_readers(the_corpus, options)),
+        first_epoch(epoch_of(options.first_sequence)),
         epoch(first_epoch),
         host(static_cast<std::size_t>(options.prefetch)),
         // One more than may be ahead: the batch in the consumer's hands.
@@ -55,7 +69,8 @@ struct Loader::Pipeline {
         free_host(host.size()),
         full_host(host.size()),
         free_device(on_device.size()),
-        full_device(on_device.size()) {
+        full_device(on_device.size()),
+        pool(static_cast<std::size_t>(options.threads)) {
     allocate(device);
     // Last, when nothing can fail any more: threads that run are joined by the destructor only.
     disk_load = std::thread([this] { run_stage(full_host, [this] { load_all(); }); });
@@ -63,22 +78,32 @@ struct Loader::Pipeline {
   }
 
   ~Pipeline() {
+    pool.stop();
     for (auto* queue : {&free_host, &full_host, &free_device, &full_device}) queue->stop();
     disk_load.join();
     gpu_transfer.join();
   }
 
+  [[nodiscard]] std::size_t batch_bytes() const {
+    return static_cast<std::size_t>(options.batch) * row_bytes();
+  }
+  [[nodiscard]] std::size_t row_bytes() const {
+    return (static_cast<std::size_t>(options.seq_len) + 1) * width;
+  }
+  [[nodiscard]] std::uint64_t epoch_of(std::uint64_t sequence) const {
+    return readers.front()->epoch(mixture.count(0, sequence));
+  }
+
   void allocate(Device& device) {
-    const auto bytes = batch_bytes(options.batch, options.seq_len);
     for (std::size_t i = 0; i < host.size(); ++i) {
-      host[i].buffer = device.host_buffer(bytes);
+      host[i].buffer = device.host_buffer(batch_bytes());
       free_host.push(i);
     }
     for (std::size_t i = 0; i < on_device.size(); ++i) {
-      auto& slot = on_device[i];
-      slot.buffer = device.device_buffer(bytes);
-      auto* inputs = reinterpret_cast<std::int64_t*>(slot.buffer->data());
-      slot.batch = {0, 0, inputs, inputs + options.batch * options.seq_len, options.batch, options.seq_len};
+      on_device[i].buffer = device.device_buffer(batch_bytes());
+      on_device[i].batch.width = width;
+      on_device[i].batch.sequences = options.batch;
+      on_device[i].batch.seq_len = options.seq_len;
       free_device.push(i);
     }
   }
@@ -105,26 +130,26 @@ struct Loader::Pipeline {
   void load_all() {
     for (auto sequence = options.first_sequence;; sequence += static_cast<std::uint64_t>(options.batch)) {
       const auto slot = free_host.pop();
-      if (!slot) return;
-      load(sequence, host[*slot]);
+      if (!slot || !load(sequence, host[*slot])) return;
       full_host.push(*slot);
     }
   }
 
-  void load(std::uint64_t sequence, HostSlot& slot) {
+  /// False if the loader ends.
+  bool load(std::uint64_t sequence, HostSlot& slot) {
     slot.sequence = sequence;
-    slot.epoch = sampler.at(sequence).epoch;
+    slot.epoch = epoch_of(sequence);
     slot.begin = Clock::now();
-    auto* inputs = reinterpret_cast<std::int64_t*>(slot.buffer->data());
-    auto* targets = inputs + options.batch * options.seq_len;
+    auto* row = slot.buffer->data();
     for (std::int64_t b = 0; b < options.batch; ++b) {
-      const auto window = sampler.at(sequence + static_cast<std::uint64_t>(b)).window;
-      read_window(corpus, Split::train, window, static_cast<std::size_t>(options.seq_len),
-                  inputs + b * options.seq_len, targets + b * options.seq_len);
+      const auto turn = mixture.at(sequence + static_cast<std::uint64_t>(b));
+      if (!readers[turn.set]->read(turn.sequence, pool, row)) return false;
+      row += row_bytes();
     }
     if (traced(slot.epoch)) {
       trace.complete(Trace::Row::disk_load, "disk_load", slot.begin, Clock::now(), argument(sequence));
     }
+    return true;
   }
 
   void transfer_all() {
@@ -141,7 +166,8 @@ struct Loader::Pipeline {
 
   void transfer(HostSlot& from, DeviceSlot& to) {
     const auto begin = Clock::now();
-    to.buffer->fill(*from.buffer, batch_bytes(options.batch, options.seq_len));
+    to.buffer->fill(*from.buffer, batch_bytes());
+    to.batch.ids = to.buffer->data();
     to.batch.sequence = from.sequence;
     to.batch.epoch = from.epoch;
     if (!traced(from.epoch)) return;
@@ -171,10 +197,12 @@ struct Loader::Pipeline {
     return batch;
   }
 
-  const Corpus& corpus;
   const LoaderOptions options;
   Trace& trace;
-  const Sampler sampler;
+  const std::uint32_t width;
+  const Mixture mixture;
+  // disk_load's.
+  std::vector<std::unique_ptr<WindowReader>> readers;
   const std::uint64_t first_epoch;
 
   // The caller's.
@@ -186,6 +214,7 @@ struct Loader::Pipeline {
   std::vector<HostSlot> host;
   std::vector<DeviceSlot> on_device;
   BoundedQueue<std::size_t> free_host, full_host, free_device, full_device;
+  ReaderPool pool;  // after the readers: its threads use them
   std::thread disk_load, gpu_transfer;
 };
 

@@ -233,7 +233,10 @@ std::uint64_t StoreReader::verify(std::uint64_t block) const {
   worker.held = Worker::none;
   const auto bytes = tokens_of(block) * width();
   if (worker.block.size() < bytes) worker.block.resize(bytes);
-  decode(block, std::span(worker.block).first(bytes), worker);
+  const auto ids = std::span(worker.block).first(bytes);
+  decode(block, ids, worker);
+  if (!worker.decoder.in_vocabulary(ids))
+    fail(find(block).begin, block, "an id in it is outside the store's vocabulary");
   return starts.size();
 }
 

@@ -22,16 +22,14 @@ at::Device torch_device(Device device) {
 }
 
 BatchTensors on_device(const data::Batch& batch, at::Device device, std::int64_t vocab) {
-  const auto count = static_cast<std::size_t>(batch.sequences * batch.seq_len);
-  if (device.is_cpu()) {
-    check_ids({batch.inputs, count}, vocab);
-    check_ids({batch.targets, count}, vocab);
-  }
-  const auto options = at::TensorOptions(at::kLong).device(device);
-  const auto tensor = [&](std::int64_t* ids) {
-    return at::from_blob(ids, {batch.sequences, batch.seq_len}, options);
-  };
-  return {tensor(batch.inputs), tensor(batch.targets)};
+  const auto type = batch.width == 2 ? at::kUInt16 : at::kUInt32;
+  const auto rows =
+      at::from_blob(batch.ids, {batch.sequences, batch.seq_len + 1}, at::TensorOptions(type).device(device));
+  const auto ids = rows.to(at::kLong);
+  if (device.is_cpu())
+    check_ids({ids.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(ids.numel())}, vocab);
+  const auto row = [&](std::int64_t begin) { return ids.narrow(1, begin, batch.seq_len).contiguous(); };
+  return {row(0), row(1)};
 }
 
 }  // namespace isthmus::trainer

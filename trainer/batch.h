@@ -17,7 +17,7 @@ namespace isthmus::trainer {
 void check_ids(std::span<const std::int64_t> ids, std::int64_t vocab);
 
 struct BatchTensors {
-  at::Tensor inputs_BT, targets_BT;  ///< int64, the batch's memory
+  at::Tensor inputs_BT, targets_BT;  ///< int64
 };
 /// Checks ids on a CPU; a GPU's kernels do it themselves.
 [[nodiscard]] BatchTensors on_device(const data::Batch& batch, at::Device device, std::int64_t vocab);

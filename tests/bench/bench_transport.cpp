@@ -243,10 +243,10 @@ class Training {
     model.dim = 256;
     model.resolve();
     trainer::Replica replica({{model, vocab}, 1, 65536}, {.inner = {}, .longest_sequence = sequence});
-    std::vector<std::int64_t> tokens(sequence * sequences);
-    for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int64_t>(i * 7 % vocab);
+    std::vector<std::uint16_t> tokens((sequence + 1) * sequences);
+    for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::uint16_t>(i * 7 % vocab);
     data::Batch batch;
-    batch.inputs = batch.targets = tokens.data();
+    batch.ids = reinterpret_cast<std::byte*>(tokens.data());
     batch.sequences = sequences;
     batch.seq_len = sequence;
     while (!stop.stop_requested()) {

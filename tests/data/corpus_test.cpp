@@ -209,13 +209,6 @@ TEST(Corpus, IdsOutsideTheVocabularyNameFileAndOffsetWhenTheyAreRead) {
               AllOf(HasSubstr("ids.bin"), HasSubstr("token id 990"), HasSubstr("offset 1980")));
 }
 
-TEST(Corpus, ABinFileWithAHeaderIsNotTakenForIds) {
-  const TemporaryFolder folder;
-  const std::int32_t header[256] = {20240520, 1, 100};
-  std::string bytes(reinterpret_cast<const char*>(header), sizeof header);
-  EXPECT_THAT(refusal(config_of(folder.write("ids.bin", bytes + counting_ids(100)))), HasSubstr("llm.c"));
-}
-
 TEST(Corpus, TokenizerFaultsAreTheConfigs) {
   const TemporaryFolder folder;
   auto config = config_of(folder.write("a.txt", "aaaaaaaaaaaaaaaaa"));

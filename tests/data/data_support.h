@@ -5,11 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
 #include "isthmus/base/error.h"
 #include "isthmus/data/corpus.h"
+#include "isthmus/data/loader.h"
 #include "temporary_folder.h"
 
 namespace isthmus::data {
@@ -48,6 +50,28 @@ inline std::string text_of(const Corpus& corpus, Split split) {
   std::string text;
   for (const auto id : tokens_of(corpus, split)) text += id == 0 ? '|' : static_cast<char>(id);
   return text;
+}
+
+/// Row `index` of a batch in host memory: seq_len + 1 ids.
+inline std::vector<std::int64_t> row_of(const Batch& batch, std::int64_t index) {
+  std::vector<std::int64_t> row;
+  const auto* ids = batch.ids + static_cast<std::size_t>(index) * batch.row_bytes();
+  for (std::int64_t i = 0; i <= batch.seq_len; ++i) {
+    std::uint32_t id = 0;
+    std::memcpy(&id, ids + static_cast<std::size_t>(i) * batch.width, batch.width);
+    row.push_back(id);
+  }
+  return row;
+}
+
+/// The inputs of all its rows.
+inline std::vector<std::int64_t> inputs_of(const Batch& batch) {
+  std::vector<std::int64_t> inputs;
+  for (std::int64_t b = 0; b < batch.sequences; ++b) {
+    const auto row = row_of(batch, b);
+    inputs.insert(inputs.end(), row.begin(), row.end() - 1);
+  }
+  return inputs;
 }
 
 /// Little-endian uint16 ids 0, 1, 2, ... as a .bin file has them.

@@ -23,10 +23,11 @@ TEST(HeldOut, BatchesAreEvenlySpacedWindowsOfTheHeldOutPart) {
   EXPECT_EQ(batches[2].sequences, 2);
   std::uint64_t index = 0;
   for (const auto& batch : batches) {
-    for (std::int64_t i = 0; i < batch.sequences * batch.seq_len; ++i) {
-      const auto window = static_cast<std::int64_t>(heldout_window(index + i / 4, 10, 49));
-      EXPECT_EQ(batch.inputs[i], 1800 + window * 4 + i % 4);
-      EXPECT_EQ(batch.targets[i], batch.inputs[i] + 1);
+    for (std::int64_t b = 0; b < batch.sequences; ++b) {
+      const auto window =
+          static_cast<std::int64_t>(heldout_window(index + static_cast<std::uint64_t>(b), 10, 49));
+      for (std::int64_t i = 0; i <= 4; ++i)
+        EXPECT_EQ(row_of(batch, b)[static_cast<std::size_t>(i)], 1800 + window * 4 + i);
     }
     index += batch.sequences;
   }
@@ -39,7 +40,7 @@ TEST(HeldOut, SharesHaveEverySequenceOnceWhateverTheBatches) {
   const auto first_ids = [](const std::vector<Batch>& batches) {
     std::vector<std::int64_t> ids;
     for (const auto& batch : batches) {
-      for (std::int64_t b = 0; b < batch.sequences; ++b) ids.push_back(batch.inputs[b * batch.seq_len]);
+      for (std::int64_t b = 0; b < batch.sequences; ++b) ids.push_back(row_of(batch, b)[0]);
     }
     return ids;
   };

@@ -1,9 +1,12 @@
 #include "isthmus/data/loader.h"
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
 #include <stdexcept>
 #include <thread>
 
@@ -37,7 +40,7 @@ class LoaderTest : public testing::Test {
     std::vector<Row> rows;
     for (int i = 0; i < count; ++i) {
       const auto& batch = loader.next();
-      rows.emplace_back(batch.inputs, batch.inputs + batch.sequences * batch.seq_len);
+      rows.push_back(inputs_of(batch));
     }
     return rows;
   }
@@ -93,10 +96,12 @@ TEST_F(LoaderTest, BatchesAreTheSamplersWindows) {
     ASSERT_EQ(batch.epoch, sampler.at(3 * step).epoch);
     ASSERT_EQ(batch.sequences, 3);
     ASSERT_EQ(batch.seq_len, seq_len);
-    for (std::int64_t i = 0; i < 3 * seq_len; ++i) {
-      const auto window = static_cast<std::int64_t>(sampler.at(3 * step + i / seq_len).window);
-      ASSERT_EQ(batch.inputs[i], window * seq_len + i % seq_len);
-      ASSERT_EQ(batch.targets[i], batch.inputs[i] + 1);
+    for (std::int64_t b = 0; b < 3; ++b) {
+      const auto window =
+          static_cast<std::int64_t>(sampler.at(3 * step + static_cast<std::uint64_t>(b)).window);
+      Row expected(seq_len + 1);
+      std::iota(expected.begin(), expected.end(), window * seq_len);
+      ASSERT_EQ(row_of(batch, b), expected);
     }
   }
 }
@@ -144,7 +149,7 @@ TEST_F(LoaderTest, SequencesOfOneTokenWork) {
   shortest.seq_len = 1;
   Loader loader(corpus, shortest, *device, trace);
   const auto& batch = loader.next();
-  EXPECT_EQ(batch.targets[0], batch.inputs[0] + 1);
+  EXPECT_EQ(row_of(batch, 0)[1], row_of(batch, 0)[0] + 1);
 }
 
 TEST_F(LoaderTest, ABatchLargerThanTheCorpusGoesRoundIt) {
@@ -184,9 +189,9 @@ TEST_F(LoaderTest, TheBatchInHandStaysAsItIs) {
   Loader loader(corpus, options(), *device, trace);
   for (int i = 0; i < 20; ++i) {
     const auto& batch = loader.next();
-    const Row before(batch.inputs, batch.inputs + 12);
+    const auto before = inputs_of(batch);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    EXPECT_EQ(Row(batch.inputs, batch.inputs + 12), before);
+    EXPECT_EQ(inputs_of(batch), before);
   }
 }
 
@@ -251,6 +256,109 @@ TEST_F(LoaderTest, TheTraceShowsTheStagesOfTheFirstEpochsAndEveryBorder) {
   EXPECT_EQ(count["gpu_transfer"], 8);
   EXPECT_GE(count["chunk"], 8);
   EXPECT_EQ(count["epoch"], 4);
+}
+
+/// 700,000 wide ids: ten full blocks of 65 windows of 1,000 and a short one, in groups of two.
+class BlocksTest : public testing::Test {
+ protected:
+  static constexpr std::uint32_t ids = 700'000;
+  Corpus make() {
+    std::vector<std::uint32_t> values(ids);
+    std::iota(values.begin(), values.end(), 0);
+    std::array<std::uint32_t, 256> header{20240801, 7, ids};
+    auto config = config_of(
+        folder.write("ids.bin", std::string(reinterpret_cast<const char*>(header.data()), sizeof header) +
+                                    std::string(reinterpret_cast<const char*>(values.data()), 4 * ids)),
+        length, 0);
+    config.tokenizer = "vocab:700000";
+    return Corpus(config);
+  }
+  static LoaderOptions options() {
+    LoaderOptions out;
+    out.seq_len = length;
+    out.batch = 7;
+    out.shuffle_blocks = 2;
+    return out;
+  }
+  std::vector<Row> inputs(const LoaderOptions& of, int count) {
+    Loader loader(corpus, of, *device, trace);
+    std::vector<Row> rows;
+    for (int i = 0; i < count; ++i) rows.push_back(inputs_of(loader.next()));
+    return rows;
+  }
+  static constexpr std::int64_t length = 1000;
+  static constexpr std::uint64_t windows = 699;
+
+  TemporaryFolder folder;
+  Corpus corpus = make();
+  std::unique_ptr<Device> device = make_cpu_device();
+  Trace trace;
+};
+
+TEST_F(BlocksTest, EveryWindowComesOnceInEachEpochAndWhole) {
+  auto one = options();
+  one.batch = 1;
+  Loader loader(corpus, one, *device, trace);
+  for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
+    std::set<std::int64_t> firsts;
+    for (std::uint64_t i = 0; i < windows; ++i) {
+      const auto& batch = loader.next();
+      ASSERT_EQ(batch.epoch, epoch);
+      const auto row = row_of(batch, 0);
+      ASSERT_EQ(row.front() % length, 0);
+      ASSERT_EQ(row.back(), row.front() + length);
+      ASSERT_TRUE(firsts.insert(row.front()).second);
+    }
+    ASSERT_EQ(firsts.size(), windows);
+  }
+}
+
+TEST_F(BlocksTest, BatchesDoNotDependOnThreadsOrPrefetch) {
+  const auto expected = inputs(options(), 250);
+  auto other = options();
+  other.threads = 4;
+  other.prefetch = 5;
+  EXPECT_EQ(inputs(other, 250), expected);
+}
+
+TEST_F(BlocksTest, ResumingIsSkippingWhereverItIs) {
+  const auto whole = inputs(options(), 250);
+  for (const int skipped : {1, 17, 99, 100, 101, 199}) {
+    auto later = options();
+    later.first_sequence = 7 * static_cast<std::uint64_t>(skipped);
+    EXPECT_EQ(inputs(later, 20), std::vector<Row>(whole.begin() + skipped, whole.begin() + skipped + 20));
+  }
+}
+
+TEST_F(BlocksTest, ReplicasShareNoWindow) {
+  std::set<std::int64_t> seen;
+  for (std::int64_t replica = 0; replica < 3; ++replica) {
+    auto third = options();
+    third.batch = 1;
+    third.replica = replica;
+    third.replicas = 3;
+    for (const auto& row : inputs(third, 150)) ASSERT_TRUE(seen.insert(row.front()).second);
+  }
+}
+
+TEST_F(BlocksTest, AFaultInABlockIsThrownAndAFileThatShrinksIsNamed) {
+  Loader loader(corpus, options(), *device, trace);
+  loader.next();
+  std::filesystem::resize_file(folder / "ids.bin", 5000);
+  EXPECT_THAT(error_of(ErrorKind::data,
+                       [&] {
+                         for (int i = 0; i < 300; ++i) loader.next();
+                       }),
+              testing::AllOf(testing::HasSubstr("ids.bin"), testing::HasSubstr("shorter")));
+}
+
+TEST_F(BlocksTest, EndsAtAnyMoment) {
+  for (int taken = 0; taken < 30; ++taken) {
+    auto many = options();
+    many.threads = 3;
+    Loader loader(corpus, many, *device, trace);
+    for (int i = 0; i < taken; ++i) loader.next();
+  }
 }
 
 }  // namespace

@@ -85,6 +85,59 @@ RC_GTEST_PROP(SamplerProperty, WhatAllSeeDependsOnTheTotalBatchAlone, ()) {
   }
 }
 
+// Whatever the sizes, with groups or without.
+RC_GTEST_PROP(SamplerProperty, WithGroupsAnEpochTakesEveryWindowOnceTheyStandWhereBlocksAre, ()) {
+  const auto windows = *rc::gen::inRange<std::uint64_t>(1, 400);
+  const Shuffle shuffle{*rc::gen::inRange<std::uint64_t>(1, 20), *rc::gen::inRange<std::uint64_t>(1, 6)};
+  const Sampler sampler(windows, 0, 1, *rc::gen::arbitrary<std::uint32_t>(), shuffle);
+  RC_ASSERT(sampler.has_groups() == (windows > shuffle.group_windows()));
+  for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
+    std::set<std::uint64_t> seen;
+    for (auto k = epoch * windows; k < (epoch + 1) * windows; ++k) {
+      const auto place = sampler.at(k);
+      RC_ASSERT(place.epoch == epoch && place.window < windows);
+      RC_ASSERT(seen.insert(place.window).second);
+      if (!sampler.has_groups()) continue;
+      const auto rank = place.in_group / shuffle.block;
+      RC_ASSERT(rank < sampler.blocks_of(place.group) && rank <= shuffle.group);
+      const auto block = sampler.block(epoch, place.group, rank);
+      const auto in_block = place.in_group % shuffle.block;
+      RC_ASSERT(in_block < block.count && block.count <= shuffle.block);
+      RC_ASSERT(block.first + in_block == place.window);
+    }
+  }
+}
+
+RC_GTEST_PROP(SamplerProperty, ReplicasTakeGroupsByTurnsAndShareNone, ()) {
+  const auto windows = *rc::gen::inRange<std::uint64_t>(50, 400);
+  const auto replicas = *rc::gen::inRange<std::uint64_t>(1, 5);
+  const Shuffle shuffle{*rc::gen::inRange<std::uint64_t>(1, 5), *rc::gen::inRange<std::uint64_t>(1, 5)};
+  std::set<std::pair<std::uint64_t, std::uint64_t>> seen;
+  for (std::uint64_t m = 0; m < replicas; ++m) {
+    const Sampler sampler(windows, m, replicas, 5, shuffle);
+    if (!sampler.has_groups()) return;
+    auto changes_at = sampler.next_group(0);
+    auto before = sampler.at(0);
+    for (std::uint64_t k = 0; k < 2 * windows; ++k) {
+      const auto place = sampler.at(k);
+      RC_ASSERT(seen.emplace(place.epoch, place.window).second);
+      if (k == changes_at)
+        changes_at = sampler.next_group(k);
+      else
+        RC_ASSERT(place.epoch == before.epoch && place.group == before.group);
+      before = place;
+    }
+  }
+}
+
+TEST(Sampler, WindowsOfOneBlockAreSpreadOverItsGroup) {
+  const Sampler sampler(64 * 100, 0, 1, 5, {64, 16});
+  std::uint64_t same_block = 0;
+  for (std::uint64_t k = 1; k < 1024; ++k)
+    same_block += sampler.at(k).window / 64 == sampler.at(k - 1).window / 64 ? 1U : 0U;
+  EXPECT_LT(same_block, 100U) << "expected a sixteenth of 1024";
+}
+
 TEST(HeldoutWindow, AreEvenlySpacedAndDistinct) {
   EXPECT_EQ(heldout_window(0, 4, 100), 0U);
   EXPECT_EQ(heldout_window(1, 4, 100), 25U);

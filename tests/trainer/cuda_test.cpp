@@ -32,15 +32,12 @@ class Cuda : public testing::Test {
   /// The batch in device memory, valid until the next call.
   data::Batch on_gpu(OwnedBatch& owned) {
     auto batch = owned.get();
-    const auto ids = static_cast<std::size_t>(batch.sequences * batch.seq_len);
-    const auto bytes = ids * sizeof(std::int64_t);
-    const auto host = device_->host_buffer(2 * bytes);
-    buffer_ = device_->device_buffer(2 * bytes);
-    std::copy_n(reinterpret_cast<const std::byte*>(batch.inputs), bytes, host->data());
-    std::copy_n(reinterpret_cast<const std::byte*>(batch.targets), bytes, host->data() + bytes);
-    buffer_->fill(*host, 2 * bytes);
-    batch.inputs = reinterpret_cast<std::int64_t*>(buffer_->data());
-    batch.targets = batch.inputs + ids;
+    const auto bytes = static_cast<std::size_t>(batch.sequences) * batch.row_bytes();
+    const auto host = device_->host_buffer(bytes);
+    buffer_ = device_->device_buffer(bytes);
+    std::copy_n(batch.ids, bytes, host->data());
+    buffer_->fill(*host, bytes);
+    batch.ids = buffer_->data();
     return batch;
   }
   std::vector<float> train_on_gpu(Replica& replica, std::uint64_t steps) {

@@ -189,11 +189,13 @@ TEST(Replica, AGradientThatIsNotFiniteChangesNothing) {
 TEST(Replica, IdsOutsideTheVocabularyAreAnError) {
   Replica replica(small_table(), small_options());
   OwnedBatch batch(1, 4, 12);
-  batch.get().targets[47] = 31;
-  expect_error(ErrorKind::data, "31", [&] { replica.forward_backward(batch.get()); });
-  batch.get().targets[47] = 0;
-  batch.get().inputs[0] = -1;
-  expect_error(ErrorKind::data, "-1", [&] { replica.forward_backward(batch.get()); });
+  const auto view = batch.get();
+  auto* ids = reinterpret_cast<std::uint16_t*>(view.ids);
+  ids[51] = 31;  // a target only
+  expect_error(ErrorKind::data, "31", [&] { replica.forward_backward(view); });
+  ids[51] = 0;
+  ids[0] = 65535;
+  expect_error(ErrorKind::data, "65535", [&] { replica.forward_backward(view); });
 }
 
 TEST(Replica, ShorterSequencesAndSmallerBatchesFit) {

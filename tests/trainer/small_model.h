@@ -30,22 +30,23 @@ inline ParameterTable small_table(std::int64_t fragments = 3, bool tied = false)
 class OwnedBatch {
  public:
   OwnedBatch(std::uint64_t seed, std::int64_t sequences, std::int64_t length, std::int64_t vocab = 31)
-      : inputs_(static_cast<std::size_t>(sequences * length)), targets_(inputs_.size()) {
-    for (std::size_t i = 0; i < inputs_.size(); ++i) {
-      inputs_[i] = static_cast<std::int64_t>(random_bits(seed, 0, i) % static_cast<std::uint64_t>(vocab));
-      targets_[i] = (inputs_[i] * 7 + 3) % vocab;  // a rule that can be learned
+      : ids_(static_cast<std::size_t>(sequences * (length + 1))) {
+    for (std::size_t i = 0; i < ids_.size(); ++i) {
+      const bool first = i % static_cast<std::size_t>(length + 1) == 0;
+      // Each row goes by a rule that can be learned.
+      const auto id = first ? random_bits(seed, 0, i) : std::uint64_t{ids_[i - 1]} * 7 + 3;
+      ids_[i] = static_cast<std::uint16_t>(id % static_cast<std::uint64_t>(vocab));
     }
     batch_.sequences = sequences;
     batch_.seq_len = length;
   }
   data::Batch get() {
-    batch_.inputs = inputs_.data();
-    batch_.targets = targets_.data();
+    batch_.ids = reinterpret_cast<std::byte*>(ids_.data());
     return batch_;
   }
 
  private:
-  std::vector<std::int64_t> inputs_, targets_;
+  std::vector<std::uint16_t> ids_;
   data::Batch batch_;
 };
 

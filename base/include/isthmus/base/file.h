@@ -27,11 +27,14 @@ class File {
   void write(std::span<const std::byte> bytes) const;
   /// Fills `bytes` from where the last read ended. False if the file ends before.
   [[nodiscard]] bool read(std::span<std::byte> bytes) const;
-  /// Fills `bytes` from `offset` on; any thread may, at any time. False if the file ends before.
+  /// Fills `bytes` from `offset` on, whatever was read before; any thread. False if the file ends before.
   [[nodiscard]] bool read_at(std::uint64_t offset, std::span<std::byte> bytes) const;
+  /// Tells the system that reads will be anywhere, so that it reads no further than is asked for.
+  void expect_random_reads() const;
   /// Reads on `count` bytes further.
   void skip(std::uint64_t count) const;
   [[nodiscard]] std::uint64_t size() const;
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   /// Cuts the file off; `append` alone.
   void truncate(std::uint64_t size) const;
   /// Returns when all of it is on disk.

@@ -3,22 +3,46 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "isthmus/base/config.h"
 
 namespace isthmus::data {
 
+/// One data set of a mixture.
+struct MixturePart {
+  std::string path;
+  double weight = 1;  ///< > 0
+};
+
+/// "PATH = WEIGHT; PATH = WEIGHT": at least two parts, weights above 0, which add up to whatever they do.
+/// Throws Error(config) naming what is wrong.
+[[nodiscard]] std::vector<MixturePart> parse_mixture(const std::string& text);
+[[nodiscard]] std::string to_string(const std::vector<MixturePart>& parts);
+
 struct DataConfig {
   std::string path;
+  std::string mixture;
   std::string tokenizer = "bytes";
   std::int64_t seq_len = 256;
   double heldout = 0.02;
+  std::int64_t separator = -1;
   std::int64_t prefetch = 2;
+  std::int64_t threads = 1;
+  std::int64_t shuffle_blocks = 16;
   std::int64_t max_bytes = std::int64_t{4} << 30;
+
+  /// What the corpus consists of, with weights that add up to 1: the mixture, or all of `path`.
+  [[nodiscard]] std::vector<MixturePart> parts() const;
 
   void serialize(config::Archive& ar) {
     using enum config::Scope;
-    ar({"path", &path, per_site, "text file, folder of text files (read recursively) or nanoGPT .bin file"});
+    ar({"path", &path, per_site,
+        "text file, folder of text files (read recursively), .bin file of nanoGPT's or llm.c's or a folder "
+        "of "
+        "them, or Megatron data set (its prefix)"});
+    ar({"mixture", &mixture, per_site,
+        "several of these in place of path, with weights: \"web.bin = 0.7; code.bin = 0.3\""});
     // What must agree is the vocabulary, not where its file lies: members compare
     // Corpus::tokenizer_fingerprint().
     ar({"tokenizer", &tokenizer, per_site,
@@ -26,9 +50,18 @@ struct DataConfig {
     ar({"seq_len", &seq_len, agreed, "tokens in a sequence", 1, 1 << 20});
     ar({"heldout", &heldout, agreed, "fraction of the corpus that is kept for evaluation; 0 keeps none", 0,
         0.5});
+    ar({"separator", &separator, per_site,
+        "token id that stands between documents of a .bin file; -1: the tokenizer's, of vocab:N none", -1,
+        4294967294.0});
     ar({"prefetch", &prefetch, per_site, "batches that each of the loader's two stages may be ahead", 1, 64});
+    ar({"threads", &threads, per_site, "threads that read and unpack what lies on the disk", 1, 64});
+    ar({"shuffle_blocks", &shuffle_blocks, agreed,
+        "blocks of 256 KiB that lie anywhere in the data set and are mixed with each other; text is mixed as "
+        "a "
+        "whole",
+        1, 4096});
     ar({"max_bytes", &max_bytes, agreed,
-        "bytes of text that are read at most (.bin files are mapped, not read)", 1});
+        "bytes of text that are read at most (.bin files are read as they are used)", 1});
   }
 };
 

@@ -1,6 +1,7 @@
 #pragma once
-// A corpus: tokens in one array, split into a training and a held-out part.
+// A corpus: one data set, or several with weights, each split into a training and a held-out part.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -13,38 +14,79 @@
 
 namespace isthmus::data {
 
+class TokenSource;
+
 enum class Split : std::uint8_t { train, heldout };
+
+/// One data set of a corpus. Immutable; every function may be called from any thread.
+class DataSet {
+ public:
+  /// `source` gives ids below `vocab_size`, of which the ones from `heldout_begin` on are held out.
+  DataSet(std::unique_ptr<const TokenSource> source, std::uint32_t vocab_size, std::uint64_t heldout_begin,
+          std::string name, double weight);
+  ~DataSet();
+  DataSet(DataSet&&) noexcept;
+  DataSet& operator=(DataSet&&) noexcept;
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+  /// The part of all sequences that come from here; the weights of a corpus add up to 1.
+  [[nodiscard]] double weight() const { return weight_; }
+  /// Number of tokens in one part.
+  [[nodiscard]] std::uint64_t tokens(Split split) const;
+  /// How many ids of the training part are best read together; 0 where it is all the same.
+  [[nodiscard]] std::uint64_t block_tokens() const;
+  [[nodiscard]] Digest fingerprint() const;
+  /// The tokens [begin, begin + count) of one part as `width` bytes each, little-endian without a sign (the
+  /// corpus' width). Throws Error(data) naming file and offset, and for an id outside the vocabulary.
+  void read(Split split, std::uint64_t begin, std::uint64_t count, std::uint32_t width, std::byte* out) const;
+
+ private:
+  std::unique_ptr<const TokenSource> source_;
+  std::uint32_t vocab_size_;
+  std::uint64_t heldout_begin_;
+  std::string name_;
+  double weight_;
+};
 
 /// `data.path` is one of
 /// - a text file: one document. The held-out part is its tail.
-/// - a folder: every regular file below it is a document. Names that start with a dot are left out; links are
-///   followed, each real folder once. Documents stand in the byte order of their relative paths, so the same
-///   folder is the same corpus everywhere. Held out are whole documents, chosen by a hash of their relative
-///   path.
-/// - a .bin file, nanoGPT's format: token ids as little-endian uint16, nothing else. It is mapped, not read,
-///   and its ids are checked when they are used. The held-out part is its tail.
+/// - a folder of text: every regular file below it is a document. Names that start with a dot are left out;
+///   links are followed, each real folder once. Documents stand in the byte order of their relative paths, so
+///   the same folder is the same corpus everywhere. Held out are whole documents, chosen by a hash of their
+///   relative path.
+/// - a .bin file of nanoGPT's or llm.c's, or a folder of nothing else, which is its files in the order of
+///   their names; or a Megatron data set, named by its prefix, its .idx or its .bin file. These are read in
+///   place, as they are used, and their ids are checked then. The held-out part is the tail, from the border
+///   of a document on where one can be told.
 ///
 /// A held-out tail is at least one window, so that a small corpus can be evaluated too. Text is read up to
 /// `data.max_bytes`, and a separator follows each document.
+/// `data.mixture` names several of these with weights.
 /// Immutable once made; every function may be called from any thread.
 class Corpus {
  public:
   /// Throws Error(data) naming the file and what to do if the corpus is missing, unreadable, empty, or
-  /// shorter than one window of seq_len + 1 tokens in either part; Error(config) for the tokenizer.
+  /// shorter than one window of seq_len + 1 tokens in either part; Error(config) for the tokenizer and the
+  /// mixture.
   explicit Corpus(const DataConfig& config);
+  /// Of a data set that is made otherwise. Throws like the other, but for files.
+  Corpus(const DataConfig& config, std::unique_ptr<const TokenSource> source);
   ~Corpus();
   Corpus(Corpus&&) noexcept;
   Corpus& operator=(Corpus&&) noexcept;
 
   [[nodiscard]] const Tokenizer& tokenizer() const;
   [[nodiscard]] std::uint32_t vocab_size() const { return tokenizer().vocab_size(); }
-  /// Number of tokens in one part.
+  /// Bytes of a token in batches: 2 where the vocabulary allows, else 4.
+  [[nodiscard]] std::uint32_t width() const { return vocab_size() <= 65536 ? 2 : 4; }
+  /// At least one.
+  [[nodiscard]] std::span<const DataSet> sets() const;
+  /// Number of tokens in one part of all data sets.
   [[nodiscard]] std::uint64_t tokens(Split split) const;
-  /// Copies the tokens [begin, begin + out.size()) of one part. Throws Error(data) naming file, offset and id
-  /// for an id outside the vocabulary.
+  /// The tokens [begin, begin + out.size()) of one part, data sets one after another.
   void read(Split split, std::uint64_t begin, std::span<std::int64_t> out) const;
 
-  /// Of names and contents. A .bin file over 256 MiB is hashed at 256 evenly spaced places.
+  /// Of names and contents; of large files that are read in place, of 256 evenly spaced MiB.
   [[nodiscard]] const Digest& fingerprint() const;
   [[nodiscard]] Digest tokenizer_fingerprint() const { return tokenizer().fingerprint(); }
   /// Sentences for the user, for example that `data.max_bytes` cut the corpus.

@@ -17,9 +17,11 @@ class HostBuffer {
 class DeviceBuffer {
  public:
   virtual ~DeviceBuffer() = default;
+  /// Where it lies from one fill() to the next.
   [[nodiscard]] virtual std::byte* data() = 0;
-  /// Copies the first `bytes` of `from` here, after the work that was submitted before the last release() is
-  /// done. The bytes are there, for every stream, when it returns.
+  /// Brings the first `bytes` of `from`, a buffer of this device and of the same size, here, after the work
+  /// that was submitted before the last release() is done. The bytes are there, for every stream, when it
+  /// returns; what `from` holds then is of no use.
   virtual void fill(HostBuffer& from, std::size_t bytes) = 0;
   /// Called by the consumer: work it has submitted until now may still read the buffer, later work will not.
   virtual void release() = 0;

@@ -14,7 +14,7 @@ namespace isthmus::data {
 class HeldOut {
  public:
   /// At most `sequences` windows (fewer if the split has fewer), given out in batches of `batch`. None if the
-  /// corpus holds nothing out.
+  /// corpus holds nothing out. Of a mixture, as many of each data set as its weight says, where it has them.
   HeldOut(const Corpus& corpus, std::int64_t seq_len, std::int64_t sequences, std::int64_t batch,
           Device& device);
   [[nodiscard]] std::int64_t sequences() const { return sequences_; }
@@ -24,7 +24,8 @@ class HeldOut {
 
  private:
   std::int64_t seq_len_, batch_, sequences_ = 0;
-  std::unique_ptr<DeviceBuffer> buffer_;  ///< all inputs, then all targets
+  std::uint32_t width_;
+  std::unique_ptr<DeviceBuffer> buffer_;  ///< one row for each sequence
 };
 
 }  // namespace isthmus::data

@@ -1,12 +1,14 @@
 #pragma once
 // Batches of the training split, made ahead of their use:
-//   thread disk_load     corpus -> host buffer
-//   thread gpu_transfer  host buffer -> device buffer
-//   caller of next()     device buffer -> training
-// Two bounded queues join them. Every buffer is allocated by the constructor. The trace shows disk_load,
-// gpu_transfer, chunk (one batch from the start of its load to its arrival), gpu_queue_wait (the caller
-// waits) and epoch (an instant at each border).
+//   data.threads threads  disk -> blocks of tokens, checked    (what is read in place)
+//   thread disk_load      windows of those -> host buffer
+//   thread gpu_transfer   host buffer -> device buffer
+//   caller of next()      device buffer -> training
+// Two bounded queues join them, and blocks are read one group ahead. Every buffer is allocated by the
+// constructor. The trace shows disk_load, gpu_transfer, chunk (one batch from the start of its load to its
+// arrival), gpu_queue_wait (the caller waits) and epoch (an instant at each border).
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -17,14 +19,18 @@
 
 namespace isthmus::data {
 
-/// Tokens on the device as int64, [sequences, seq_len] row-major; targets are the inputs one token later.
+/// Token ids on the device: rows of seq_len + 1 ids of `width` bytes (2 or 4, little-endian, unsigned). The
+/// first seq_len of a row are inputs, the last seq_len, one further, their targets. As narrow as the files
+/// have them, so that a quarter or less of what int64 takes is copied.
 struct Batch {
   std::uint64_t sequence = 0;  ///< its first one, in the replica's own count
-  std::uint64_t epoch = 0;     ///< of that
-  std::int64_t* inputs = nullptr;
-  std::int64_t* targets = nullptr;
+  std::uint64_t epoch = 0;     ///< of that; of the first data set in a mixture
+  std::byte* ids = nullptr;
+  std::uint32_t width = 2;
   std::int64_t sequences = 0;
   std::int64_t seq_len = 0;
+
+  [[nodiscard]] std::size_t row_bytes() const { return (static_cast<std::size_t>(seq_len) + 1) * width; }
 };
 
 struct LoaderOptions {
@@ -35,6 +41,8 @@ struct LoaderOptions {
   std::uint64_t seed = 0;            ///< of the order of windows; equal on all replicas
   std::uint64_t first_sequence = 0;  ///< the replica's own count so far; resuming needs nothing else
   std::int64_t prefetch = 2;         ///< batches each stage may be ahead
+  std::int64_t threads = 1;          ///< that read blocks
+  std::int64_t shuffle_blocks = 16;  ///< that are mixed with each other
   std::uint64_t traced_epochs = 5;   ///< epochs from the first batch on whose chunks are traced one by one
 };
 

@@ -1,6 +1,7 @@
 #pragma once
-// Which window of the corpus a sequence is: a pure function of the step, so nothing has to be stored to
-// resume. A window i of seq_len T is the tokens [i*T, i*T + T + 1): T inputs and, one further, T targets.
+// Which window of a data set a sequence is: a pure function of the step, so nothing has to be stored to
+// resume, and no shuffled array is kept. A window i of seq_len T is the tokens [i*T, i*T + T + 1): T inputs
+// and, one further, T targets.
 
 #include <cstdint>
 
@@ -11,24 +12,54 @@ namespace isthmus::data {
   return tokens == 0 ? 0 : (tokens - 1) / seq_len;
 }
 
-/// Sequence k of replica m of M, counted by the replica itself, is number g = k*M + m of the run; epoch g /
-/// windows takes every window once, in an order of its own. So two replicas never share a sequence within an
-/// epoch, whatever batches they make of theirs and however fast they are; and where all batches are equal,
-/// what all of them see at a step depends on their sum alone.
+/// How the windows of an epoch are put in order. Drawn one by one from all of them, every read would be a
+/// short one somewhere on the disk, and a compressed block would be unpacked for one window. So what lies
+/// together is read together: windows are taken in blocks, blocks come in an order drawn anew for each epoch,
+/// and among the windows of `group` blocks that come one after another every order is as likely.
+struct Shuffle {
+  std::uint64_t block = 0;  ///< windows that lie together; 0: draw from all windows
+  std::uint64_t group = 1;  ///< blocks, >= 1
+  /// Windows of a full group; 0 where the order is drawn from all.
+  [[nodiscard]] std::uint64_t group_windows() const { return block * group; }
+};
+
+/// Sequence k of replica m of M, counted by the replica itself, is number g of the run; epoch g / windows
+/// takes every window once, in an order of its own. With an order drawn from all windows g = k*M + m: two
+/// replicas never share a sequence within an epoch, whatever batches they make of theirs and however fast
+/// they are; and where all batches are equal, what all of them see at a step depends on their sum alone. With
+/// groups of W windows replicas take W sequences by turns, g = ((k / W)*M + m)*W + k % W, so that each group
+/// is read by one of them.
 class Sampler {
  public:
   struct Place {
     std::uint64_t epoch;
     std::uint64_t window;
+    std::uint64_t group = 0;     ///< of the epoch
+    std::uint64_t in_group = 0;  ///< where the window stands among those of the group, as blocks are laid out
   };
-  /// windows, replicas >= 1; replica < replicas.
-  Sampler(std::uint64_t windows, std::uint64_t replica, std::uint64_t replicas, std::uint64_t seed)
-      : windows_(windows), replica_(replica), replicas_(replicas), seed_(seed) {}
+  /// windows, replicas >= 1; replica < replicas. A data set that one group holds is drawn from as a whole.
+  Sampler(std::uint64_t windows, std::uint64_t replica, std::uint64_t replicas, std::uint64_t seed,
+          Shuffle shuffle = {});
   [[nodiscard]] Place at(std::uint64_t sequence) const;
+  /// The first sequence of this replica after `sequence` that is of another group. Groups only.
+  [[nodiscard]] std::uint64_t next_group(std::uint64_t sequence) const;
   [[nodiscard]] std::uint64_t windows() const { return windows_; }
+  [[nodiscard]] bool has_groups() const { return shuffle_.block > 0; }
+
+  /// Block `rank` of a group: its windows are [first, first + count).
+  struct Block {
+    std::uint64_t first, count;
+  };
+  [[nodiscard]] std::uint64_t blocks_of(std::uint64_t group) const;
+  [[nodiscard]] Block block(std::uint64_t epoch, std::uint64_t group, std::uint64_t rank) const;
 
  private:
+  [[nodiscard]] std::uint64_t number_of(std::uint64_t sequence) const;
+  [[nodiscard]] std::uint64_t key(std::uint64_t epoch) const;
+
   std::uint64_t windows_, replica_, replicas_, seed_;
+  Shuffle shuffle_;
+  std::uint64_t full_blocks_ = 0, groups_ = 1;
 };
 
 /// Window `index` of `count` evenly spaced ones (index < count <= windows): the same for every replica and

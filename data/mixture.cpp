@@ -1,0 +1,65 @@
+#include "mixture.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <numeric>
+
+#include "isthmus/base/random.h"
+
+namespace isthmus::data {
+namespace {
+
+/// Slots of each weight: the whole ones, then one more each for the largest rests.
+std::vector<std::uint64_t> apportion(std::span<const double> weights) {
+  std::vector<std::uint64_t> slots;
+  std::vector<double> rest;
+  for (const auto weight : weights) {
+    const auto exact = weight * static_cast<double>(Mixture::pattern);
+    slots.push_back(std::max<std::uint64_t>(1, static_cast<std::uint64_t>(exact)));
+    rest.push_back(exact - static_cast<double>(slots.back()));
+  }
+  auto sum = std::accumulate(slots.begin(), slots.end(), std::uint64_t{0});
+  while (sum != Mixture::pattern) {
+    const bool more = sum < Mixture::pattern;
+    const auto best =
+        more ? std::max_element(rest.begin(), rest.end()) : std::min_element(rest.begin(), rest.end());
+    auto& count = slots[static_cast<std::size_t>(best - rest.begin())];
+    if (!more && count == 1) {
+      *best = INFINITY;  // has its least already
+      continue;
+    }
+    *best += more ? -1 : 1;
+    count += more ? 1 : std::uint64_t(-1);
+    sum += more ? 1 : std::uint64_t(-1);
+  }
+  return slots;
+}
+
+}  // namespace
+
+Mixture::Mixture(std::span<const double> weights, std::uint64_t seed) : per_pattern_(apportion(weights)) {
+  assert(!weights.empty() && weights.size() <= pattern);
+  constexpr std::uint64_t order_of_sets = 0x6d697874757265;  // "mixture"
+  std::vector<std::uint16_t> in_order;
+  for (std::size_t set = 0; set < per_pattern_.size(); ++set)
+    in_order.insert(in_order.end(), per_pattern_[set], static_cast<std::uint16_t>(set));
+  std::vector<std::uint16_t> seen(per_pattern_.size(), 0);
+  for (std::uint64_t i = 0; i < pattern; ++i) {
+    const auto set = in_order[permute(i, pattern, random_bits(seed, order_of_sets, 0))];
+    slots_.push_back({set, seen[set]++});
+  }
+}
+
+Mixture::Turn Mixture::at(std::uint64_t sequence) const {
+  const auto slot = slots_[sequence % pattern];
+  return {slot.set, sequence / pattern * per_pattern_[slot.set] + slot.rank};
+}
+
+std::uint64_t Mixture::count(std::size_t set, std::uint64_t sequences) const {
+  auto out = sequences / pattern * per_pattern_[set];
+  for (std::uint64_t i = 0; i < sequences % pattern; ++i) out += slots_[i].set == set ? 1 : 0;
+  return out;
+}
+
+}  // namespace isthmus::data
