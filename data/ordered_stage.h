@@ -35,14 +35,15 @@ class OrderedStage {
   /// stopped.
   bool push(In& item) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return stopped_ || pushed_ - popped_ < slots_.size(); });
+    room_.wait(lock, [&] { return stopped_ || pushed_ - popped_ < slots_.size(); });
     if (stopped_) return false;
     auto& slot = slots_[pushed_ % slots_.size()];
     std::swap(slot.in, item);
     slot.done = false;
     slot.fault.reset();
     ++pushed_;
-    changed_.notify_all();
+    lock.unlock();
+    work_.notify_one();
     return true;
   }
   /// No more comes. The fault, if there is one, is thrown behind the last result.
@@ -50,20 +51,22 @@ class OrderedStage {
     const std::lock_guard lock(mutex_);
     closed_ = true;
     fault_ = std::move(fault);
-    changed_.notify_all();
+    work_.notify_all();
+    ready_.notify_one();
   }
   /// Waits for the next result. False at the end.
   bool pop(Out& result) {
     std::unique_lock lock(mutex_);
     auto& slot = slots_[popped_ % slots_.size()];
-    changed_.wait(lock, [&] { return stopped_ || (popped_ < pushed_ ? slot.done : closed_); });
+    ready_.wait(lock, [&] { return stopped_ || (popped_ < pushed_ ? slot.done : closed_); });
     const bool ended = stopped_ || popped_ == pushed_;
     const auto& fault = ended ? fault_ : slot.fault;
     if (fault) throw Error(fault->kind, fault->message);
     if (ended) return false;
     std::swap(slot.out, result);
     ++popped_;
-    changed_.notify_all();
+    lock.unlock();
+    room_.notify_one();
     return true;
   }
   /// Wakes everybody, and returns when no thread works any more.
@@ -71,7 +74,9 @@ class OrderedStage {
     {
       const std::lock_guard lock(mutex_);
       stopped_ = true;
-      changed_.notify_all();
+      room_.notify_all();
+      work_.notify_all();
+      ready_.notify_all();
     }
     for (auto& thread : threads_) thread.join();
     threads_.clear();
@@ -88,7 +93,7 @@ class OrderedStage {
   void run(const Work& work) {
     std::unique_lock lock(mutex_);
     while (true) {
-      changed_.wait(lock, [&] { return stopped_ || taken_ < pushed_ || closed_; });
+      work_.wait(lock, [&] { return stopped_ || taken_ < pushed_ || closed_; });
       if (stopped_ || taken_ == pushed_) return;
       auto& slot = slots_[taken_++ % slots_.size()];
       lock.unlock();
@@ -103,12 +108,12 @@ class OrderedStage {
       lock.lock();
       slot.fault = std::move(fault);
       slot.done = true;
-      changed_.notify_all();
+      if (&slot == &slots_[popped_ % slots_.size()]) ready_.notify_one();
     }
   }
 
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable room_, work_, ready_;  ///< for who pushes, who works, who pops
   std::vector<Slot> slots_;
   std::uint64_t pushed_ = 0, taken_ = 0, popped_ = 0;
   bool closed_ = false, stopped_ = false;

@@ -178,7 +178,7 @@ TEST(Tokenize, EndsWithTheSameBytesHoweverOftenItIsInterrupted) {
   write_corpus(folder);
   folder.write("d/d.jsonl", "{\"text\":\"good\"}\nbad\n{}\n");
   std::mt19937 random(3);
-  for (const std::uint32_t block : {1000U, 50'000U, 400'000U}) {
+  for (const std::uint32_t block : {20'000U, 100'000U, 400'000U}) {
     auto options = options_of(folder / "d", folder / "whole");
     options.block_tokens = block;
     options.skip_bad = true;
