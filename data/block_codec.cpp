@@ -4,6 +4,7 @@
 #include <lz4hc.h>
 #include <zstd.h>
 
+#include <array>
 #include <cassert>
 #include <cstring>
 #include <new>
@@ -61,9 +62,21 @@ bool all_below(std::span<const std::byte> bytes, std::uint32_t limit) {
   return beyond == 0;
 }
 
-void widen(std::span<const std::byte> from, std::span<std::byte> out) {
-  for (std::size_t i = 0; i < from.size(); ++i) {
-    const auto id = std::to_integer<std::uint16_t>(from[i]);
+/// Bytes that fill the second half of `out` to numbers of two bytes that fill all of it.
+void widen_in_place(std::span<std::byte> out) {
+  constexpr std::size_t together = 64;
+  const auto count = out.size() / 2;
+  std::size_t i = 0;
+  // What is written ends before what is yet to be read as long as a whole group is left.
+  for (; i + together <= count; i += together) {
+    std::array<std::uint8_t, together> from;
+    std::array<std::uint16_t, together> to;
+    std::memcpy(from.data(), out.data() + count + i, sizeof from);
+    for (std::size_t k = 0; k < together; ++k) to[k] = from[k];
+    std::memcpy(out.data() + 2 * i, to.data(), sizeof to);
+  }
+  for (; i < count; ++i) {
+    const auto id = std::to_integer<std::uint16_t>(out[count + i]);
     std::memcpy(out.data() + 2 * i, &id, sizeof id);
   }
 }
@@ -165,14 +178,10 @@ bool BlockDecoder::decompress(std::span<const std::byte> packed, std::span<std::
 std::string_view BlockDecoder::ids(std::span<const std::byte> record, std::span<std::byte> out) {
   const auto parts = parts_of(record);
   if (!parts.sound) return "its head says more than there is";
-  const auto width = width_of(spec_), stored = spec_.stored_width();
-  auto target = out;
-  if (stored < width) {
-    if (narrow_.size() < out.size() / width * stored) narrow_.resize(out.size() / width * stored);
-    target = std::span(narrow_).first(out.size() / width * stored);
-  }
+  const bool widen = spec_.stored_width() < width_of(spec_);
+  const auto target = widen ? out.subspan(out.size() / 2) : out;
   if (!decompress(parts.ids, target)) return "its ids do not decompress to as many as it has";
-  if (stored < width) widen(target, out);
+  if (widen) widen_in_place(out);
   return {};
 }
 

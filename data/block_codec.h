@@ -61,7 +61,6 @@ class BlockDecoder {
   [[nodiscard]] bool decompress(std::span<const std::byte> packed, std::span<std::byte> out);
   StoreSpec spec_;
   std::unique_ptr<Context> context_;
-  Bytes narrow_;
 };
 
 /// Bytes of an id as a TokenSource gives it: 2 or 4.

@@ -84,7 +84,7 @@ std::string problem_with(const fs::path& folder) {
 }
 
 RC_GTEST_PROP(Store, GivesWhatWasWrittenInAnyRange, ()) {
-  const TemporaryFolder folder;
+  const TemporaryFolder folder(memory());
   const auto vocab = *rc::gen::element<std::uint32_t>(2, 255, 256, 257, 65535, 65536, 65537, 0xFFFF'FFFF);
   const auto codec = *rc::gen::element(StoreCodec::none, StoreCodec::zstd, StoreCodec::lz4);
   const auto block = *rc::gen::inRange<std::uint32_t>(16, 80);
@@ -126,7 +126,7 @@ RC_GTEST_PROP(Store, GivesWhatWasWrittenInAnyRange, ()) {
 }
 
 TEST(Store, IsReadByManyThreadsAtOnce) {
-  const TemporaryFolder folder;
+  const TemporaryFolder folder(memory());
   const auto ids = some_ids(50000, 40000);
   write_store(folder / "s", spec_of(40000, StoreCodec::zstd, 1024), ids, Starts{0});
   const auto reader = open_store(folder / "s");
@@ -148,7 +148,7 @@ TEST(Store, IsReadByManyThreadsAtOnce) {
 }
 
 TEST(Store, IsTheSameBytesForTheSameIds) {
-  const TemporaryFolder folder;
+  const TemporaryFolder folder(memory());
   const auto ids = some_ids(3000, 300);
   const auto spec = spec_of(300, StoreCodec::zstd, 256);
   for (const auto* name : {"a", "b"}) write_store(folder / name, spec, ids, Starts{0, 77, 2000});
@@ -170,7 +170,7 @@ class DamagedStore : public ::testing::TestWithParam<StoreCodec> {
     for (const auto& [name, bytes] : sound_) write_file(path(name), bytes);
   }
 
-  TemporaryFolder folder_;
+  TemporaryFolder folder_{memory()};
   std::map<std::string, std::string> sound_;
 };
 
@@ -224,7 +224,7 @@ INSTANTIATE_TEST_SUITE_P(Codecs, DamagedStore,
 /// A header whose checksum is right, whatever it says.
 template <class Change>
 std::string header_problem(Change change) {
-  const TemporaryFolder folder;
+  const TemporaryFolder folder(memory());
   write_store(folder / "s", spec_of(300, StoreCodec::zstd, 64), some_ids(150, 300), Starts{0});
   auto info = store_info(folder / "s");
   change(info);
@@ -272,7 +272,7 @@ TEST(Store, TakesNoIdOutsideTheVocabularyThatItNames) {
 }
 
 TEST(Store, SaysOfWhatVersionItIs) {
-  const TemporaryFolder folder;
+  const TemporaryFolder folder(memory());
   write_store(folder / "s", spec_of(300, StoreCodec::zstd, 64), some_ids(150, 300), Starts{0});
   const auto sound = read_all(folder / "s" / "index");
   auto other = sound;
@@ -286,7 +286,7 @@ TEST(Store, SaysOfWhatVersionItIs) {
 }
 
 TEST(Store, KeepsItsNameForWhatIsComplete) {
-  const TemporaryFolder folder;
+  const TemporaryFolder folder(memory());
   const auto spec = spec_of(300, StoreCodec::zstd, 16);
   {
     StoreWriter writer(folder / "s", spec, {});
@@ -319,7 +319,7 @@ void append(StoreWriter& writer, const StoreSpec& spec, const Ids& ids, std::uin
 TEST(Store, GoesOnFromItsLastCommitAndEndsWithTheSameBytes) {
   const auto spec = spec_of(200, StoreCodec::lz4, 32);
   const auto ids = some_ids(32 * 10, 200);
-  const TemporaryFolder folder;
+  const TemporaryFolder folder(memory());
   {
     StoreWriter writer(folder / "whole", spec, {{"sources", "x"}});
     append(writer, spec, ids, 10, 0);
@@ -352,7 +352,7 @@ TEST(Store, GoesOnFromItsLastCommitAndEndsWithTheSameBytes) {
 
 TEST(Store, RefusesADamagedJournal) {
   const auto spec = spec_of(200, StoreCodec::lz4, 32);
-  const TemporaryFolder folder;
+  const TemporaryFolder folder(memory());
   {
     StoreWriter writer(folder / "s", spec, {});
     append(writer, spec, some_ids(64, 200), 2, 2);

@@ -112,7 +112,7 @@ TEST(OrderedStage, ThrowsTheFaultOfWhoFeedsItAtTheEnd) {
 }
 
 TEST(Tokenize, GivesTheIdsOfACorpusOfTheSameText) {
-  const TemporaryFolder folder;
+  const TemporaryFolder folder(memory());
   folder.write("d/a.txt", some_text(2'300'000, 1));
   for (int i = 0; i < 40; ++i)
     folder.write("d/" + std::to_string(i) + ".txt", some_text(1 + i * 37 % 1500, 2));
@@ -126,7 +126,7 @@ TEST(Tokenize, GivesTheIdsOfACorpusOfTheSameText) {
 }
 
 TEST(Tokenize, CountsWhatItHasRead) {
-  const TemporaryFolder folder;
+  const TemporaryFolder folder(memory());
   write_corpus(folder);
   TokenizeProgress last;
   const auto report = tokenize(options_of(folder / "d", folder / "s"),
@@ -158,7 +158,7 @@ TEST(Tokenize, CountsWhatItHasRead) {
 }
 
 TEST(Tokenize, GivesTheSameBytesWhateverTheThreads) {
-  const TemporaryFolder folder;
+  const TemporaryFolder folder(memory());
   write_corpus(folder);
   for (const std::uint32_t threads : {1, 2, 7}) {
     auto options = options_of(folder / "d", folder / std::to_string(threads));
@@ -174,11 +174,11 @@ struct Interrupted : std::runtime_error {
 };
 
 TEST(Tokenize, EndsWithTheSameBytesHoweverOftenItIsInterrupted) {
-  const TemporaryFolder folder;
+  const TemporaryFolder folder(memory());
   write_corpus(folder);
   folder.write("d/d.jsonl", "{\"text\":\"good\"}\nbad\n{}\n");
   std::mt19937 random(3);
-  for (const std::uint32_t block : {20'000U, 100'000U, 400'000U}) {
+  for (const std::uint32_t block : {7'000U, 100'000U, 400'000U}) {
     auto options = options_of(folder / "d", folder / "whole");
     options.block_tokens = block;
     options.skip_bad = true;
@@ -208,7 +208,7 @@ TEST(Tokenize, EndsWithTheSameBytesHoweverOftenItIsInterrupted) {
 }
 
 TEST(Tokenize, GoesOnOnlyWithWhatItWasBegunWith) {
-  const TemporaryFolder folder;
+  const TemporaryFolder folder(memory());
   write_corpus(folder);
   auto options = options_of(folder / "d", folder / "s");
   options.commit_every = 0;
@@ -232,7 +232,7 @@ TEST(Tokenize, GoesOnOnlyWithWhatItWasBegunWith) {
 }
 
 TEST(Tokenize, LeavesNothingWhereItFailsBeforeThereIsAnythingToGoOnFrom) {
-  const TemporaryFolder folder;
+  const TemporaryFolder folder(memory());
   const auto file = folder.write("x.jsonl", "{\"text\":\"good\"}\nbad\n");
   auto options = options_of(file, folder / "s");
   EXPECT_THAT(error_of(ErrorKind::data, [&] { (void)tokenize(options, ignore); }),
@@ -248,7 +248,7 @@ TEST(Tokenize, LeavesNothingWhereItFailsBeforeThereIsAnythingToGoOnFrom) {
 }
 
 TEST(Tokenize, SaysThatThereIsNoText) {
-  const TemporaryFolder folder;
+  const TemporaryFolder folder(memory());
   folder.write("d/empty.txt", "");
   folder.write("d/bad.jsonl", "bad\n");
   auto options = options_of(folder / "d", folder / "s");
@@ -258,7 +258,7 @@ TEST(Tokenize, SaysThatThereIsNoText) {
 }
 
 TEST(Tokenize, RefusesWhatItCannotMake) {
-  const TemporaryFolder folder;
+  const TemporaryFolder folder(memory());
   const auto file = folder.write("x.txt", "text");
   auto options = options_of(file, folder / "s");
   options.tokenizer = "vocab:100";
