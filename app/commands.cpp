@@ -176,6 +176,9 @@ void CommandLine::add_data() {
       ->required();
   tune->add_option("--tokenizer", request.tune.tokenizer, "of text: bytes, or a file")->capture_default_str();
   tune->add_option("--text-field", request.tune.text_field, "of JSONL")->capture_default_str();
+  tune->add_option("--sample", request.sample_megabytes, "MB of ids to measure with")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
   tune->footer("Example: isthmus data tune /data/text --tokenizer my.model");
   on(*tune, [&request] { return run_data_tune(request); });
   auto* show = verb->add_subcommand("show", "what a store holds");

@@ -123,7 +123,9 @@ int run_data_tokenize(const DataRequest& request) {
 
 int run_data_tune(const DataRequest& request) {
   Progress progress(stdout, terminal());
-  const auto report = data::tune(request.tune, [&](double done) {
+  auto options = request.tune;
+  options.sample_bytes = request.sample_megabytes * 1'000'000;
+  const auto report = data::tune(options, [&](double done) {
     progress.update(format_bar(done, fmt::format("{:.0f} % measured", 100 * done)));
   });
   progress.finish();

@@ -17,6 +17,7 @@ struct DataRequest {
   bool jsonl = false, text = false;  ///< what standard input is
   // tune
   data::TuneOptions tune;
+  std::uint64_t sample_megabytes = 8;
   // show
   std::filesystem::path folder;
   bool verify = false;

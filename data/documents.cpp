@@ -13,6 +13,7 @@
 #include <set>
 #include <system_error>
 
+#include "isthmus/base/aligned.h"
 #include "isthmus/base/checksum.h"
 #include "isthmus/base/error.h"
 #include "text_files.h"
@@ -152,12 +153,17 @@ class Input {
   int error_ = 0;
 };
 
+/// That is not cleared before it is written.
+using Buffer = AlignedVector<char>;
+
 /// The lines of an input, one after the other, in a buffer that has as many bytes behind each as the parser
 /// wants.
 class Lines {
  public:
-  Lines(Input& input, std::uint64_t longest)
-      : input_(input), longest_(static_cast<std::size_t>(longest)), buffer_(piece_bytes + padding) {}
+  Lines(Input& input, std::uint64_t longest, Buffer& buffer)
+      : input_(input), longest_(static_cast<std::size_t>(longest)), buffer_(buffer) {
+    buffer_.resize(std::max(buffer_.size(), piece_bytes + padding));
+  }
 
   struct Line {
     std::string_view text;    ///< without its end; of one that is too long the begin
@@ -223,7 +229,7 @@ class Lines {
 
   Input& input_;
   std::size_t longest_;
-  std::vector<char> buffer_;
+  Buffer& buffer_;
   std::size_t begin_ = 0, end_ = 0, used_ = 0;
   bool sum_ = false;
 };
@@ -303,7 +309,7 @@ class Reader {
     bool first = !place_.inside;
     std::size_t kept = 0;  // bytes at the front that the last piece left over
     while (true) {
-      const auto got = input.read(std::span(buffer_).subspan(kept));
+      const auto got = input.read(std::span(buffer_).subspan(kept, piece_bytes - kept));
       const std::string_view all(buffer_.data(), kept + got);
       const bool last = all.size() < piece_bytes;
       if (last) {
@@ -349,7 +355,7 @@ class Reader {
     Input input(file);
     std::uint64_t before = 0;
     for (std::size_t kept = 0;;) {
-      const auto got = input.read(std::span(buffer_).subspan(kept));
+      const auto got = input.read(std::span(buffer_).subspan(kept, piece_bytes - kept));
       const std::string_view all(buffer_.data(), kept + got);
       const bool last = all.size() < piece_bytes;
       const auto piece = last ? all : all.substr(0, piece_end(all));
@@ -368,7 +374,7 @@ class Reader {
   // ---- JSONL ----
 
   bool lines(Input& input, bool standard) {
-    Lines all(input, options_.longest_line);
+    Lines all(input, options_.longest_line, buffer_);
     while (const auto line = all.next(standard, place_.checksum)) {
       if (line->too_long) {
         bad("a line of " + std::to_string(line->bytes) + " bytes; expected " +
@@ -422,7 +428,7 @@ class Reader {
   BadDocuments& bad_;
   Place place_;
   const std::function<bool(const Piece&)>& use_;
-  std::vector<char> buffer_;
+  Buffer buffer_;  ///< a piece at least; of JSONL as much as the longest line so far
   simdjson::dom::parser parser_;
   // Of the file that is read:
   std::string name_;

@@ -9,6 +9,7 @@
 
 #include "block_codec.h"
 #include "documents.h"
+#include "isthmus/base/checksum.h"
 #include "isthmus/base/error.h"
 #include "isthmus/data/tokenizer.h"
 #include "ordered_stage.h"
@@ -23,13 +24,15 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t batch_bytes = std::size_t{1} << 20;
 constexpr std::size_t most_batch_pieces = std::size_t{1} << 16;
 
-/// From where an interrupted run goes on: reading from `place` gives the id number `token` first.
+/// From where an interrupted run goes on: reading from `place` gives the id number `token` first. From there
+/// to the last block's end are ids that are written already, and must come once more.
 struct Resume {
   Place place;
   std::uint64_t token = 0;
+  std::uint32_t checksum = 0;  ///< CRC32C of these
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(place, token);
+    ar(place, token, checksum);
   }
 };
 
@@ -56,7 +59,7 @@ struct Tokens {
 struct Block {
   Bytes ids;
   std::vector<std::uint32_t> starts;
-  Resume resume;  ///< with the next block, or before it
+  Resume resume;  ///< behind it
 };
 
 struct Record {
@@ -209,26 +212,44 @@ class Pipeline {
     Block block;
     Tokens tokens;
     auto resume = from_;
-    for (auto position = from_.token; tokenising_.pop(tokens); position += tokens.ids.size() / width) {
-      if (tokens.resumable) resume = {tokens.place, position};
-      // What stands in blocks that were written before comes once more where these end in the middle of a
-      // batch.
-      const auto known =
-          std::min<std::uint64_t>(written_ - std::min(written_, position), tokens.ids.size() / width);
-      auto start = std::lower_bound(tokens.starts.begin(), tokens.starts.end(), known);
-      for (std::size_t at = known * width; at < tokens.ids.size();) {
-        const auto part = std::min(full - block.ids.size(), tokens.ids.size() - at);
-        for (; start != tokens.starts.end() && *start < (at + part) / width; ++start)
-          block.starts.push_back(static_cast<std::uint32_t>(*start - at / width + block.ids.size() / width));
+    resume.checksum = 0;
+    auto position = from_.token;
+    for (; tokenising_.pop(tokens); position += tokens.ids.size() / width) {
+      if (tokens.resumable) resume = {tokens.place, position, 0};
+      const auto known = pass_over(tokens, position) * width;
+      resume.checksum = crc32c(std::span(tokens.ids).first(known), resume.checksum);
+      auto start = std::lower_bound(tokens.starts.begin(), tokens.starts.end(), known / width);
+      for (std::size_t at = known; at < tokens.ids.size();) {
+        const auto part =
+            std::span(tokens.ids).subspan(at, std::min(full - block.ids.size(), tokens.ids.size() - at));
         const auto filled = block.ids.size();
-        block.ids.resize(filled + part);
-        std::memcpy(block.ids.data() + filled, tokens.ids.data() + at, part);
-        at += part;
+        for (; start != tokens.starts.end() && *start < (at + part.size()) / width; ++start)
+          block.starts.push_back(static_cast<std::uint32_t>(*start - at / width + filled / width));
+        block.ids.resize(filled + part.size());
+        std::memcpy(block.ids.data() + filled, part.data(), part.size());
+        resume.checksum = crc32c(part, resume.checksum);
         block.resume = resume;
+        at += part.size();
         if (block.ids.size() == full && !pass_on(block)) return;
       }
     }
+    if (position < written_) refuse_other_text();
     if (!block.ids.empty()) pass_on(block);
+  }
+  /// How many ids at the begin are in blocks that were written before. They must be the same.
+  std::uint64_t pass_over(const Tokens& tokens, std::uint64_t position) {
+    if (position >= written_) return 0;
+    const auto width = spec_.stored_width();
+    const auto known = std::min<std::uint64_t>(written_ - position, tokens.ids.size() / width);
+    passed_over_ = crc32c(std::span(tokens.ids).first(known * width), passed_over_);
+    if (position + known == written_ && passed_over_ != from_.checksum) refuse_other_text();
+    return known;
+  }
+  [[noreturn]] static void refuse_other_text() {
+    throw Error(
+        ErrorKind::data,
+        "the text is not what it was when the interrupted run read it, though nothing else has changed; "
+        "remove the folder that ends in .partial to begin anew");
   }
   bool pass_on(Block& block) {
     if (!compressing_.push(block)) return false;
@@ -242,7 +263,8 @@ class Pipeline {
   std::vector<DocumentFile> files_;
   BadDocuments& bad_;
   Resume from_;
-  std::uint64_t written_;
+  std::uint64_t written_;  ///< ids that were written before
+  std::uint32_t passed_over_ = 0;
   Place end_;
   OrderedStage<Batch, Tokens> tokenising_;
   OrderedStage<Block, Record> compressing_;

@@ -231,6 +231,31 @@ TEST(Tokenize, GoesOnOnlyWithWhatItWasBegunWith) {
   refused("here SRC is 43 files");
 }
 
+TEST(Tokenize, NoticesThatTheTextIsNotWhatItWas) {
+  const TemporaryFolder folder(memory());
+  const auto text = some_text(3'000'000, 5);
+  const auto file = folder.write("x.txt", text);
+  auto options = options_of(file, folder / "s");
+  options.commit_every = 0;
+  int left = 500;  // the first half of the first piece
+  EXPECT_THROW((void)tokenize(options,
+                              [&](const TokenizeProgress&) {
+                                if (left-- == 0) throw Interrupted();
+                              }),
+               Interrupted);
+  const auto time = fs::last_write_time(file);
+  auto other = text;
+  other[1000] = other[1000] == '0' ? '1' : '0';
+  folder.write("x.txt", other);
+  fs::last_write_time(file, time);
+  EXPECT_THAT(error_of(ErrorKind::data, [&] { (void)tokenize(options, ignore); }),
+              HasSubstr("the text is not what it was"));
+  folder.write("x.txt", text);
+  fs::last_write_time(file, time);
+  EXPECT_GT(tokenize(options, ignore).resumed_at, 0U);
+  EXPECT_EQ(text_of(*open_store(folder / "s")), text + "|");
+}
+
 TEST(Tokenize, LeavesNothingWhereItFailsBeforeThereIsAnythingToGoOnFrom) {
   const TemporaryFolder folder(memory());
   const auto file = folder.write("x.jsonl", "{\"text\":\"good\"}\nbad\n");

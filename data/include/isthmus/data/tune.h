@@ -16,7 +16,7 @@ struct TuneOptions {
   std::filesystem::path path;
   std::string tokenizer = "bytes";  ///< of text, and of ids the vocabulary; a store knows its own
   std::string text_field = "text";
-  std::uint64_t sample_bytes = std::uint64_t{16} << 20;  ///< of ids, from evenly spaced places
+  std::uint64_t sample_bytes = 8'000'000;  ///< of ids, from evenly spaced places
   std::uint32_t rounds = 5;  ///< each setting is measured so often, in turn with the others; medians count
 };
 
