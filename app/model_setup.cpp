@@ -18,7 +18,7 @@ ModelSetup::ModelSetup(const Experiment& experiment)
       corpus(experiment.data),
       table({experiment.model, corpus.vocab_size()}, experiment.outer.num_fragments,
             static_cast<std::uint64_t>(experiment.outer.chunk_elements)),
-      inference(table, hardware.device, hardware.precision, experiment.data.seq_len),
+      inference(table, hardware.device, hardware.precision, experiment.data.seq_len, corpus.mask_separator()),
       heldout(corpus, experiment.data.seq_len, experiment.run.eval_sequences, experiment.inner.batch,
               *hardware.memory) {}
 

@@ -76,7 +76,8 @@ class Worker {
                                 .device = setup_.hardware.device,
                                 .precision = setup_.hardware.precision,
                                 .longest_sequence = config_.data.seq_len,
-                                .seed = static_cast<std::uint64_t>(config_.run.seed)}),
+                                .seed = static_cast<std::uint64_t>(config_.run.seed),
+                                .separator = setup_.corpus.mask_separator()}),
         node_(config_.network, setup_.table.layout(), outer_sync::codec_plan(config_.outer, seed()),
               closing_rule(config_), trace_, config_.outer.lossless_stage(), config_.join.moments()),
         outer_(config_.outer, setup_.table.layout(), trainer::make_outer_state(replica_, config_.outer),
@@ -316,7 +317,7 @@ class Worker {
       loss = replica_.forward_backward(batch);
       compute_seconds_ += seconds_since(compute);
     }
-    const auto batch_size = static_cast<std::uint64_t>(batch.sequences);
+    const auto batch_size = static_cast<std::uint64_t>(batch.sequences());
     const auto tokens = batch_size * static_cast<std::uint64_t>(batch.seq_len);
     if (outer_.synchronous()) average_gradients(tokens);
     {

@@ -5,22 +5,28 @@
 
 namespace isthmus {
 
-std::uint64_t permute(std::uint64_t index, std::uint64_t size, std::uint64_t key) {
-  assert(size >= 1 && index < size);
-  // Halves of equal width: the domain is the smallest power of four that holds `size`, so a walk takes fewer
-  // than four steps on average.
-  const int half = (std::bit_width(size - 1) + 1) / 2;
-  const std::uint64_t mask = (std::uint64_t{1} << half) - 1;
+Permutation::Permutation(std::uint64_t size, std::uint64_t key)
+    // Halves of equal width: the domain is the smallest power of four that holds `size`, so a walk takes
+    // fewer than four steps on average.
+    : size_(size), half_((std::bit_width(size - 1) + 1) / 2) {
+  assert(size >= 1);
+  // A round's bits are random_bits(key, round, right half): all of it that is equal for every index.
+  for (std::uint64_t round = 0; round < rounds_.size(); ++round) rounds_[round] = mix64(mix64(key) ^ round);
+}
+
+std::uint64_t Permutation::at(std::uint64_t index) const {
+  assert(index < size_);
+  const std::uint64_t mask = (std::uint64_t{1} << half_) - 1;
   do {
-    std::uint64_t left = index >> half;
+    std::uint64_t left = index >> half_;
     std::uint64_t right = index & mask;
-    for (std::uint64_t round = 0; round < 4; ++round) {
-      const auto mixed = left ^ (random_bits(key, round, right) & mask);
+    for (const auto round : rounds_) {
+      const auto mixed = left ^ (mix64(round ^ right) & mask);
       left = right;
       right = mixed;
     }
-    index = left << half | right;
-  } while (index >= size);
+    index = left << half_ | right;
+  } while (index >= size_);
   return index;
 }
 

@@ -49,19 +49,6 @@ Parts parts_of(std::span<const std::byte> record) {
   return {rest.first(size), rest.subspan(size), true};
 }
 
-/// Elements by memcpy, since nobody says how the bytes are aligned.
-template <class T>
-bool all_below(std::span<const std::byte> bytes, std::uint32_t limit) {
-  const auto most = static_cast<T>(limit - 1);
-  T beyond = 0;
-  for (std::size_t i = 0; i + sizeof(T) <= bytes.size(); i += sizeof(T)) {
-    T id = 0;
-    std::memcpy(&id, bytes.data() + i, sizeof id);
-    beyond |= static_cast<T>(id > most);
-  }
-  return beyond == 0;
-}
-
 /// Bytes that fill the second half of `out` to numbers of two bytes that fill all of it.
 void widen_in_place(std::span<std::byte> out) {
   constexpr std::size_t together = 64;
@@ -183,11 +170,6 @@ std::string_view BlockDecoder::ids(std::span<const std::byte> record, std::span<
   if (!decompress(parts.ids, target)) return "its ids do not decompress to as many as it has";
   if (widen) widen_in_place(out);
   return {};
-}
-
-bool BlockDecoder::in_vocabulary(std::span<const std::byte> ids) const {
-  return width_of(spec_) == 2 ? all_below<std::uint16_t>(ids, spec_.vocab_size)
-                              : all_below<std::uint32_t>(ids, spec_.vocab_size);
 }
 
 std::string_view BlockDecoder::starts(std::span<const std::byte> record, std::uint32_t tokens,

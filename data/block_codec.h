@@ -50,8 +50,6 @@ class BlockDecoder {
 
   /// `out` has room for the block's ids, in width_of(spec) bytes each, and decides how many are expected.
   [[nodiscard]] std::string_view ids(std::span<const std::byte> record, std::span<std::byte> out);
-  /// Whether all of them, as ids() has given them, are of the vocabulary.
-  [[nodiscard]] bool in_vocabulary(std::span<const std::byte> ids) const;
   /// `tokens` is the block's number of ids, and `documents` the number that is expected.
   [[nodiscard]] static std::string_view starts(std::span<const std::byte> record, std::uint32_t tokens,
                                                std::uint32_t documents, std::vector<std::uint32_t>& out);

@@ -220,6 +220,7 @@ void check_length(const std::string& name, const DataSet& set, const DataConfig&
 
 struct Corpus::Contents {
   explicit Contents(const DataConfig& config) : tokenizer(make_tokenizer(config.tokenizer)) {
+    set_separator(config);
     const auto mixture = config.parts();
     for (const auto& part : mixture)
       add(open_source(part.path, config, *tokenizer, notes), part.path, part.weight, config);
@@ -233,6 +234,7 @@ struct Corpus::Contents {
 
   Contents(const DataConfig& config, std::unique_ptr<const TokenSource> source)
       : tokenizer(make_tokenizer(config.tokenizer)) {
+    set_separator(config);
     add(std::move(source), config.path, 1, config);
     fingerprint = sets.front().fingerprint();
   }
@@ -245,7 +247,25 @@ struct Corpus::Contents {
     check_length(name, sets.back(), config);
   }
 
+  void set_separator(const DataConfig& config) {
+    separator = separator_of(config, *tokenizer);
+    document_mask = config.document_mask;
+    if (document_mask && !separator) {
+      throw Error(ErrorKind::config,
+                  "data.document_mask is true and what separates documents is not known with "
+                  "tokenizer " +
+                      config.tokenizer + "; expected its id in data.separator");
+    }
+    if (separator && *separator >= tokenizer->vocab_size()) {
+      throw Error(ErrorKind::config, "data.separator is " + std::to_string(*separator) +
+                                         "; expected an id of the vocabulary of " +
+                                         std::to_string(tokenizer->vocab_size()));
+    }
+  }
+
   std::unique_ptr<const Tokenizer> tokenizer;
+  std::optional<std::uint32_t> separator;
+  bool document_mask = false;
   std::vector<DataSet> sets;
   Digest fingerprint;
   std::vector<std::string> notes;
@@ -259,6 +279,12 @@ Corpus::Corpus(Corpus&&) noexcept = default;
 Corpus& Corpus::operator=(Corpus&&) noexcept = default;
 
 const Tokenizer& Corpus::tokenizer() const { return *contents_->tokenizer; }
+
+std::optional<std::uint32_t> Corpus::separator() const { return contents_->separator; }
+
+std::int64_t Corpus::mask_separator() const {
+  return contents_->document_mask ? std::int64_t{contents_->separator.value()} : -1;
+}
 
 std::span<const DataSet> Corpus::sets() const { return contents_->sets; }
 

@@ -3,24 +3,13 @@
 #include <cstring>
 #include <vector>
 
+#include "highest_id.h"
 #include "isthmus/base/error.h"
 #include "isthmus/data/corpus.h"
 #include "token_source.h"
 
 namespace isthmus::data {
 namespace {
-
-/// The highest id; one pass, in vectors.
-template <class Id>
-Id highest(const std::byte* ids, std::uint64_t count) {
-  Id most = 0;
-  for (std::uint64_t i = 0; i < count; ++i) {
-    Id id;
-    std::memcpy(&id, ids + i * sizeof id, sizeof id);
-    most = std::max(most, id);
-  }
-  return most;
-}
 
 std::uint32_t id_at(const std::byte* ids, std::uint32_t width, std::uint64_t index) {
   std::uint32_t id = 0;
@@ -66,8 +55,7 @@ void DataSet::read(Split split, std::uint64_t begin, std::uint64_t count, std::u
   std::vector<std::byte> other(own_width == width ? 0 : count * own_width);
   auto* ids = own_width == width ? out : other.data();
   source_->read(begin, count, ids);
-  const auto most = own_width == 2 ? highest<std::uint16_t>(ids, count) : highest<std::uint32_t>(ids, count);
-  if (most >= vocab_size_) {
+  if (highest_id(ids, own_width, count) >= vocab_size_) {
     std::uint64_t bad = 0;
     while (id_at(ids, own_width, bad) < vocab_size_) ++bad;
     throw Error(ErrorKind::data, source_->place(begin + bad) + ": token id " +

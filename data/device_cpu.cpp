@@ -41,6 +41,7 @@ class CpuDevice : public Device {
   std::unique_ptr<DeviceBuffer> device_buffer(std::size_t bytes) override {
     return std::make_unique<PlainDeviceBuffer>(bytes);
   }
+  bool is_host() const override { return true; }
 };
 
 }  // namespace

@@ -95,6 +95,7 @@ class CudaDevice : public Device {
     check(cudaSetDevice(streams_.ordinal), "device selection");
     return std::make_unique<CudaBuffer>(streams_, bytes);
   }
+  bool is_host() const override { return false; }
 
  private:
   Streams streams_;

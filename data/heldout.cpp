@@ -47,6 +47,7 @@ HeldOut::HeldOut(const Corpus& corpus, std::int64_t seq_len, std::int64_t sequen
     }
   }
   buffer_->fill(*host, all * row_bytes);
+  for (std::uint64_t i = 0; i < all; ++i) rows_.push_back(buffer_->data() + i * row_bytes);
 }
 
 std::vector<Batch> HeldOut::share(std::uint64_t member, std::uint64_t members) const {
@@ -56,10 +57,11 @@ std::vector<Batch> HeldOut::share(std::uint64_t member, std::uint64_t members) c
   std::vector<Batch> batches;
   for (auto first = static_cast<std::int64_t>(member * count / members); first < end; first += batch_) {
     Batch made;
-    made.sequences = std::min(batch_, end - first);
+    made.rows = std::span(rows_).subspan(static_cast<std::size_t>(first),
+                                         static_cast<std::size_t>(std::min(batch_, end - first)));
+    made.together = true;
     made.seq_len = seq_len_;
     made.width = width_;
-    made.ids = buffer_->data() + static_cast<std::size_t>(first) * made.row_bytes();
     batches.push_back(made);
   }
   return batches;

@@ -36,7 +36,7 @@ namespace isthmus::data {
 
 /// Bytes that are read together where a file does not say: large enough for a disk to be as fast as it can,
 /// small enough that an epoch can go by many of them in any order.
-inline constexpr std::uint64_t block_bytes = 256 << 10;
+inline constexpr std::uint64_t block_bytes = 128 << 10;
 
 /// Of a file's contents: all of them up to 256 MiB, else 256 evenly spaced MiB.
 [[nodiscard]] Digest sampled_hash(const File& file, std::string_view kind);

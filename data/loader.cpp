@@ -1,6 +1,7 @@
 #include "isthmus/data/loader.h"
 
 #include <chrono>
+#include <cstring>
 #include <exception>
 #include <optional>
 #include <string>
@@ -17,14 +18,36 @@ namespace {
 
 using Clock = Trace::Clock;
 
+/// Groups whose memory a batch lies in.
+class InUse {
+ public:
+  void add(WindowGroup* group) {
+    if (group == nullptr || (!groups_.empty() && groups_.back() == group)) return;
+    group->use();
+    groups_.push_back(group);
+  }
+  void release() {
+    for (auto* group : groups_) group->release();
+    groups_.clear();
+  }
+
+ private:
+  std::vector<WindowGroup*> groups_;
+};
+
+/// A batch in host memory: rows in the buffer, or where they were read to.
 struct HostSlot {
   std::unique_ptr<HostBuffer> buffer;
+  std::vector<const std::byte*> rows;
+  InUse in_use;
   std::uint64_t sequence = 0, epoch = 0;
   Clock::time_point begin;
 };
 
 struct DeviceSlot {
   std::unique_ptr<DeviceBuffer> buffer;
+  std::vector<const std::byte*> rows;
+  InUse in_use;
   Batch batch;
 };
 
@@ -34,8 +57,11 @@ std::vector<double> weights_of(const Corpus& corpus) {
   return weights;
 }
 
-std::vector<std::unique_ptr<WindowReader>> make_readers(const Corpus& corpus, const LoaderOptions& options) {
+std::vector<std::unique_ptr<WindowReader>> make_readers(const Corpus& corpus, const LoaderOptions& options,
+                                                        bool rows_stay) {
   const auto seq_len = static_cast<std::uint64_t>(options.seq_len);
+  // What lies in both queues, in the hands of both threads and of the consumer.
+  const auto in_use = static_cast<std::uint64_t>(rows_stay ? options.batch * (2 * options.prefetch + 1) : 0);
   std::vector<std::unique_ptr<WindowReader>> readers;
   for (const auto& set : corpus.sets()) {
     const auto windows = window_count(set.tokens(Split::train), seq_len);
@@ -47,7 +73,8 @@ std::vector<std::unique_ptr<WindowReader>> make_readers(const Corpus& corpus, co
     const auto shuffle = shuffle_of(set, seq_len, static_cast<std::uint64_t>(options.shuffle_blocks));
     const Sampler sampler(windows, static_cast<std::uint64_t>(options.replica),
                           static_cast<std::uint64_t>(options.replicas), options.seed, shuffle);
-    readers.push_back(std::make_unique<WindowReader>(set, sampler, shuffle, seq_len, corpus.width()));
+    readers.push_back(std::make_unique<WindowReader>(set, sampler, shuffle, seq_len, corpus.width(), in_use,
+                                                     static_cast<std::uint64_t>(options.replicas)));
   }
   return readers;
 }
@@ -59,8 +86,9 @@ struct Loader::Pipeline {
       : options(the_options),
         trace(the_trace),
         width(the_corpus.width()),
+        on_host(device.is_host()),
         mixture(weights_of(the_corpus), options.seed),
-        readers(make_readers(the_corpus, options)),
+        readers(make_readers(the_corpus, options, on_host)),
         first_epoch(epoch_of(options.first_sequence)),
         epoch(first_epoch),
         host(static_cast<std::size_t>(options.prefetch)),
@@ -95,15 +123,19 @@ struct Loader::Pipeline {
   }
 
   void allocate(Device& device) {
+    const auto batch = static_cast<std::size_t>(options.batch);
     for (std::size_t i = 0; i < host.size(); ++i) {
       host[i].buffer = device.host_buffer(batch_bytes());
+      host[i].rows.resize(batch);
       free_host.push(i);
     }
     for (std::size_t i = 0; i < on_device.size(); ++i) {
-      on_device[i].buffer = device.device_buffer(batch_bytes());
-      on_device[i].batch.width = width;
-      on_device[i].batch.sequences = options.batch;
-      on_device[i].batch.seq_len = options.seq_len;
+      auto& slot = on_device[i];
+      slot.buffer = device.device_buffer(batch_bytes());
+      slot.rows.resize(batch);
+      slot.batch.width = width;
+      slot.batch.seq_len = options.seq_len;
+      slot.batch.together = !on_host;
       free_device.push(i);
     }
   }
@@ -140,14 +172,21 @@ struct Loader::Pipeline {
     slot.sequence = sequence;
     slot.epoch = epoch_of(sequence);
     slot.begin = Clock::now();
-    auto* row = slot.buffer->data();
-    for (std::int64_t b = 0; b < options.batch; ++b) {
-      const auto turn = mixture.at(sequence + static_cast<std::uint64_t>(b));
-      if (!readers[turn.set]->read(turn.sequence, pool, row)) return false;
-      row += row_bytes();
+    auto* space = slot.buffer->data();
+    for (auto& row : slot.rows) {
+      const auto turn = mixture.at(sequence++);
+      const auto read = readers[turn.set]->row(turn.sequence, pool, space);
+      if (read.tokens == nullptr) return false;
+      row = read.tokens;
+      if (on_host) {
+        slot.in_use.add(read.group);
+      } else if (row != space) {
+        std::memcpy(space, row, row_bytes());
+      }
+      space += row_bytes();
     }
     if (traced(slot.epoch)) {
-      trace.complete(Trace::Row::disk_load, "disk_load", slot.begin, Clock::now(), argument(sequence));
+      trace.complete(Trace::Row::disk_load, "disk_load", slot.begin, Clock::now(), argument(slot.sequence));
     }
     return true;
   }
@@ -167,7 +206,13 @@ struct Loader::Pipeline {
   void transfer(HostSlot& from, DeviceSlot& to) {
     const auto begin = Clock::now();
     to.buffer->fill(*from.buffer, batch_bytes());
-    to.batch.ids = to.buffer->data();
+    if (on_host) {
+      std::swap(to.rows, from.rows);
+      std::swap(to.in_use, from.in_use);
+    } else {
+      for (std::size_t i = 0; i < to.rows.size(); ++i) to.rows[i] = to.buffer->data() + i * row_bytes();
+    }
+    to.batch.rows = to.rows;
     to.batch.sequence = from.sequence;
     to.batch.epoch = from.epoch;
     if (!traced(from.epoch)) return;
@@ -179,6 +224,7 @@ struct Loader::Pipeline {
   const Batch& next() {
     if (current) {
       on_device[*current].buffer->release();
+      on_device[*current].in_use.release();
       free_device.push(*current);
       current.reset();
     }
@@ -200,6 +246,7 @@ struct Loader::Pipeline {
   const LoaderOptions options;
   Trace& trace;
   const std::uint32_t width;
+  const bool on_host;
   const Mixture mixture;
   // disk_load's.
   std::vector<std::unique_ptr<WindowReader>> readers;

@@ -1,6 +1,7 @@
 #include "isthmus/data/sampler.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "isthmus/base/random.h"
 
@@ -31,26 +32,45 @@ std::uint64_t Sampler::number_of(std::uint64_t sequence) const {
 std::uint64_t Sampler::key(std::uint64_t epoch) const { return random_bits(seed_, order_of_windows, epoch); }
 
 Sampler::Place Sampler::at(std::uint64_t sequence) const {
-  const auto number = number_of(sequence);
-  const auto epoch = number / windows_;
-  const auto rank = number % windows_;
-  if (!has_groups()) return {epoch, permute(rank, windows_, key(epoch))};
-  const auto size = shuffle_.group_windows();
-  const auto group = std::min(rank / size, groups_ - 1);
-  const auto first = group * size;
-  const auto count = group + 1 < groups_ ? size : windows_ - first;
-  const auto in_group = permute(rank - first, count, random_bits(key(epoch), order_in_group, group));
-  const auto of = block(epoch, group, in_group / shuffle_.block);
-  return {epoch, of.first + in_group % shuffle_.block, group, in_group};
+  if (!has_groups()) {
+    const auto number = number_of(sequence);
+    const auto epoch = number / windows_;
+    return {epoch, permute(number % windows_, windows_, key(epoch))};
+  }
+  const auto of = visit(sequence);
+  std::vector<std::uint32_t> windows(windows_of(of.group));
+  order(of.epoch, of.group, windows);
+  const auto index = windows[of.rank];
+  return {of.epoch, block(of.epoch, of.group, index / shuffle_.block).first + index % shuffle_.block};
 }
 
-std::uint64_t Sampler::next_group(std::uint64_t sequence) const {
+Sampler::Visit Sampler::visit(std::uint64_t sequence) const {
   const auto size = shuffle_.group_windows();
-  const auto rank = number_of(sequence) % windows_;
-  const auto group = std::min(rank / size, groups_ - 1);
-  const auto left_in_group = (group + 1 < groups_ ? (group + 1) * size : windows_) - rank;
+  const auto number = number_of(sequence);
+  const auto in_epoch = number % windows_;
+  const auto group = std::min(in_epoch / size, groups_ - 1);
+  const auto rank = in_epoch - group * size;
+  const auto left_in_group = windows_of(group) - rank;
   const auto left_in_turn = replicas_ == 1 ? left_in_group : size - sequence % size;
-  return sequence + std::min(left_in_group, left_in_turn);
+  return {number / windows_, group, rank, sequence + std::min(left_in_group, left_in_turn)};
+}
+
+std::uint64_t Sampler::windows_of(std::uint64_t group) const {
+  const auto size = shuffle_.group_windows();
+  return group + 1 < groups_ ? size : windows_ - group * size;
+}
+
+/// Fisher and Yates's shuffle: a group's order is wanted as a whole, and costs less this way than by
+/// permute().
+void Sampler::order(std::uint64_t epoch, std::uint64_t group, std::span<std::uint32_t> out) const {
+  const auto order_key = random_bits(key(epoch), order_in_group, group);
+  const auto count = windows_of(group);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    // Of i + 1 places, by the high bits: 32 of them are even enough for any group.
+    const auto place = ((mix64(order_key ^ i) >> 32) * (i + 1)) >> 32;
+    out[i] = out[place];
+    out[place] = static_cast<std::uint32_t>(i);
+  }
 }
 
 std::uint64_t Sampler::blocks_of(std::uint64_t group) const {

@@ -1,7 +1,7 @@
 #include "window_reader.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cassert>
 #include <string>
 
 #include "isthmus/base/error.h"
@@ -75,19 +75,22 @@ WindowGroup::WindowGroup(const DataSet& set, const Sampler& sampler, const Shuff
       block_(shuffle.block),
       width_(width),
       // One more than full blocks: the one that is not.
-      tokens_((shuffle.group + 1) * block_bytes()) {}
+      tokens_((shuffle.group + 1) * block_bytes()),
+      order_((shuffle.group + 1) * block_) {}
 
-void WindowGroup::assign(std::uint64_t epoch, std::uint64_t group) {
-  assigned_ = true;
-  epoch_ = epoch;
-  group_ = group;
+const std::byte* WindowGroup::row(std::uint64_t rank) const {
+  const auto window = order_[rank];
+  return tokens_.data() + window / block_ * block_bytes() + window % block_ * seq_len_ * width_;
 }
 
-const std::byte* WindowGroup::row(std::uint64_t in_group) const {
-  return tokens_.data() + in_group / block_ * block_bytes() + in_group % block_ * seq_len_ * width_;
+void WindowGroup::assign(const Sampler::Visit& visit) {
+  assert(users_ == 0);
+  epoch_ = visit.epoch;
+  group_ = visit.group;
 }
 
 void WindowGroup::load(std::uint64_t rank) {
+  if (rank == 0) sampler_.order(epoch_, group_, order_);
   const auto block = sampler_.block(epoch_, group_, rank);
   set_.read(Split::train, block.first * seq_len_, block.count * seq_len_ + 1, width_,
             tokens_.data() + rank * block_bytes());
@@ -95,37 +98,61 @@ void WindowGroup::load(std::uint64_t rank) {
 
 // ---- WindowReader ----
 
+namespace {
+
+/// Groups that are read before they are needed: with one, the threads would rest until the next is asked for.
+constexpr std::uint64_t read_ahead = 2;
+
+/// Groups for `in_use` windows, the newest of which is in the one that is read from, and for those ahead.
+/// Windows in a row lie in as many groups as they fill, in one more at each end and at each epoch's; where
+/// replicas take turns, which epochs' ends put out of step with the groups, in up to three for each turn.
+std::size_t groups_for(const Sampler& sampler, const Shuffle& shuffle, std::uint64_t in_use,
+                       std::uint64_t replicas) {
+  const auto filled = in_use / shuffle.group_windows() * (replicas > 1 ? 3 : 1);
+  const auto used = in_use == 0 ? 1 : filled + in_use / sampler.windows() + 3;
+  return static_cast<std::size_t>(used + read_ahead);
+}
+
+}  // namespace
+
 WindowReader::WindowReader(const DataSet& set, const Sampler& sampler, const Shuffle& shuffle,
-                           std::uint64_t seq_len, std::uint32_t width)
+                           std::uint64_t seq_len, std::uint32_t width, std::uint64_t in_use,
+                           std::uint64_t replicas)
     : set_(set), sampler_(sampler), seq_len_(seq_len), width_(width) {
   if (!sampler_.has_groups()) return;
-  for (int i = 0; i < 2; ++i)
-    groups_.push_back(std::make_unique<WindowGroup>(set_, sampler_, shuffle, seq_len, width));
+  groups_.resize(groups_for(sampler, shuffle, in_use, replicas));
+  for (auto& group : groups_) group = std::make_unique<WindowGroup>(set_, sampler_, shuffle, seq_len, width);
 }
 
-bool WindowReader::read(std::uint64_t sequence, ReaderPool& pool, std::byte* row) {
-  const auto place = sampler_.at(sequence);
+WindowReader::Row WindowReader::row(std::uint64_t sequence, ReaderPool& pool, std::byte* space) {
   if (groups_.empty()) {
-    set_.read(Split::train, place.window * seq_len_, seq_len_ + 1, width_, row);
-    return true;
+    set_.read(Split::train, sampler_.at(sequence).window * seq_len_, seq_len_ + 1, width_, space);
+    return {space, nullptr};
   }
-  if (!groups_.front()->holds(place) && !take(place, sequence, pool)) return false;
-  std::memcpy(row, groups_.front()->row(place.in_group), (seq_len_ + 1) * width_);
-  return true;
+  if (sequence >= end_ && !take(sequence, pool)) return {nullptr, nullptr};
+  auto& now = group(index_);
+  return {now.row(rank_ + sequence - begin_), &now};
 }
 
-/// Waits for the group that is needed now and has the one after it loaded meanwhile.
-bool WindowReader::take(const Sampler::Place& place, std::uint64_t sequence, ReaderPool& pool) {
-  const auto load = [&](WindowGroup& group, const Sampler::Place& of) {
-    group.assign(of.epoch, of.group);
-    pool.load(group);
-  };
-  std::swap(groups_.front(), groups_.back());
-  auto& now = *groups_.front();
-  if (!now.holds(place)) load(now, place);
-  if (!pool.wait(now)) return false;
-  load(*groups_.back(), sampler_.at(sampler_.next_group(sequence)));
-  return true;
+/// Waits for the group that is needed now and has the ones after it loaded meanwhile.
+bool WindowReader::take(std::uint64_t sequence, ReaderPool& pool) {
+  const auto visit = sampler_.visit(sequence);
+  if (visits_.empty())
+    next_ = sequence;
+  else
+    visits_.pop_front();
+  while (visits_.size() <= read_ahead) {
+    visits_.push_back(sampler_.visit(next_));
+    next_ = visits_.back().end;
+    auto& into = group(index_ + visits_.size());
+    into.assign(visits_.back());
+    pool.load(into);
+  }
+  ++index_;
+  begin_ = sequence;
+  end_ = visit.end;
+  rank_ = visit.rank;
+  return pool.wait(group(index_));
 }
 
 Shuffle shuffle_of(const DataSet& set, std::uint64_t seq_len, std::uint64_t blocks) {

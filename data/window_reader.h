@@ -2,6 +2,7 @@
 // Windows of one data set in the order in which a replica trains on them, read ahead by whole groups of
 // blocks.
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -55,12 +56,14 @@ class WindowGroup {
   /// Of `width` bytes a token. set and sampler outlive it.
   WindowGroup(const DataSet& set, const Sampler& sampler, const Shuffle& shuffle, std::uint64_t seq_len,
               std::uint32_t width);
-  void assign(std::uint64_t epoch, std::uint64_t group);
-  [[nodiscard]] bool holds(const Sampler::Place& place) const {
-    return assigned_ && epoch_ == place.epoch && group_ == place.group;
-  }
-  /// The seq_len + 1 tokens of a window that it holds.
-  [[nodiscard]] const std::byte* row(std::uint64_t in_group) const;
+  /// Not while it is in use.
+  void assign(const Sampler::Visit& visit);
+  /// The seq_len + 1 tokens of the window that comes at `rank` of the group's order. Once it is loaded.
+  [[nodiscard]] const std::byte* row(std::uint64_t rank) const;
+
+  /// Whoever uses rows says so, and when that ends. Any thread.
+  void use() { ++users_; }
+  void release() { --users_; }
 
  private:
   friend class ReaderPool;
@@ -72,8 +75,9 @@ class WindowGroup {
   std::uint64_t seq_len_, block_;
   std::uint32_t width_;
   std::vector<std::byte> tokens_;
+  std::vector<std::uint32_t> order_;
   std::uint64_t epoch_ = 0, group_ = 0;
-  bool assigned_ = false;
+  std::atomic<std::uint64_t> users_ = 0;
   // The pool's, under its lock.
   std::uint64_t missing_ = 0;
   std::optional<Fault> fault_;
@@ -82,24 +86,35 @@ class WindowGroup {
 /// One data set as a replica goes through it. Used by one thread.
 class WindowReader {
  public:
-  /// set and pool outlive it. `shuffle.block` is 0 where windows are read one by one.
+  /// set outlives it. `shuffle.block` is 0 where windows are read one by one. At most `in_use` of the
+  /// sequences before the newest one that was taken are used later than the call that gave them.
   WindowReader(const DataSet& set, const Sampler& sampler, const Shuffle& shuffle, std::uint64_t seq_len,
-               std::uint32_t width);
+               std::uint32_t width, std::uint64_t in_use, std::uint64_t replicas);
   WindowReader(const WindowReader&) = delete;
   WindowReader& operator=(const WindowReader&) = delete;
-  [[nodiscard]] std::uint64_t epoch(std::uint64_t sequence) const { return sampler_.at(sequence).epoch; }
-  /// Copies the window of `sequence`, in the replica's own count in this data set, to `row`; sequences come
-  /// in ascending order. False if the pool was stopped. Throws what the data set throws.
-  [[nodiscard]] bool read(std::uint64_t sequence, ReaderPool& pool, std::byte* row);
+  [[nodiscard]] std::uint64_t epoch(std::uint64_t sequence) const { return sampler_.epoch(sequence); }
+  struct Row {
+    const std::byte* tokens;  ///< null if the pool was stopped
+    WindowGroup* group;       ///< whose memory that is, if it is one's
+  };
+  /// The window of `sequence`, in the replica's own count in this data set: in memory of its own, or copied
+  /// to `space`. Sequences come in ascending order. Throws what the data set throws.
+  [[nodiscard]] Row row(std::uint64_t sequence, ReaderPool& pool, std::byte* space);
 
  private:
-  [[nodiscard]] bool take(const Sampler::Place& place, std::uint64_t sequence, ReaderPool& pool);
+  [[nodiscard]] bool take(std::uint64_t sequence, ReaderPool& pool);
+  [[nodiscard]] WindowGroup& group(std::uint64_t index) { return *groups_[index % groups_.size()]; }
 
   const DataSet& set_;
   const Sampler sampler_;
   std::uint64_t seq_len_;
   std::uint32_t width_;
-  std::vector<std::unique_ptr<WindowGroup>> groups_;  ///< in use, and the next one; or none
+  std::vector<std::unique_ptr<WindowGroup>>
+      groups_;                                    ///< used by turns; none where windows are read one by one
+  std::deque<Sampler::Visit> visits_;             ///< of the group in use and of those read ahead
+  std::uint64_t next_ = 0;                        ///< the first sequence after those
+  std::uint64_t index_ = 0;                       ///< of the group in use, ever growing
+  std::uint64_t begin_ = 0, end_ = 0, rank_ = 0;  ///< its sequences, and the first one's rank
 };
 
 /// How the windows of a data set are mixed.

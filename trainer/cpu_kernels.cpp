@@ -285,8 +285,10 @@ ISTHMUS_INLINE void rows(const SplitHeadsBackward<T>& a, Index begin, Index end,
 template <class T>
 ISTHMUS_INLINE void rows(const CausalSoftmax<T>& a, Index begin, Index end, Scratch& scratch) {
   for (Index row = begin; row < end; ++row) {
-    T* scores = a.scores + row * a.length;
-    const Index n = row % a.length + 1;
+    const Index begin_column = a.back.begin(row);
+    T* all = a.scores + row * a.length;
+    T* scores = all + begin_column;
+    const Index n = row % a.length + 1 - begin_column;
     const float* s = widened(scores, n, scratch.row(0));
     const float top = largest(s, n);
     float* weights = room(scores, scratch.row(0));
@@ -294,22 +296,26 @@ ISTHMUS_INLINE void rows(const CausalSoftmax<T>& a, Index begin, Index end, Scra
     const float inverse = 1.0F / sum(weights, n);
     for (Index i = 0; i < n; ++i) weights[i] *= inverse;
     put(weights, n, scores);
-    std::fill(scores + n, scores + a.length, T{});
+    std::fill(all, scores, T{});
+    std::fill(scores + n, all + a.length, T{});
   }
 }
 
 template <class T>
 ISTHMUS_INLINE void rows(const CausalSoftmaxBackward<T>& a, Index begin, Index end, Scratch& scratch) {
   for (Index row = begin; row < end; ++row) {
-    T* grad = a.grad + row * a.length;
-    const Index n = row % a.length + 1;
-    const float* w = widened(a.weights + row * a.length, n, scratch.row(0));
+    const Index begin_column = a.back.begin(row);
+    T* all = a.grad + row * a.length;
+    T* grad = all + begin_column;
+    const Index n = row % a.length + 1 - begin_column;
+    const float* w = widened(a.weights + row * a.length + begin_column, n, scratch.row(0));
     const float* g = widened(grad, n, scratch.row(1));
     const float mean = dot(w, g, n);
     float* out = room(grad, scratch.row(1));
     for (Index i = 0; i < n; ++i) out[i] = a.scale * (w[i] * (g[i] - mean));
     put(out, n, grad);
-    std::fill(grad + n, grad + a.length, T{});
+    std::fill(all, grad, T{});
+    std::fill(grad + n, all + a.length, T{});
   }
 }
 

@@ -76,12 +76,23 @@ struct SplitHeadsBackward {
 void split_heads_backward(const SplitHeadsBackward<float>& a);
 void split_heads_backward(const SplitHeadsBackward<Bf16>& a);
 
-/// In place, row r at position t = r mod length: softmax(scale * scores) over columns 0..t, zeros after.
-/// [rows, length]
+/// Where a row of attention weights begins to look back: at position t of sequence b, from begins_BT[b][t]
+/// on. Rows stand sequence after sequence, head after head, position after position.
+struct LookBack {
+  Index length, heads;
+  const std::int32_t* begins_BT;  ///< 0 <= begins[b][t] <= t; null: from 0 on
+  [[nodiscard]] Index begin(Index row) const {
+    return begins_BT == nullptr ? 0 : begins_BT[row / (heads * length) * length + row % length];
+  }
+};
+
+/// In place, row r at position t = r mod length: softmax(scale * scores) over columns begin..t, zeros
+/// elsewhere. [rows, length]
 template <class T>
 struct CausalSoftmax {
   Index rows, length;
   float scale;
+  LookBack back;
   T* scores;
 };
 void causal_softmax(const CausalSoftmax<float>& a);
@@ -92,6 +103,7 @@ template <class T>
 struct CausalSoftmaxBackward {
   Index rows, length;
   float scale;
+  LookBack back;
   const T* weights;
   T* grad;
 };

@@ -13,13 +13,14 @@
 namespace isthmus::trainer {
 
 struct Inference::State {
-  State(ParameterTable its_table, Device its_device, Precision precision, std::int64_t longest_sequence)
+  State(ParameterTable its_table, Device its_device, Precision precision, std::int64_t longest_sequence,
+        std::int64_t separator)
       : table(std::move(its_table)),
         device(torch_device(its_device)),
         longest(longest_sequence),
         flat(flat::zeros(table.buffer_size(), precision == Precision::bf16 ? at::kBFloat16 : at::kFloat,
                          device)),
-        model(table, longest, flat, {}) {}
+        model(table, longest, flat, {}, separator) {}
 
   ParameterTable table;
   at::Device device;
@@ -28,8 +29,9 @@ struct Inference::State {
   Model model;
 };
 
-Inference::Inference(ParameterTable table, Device device, Precision precision, std::int64_t longest_sequence)
-    : state_(std::make_unique<State>(std::move(table), device, precision, longest_sequence)) {}
+Inference::Inference(ParameterTable table, Device device, Precision precision, std::int64_t longest_sequence,
+                     std::int64_t separator)
+    : state_(std::make_unique<State>(std::move(table), device, precision, longest_sequence, separator)) {}
 Inference::~Inference() = default;
 
 void Inference::load(std::span<const float> parameters) {

@@ -57,8 +57,8 @@ std::pair<Tensor, Tensor> rotations(const ModelConfig& config, std::int64_t long
 }  // namespace
 
 Model::Model(const ParameterTable& table, std::int64_t longest, const Tensor& flat,
-             const Tensor& flat_gradient)
-    : config_(table.model().config) {
+             const Tensor& flat_gradient, std::int64_t separator)
+    : config_(table.model().config), separator_(separator) {
   const Leaves leaf{table, flat, flat_gradient, leaves_};
   embedding_VC = leaf("model.embed_tokens.weight");
   for (std::int64_t l = 0; l < config_.layers; ++l) {
@@ -82,7 +82,8 @@ Model::Model(const ParameterTable& table, std::int64_t longest, const Tensor& fl
                 .head_dim = config_.head_dim(),
                 .norm_eps = config_.norm_eps,
                 .cos_TD2 = {},
-                .sin_TD2 = {}};
+                .sin_TD2 = {},
+                .begins_BT = {}};
   std::tie(attention_.cos_TD2, attention_.sin_TD2) = rotations(config_, longest, flat.options());
 }
 
@@ -96,6 +97,7 @@ Tensor Model::hidden(const Tensor& tokens_BT) const {
   auto shape = attention_;
   shape.sequences = tokens_BT.size(0);
   shape.length = tokens_BT.size(1);
+  if (separator_ >= 0) shape.begins_BT = document_begins(tokens_BT, separator_);
 
   Tensor residual_NC = embed(embedding_VC, tokens_BT.reshape({-1}));
   Tensor delta_NC;  // what the last half layer adds; added by the next norm

@@ -17,8 +17,10 @@ class Model {
   /// Every parameter is a leaf whose storage is a view into `flat` (fp32 or bf16, table.buffer_size()
   /// elements) and whose gradient, if `flat_gradient` is defined (same type and size), a view into that:
   /// autograd adds into it in place, so addresses never change. Sequences up to `longest` tokens.
+  /// Tokens attend to what stands before them in their document, where `separator` (an id, or -1: there is
+  /// none) ends one, else to all before them.
   Model(const ParameterTable& table, std::int64_t longest, const at::Tensor& flat,
-        const at::Tensor& flat_gradient);
+        const at::Tensor& flat_gradient, std::int64_t separator = -1);
 
   /// Mean cross-entropy in nats per token, fp32 scalar. int64 [B,T] on the model's device.
   [[nodiscard]] at::Tensor loss(const at::Tensor& inputs_BT, const at::Tensor& targets_BT) const;
@@ -35,6 +37,7 @@ class Model {
   [[nodiscard]] at::Tensor hidden(const at::Tensor& tokens_BT) const;
 
   ModelConfig config_;
+  std::int64_t separator_;
   AttentionShape attention_;  ///< without sequences and length
   std::vector<Layer> layers_;
   at::Tensor embedding_VC, head_VC, final_norm_C;

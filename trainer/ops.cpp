@@ -13,6 +13,14 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
+Tensor document_begins(const Tensor& tokens_BT, std::int64_t separator) {
+  const auto length = tokens_BT.size(1);
+  const auto next = at::arange(1, length, tokens_BT.options());
+  const auto behind = at::where(tokens_BT.narrow(1, 0, length - 1).eq(separator), next, 0);
+  const auto begins = std::get<0>(at::cummax(behind, 1));
+  return at::constant_pad_nd(begins, {1, 0}).to(at::kInt).contiguous();
+}
+
 namespace plain {
 namespace {
 
@@ -50,9 +58,15 @@ Tensor attention(const AttentionShape& s, const Tensor& qkv_NE, const Tensor& no
     if (norms_2D.numel() == 0) return parts[part];
     return norm(parts[part], norms_2D.narrow(0, part * s.head_dim, s.head_dim), s.norm_eps);
   };
+  std::optional<Tensor> mask_B1TT;
+  if (s.begins_BT.defined()) {
+    const auto positions = at::arange(s.length, s.begins_BT.options());
+    mask_B1TT = positions.ge(s.begins_BT.unsqueeze(-1)).logical_and(positions.le(positions.unsqueeze(-1)));
+    mask_B1TT = mask_B1TT->unsqueeze(1);
+  }
   const auto y_BHTD = at::scaled_dot_product_attention(
-      rotate(s, normed(0)), rotate(s, normed(1)), parts[2].transpose(1, 2), {}, 0.0,
-      /*is_causal=*/true, {}, /*enable_gqa=*/s.heads != s.kv_heads);
+      rotate(s, normed(0)), rotate(s, normed(1)), parts[2].transpose(1, 2), mask_B1TT, 0.0,
+      /*is_causal=*/!mask_B1TT, {}, /*enable_gqa=*/s.heads != s.kv_heads);
   return y_BHTD.transpose(1, 2).reshape({s.sequences * s.length, s.heads * s.head_dim});
 }
 
@@ -178,6 +192,10 @@ struct AddNorm : Function<AddNorm> {
   }
 };
 
+cpu::LookBack look_back(const AttentionShape& s) {
+  return {s.length, s.heads, s.begins_BT.defined() ? data<std::int32_t>(s.begins_BT) : nullptr};
+}
+
 cpu::Heads heads_of(const AttentionShape& s) {
   return {s.sequences, s.length,          s.heads,           s.kv_heads,
           s.head_dim,  floats(s.cos_TD2), floats(s.sin_TD2), static_cast<float>(s.norm_eps)};
@@ -204,9 +222,10 @@ struct Attention : Function<Attention> {
     const auto weights = at::bmm(q, k.transpose(1, 2));
     dispatch(qkv, [&](auto type) {
       using T = decltype(type);
-      cpu::causal_softmax(cpu::CausalSoftmax<T>{batch * group_rows, s.length, scale(s), data<T>(weights)});
+      cpu::causal_softmax(
+          cpu::CausalSoftmax<T>{batch * group_rows, s.length, scale(s), look_back(s), data<T>(weights)});
     });
-    ctx->save_for_backward({qkv, norms_2D, rstd, q, k, v, weights, s.cos_TD2, s.sin_TD2});
+    ctx->save_for_backward({qkv, norms_2D, rstd, q, k, v, weights, s.cos_TD2, s.sin_TD2, s.begins_BT});
     keep_shape(ctx, s);
     return at::bmm(weights, v)
         .view({s.sequences, s.heads, s.length, s.head_dim})
@@ -218,15 +237,16 @@ struct Attention : Function<Attention> {
     const auto saved = ctx->get_saved_variables();
     const auto &qkv = saved[0], &norms_2D = saved[1], &rstd = saved[2];
     const auto &q = saved[3], &k = saved[4], &v = saved[5], &weights = saved[6];
-    const auto s = kept_shape(ctx, saved[7], saved[8]);
+    const auto s = kept_shape(ctx, saved[7], saved[8], saved[9]);
     const auto grad_y =
         grads[0].reshape({s.sequences, s.length, s.heads, s.head_dim}).transpose(1, 2).reshape(q.sizes());
     const auto grad_v = at::bmm(weights.transpose(1, 2), grad_y);
     const auto grad_scores = at::bmm(grad_y, v.transpose(1, 2));
     dispatch(qkv, [&](auto type) {
       using T = decltype(type);
-      cpu::causal_softmax_backward(cpu::CausalSoftmaxBackward<T>{
-          weights.size(0) * weights.size(1), s.length, scale(s), data<T>(weights), data<T>(grad_scores)});
+      cpu::causal_softmax_backward(cpu::CausalSoftmaxBackward<T>{weights.size(0) * weights.size(1), s.length,
+                                                                 scale(s), look_back(s), data<T>(weights),
+                                                                 data<T>(grad_scores)});
     });
     const auto grad_q = at::bmm(grad_scores, k);
     const auto grad_k = at::bmm(grad_scores.transpose(1, 2), q);
@@ -248,9 +268,10 @@ struct Attention : Function<Attention> {
         std::vector<std::int64_t>{s.sequences, s.length, s.heads, s.kv_heads, s.head_dim};
     ctx->saved_data["eps"] = s.norm_eps;
   }
-  static AttentionShape kept_shape(AutogradContext* ctx, const Tensor& cos, const Tensor& sin) {
+  static AttentionShape kept_shape(AutogradContext* ctx, const Tensor& cos, const Tensor& sin,
+                                   const Tensor& begins) {
     const auto n = ctx->saved_data["shape"].toIntVector();
-    return {n[0], n[1], n[2], n[3], n[4], ctx->saved_data["eps"].toDouble(), cos, sin};
+    return {n[0], n[1], n[2], n[3], n[4], ctx->saved_data["eps"].toDouble(), cos, sin, begins};
   }
 };
 

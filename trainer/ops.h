@@ -12,13 +12,17 @@
 
 namespace isthmus::trainer {
 
-/// An attention layer's geometry; cos_TD2 and sin_TD2 are fp32 [longest T, D/2].
+/// An attention layer's geometry; cos_TD2 and sin_TD2 are fp32 [longest T, D/2]. begins_BT, int32, is the
+/// first position that each one attends to: its document's; undefined for 0.
 struct AttentionShape {
   std::int64_t sequences = 0, length = 0;
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   double norm_eps = 0;
-  at::Tensor cos_TD2, sin_TD2;
+  at::Tensor cos_TD2, sin_TD2, begins_BT;
 };
+
+/// Where each token's document begins in its row: behind the last `separator` before it. int32 [B,T].
+at::Tensor document_begins(const at::Tensor& tokens_BT, std::int64_t separator);
 
 namespace plain {
 at::Tensor embed(const at::Tensor& weight_VC, const at::Tensor& tokens_N);

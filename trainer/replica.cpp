@@ -33,7 +33,8 @@ struct Replica::Impl {
                .twin = bf16 ? flat::zeros(size, at::kBFloat16, device) : at::Tensor()};
     gradient = flat::zeros(size, bf16 ? at::kBFloat16 : at::kFloat, device);
     if (!device.is_cpu()) staging = flat::host_buffer(size, true);
-    model.emplace(table, options.longest_sequence, bf16 ? buffers.twin : buffers.parameters, gradient);
+    model.emplace(table, options.longest_sequence, bf16 ? buffers.twin : buffers.parameters, gradient,
+                  options.separator);
     put(buffers.parameters, initial_parameters(table, options.seed));
     refresh({0, size});
   }

@@ -246,9 +246,11 @@ class Training {
     std::vector<std::uint16_t> tokens((sequence + 1) * sequences);
     for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::uint16_t>(i * 7 % vocab);
     data::Batch batch;
-    batch.ids = reinterpret_cast<std::byte*>(tokens.data());
-    batch.sequences = sequences;
     batch.seq_len = sequence;
+    std::vector<const std::byte*> rows;
+    for (std::size_t i = 0; i < sequences; ++i)
+      rows.push_back(reinterpret_cast<const std::byte*>(tokens.data()) + i * batch.row_bytes());
+    batch.rows = rows;
     while (!stop.stop_requested()) {
       const double begin = seconds_since_boot();
       replica.forward_backward(batch);

@@ -218,6 +218,22 @@ TEST(Corpus, TokenizerFaultsAreTheConfigs) {
   EXPECT_THAT(refusal(config), HasSubstr(".bin"));
 }
 
+TEST(Corpus, WhatBoundsAttentionMustBeKnown) {
+  const TemporaryFolder folder;
+  auto config = config_of(folder.write("ids.bin", counting_ids(1000)));
+  config.tokenizer = "vocab:1000";
+  EXPECT_EQ(Corpus(config).mask_separator(), -1);
+  config.document_mask = true;
+  EXPECT_THAT(error_of(ErrorKind::config, [&] { Corpus{config}; }), HasSubstr("data.separator"));
+  config.separator = 1000;
+  EXPECT_THAT(error_of(ErrorKind::config, [&] { Corpus{config}; }), HasSubstr("vocabulary of 1000"));
+  config.separator = 50;
+  EXPECT_EQ(Corpus(config).mask_separator(), 50);
+  config.document_mask = false;
+  EXPECT_EQ(Corpus(config).mask_separator(), -1);
+  EXPECT_EQ(Corpus(config).separator(), 50U);
+}
+
 TEST(Corpus, FingerprintsAreOfNamesAndContents) {
   const TemporaryFolder folder;
   const auto fingerprint = [&](std::string_view path) {

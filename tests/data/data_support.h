@@ -55,7 +55,7 @@ inline std::string text_of(const Corpus& corpus, Split split) {
 /// Row `index` of a batch in host memory: seq_len + 1 ids.
 inline std::vector<std::int64_t> row_of(const Batch& batch, std::int64_t index) {
   std::vector<std::int64_t> row;
-  const auto* ids = batch.ids + static_cast<std::size_t>(index) * batch.row_bytes();
+  const auto* ids = batch.rows[static_cast<std::size_t>(index)];
   for (std::int64_t i = 0; i <= batch.seq_len; ++i) {
     std::uint32_t id = 0;
     std::memcpy(&id, ids + static_cast<std::size_t>(i) * batch.width, batch.width);
@@ -67,7 +67,7 @@ inline std::vector<std::int64_t> row_of(const Batch& batch, std::int64_t index) 
 /// The inputs of all its rows.
 inline std::vector<std::int64_t> inputs_of(const Batch& batch) {
   std::vector<std::int64_t> inputs;
-  for (std::int64_t b = 0; b < batch.sequences; ++b) {
+  for (std::int64_t b = 0; b < batch.sequences(); ++b) {
     const auto row = row_of(batch, b);
     inputs.insert(inputs.end(), row.begin(), row.end() - 1);
   }

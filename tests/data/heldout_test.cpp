@@ -19,17 +19,17 @@ TEST(HeldOut, BatchesAreEvenlySpacedWindowsOfTheHeldOutPart) {
   const HeldOut heldout(corpus, 4, 10, 4, *device);
   const auto batches = heldout.share(0, 1);
   ASSERT_EQ(batches.size(), 3U);
-  EXPECT_EQ(batches[0].sequences, 4);
-  EXPECT_EQ(batches[2].sequences, 2);
+  EXPECT_EQ(batches[0].sequences(), 4);
+  EXPECT_EQ(batches[2].sequences(), 2);
   std::uint64_t index = 0;
   for (const auto& batch : batches) {
-    for (std::int64_t b = 0; b < batch.sequences; ++b) {
+    for (std::int64_t b = 0; b < batch.sequences(); ++b) {
       const auto window =
           static_cast<std::int64_t>(heldout_window(index + static_cast<std::uint64_t>(b), 10, 49));
       for (std::int64_t i = 0; i <= 4; ++i)
         EXPECT_EQ(row_of(batch, b)[static_cast<std::size_t>(i)], 1800 + window * 4 + i);
     }
-    index += batch.sequences;
+    index += batch.sequences();
   }
 }
 
@@ -40,7 +40,7 @@ TEST(HeldOut, SharesHaveEverySequenceOnceWhateverTheBatches) {
   const auto first_ids = [](const std::vector<Batch>& batches) {
     std::vector<std::int64_t> ids;
     for (const auto& batch : batches) {
-      for (std::int64_t b = 0; b < batch.sequences; ++b) ids.push_back(row_of(batch, b)[0]);
+      for (std::int64_t b = 0; b < batch.sequences(); ++b) ids.push_back(row_of(batch, b)[0]);
     }
     return ids;
   };
@@ -61,7 +61,7 @@ TEST(HeldOut, TakesWhatThereIs) {
   const auto device = make_cpu_device();
   const HeldOut all(counting_corpus(folder, 0.1), 4, 1000, 64, *device);
   ASSERT_EQ(all.share(0, 1).size(), 1U);
-  EXPECT_EQ(all.share(0, 1)[0].sequences, 49);
+  EXPECT_EQ(all.share(0, 1)[0].sequences(), 49);
   EXPECT_EQ(all.sequences(), 49);
   const HeldOut none(counting_corpus(folder, 0), 4, 10, 4, *device);
   EXPECT_EQ(none.sequences(), 0);

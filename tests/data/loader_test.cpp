@@ -66,6 +66,7 @@ class StrangeDevice : public Device {
     ++device_buffers;
     return std::make_unique<Buffer>(*this, plain_->device_buffer(bytes));
   }
+  bool is_host() const override { return true; }
 
  private:
   class Buffer : public DeviceBuffer {
@@ -94,7 +95,7 @@ TEST_F(LoaderTest, BatchesAreTheSamplersWindows) {
     const auto& batch = loader.next();
     ASSERT_EQ(batch.sequence, 3 * step);
     ASSERT_EQ(batch.epoch, sampler.at(3 * step).epoch);
-    ASSERT_EQ(batch.sequences, 3);
+    ASSERT_EQ(batch.sequences(), 3);
     ASSERT_EQ(batch.seq_len, seq_len);
     for (std::int64_t b = 0; b < 3; ++b) {
       const auto window =

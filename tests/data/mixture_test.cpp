@@ -85,15 +85,15 @@ TEST_F(MixedCorpus, BatchesAndHeldOutSequencesAreMixed) {
   std::int64_t a = 0, all = 0;
   for (int i = 0; i < 64; ++i) {
     const auto& batch = loader.next();
-    for (std::int64_t b = 0; b < batch.sequences; ++b, ++all) a += row_of(batch, b)[0] < 1000 ? 1 : 0;
+    for (std::int64_t b = 0; b < batch.sequences(); ++b, ++all) a += row_of(batch, b)[0] < 1000 ? 1 : 0;
   }
   EXPECT_EQ(a, all * 3 / 4);
   const HeldOut heldout(corpus, 4, 40, 40, *device);
   ASSERT_EQ(heldout.share(0, 1).size(), 1U);
   const auto batch = heldout.share(0, 1)[0];
   a = 0;
-  for (std::int64_t b = 0; b < batch.sequences; ++b) a += row_of(batch, b)[0] < 1000 ? 1 : 0;
-  EXPECT_EQ(batch.sequences, 40);
+  for (std::int64_t b = 0; b < batch.sequences(); ++b) a += row_of(batch, b)[0] < 1000 ? 1 : 0;
+  EXPECT_EQ(batch.sequences(), 40);
   EXPECT_EQ(a, 30);
 }
 

@@ -98,10 +98,15 @@ RC_GTEST_PROP(SamplerProperty, WithGroupsAnEpochTakesEveryWindowOnceTheyStandWhe
       RC_ASSERT(place.epoch == epoch && place.window < windows);
       RC_ASSERT(seen.insert(place.window).second);
       if (!sampler.has_groups()) continue;
-      const auto rank = place.in_group / shuffle.block;
-      RC_ASSERT(rank < sampler.blocks_of(place.group) && rank <= shuffle.group);
-      const auto block = sampler.block(epoch, place.group, rank);
-      const auto in_block = place.in_group % shuffle.block;
+      const auto visit = sampler.visit(k);
+      RC_ASSERT(visit.epoch == epoch && visit.end > k && visit.rank < sampler.windows_of(visit.group));
+      std::vector<std::uint32_t> order(sampler.windows_of(visit.group));
+      sampler.order(epoch, visit.group, order);
+      const auto index = order[visit.rank];
+      const auto rank = index / shuffle.block;
+      RC_ASSERT(rank < sampler.blocks_of(visit.group) && rank <= shuffle.group);
+      const auto block = sampler.block(epoch, visit.group, rank);
+      const auto in_block = index % shuffle.block;
       RC_ASSERT(in_block < block.count && block.count <= shuffle.block);
       RC_ASSERT(block.first + in_block == place.window);
     }
@@ -116,16 +121,18 @@ RC_GTEST_PROP(SamplerProperty, ReplicasTakeGroupsByTurnsAndShareNone, ()) {
   for (std::uint64_t m = 0; m < replicas; ++m) {
     const Sampler sampler(windows, m, replicas, 5, shuffle);
     if (!sampler.has_groups()) return;
-    auto changes_at = sampler.next_group(0);
-    auto before = sampler.at(0);
+    auto visit = sampler.visit(0);
+    std::uint64_t begin = 0;
     for (std::uint64_t k = 0; k < 2 * windows; ++k) {
       const auto place = sampler.at(k);
       RC_ASSERT(seen.emplace(place.epoch, place.window).second);
-      if (k == changes_at)
-        changes_at = sampler.next_group(k);
-      else
-        RC_ASSERT(place.epoch == before.epoch && place.group == before.group);
-      before = place;
+      const auto here = sampler.visit(k);
+      if (k == visit.end) {
+        visit = here;
+        begin = k;
+      }
+      RC_ASSERT(here.epoch == visit.epoch && here.group == visit.group && here.end == visit.end);
+      RC_ASSERT(here.rank == visit.rank + k - begin);
     }
   }
 }

@@ -32,12 +32,14 @@ class Cuda : public testing::Test {
   /// The batch in device memory, valid until the next call.
   data::Batch on_gpu(OwnedBatch& owned) {
     auto batch = owned.get();
-    const auto bytes = static_cast<std::size_t>(batch.sequences) * batch.row_bytes();
+    const auto bytes = batch.rows.size() * batch.row_bytes();
     const auto host = device_->host_buffer(bytes);
     buffer_ = device_->device_buffer(bytes);
-    std::copy_n(batch.ids, bytes, host->data());
+    std::copy_n(batch.rows.front(), bytes, host->data());
     buffer_->fill(*host, bytes);
-    batch.ids = buffer_->data();
+    rows_.resize(batch.rows.size());
+    for (std::size_t i = 0; i < rows_.size(); ++i) rows_[i] = buffer_->data() + i * batch.row_bytes();
+    batch.rows = rows_;
     return batch;
   }
   std::vector<float> train_on_gpu(Replica& replica, std::uint64_t steps) {
@@ -53,6 +55,7 @@ class Cuda : public testing::Test {
  private:
   std::unique_ptr<data::Device> device_;
   std::unique_ptr<data::DeviceBuffer> buffer_;
+  std::vector<const std::byte*> rows_;
 };
 
 TEST_F(Cuda, LossAndGradientAreNearTheCpus) {

@@ -199,6 +199,32 @@ TEST(Model, LaterTokensDoNotReachBack) {
   EXPECT_NE(loss(changed), loss(inputs));
 }
 
+TEST(Model, ADocumentsLossIsThatOfItsTokensAlone) {
+  const at::NoGradGuard no_grad;
+  const auto table = small_table();
+  const auto values = initial_parameters(table, 3);
+  const auto flat = at::tensor(values, at::kFloat);
+  constexpr std::int64_t separator = 30;
+  const Model bounded(table, 12, flat, {}, separator);
+  const Model unbounded(table, 12, flat, {});
+  // Two documents of 5 tokens with their separators; the second one's place in the row does not matter, since
+  // rotary positions are relative.
+  const auto packed = at::tensor({1, 2, 3, 4, 30, 7, 8, 9, 10, 30}, at::kLong).unsqueeze(0);
+  const auto targets = at::tensor({2, 3, 4, 30, 7, 8, 9, 10, 30, 5}, at::kLong).unsqueeze(0);
+  const auto loss = [](const Model& model, const Tensor& ids, const Tensor& of) {
+    return model.loss(ids, of).item<double>();
+  };
+  const auto half = [&](const Tensor& ids, std::int64_t begin) { return ids.narrow(1, begin, 5); };
+  const auto alone = (loss(unbounded, half(packed, 0), half(targets, 0)) +
+                      loss(unbounded, half(packed, 5), half(targets, 5))) /
+                     2;
+  EXPECT_NEAR(loss(bounded, packed, targets), alone, 1e-5);
+  EXPECT_GT(std::abs(loss(unbounded, packed, targets) - alone), 1e-4);
+  const auto begins = document_begins(packed, separator);
+  EXPECT_TRUE(at::equal(begins[0], at::tensor({0, 0, 0, 0, 0, 5, 5, 5, 5, 5}, at::kInt)));
+  EXPECT_TRUE(at::equal(document_begins(at::full({2, 1}, 30, at::kLong), 30), at::zeros({2, 1}, at::kInt)));
+}
+
 // ---- fused against plain, over lengths that are no multiple of a vector ----
 
 Tensor random(at::IntArrayRef shape, std::uint64_t stream) {
@@ -252,7 +278,8 @@ AttentionShape attention_shape(std::int64_t kv_heads) {
                    .head_dim = 10,
                    .norm_eps = 1e-5,
                    .cos_TD2 = {},
-                   .sin_TD2 = {}};
+                   .sin_TD2 = {},
+                   .begins_BT = {}};
   const auto angles = at::outer(at::arange(32, at::kFloat), random({5}, 9).abs());
   s.cos_TD2 = angles.cos();
   s.sin_TD2 = angles.sin();
@@ -266,6 +293,11 @@ TEST(Fused, Attention) {
     const auto norms = leaf({20}, 2), none = at::empty({0});
     expect_same_gradients(fused::attention(s, qkv, norms), plain::attention(s, qkv, norms), {qkv, norms});
     expect_same_gradients(fused::attention(s, qkv, none), plain::attention(s, qkv, none), {qkv});
+    auto bounded = s;
+    const auto tokens = at::arange(s.sequences * s.length).view({s.sequences, s.length}).remainder(5);
+    bounded.begins_BT = document_begins(tokens, 3);
+    expect_same_gradients(fused::attention(bounded, qkv, norms), plain::attention(bounded, qkv, norms),
+                          {qkv, norms});
   }
 }
 

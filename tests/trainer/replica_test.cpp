@@ -190,11 +190,10 @@ TEST(Replica, IdsOutsideTheVocabularyAreAnError) {
   Replica replica(small_table(), small_options());
   OwnedBatch batch(1, 4, 12);
   const auto view = batch.get();
-  auto* ids = reinterpret_cast<std::uint16_t*>(view.ids);
-  ids[51] = 31;  // a target only
+  batch.id(51) = 31;  // a target only
   expect_error(ErrorKind::data, "31", [&] { replica.forward_backward(view); });
-  ids[51] = 0;
-  ids[0] = 65535;
+  batch.id(51) = 0;
+  batch.id(0) = 65535;
   expect_error(ErrorKind::data, "65535", [&] { replica.forward_backward(view); });
 }
 

@@ -37,16 +37,22 @@ class OwnedBatch {
       const auto id = first ? random_bits(seed, 0, i) : std::uint64_t{ids_[i - 1]} * 7 + 3;
       ids_[i] = static_cast<std::uint16_t>(id % static_cast<std::uint64_t>(vocab));
     }
-    batch_.sequences = sequences;
+    rows_.resize(static_cast<std::size_t>(sequences));
     batch_.seq_len = length;
+    batch_.together = true;
   }
+  /// Valid as long as this is not moved.
   data::Batch get() {
-    batch_.ids = reinterpret_cast<std::byte*>(ids_.data());
+    for (std::size_t i = 0; i < rows_.size(); ++i)
+      rows_[i] = reinterpret_cast<const std::byte*>(ids_.data()) + i * batch_.row_bytes();
+    batch_.rows = rows_;
     return batch_;
   }
+  [[nodiscard]] std::uint16_t& id(std::size_t index) { return ids_[index]; }
 
  private:
   std::vector<std::uint16_t> ids_;
+  std::vector<const std::byte*> rows_;
   data::Batch batch_;
 };
 

@@ -3,6 +3,7 @@
 // depend on threads, order or device. The mixer is SplitMix64's finaliser (Steele, Lea, Flood 2014) applied
 // to each word in turn.
 
+#include <array>
 #include <cstdint>
 
 namespace isthmus {
@@ -25,9 +26,24 @@ namespace isthmus {
   return static_cast<float>(random_bits(seed, stream, counter) >> 40) * 0x1p-24F;
 }
 
-/// A bijection of [0, size) for each key: `index` is the position in the shuffled order, the result what
-/// stands there. Four Feistel rounds over the next power of four, walking cycles until inside; no array is
-/// kept. size >= 1.
-[[nodiscard]] std::uint64_t permute(std::uint64_t index, std::uint64_t size, std::uint64_t key);
+/// A bijection of [0, size) for each key: what is made once for many indices. Four Feistel rounds over the
+/// next power of four, walking cycles until inside; no array is kept. size >= 1.
+class Permutation {
+ public:
+  Permutation(std::uint64_t size, std::uint64_t key);
+  [[nodiscard]] std::uint64_t size() const { return size_; }
+  /// `index` (< size) is the position in the shuffled order, the result what stands there.
+  [[nodiscard]] std::uint64_t at(std::uint64_t index) const;
+
+ private:
+  std::uint64_t size_;
+  int half_;  ///< bits of each half of an index
+  std::array<std::uint64_t, 4> rounds_;
+};
+
+/// The same for one index.
+[[nodiscard]] inline std::uint64_t permute(std::uint64_t index, std::uint64_t size, std::uint64_t key) {
+  return Permutation(size, key).at(index);
+}
 
 }  // namespace isthmus

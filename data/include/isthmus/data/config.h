@@ -27,6 +27,7 @@ struct DataConfig {
   std::int64_t seq_len = 256;
   double heldout = 0.02;
   std::int64_t separator = -1;
+  bool document_mask = false;
   std::int64_t prefetch = 2;
   std::int64_t threads = 1;
   std::int64_t shuffle_blocks = 16;
@@ -50,13 +51,15 @@ struct DataConfig {
     ar({"seq_len", &seq_len, agreed, "tokens in a sequence", 1, 1 << 20});
     ar({"heldout", &heldout, agreed, "fraction of the corpus that is kept for evaluation; 0 keeps none", 0,
         0.5});
-    ar({"separator", &separator, per_site,
+    ar({"separator", &separator, agreed,
         "token id that stands between documents of a .bin file; -1: the tokenizer's, of vocab:N none", -1,
         4294967294.0});
+    ar({"document_mask", &document_mask, agreed,
+        "tokens attend to their own document only, not to those before it in the sequence"});
     ar({"prefetch", &prefetch, per_site, "batches that each of the loader's two stages may be ahead", 1, 64});
     ar({"threads", &threads, per_site, "threads that read and unpack what lies on the disk", 1, 64});
     ar({"shuffle_blocks", &shuffle_blocks, agreed,
-        "blocks of 256 KiB that lie anywhere in the data set and are mixed with each other; text is mixed as "
+        "blocks of 128 KiB that lie anywhere in the data set and are mixed with each other; text is mixed as "
         "a "
         "whole",
         1, 4096});

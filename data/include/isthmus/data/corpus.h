@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -77,6 +78,10 @@ class Corpus {
 
   [[nodiscard]] const Tokenizer& tokenizer() const;
   [[nodiscard]] std::uint32_t vocab_size() const { return tokenizer().vocab_size(); }
+  /// What ends a document among its ids; nothing where it is not known.
+  [[nodiscard]] std::optional<std::uint32_t> separator() const;
+  /// The same where attention is to be bounded by it (`data.document_mask`), else -1.
+  [[nodiscard]] std::int64_t mask_separator() const;
   /// Bytes of a token in batches: 2 where the vocabulary allows, else 4.
   [[nodiscard]] std::uint32_t width() const { return vocab_size() <= 65536 ? 2 : 4; }
   /// At least one.

@@ -33,6 +33,8 @@ class Device {
   virtual ~Device() = default;
   [[nodiscard]] virtual std::unique_ptr<HostBuffer> host_buffer(std::size_t bytes) = 0;
   [[nodiscard]] virtual std::unique_ptr<DeviceBuffer> device_buffer(std::size_t bytes) = 0;
+  /// It computes on the host's memory, wherever in it.
+  [[nodiscard]] virtual bool is_host() const = 0;
 };
 
 [[nodiscard]] std::unique_ptr<Device> make_cpu_device();

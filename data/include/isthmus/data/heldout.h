@@ -26,6 +26,7 @@ class HeldOut {
   std::int64_t seq_len_, batch_, sequences_ = 0;
   std::uint32_t width_;
   std::unique_ptr<DeviceBuffer> buffer_;  ///< one row for each sequence
+  std::vector<const std::byte*> rows_;
 };
 
 }  // namespace isthmus::data

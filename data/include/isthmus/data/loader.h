@@ -1,7 +1,7 @@
 #pragma once
 // Batches of the training split, made ahead of their use:
 //   data.threads threads  disk -> blocks of tokens, checked    (what is read in place)
-//   thread disk_load      windows of those -> host buffer
+//   thread disk_load      windows of those, in order -> host buffer, where there is a GPU
 //   thread gpu_transfer   host buffer -> device buffer
 //   caller of next()      device buffer -> training
 // Two bounded queues join them, and blocks are read one group ahead. Every buffer is allocated by the
@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "isthmus/base/trace.h"
 #include "isthmus/data/corpus.h"
@@ -21,15 +22,17 @@ namespace isthmus::data {
 
 /// Token ids on the device: rows of seq_len + 1 ids of `width` bytes (2 or 4, little-endian, unsigned). The
 /// first seq_len of a row are inputs, the last seq_len, one further, their targets. As narrow as the files
-/// have them, so that a quarter or less of what int64 takes is copied.
+/// have them, so that a quarter or less of what int64 takes is copied; and on a CPU not copied at all, but
+/// where blocks were read to.
 struct Batch {
   std::uint64_t sequence = 0;  ///< its first one, in the replica's own count
   std::uint64_t epoch = 0;     ///< of that; of the first data set in a mixture
-  std::byte* ids = nullptr;
+  std::span<const std::byte* const> rows;
   std::uint32_t width = 2;
-  std::int64_t sequences = 0;
   std::int64_t seq_len = 0;
+  bool together = false;  ///< rows follow one another in memory, without gaps
 
+  [[nodiscard]] std::int64_t sequences() const { return static_cast<std::int64_t>(rows.size()); }
   [[nodiscard]] std::size_t row_bytes() const { return (static_cast<std::size_t>(seq_len) + 1) * width; }
 };
 

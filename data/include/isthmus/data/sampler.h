@@ -4,6 +4,7 @@
 // and, one further, T targets.
 
 #include <cstdint>
+#include <span>
 
 namespace isthmus::data {
 
@@ -34,18 +35,30 @@ class Sampler {
   struct Place {
     std::uint64_t epoch;
     std::uint64_t window;
-    std::uint64_t group = 0;     ///< of the epoch
-    std::uint64_t in_group = 0;  ///< where the window stands among those of the group, as blocks are laid out
   };
   /// windows, replicas >= 1; replica < replicas. A data set that one group holds is drawn from as a whole.
   Sampler(std::uint64_t windows, std::uint64_t replica, std::uint64_t replicas, std::uint64_t seed,
           Shuffle shuffle = {});
+  /// With groups this takes as long as the group's order.
   [[nodiscard]] Place at(std::uint64_t sequence) const;
-  /// The first sequence of this replica after `sequence` that is of another group. Groups only.
-  [[nodiscard]] std::uint64_t next_group(std::uint64_t sequence) const;
+  [[nodiscard]] std::uint64_t epoch(std::uint64_t sequence) const { return number_of(sequence) / windows_; }
   [[nodiscard]] std::uint64_t windows() const { return windows_; }
   [[nodiscard]] bool has_groups() const { return shuffle_.block > 0; }
 
+  // With groups only:
+
+  /// Sequences that follow one another here and in one group.
+  struct Visit {
+    std::uint64_t epoch, group;
+    std::uint64_t rank;  ///< of its first sequence in the group's order
+    std::uint64_t end;   ///< the first sequence that is no longer of it
+  };
+  /// From `sequence` on.
+  [[nodiscard]] Visit visit(std::uint64_t sequence) const;
+  [[nodiscard]] std::uint64_t windows_of(std::uint64_t group) const;
+  /// Which of the group's windows, counted as its blocks are laid out, comes at which rank: the first
+  /// windows_of(group) of `out`, which has room for more than a full group by one block.
+  void order(std::uint64_t epoch, std::uint64_t group, std::span<std::uint32_t> out) const;
   /// Block `rank` of a group: its windows are [first, first + count).
   struct Block {
     std::uint64_t first, count;

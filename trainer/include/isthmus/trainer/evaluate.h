@@ -23,7 +23,9 @@ struct LossSum {
 class Inference {
  public:
   /// Parameters are zero until the first load. Sequences up to `longest_sequence` tokens.
-  Inference(ParameterTable table, Device device, Precision precision, std::int64_t longest_sequence);
+  /// `separator` as in ReplicaOptions.
+  Inference(ParameterTable table, Device device, Precision precision, std::int64_t longest_sequence,
+            std::int64_t separator = -1);
   ~Inference();
   Inference(const Inference&) = delete;
   Inference& operator=(const Inference&) = delete;

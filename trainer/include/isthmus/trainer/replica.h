@@ -28,6 +28,7 @@ struct ReplicaOptions {
   Precision precision = Precision::fp32;
   std::int64_t longest_sequence = 0;  ///< tokens; data.seq_len
   std::uint64_t seed = 0;             ///< of the initial parameters; equal on all replicas
+  std::int64_t separator = -1;        ///< id that ends a document, which bounds attention; -1: nothing does
 };
 
 /// What a replica needs to go on as if it had never stopped. Vectors are buffer_size() long.
