@@ -23,7 +23,8 @@ class OrderedStage {
  public:
   using Work = std::function<void(In&, Out&)>;
   /// `make_work` is called once for each thread, here: what it returns has that thread's state.
-  OrderedStage(std::size_t threads, const std::function<Work()>& make_work) : slots_(threads + 2) {
+  OrderedStage(std::size_t threads, std::size_t waiting, const std::function<Work()>& make_work)
+      : slots_(threads + waiting) {
     for (std::size_t i = 0; i < threads; ++i)
       threads_.emplace_back([this, work = make_work()] { run(work); });
   }

@@ -122,7 +122,12 @@ StoreInfo parse_header(std::span<const std::byte, header_bytes> bytes, const std
     fail(name, "offset 0: the header does not fit its checksum: the file is damaged");
   StoreInfo info;
   in(info);
-  info.fingerprint = digest;
+  info.fingerprint = Hasher()
+                         .update("store")
+                         .update(info.spec.tokenizer.hex())
+                         .update(info.tokens)
+                         .update(info.entries.hex())
+                         .finish();
   if (const auto problem = problem_of(info); !problem.empty()) fail(name, "offset 12: " + problem);
   return info;
 }

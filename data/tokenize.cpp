@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t batch_bytes = std::size_t{1} << 20;
+constexpr std::size_t waiting_batches = 2;
 constexpr std::size_t most_batch_pieces = std::size_t{1} << 16;
 
 /// From where an interrupted run goes on: reading from `place` gives the id number `token` first. From there
@@ -127,6 +128,11 @@ class Encoder {
   std::vector<std::uint32_t> ids_;
 };
 
+/// As many as a thread is busy with for about as long as with a batch.
+std::size_t blocks_of_a_batch(const StoreSpec& spec) {
+  return std::max<std::size_t>(1, batch_bytes / (std::size_t{spec.block_tokens} * spec.stored_width()));
+}
+
 class Pipeline {
  public:
   Pipeline(const TokenizeOptions& options, const Tokenizer& tokenizer, const StoreSpec& spec,
@@ -137,13 +143,13 @@ class Pipeline {
         bad_(bad),
         from_(from),
         written_(written),
-        tokenising_(threads,
+        tokenising_(threads, waiting_batches,
                     [&] {
                       return [encoder = Encoder(tokenizer, spec)](Batch& batch, Tokens& out) mutable {
                         encoder(batch, out);
                       };
                     }),
-        compressing_(threads, [&] {
+        compressing_(threads, waiting_batches * blocks_of_a_batch(spec), [&] {
           return [encoder = std::make_shared<store::BlockEncoder>(spec), &spec](Block& block, Record& out) {
             encoder->encode(block.ids, block.starts, out.bytes);
             out.tokens = static_cast<std::uint32_t>(block.ids.size() / spec.stored_width());

@@ -61,7 +61,7 @@ void write_corpus(const TemporaryFolder& folder) {
 
 TEST(OrderedStage, GivesResultsInTheOrderOfTheWork) {
   using Stage = OrderedStage<int, int>;
-  Stage stage(3, [] {
+  Stage stage(3, 2, [] {
     return [](int& in, int& out) {
       if (in % 7 == 0) std::this_thread::yield();
       out = in * in;
@@ -81,7 +81,7 @@ TEST(OrderedStage, GivesResultsInTheOrderOfTheWork) {
 }
 
 TEST(OrderedStage, ThrowsAFaultWhereItsResultWouldHaveCome) {
-  OrderedStage<int, int> stage(3, [] {
+  OrderedStage<int, int> stage(3, 2, [] {
     return [](int& in, int& out) {
       if (in == 2) throw Error(ErrorKind::data, "two");
       out = in;
@@ -101,7 +101,7 @@ TEST(OrderedStage, ThrowsAFaultWhereItsResultWouldHaveCome) {
 }
 
 TEST(OrderedStage, ThrowsTheFaultOfWhoFeedsItAtTheEnd) {
-  OrderedStage<int, int> stage(1, [] { return [](int& in, int& out) { out = in; }; });
+  OrderedStage<int, int> stage(1, 1, [] { return [](int& in, int& out) { out = in; }; });
   int item = 5;
   stage.push(item);
   stage.close(Fault{ErrorKind::data, "no more"});

@@ -59,7 +59,8 @@ struct StoreInfo {
   std::uint64_t data_bytes = 0;      ///< of all blocks
   std::uint32_t largest_record = 0;  ///< bytes of the largest block
   Digest entries;                    ///< SHA-256 of the index's entries, and so of all blocks' checksums
-  Digest fingerprint;                ///< SHA-256 of all of the above
+  /// Of the tokenizer, the number of ids and the entries: equal where the ids are, and how they are stored.
+  Digest fingerprint;
 
   [[nodiscard]] std::uint64_t blocks() const {
     return tokens / spec.block_tokens + (tokens % spec.block_tokens != 0 ? 1 : 0);
