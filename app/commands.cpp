@@ -9,6 +9,7 @@
 #include "bench_loader.h"
 #include "certs.h"
 #include "coordinator.h"
+#include "data_command.h"
 #include "isthmus/base/error.h"
 #include "reducer.h"
 #include "replay.h"
@@ -173,6 +174,59 @@ void CommandLine::add_trace() {
   summary->add_option("file", flags_.out, "trace.json of a replica")->required();
   verb->footer("Example: isthmus trace summary runs/quickstart/replica-0/trace.json");
   on(*summary, [this] { return run_trace_summary(flags_.out); });
+}
+
+void CommandLine::add_data() {
+  auto* verb = app_.add_subcommand("data", "make and look at chunk stores: token ids in compressed blocks");
+  verb->require_subcommand(1);
+  add_data_tokenize(*verb);
+  auto& request = flags_.data;
+  auto* tune =
+      verb->add_subcommand("tune", "measure which block size and codec suit a corpus on this machine");
+  tune->add_option("path", request.tune.path, "a store, a .bin file, a Megatron data set, or text")
+      ->required();
+  tune->add_option("--tokenizer", request.tune.tokenizer, "of text: bytes, or a file")->capture_default_str();
+  tune->add_option("--text-field", request.tune.text_field, "of JSONL")->capture_default_str();
+  tune->add_option("--sample", request.sample_megabytes, "MB of ids to measure with")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  tune->footer("Example: isthmus data tune /data/text --tokenizer my.model");
+  on(*tune, [&request] { return run_data_tune(request); });
+  auto* show = verb->add_subcommand("show", "what a store holds");
+  show->add_option("folder", request.folder, "of the store")->required();
+  show->add_flag("--verify", request.verify, "read all of it and check every checksum");
+  show->footer("Example: isthmus data show /data/store --verify");
+  on(*show, [&request] { return run_data_show(request); });
+}
+
+void CommandLine::add_data_tokenize(CLI::App& data) {
+  auto* verb = data.add_subcommand("tokenize", "make a store of text; interrupted, the same command goes on");
+  auto& request = flags_.data;
+  auto& options = request.tokenize;
+  verb->add_option("sources", options.sources,
+                   "text files, folders of them, .jsonl files, or - (standard input)")
+      ->required();
+  verb->add_option("--out", options.out, "folder of the store, which is made")->required();
+  verb->add_option("--tokenizer", options.tokenizer, "bytes, or a file")->required();
+  verb->add_option("--codec", request.codec, "zstd, lz4 or none")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"zstd", "lz4", "none"}));
+  verb->add_option("--level", options.level, "of zstd -7 to 19, of lz4 1 or 3 to 12")->capture_default_str();
+  verb->add_option("--block", options.block_tokens, "ids in a block")
+      ->capture_default_str()
+      ->check(CLI::Range(data::least_block_tokens, data::most_block_tokens));
+  verb->add_option("--threads", options.threads, "that tokenise, and as many that compress; 0: one per core")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1024));
+  verb->add_option("--text-field", options.text_field, "of JSONL")->capture_default_str();
+  verb->add_option("--on-bad", request.on_bad, "fail at a bad document, or skip and count it")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"fail", "skip"}));
+  auto* jsonl = verb->add_flag("--jsonl", request.jsonl, "standard input is JSONL");
+  verb->add_flag("--text", request.text, "standard input is one document of text")->excludes(jsonl);
+  verb->add_option("--commit-every", options.commit_every, "seconds")->group("");
+  verb->footer("Example: isthmus data tokenize /data/text more.jsonl --out /data/store --tokenizer my.model");
+  on(*verb, [&request] { return run_data_tokenize(request); });
 }
 
 void CommandLine::add_bench() {

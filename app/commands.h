@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "certs.h"
+#include "data_command.h"
 #include "version.h"
 #include "worker.h"
 
@@ -19,6 +20,7 @@ struct Flags {
   std::vector<std::string> set;
   bool resume = false, recover = false, quiet = false, reduce_only = false, once = false, insecure = false;
   CertsRequest authority;
+  DataRequest data;
   int announce_fd = -1;
   std::optional<std::uint64_t> until;
   // of benchmarks:
@@ -38,6 +40,7 @@ class CommandLine {
   void add_config();
   void add_replay();
   void add_certs();
+  void add_data();
   void add_bench();
   void add_trace();
 
@@ -58,6 +61,7 @@ class CommandLine {
   [[nodiscard]] int run(int argc, char** argv);
 
  private:
+  void add_data_tokenize(CLI::App& data);
   void add_bench_outer(CLI::App& bench);
   void add_bench_loader(CLI::App& bench);
   int bench_outer();

@@ -11,6 +11,7 @@ int main(int argc, char** argv) {
   commands.add_config();
   commands.add_replay();
   commands.add_certs();
+  commands.add_data();
   commands.add_bench();
   commands.add_trace();
   return commands.run(argc, argv);

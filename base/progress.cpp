@@ -62,6 +62,11 @@ std::string format_bytes(double bytes) {
   return fmt::format("{} {}B", number, prefix);
 }
 
+std::string format_count(double count) {
+  const auto [number, prefix] = scaled(count);
+  return number + std::string(prefix);
+}
+
 std::string format_duration(double seconds) {
   constexpr double longest = 9999 * 3600.0;
   if (std::isnan(seconds) || seconds < 0) return "?";
@@ -104,8 +109,14 @@ std::string format_progress(const ProgressState& state) {
   return bar(done, std::min(longest_bar, columns - used - 3)) + text;
 }
 
-void Progress::update(const ProgressState& state) {
-  line_ = format_progress(state);
+std::string format_bar(double done, std::string_view text) {
+  auto line = clipped(text, columns);
+  if (done < 0 || line.size() + shortest_bar + 3 > columns) return line;
+  return bar(std::min(1.0, done), std::min(longest_bar, columns - line.size() - 3)) + line;
+}
+
+void Progress::update(std::string line) {
+  line_ = std::move(line);
   const auto now = std::chrono::steady_clock::now();
   const bool due = now - last_ >= (terminal_ ? redraw_every : plain_every_);
   if (!drawn_ || due) {

@@ -13,16 +13,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t piece_bytes = std::size_t{1} << 20;
-
 class Finder {
  public:
+  using Bad = std::function<void(const std::string&)>;
+  explicit Finder(const Bad& bad) : bad_(bad) {}
   std::vector<TextFile> files;
 
   void visit(const fs::path& folder, const std::string& prefix) {
-    if (!seen_.insert(fs::canonical(folder)).second) return;
     std::vector<fs::path> entries;
-    for (const auto& entry : fs::directory_iterator(folder)) entries.push_back(entry.path());
+    try {
+      if (!seen_.insert(fs::canonical(folder)).second) return;
+      for (const auto& entry : fs::directory_iterator(folder)) entries.push_back(entry.path());
+    } catch (const fs::filesystem_error& error) {
+      return bad_(error.path1().string() + ": " + error.code().message());
+    }
     // Sorted, so that of two ways to one folder every machine takes the same.
     std::sort(entries.begin(), entries.end());
     for (const auto& entry : entries) visit_entry(entry, prefix + entry.filename().string());
@@ -31,45 +35,47 @@ class Finder {
  private:
   void visit_entry(const fs::path& path, const std::string& name) {
     if (path.filename().string().starts_with('.')) return;
-    const auto status = fs::status(path);
-    if (status.type() == fs::file_type::not_found) {
-      throw Error(ErrorKind::data, path.string() + ": a link that leads nowhere");
-    }
+    std::error_code error;
+    const auto status = fs::status(path, error);
+    if (status.type() == fs::file_type::not_found) return bad_(path.string() + ": a link that leads nowhere");
+    if (error) return bad_(path.string() + ": " + error.message());
     if (fs::is_directory(status)) return visit(path, name + "/");
     if (!fs::is_regular_file(status)) return;
     if (path.extension() == ".bin") {
-      throw Error(ErrorKind::data,
-                  path.string() + ": a .bin file in a folder of text; let data.path name the file itself" +
-                      " or move it elsewhere");
+      return bad_(path.string() + ": a .bin file in a folder of text; let data.path name the file itself" +
+                  " or move it elsewhere");
     }
-    files.push_back({path, name, fs::file_size(path)});
+    const auto bytes = fs::file_size(path, error);
+    if (error) return bad_(path.string() + ": " + error.message());
+    files.push_back({path, name, bytes});
   }
 
+  const Bad& bad_;
   std::set<fs::path> seen_;
 };
 
-/// Where to cut `text`, of which more follows: after the last line's end, else before the last character.
-std::size_t cut(std::string_view text) {
+}  // namespace
+
+std::vector<TextFile> find_text_files(const fs::path& folder,
+                                      const std::function<void(const std::string&)>& bad) {
+  Finder finder(bad);
+  finder.visit(folder, "");
+  std::sort(finder.files.begin(), finder.files.end(),
+            [](const TextFile& a, const TextFile& b) { return a.name < b.name; });
+  return std::move(finder.files);
+}
+
+std::vector<TextFile> find_text_files(const fs::path& folder) {
+  return find_text_files(folder, [](const std::string& message) { throw Error(ErrorKind::data, message); });
+}
+
+std::size_t piece_end(std::string_view text) {
   const auto line = text.rfind('\n');
   if (line != std::string_view::npos) return line + 1;
   const auto continues = [&](std::size_t i) { return (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80; };
   std::size_t last = text.size() - 1;
   while (last > text.size() - 4 && continues(last)) --last;
   return last;
-}
-
-}  // namespace
-
-std::vector<TextFile> find_text_files(const fs::path& folder) {
-  Finder finder;
-  try {
-    finder.visit(folder, "");
-  } catch (const fs::filesystem_error& error) {
-    throw Error(ErrorKind::data, error.path1().string() + ": " + error.code().message());
-  }
-  std::sort(finder.files.begin(), finder.files.end(),
-            [](const TextFile& a, const TextFile& b) { return a.name < b.name; });
-  return std::move(finder.files);
 }
 
 void read_in_pieces(const fs::path& file, std::uint64_t limit,
@@ -94,7 +100,7 @@ void read_in_pieces(const fs::path& file, std::uint64_t limit,
       if (!text.empty()) use(text);
       return;
     }
-    const auto end = cut(text);
+    const auto end = piece_end(text);
     use(text.substr(0, end));
     kept = text.size() - end;
     buffer.replace(0, kept, buffer, end, kept);

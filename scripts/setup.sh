@@ -29,8 +29,10 @@ packages=(
   libcereal-dev      # fields of config structs and messages
   libyaml-cpp-dev    # YAML itself
   nlohmann-json3-dev # traces, model files
+  libsimdjson-dev    # documents in JSONL
   libfmt-dev         # text
-  libzstd-dev        # packs chunks
+  libzstd-dev        # packs chunks, and token ids on disk
+  liblz4-dev         # the same, for faster reading
   libcli11-dev       # the command line
   libsentencepiece-dev # tokenizer
   libpcre2-dev       # the patterns of a tokenizer.json

@@ -26,6 +26,9 @@ TEST(File, IsReadInPartsAndPastGaps) {
   EXPECT_TRUE(file.read(std::as_writable_bytes(std::span(part))));
   EXPECT_EQ(part, "789");
   EXPECT_FALSE(file.read(std::as_writable_bytes(std::span(part))));
+  EXPECT_TRUE(file.read_at(1, std::as_writable_bytes(std::span(part))));
+  EXPECT_EQ(part, "123");
+  EXPECT_FALSE(file.read_at(8, std::as_writable_bytes(std::span(part))));
 }
 
 TEST(File, IsAppendedToAndCut) {

@@ -5,12 +5,11 @@
 // checksums, bit 1: the header's too), then edits of four bytes: what (file in the low bits, from bit 6 on
 // whether the file is cut off there), two bytes of place, a byte that is added.
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 #include <map>
 
+#include "fuzz_folder.h"
 #include "fuzz_support.h"
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/log/chain.h"
@@ -31,26 +30,6 @@ using FloatVector = AlignedVector<float>;
 constexpr FragmentId fragments = 2;
 constexpr protocol::Round rounds = 3;
 constexpr std::uint64_t plenty = 1 << 20;
-
-/// A folder of this process's own, removed at its end; in memory where there is such a place, since the log
-/// syncs.
-class Folder {
- public:
-  Folder() {
-    const fs::path memory = "/dev/shm";
-    auto pattern =
-        ((fs::exists(memory) ? memory : fs::temp_directory_path()) / "isthmus_fuzz_XXXXXX").string();
-    require(::mkdtemp(pattern.data()) != nullptr, "cannot make a folder");
-    path = pattern;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  fs::path path;
-};
 
 /// A small log as it should be, and what it gives.
 struct Sound {

@@ -16,8 +16,8 @@ namespace isthmus {
 
 class TemporaryFolder {
  public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::path(::testing::TempDir()) / "isthmus_XXXXXX").string();
+  explicit TemporaryFolder(const std::filesystem::path& parent = ::testing::TempDir()) {
+    std::string pattern = (parent / "isthmus_XXXXXX").string();
     if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("cannot make " + pattern);
     path_ = pattern;
   }
@@ -40,6 +40,12 @@ class TemporaryFolder {
  private:
   std::filesystem::path path_;
 };
+
+/// A parent in memory where there is such a place: for tests that sync often.
+inline std::filesystem::path memory() {
+  const std::filesystem::path there = "/dev/shm";
+  return std::filesystem::exists(there) ? there : std::filesystem::path(::testing::TempDir());
+}
 
 inline std::string read_all(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);

@@ -22,6 +22,9 @@ struct ProgressState {
 /// At most 79 columns, no newline: fits an 80-column terminal without wrapping.
 [[nodiscard]] std::string format_progress(const ProgressState& state);
 
+/// A bar of what is done (0..1; none where that is not known, below 0) before `text`, at most 79 columns.
+[[nodiscard]] std::string format_bar(double done, std::string_view text);
+
 /// Used by one thread.
 class Progress {
  public:
@@ -32,7 +35,9 @@ class Progress {
   ~Progress() { finish(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
-  void update(const ProgressState& state);
+  void update(const ProgressState& state) { update(format_progress(state)); }
+  /// A line as it is to be shown.
+  void update(std::string line);
   /// Prints `text` as its own line above the bar.
   void message(std::string_view text);
   /// Ends the bar's line, once.
@@ -51,6 +56,8 @@ class Progress {
 
 /// "1.2 GB", "34.1 kB": SI units.
 [[nodiscard]] std::string format_bytes(double bytes);
+/// "812.0M": SI units, for counts.
+[[nodiscard]] std::string format_count(double count);
 /// "1:02:03" or "2:03".
 [[nodiscard]] std::string format_duration(double seconds);
 

@@ -1,0 +1,467 @@
+#include "documents.h"
+
+#include <fcntl.h>
+#include <simdjson.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <system_error>
+
+#include "isthmus/base/aligned.h"
+#include "isthmus/base/checksum.h"
+#include "isthmus/base/error.h"
+#include "text_files.h"
+
+namespace isthmus::data {
+
+namespace fs = std::filesystem;
+
+void BadDocuments::add(const std::string& message) {
+  if (policy_ == Policy::fail) throw Error(ErrorKind::data, message);
+  ++count_;
+  if (first_.size() < most_kept) first_.push_back(message);
+}
+
+namespace {
+
+constexpr std::string_view standard_input_path = "-";
+
+// ---- which files ----
+
+DocumentFormat format_of(const fs::path& path) {
+  return path.extension() == ".jsonl" || path.extension() == ".ndjson" ? DocumentFormat::jsonl
+                                                                       : DocumentFormat::text;
+}
+
+/// What the file is, if its ending says that it is not text.
+std::string_view other_than_text(const fs::path& path) {
+  const auto ending = path.extension();
+  if (ending == ".bin" || ending == ".idx") return "it holds token ids already, not text";
+  if (ending == ".parquet" || ending == ".arrow" || ending == ".feather")
+    return "it holds tables, not text; pipe them in as JSONL (docs/data.md has the line)";
+  for (const auto* packed : {".gz", ".zst", ".xz", ".bz2", ".lz4", ".zip", ".tar", ".tgz"}) {
+    if (ending == packed) return "it is packed; unpack it, or pipe what it holds into '-'";
+  }
+  return {};
+}
+
+class FileList {
+ public:
+  explicit FileList(BadDocuments& bad) : bad_(bad) {}
+  std::vector<DocumentFile> files;
+
+  void add(const std::string& path) {
+    std::error_code error;
+    const auto status = fs::status(path, error);
+    if (status.type() == fs::file_type::not_found) return bad_.add(path + ": is not there");
+    if (error) return bad_.add(path + ": " + error.message());
+    if (fs::is_directory(status)) {
+      const auto found = find_text_files(path, [this](const std::string& message) { bad_.add(message); });
+      for (const auto& file : found) add_file(file.path, file.name, file.bytes);
+    } else if (fs::is_regular_file(status)) {
+      add_file(path, path, fs::file_size(path, error));
+    } else {
+      bad_.add(path + ": is neither a file nor a folder; pipe what it gives into '-'");
+    }
+  }
+
+ private:
+  void add_file(const fs::path& path, const std::string& name, std::uint64_t bytes) {
+    if (const auto what = other_than_text(path); !what.empty())
+      return bad_.add(path.string() + ": " + std::string(what));
+    files.push_back({path.string(), name, bytes, format_of(path)});
+  }
+
+  BadDocuments& bad_;
+};
+
+// ---- what is in them ----
+
+/// Where the first byte is that no UTF-8 has; npos for none.
+std::size_t invalid_utf8(std::string_view text) {
+  if (simdjson::validate_utf8(text.data(), text.size())) return std::string_view::npos;
+  // Its length is found by halves: every prefix that ends between characters is sound up to the bad one.
+  std::size_t sound = 0, end = text.size();
+  const auto continues = [&](std::size_t i) { return (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80; };
+  while (end - sound > 8) {
+    auto middle = sound + (end - sound) / 2;
+    for (int back = 0; back < 3 && middle > sound && continues(middle); ++back) --middle;
+    (simdjson::validate_utf8(text.data(), middle) ? sound : end) = middle;
+  }
+  while (sound < end) {
+    const auto lead = static_cast<unsigned char>(text[sound]);
+    const std::size_t wanted = lead < 0xC0 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+    const auto length = std::min(wanted, text.size() - sound);
+    if (!simdjson::validate_utf8(text.data() + sound, length)) break;
+    sound += length;
+  }
+  return sound;
+}
+
+/// A file, or standard input, that is read once from its begin to its end.
+class Input {
+ public:
+  /// Not open where it cannot be, then problem() says why.
+  explicit Input(const DocumentFile& file)
+      : standard_(file.path == standard_input_path),
+        number_(standard_ ? STDIN_FILENO : ::open(file.path.c_str(), O_RDONLY | O_CLOEXEC)),
+        left_(file.bytes) {
+    if (number_ < 0) error_ = errno;
+  }
+  ~Input() {
+    if (!standard_ && number_ >= 0) ::close(number_);
+  }
+  Input(const Input&) = delete;
+  Input& operator=(const Input&) = delete;
+
+  /// What has gone wrong so far, or nothing.
+  [[nodiscard]] std::string problem() const {
+    return error_ == 0 ? "" : "cannot be read: " + std::generic_category().message(error_);
+  }
+  /// Fills `bytes` unless there is an end before, an error too; the number that it has filled.
+  std::size_t read(std::span<char> bytes) {
+    std::size_t filled = 0;
+    const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(bytes.size(), left_));
+    while (filled < wanted && error_ == 0) {
+      const auto got = ::read(number_, bytes.data() + filled, wanted - filled);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) error_ = errno;
+      if (got <= 0) break;
+      filled += static_cast<std::size_t>(got);
+    }
+    if (left_ != DocumentFile::unknown) left_ -= filled;
+    return filled;
+  }
+  void skip(std::uint64_t bytes) {
+    assert(!standard_ && bytes <= left_);
+    if (::lseek(number_, static_cast<off_t>(bytes), SEEK_SET) < 0) error_ = errno;
+    left_ -= bytes;
+  }
+  /// What should have been read and was not.
+  [[nodiscard]] std::uint64_t missing() const { return left_ == DocumentFile::unknown ? 0 : left_; }
+
+ private:
+  bool standard_;
+  int number_;
+  std::uint64_t left_;
+  int error_ = 0;
+};
+
+/// That is not cleared before it is written.
+using Buffer = AlignedVector<char>;
+
+/// The lines of an input, one after the other, in a buffer that has as many bytes behind each as the parser
+/// wants.
+class Lines {
+ public:
+  Lines(Input& input, std::uint64_t longest, Buffer& buffer)
+      : input_(input), longest_(static_cast<std::size_t>(longest)), buffer_(buffer) {
+    buffer_.resize(std::max(buffer_.size(), piece_bytes + padding));
+  }
+
+  struct Line {
+    std::string_view text;    ///< without its end; of one that is too long the begin
+    std::uint64_t bytes = 0;  ///< of all of it, with its end
+    std::uint32_t checksum = 0;
+    bool too_long = false;
+  };
+  /// `checksum` is of what was before; it is carried on if `sum` says so.
+  std::optional<Line> next(bool sum, std::uint32_t checksum) {
+    sum_ = sum;
+    begin_ += used_;
+    used_ = 0;
+    Line line{{}, 0, checksum, false};
+    for (std::size_t seen = 0;;) {
+      const auto* const from = buffer_.data() + begin_;
+      const auto length = end_ - begin_;
+      if (const auto* const found = static_cast<const char*>(std::memchr(from + seen, '\n', length - seen)))
+        return ended(line, static_cast<std::size_t>(found - from), 1);
+      if (length > longest_) {
+        // None of it is kept: only its end is looked for.
+        line.too_long = true;
+        drop(line, length);
+      }
+      seen = end_ - begin_;
+      if (fill()) continue;
+      if (end_ == begin_ && line.bytes == 0) return std::nullopt;
+      return ended(line, end_ - begin_, 0);
+    }
+  }
+
+ private:
+  static constexpr std::size_t padding = simdjson::SIMDJSON_PADDING;
+
+  Line ended(Line line, std::size_t length, std::size_t newline) {
+    used_ = length + newline;
+    line.bytes += used_;
+    line.text = {buffer_.data() + begin_, length};
+    line.too_long |= length > longest_;
+    if (sum_) line.checksum = crc(used_, line.checksum);
+    return line;
+  }
+  void drop(Line& line, std::size_t length) {
+    if (sum_) line.checksum = crc(length, line.checksum);
+    line.bytes += length;
+    begin_ += length;
+  }
+  [[nodiscard]] std::uint32_t crc(std::size_t length, std::uint32_t before) const {
+    return crc32c(std::as_bytes(std::span(buffer_).subspan(begin_, length)), before);
+  }
+  /// Reads on behind what is there, for which the buffer grows as far as a line may. False at the end.
+  bool fill() {
+    if (begin_ > 0) {
+      std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+      end_ -= begin_;
+      begin_ = 0;
+    }
+    if (end_ + padding == buffer_.size())
+      buffer_.resize(std::min(2 * (buffer_.size() - padding), longest_ + piece_bytes) + padding);
+    const auto got = input_.read(std::span(buffer_).subspan(end_, buffer_.size() - padding - end_));
+    end_ += got;
+    return got > 0;
+  }
+
+  Input& input_;
+  std::size_t longest_;
+  Buffer& buffer_;
+  std::size_t begin_ = 0, end_ = 0, used_ = 0;
+  bool sum_ = false;
+};
+
+class Reader {
+ public:
+  Reader(const DocumentOptions& options, BadDocuments& bad, const Place& from,
+         const std::function<bool(const Piece&)>& use)
+      : options_(options), bad_(bad), place_(from), use_(use), buffer_(piece_bytes) {}
+
+  /// False when it was told to stop.
+  bool file(const DocumentFile& file) {
+    const bool standard = file.path == standard_input_path;
+    name_ = standard ? "standard input" : file.path;
+    lines_ = file.format == DocumentFormat::jsonl;
+    Input input(file);
+    bool go_on = true;
+    if (!input.problem().empty()) {
+      bad(input.problem());
+    } else {
+      if (standard) {
+        repeat_standard_input(input);
+      } else {
+        input.skip(place_.offset);
+      }
+      go_on = lines_ ? lines(input, standard) : text(file, input, standard);
+    }
+    if (!go_on) return false;
+    place_.offset = place_.line = 0;
+    place_.inside = false;
+    ++place_.file;
+    return true;
+  }
+  [[nodiscard]] const Place& place() const { return place_; }
+
+ private:
+  void bad(const std::string& why) {
+    bad_.add(name_ + ", " + (lines_ ? "line " + std::to_string(place_.line + 1) + ", " : "") + "offset " +
+             std::to_string(place_.offset) + ": " + why);
+    ++place_.bad;
+  }
+
+  /// What was read before must be read once more: nobody can go back in it.
+  void repeat_standard_input(Input& input) {
+    std::uint32_t checksum = 0;
+    for (auto left = place_.offset; left > 0;) {
+      const auto part = std::span(buffer_).first(std::min<std::uint64_t>(left, buffer_.size()));
+      const auto got = input.read(part);
+      checksum = crc32c(std::as_bytes(part.first(got)), checksum);
+      left -= got;
+      if (got == part.size()) continue;
+      throw Error(ErrorKind::data, "standard input: has ended after " + std::to_string(place_.offset - left) +
+                                       " bytes, of which the run that is gone on with had read " +
+                                       std::to_string(place_.offset));
+    }
+    if (checksum == place_.checksum) return;
+    throw Error(ErrorKind::data, "standard input: its first " + std::to_string(place_.offset) +
+                                     " bytes are not those that the run that is gone on with had read");
+  }
+
+  bool emit(std::string_view text, bool first, bool last, bool resumable) {
+    return use_({text, first, last, resumable, place_});
+  }
+
+  /// Also of an end that came too early. Empty where all is well.
+  static std::string problem_at_end(const Input& input) {
+    if (auto problem = input.problem(); !problem.empty()) return problem;
+    if (input.missing() == 0) return {};
+    return "has become shorter while it was read: " + std::to_string(input.missing()) +
+           " bytes at its end are missing";
+  }
+
+  // ---- text ----
+
+  bool text(const DocumentFile& file, Input& input, bool standard) {
+    if (options_.require_utf8 && !standard && !place_.inside && !all_utf8(file)) return true;
+    bool first = !place_.inside;
+    std::size_t kept = 0;  // bytes at the front that the last piece left over
+    while (true) {
+      const auto got = input.read(std::span(buffer_).subspan(kept, piece_bytes - kept));
+      const std::string_view all(buffer_.data(), kept + got);
+      const bool last = all.size() < piece_bytes;
+      if (last) {
+        if (const auto problem = problem_at_end(input); !problem.empty()) {
+          bad(problem);
+          // A document that has begun ends here.
+          return first || emit({}, first, true, true);
+        }
+        if (first && all.empty()) {
+          ++place_.empty;
+          return true;
+        }
+      }
+      const auto piece = last ? all : all.substr(0, piece_end(all));
+      // Of a file this was looked at before; of standard input it cannot be taken back.
+      if (options_.require_utf8) {
+        if (const auto at = invalid_utf8(piece); at != std::string_view::npos) refuse_utf8(at);
+      }
+      if (!emit(piece, first, last, true)) return false;
+      advance(piece.size(),
+              standard ? crc32c(std::as_bytes(std::span(piece)), place_.checksum) : place_.checksum);
+      place_.inside = !last;
+      if (last) return true;
+      first = false;
+      kept = all.size() - piece.size();
+      std::memmove(buffer_.data(), buffer_.data() + piece.size(), kept);
+    }
+  }
+
+  void advance(std::uint64_t bytes, std::uint32_t checksum) {
+    place_.offset += bytes;
+    place_.bytes += bytes;
+    place_.checksum = checksum;
+  }
+
+  [[noreturn]] void refuse_utf8(std::size_t at) const {
+    throw Error(ErrorKind::data, name_ + ", offset " + std::to_string(place_.offset + at) +
+                                     ": not UTF-8, which this tokenizer reads");
+  }
+
+  /// Reads the whole file, so that nothing of a bad one is used.
+  bool all_utf8(const DocumentFile& file) {
+    Input input(file);
+    std::uint64_t before = 0;
+    for (std::size_t kept = 0;;) {
+      const auto got = input.read(std::span(buffer_).subspan(kept, piece_bytes - kept));
+      const std::string_view all(buffer_.data(), kept + got);
+      const bool last = all.size() < piece_bytes;
+      const auto piece = last ? all : all.substr(0, piece_end(all));
+      if (const auto at = invalid_utf8(piece); at != std::string_view::npos) {
+        place_.offset = before + at;
+        bad("not UTF-8, which this tokenizer reads");
+        return false;
+      }
+      if (last) return true;  // and how it ended is seen when it is read for good
+      before += piece.size();
+      kept = all.size() - piece.size();
+      std::memmove(buffer_.data(), buffer_.data() + piece.size(), kept);
+    }
+  }
+
+  // ---- JSONL ----
+
+  bool lines(Input& input, bool standard) {
+    Lines all(input, options_.longest_line, buffer_);
+    while (const auto line = all.next(standard, place_.checksum)) {
+      if (line->too_long) {
+        bad("a line of " + std::to_string(line->bytes) + " bytes; expected " +
+            std::to_string(options_.longest_line) + " at most");
+      } else if (const auto text = text_of(line->text); text && !cut(*text)) {
+        return false;
+      }
+      advance(line->bytes, line->checksum);
+      ++place_.line;
+    }
+    if (const auto problem = problem_at_end(input); !problem.empty()) bad(problem);
+    return true;
+  }
+
+  /// Nothing for a line that has no document.
+  std::optional<std::string_view> text_of(std::string_view line) {
+    constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
+    if (place_.offset == 0 && line.starts_with(byte_order_mark)) line.remove_prefix(byte_order_mark.size());
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) return std::nullopt;
+    simdjson::dom::element document;
+    simdjson::dom::object object;
+    std::string_view text;
+    // The bytes behind the line are there: see Lines.
+    if (const auto error = parser_.parse(line.data(), line.size(), false).get(document)) {
+      bad("not a line of JSON: " + std::string(simdjson::error_message(error)));
+    } else if (document.get(object) != simdjson::SUCCESS) {
+      bad("not an object of JSON");
+    } else if (const auto missing = object.at_key(options_.text_field).error(); missing) {
+      bad("has no field \"" + options_.text_field + "\"");
+    } else if (object.at_key(options_.text_field).get(text) != simdjson::SUCCESS) {
+      bad("its field \"" + options_.text_field + "\" is not a string");
+    } else if (text.empty()) {
+      ++place_.empty;
+    } else {
+      return text;
+    }
+    return std::nullopt;
+  }
+
+  bool cut(std::string_view text) {
+    for (bool first = true;; first = false) {
+      const bool last = text.size() < piece_bytes;
+      const auto piece = last ? text : text.substr(0, piece_end(text.substr(0, piece_bytes)));
+      if (!emit(piece, first, last, first)) return false;
+      if (last) return true;
+      text.remove_prefix(piece.size());
+    }
+  }
+
+  const DocumentOptions& options_;
+  BadDocuments& bad_;
+  Place place_;
+  const std::function<bool(const Piece&)>& use_;
+  Buffer buffer_;  ///< a piece at least; of JSONL as much as the longest line so far
+  simdjson::dom::parser parser_;
+  // Of the file that is read:
+  std::string name_;
+  bool lines_ = false;
+};
+
+}  // namespace
+
+std::vector<DocumentFile> find_documents(std::span<const std::string> paths,
+                                         std::optional<DocumentFormat> standard_input, BadDocuments& bad) {
+  FileList list(bad);
+  bool standard = false;
+  for (const auto& path : paths) {
+    if (path != standard_input_path) {
+      list.add(path);
+      continue;
+    }
+    if (standard) throw Error(ErrorKind::config, "'-' (standard input) is named twice");
+    if (!standard_input)
+      throw Error(ErrorKind::config,
+                  "'-' (standard input) needs --jsonl or --text: nothing else says what comes");
+    standard = true;
+    list.files.push_back({path, path, DocumentFile::unknown, *standard_input});
+  }
+  return std::move(list.files);
+}
+
+Place for_each_document(std::span<const DocumentFile> files, const DocumentOptions& options,
+                        BadDocuments& bad, const Place& from, const std::function<bool(const Piece&)>& use) {
+  Reader reader(options, bad, from, use);
+  while (reader.place().file < files.size() && reader.file(files[reader.place().file])) {
+  }
+  return reader.place();
+}
+
+}  // namespace isthmus::data

@@ -1,0 +1,125 @@
+#pragma once
+// A stage of a pipeline whose work several threads do and whose results come out in the order in which the
+// work went in. What it holds is bounded: each thread has one item, and two more wait. Items are swapped in
+// and out, so that their memory is used again.
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "bounded_queue.h"
+#include "isthmus/base/error.h"
+
+namespace isthmus::data {
+
+/// One thread pushes, one pops. An Error of the work is thrown by pop() where its result would have come.
+template <class In, class Out>
+class OrderedStage {
+ public:
+  using Work = std::function<void(In&, Out&)>;
+  /// `make_work` is called once for each thread, here: what it returns has that thread's state.
+  OrderedStage(std::size_t threads, std::size_t waiting, const std::function<Work()>& make_work)
+      : slots_(threads + waiting) {
+    for (std::size_t i = 0; i < threads; ++i)
+      threads_.emplace_back([this, work = make_work()] { run(work); });
+  }
+  ~OrderedStage() { stop(); }
+  OrderedStage(const OrderedStage&) = delete;
+  OrderedStage& operator=(const OrderedStage&) = delete;
+
+  /// Waits for room, and leaves an item of before in `item`, whose memory can be used. False once it was
+  /// stopped.
+  bool push(In& item) {
+    std::unique_lock lock(mutex_);
+    room_.wait(lock, [&] { return stopped_ || pushed_ - popped_ < slots_.size(); });
+    if (stopped_) return false;
+    auto& slot = slots_[pushed_ % slots_.size()];
+    std::swap(slot.in, item);
+    slot.done = false;
+    slot.fault.reset();
+    ++pushed_;
+    lock.unlock();
+    work_.notify_one();
+    return true;
+  }
+  /// No more comes. The fault, if there is one, is thrown behind the last result.
+  void close(std::optional<Fault> fault = std::nullopt) {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    fault_ = std::move(fault);
+    work_.notify_all();
+    ready_.notify_one();
+  }
+  /// Waits for the next result. False at the end.
+  bool pop(Out& result) {
+    std::unique_lock lock(mutex_);
+    auto& slot = slots_[popped_ % slots_.size()];
+    ready_.wait(lock, [&] { return stopped_ || (popped_ < pushed_ ? slot.done : closed_); });
+    const bool ended = stopped_ || popped_ == pushed_;
+    const auto& fault = ended ? fault_ : slot.fault;
+    if (fault) throw Error(fault->kind, fault->message);
+    if (ended) return false;
+    std::swap(slot.out, result);
+    ++popped_;
+    lock.unlock();
+    room_.notify_one();
+    return true;
+  }
+  /// Wakes everybody, and returns when no thread works any more.
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopped_ = true;
+      room_.notify_all();
+      work_.notify_all();
+      ready_.notify_all();
+    }
+    for (auto& thread : threads_) thread.join();
+    threads_.clear();
+  }
+
+ private:
+  struct Slot {
+    In in;
+    Out out;
+    std::optional<Fault> fault;
+    bool done = false;
+  };
+
+  void run(const Work& work) {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      work_.wait(lock, [&] { return stopped_ || taken_ < pushed_ || closed_; });
+      if (stopped_ || taken_ == pushed_) return;
+      auto& slot = slots_[taken_++ % slots_.size()];
+      lock.unlock();
+      std::optional<Fault> fault;
+      try {
+        work(slot.in, slot.out);
+      } catch (const Error& error) {
+        fault = Fault{error.kind(), error.what()};
+      } catch (const std::exception& error) {
+        fault = Fault{ErrorKind::data, error.what()};
+      }
+      lock.lock();
+      slot.fault = std::move(fault);
+      slot.done = true;
+      if (&slot == &slots_[popped_ % slots_.size()]) ready_.notify_one();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable room_, work_, ready_;  ///< for who pushes, who works, who pops
+  std::vector<Slot> slots_;
+  std::uint64_t pushed_ = 0, taken_ = 0, popped_ = 0;
+  bool closed_ = false, stopped_ = false;
+  std::optional<Fault> fault_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace isthmus::data

@@ -1,0 +1,34 @@
+#pragma once
+// A folder for one fuzzer's files.
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+
+#include "fuzz_support.h"
+
+namespace isthmus {
+
+/// Of this process's own, removed at its end; in memory where there is such a place, since what is tested
+/// syncs.
+class Folder {
+ public:
+  Folder() {
+    const std::filesystem::path memory = "/dev/shm";
+    auto pattern = ((std::filesystem::exists(memory) ? memory : std::filesystem::temp_directory_path()) /
+                    "isthmus_fuzz_XXXXXX")
+                       .string();
+    quant::require(::mkdtemp(pattern.data()) != nullptr, "cannot make a folder");
+    path = pattern;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::filesystem::path path;
+};
+
+}  // namespace isthmus
