@@ -1,5 +1,7 @@
 #include "window_reader.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <cassert>
 #include <string>
@@ -11,7 +13,11 @@ namespace isthmus::data {
 // ---- ReaderPool ----
 
 ReaderPool::ReaderPool(std::size_t threads) {
-  for (std::size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+  for (std::size_t i = 0; i < threads; ++i)
+    threads_.emplace_back([this] {
+      pthread_setname_np(pthread_self(), "data_read");
+      work();
+    });
 }
 
 void ReaderPool::load(WindowGroup& group) {
@@ -76,11 +82,9 @@ WindowGroup::WindowGroup(const DataSet& set, const Sampler& sampler, const Shuff
       width_(width),
       // One more than full blocks: the one that is not.
       tokens_((shuffle.group + 1) * block_bytes()),
-      order_((shuffle.group + 1) * block_) {}
-
-const std::byte* WindowGroup::row(std::uint64_t rank) const {
-  const auto window = order_[rank];
-  return tokens_.data() + window / block_ * block_bytes() + window % block_ * seq_len_ * width_;
+      order_((shuffle.group + 1) * block_) {
+  for (std::uint64_t window = 0; window < order_.size(); ++window)
+    places_.push_back(window / block_ * block_bytes() + window % block_ * seq_len_ * width_);
 }
 
 void WindowGroup::assign(const Sampler::Visit& visit) {
@@ -101,7 +105,7 @@ void WindowGroup::load(std::uint64_t rank) {
 namespace {
 
 /// Groups that are read before they are needed: with one, the threads would rest until the next is asked for.
-constexpr std::uint64_t read_ahead = 2;
+constexpr std::uint64_t read_ahead = 4;
 
 /// Groups for `in_use` windows, the newest of which is in the one that is read from, and for those ahead.
 /// Windows in a row lie in as many groups as they fill, in one more at each end and at each epoch's; where

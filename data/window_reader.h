@@ -59,7 +59,9 @@ class WindowGroup {
   /// Not while it is in use.
   void assign(const Sampler::Visit& visit);
   /// The seq_len + 1 tokens of the window that comes at `rank` of the group's order. Once it is loaded.
-  [[nodiscard]] const std::byte* row(std::uint64_t rank) const;
+  [[nodiscard]] const std::byte* row(std::uint64_t rank) const {
+    return tokens_.data() + places_[order_[rank]];
+  }
 
   /// Whoever uses rows says so, and when that ends. Any thread.
   void use() { ++users_; }
@@ -75,7 +77,8 @@ class WindowGroup {
   std::uint64_t seq_len_, block_;
   std::uint32_t width_;
   std::vector<std::byte> tokens_;
-  std::vector<std::uint32_t> order_;
+  std::vector<std::uint64_t> places_;  ///< of windows, as blocks are laid out
+  std::vector<std::uint32_t> order_;   ///< which of them comes at which rank
   std::uint64_t epoch_ = 0, group_ = 0;
   std::atomic<std::uint64_t> users_ = 0;
   // The pool's, under its lock.

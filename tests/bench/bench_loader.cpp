@@ -5,6 +5,9 @@
 // `raw`     uint16 ids in a file that the page cache holds, through the whole pipeline into batches; the
 // bound
 //           is read() of the same file, from its beginning to its end, one MiB at a time, by one thread.
+// `zstd`    a chunk store of ids as frequent as words are, zstd 1 (`lz4`: LZ4), in the page cache; the bound
+// is
+//           the codec library alone, unpacking the same blocks from memory by one thread.
 // `disk`    a disk that gives 1.3 times what training reads and stalls at random for up to two batches;
 //           training sleeps. `waited` is the part of the time for which it waited for a batch, after the
 //           first.
@@ -13,11 +16,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <lz4.h>
 #include <unistd.h>
+#include <zstd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -30,6 +36,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/random.h"
 #include "isthmus/data/loader.h"
+#include "store_writer.h"
 #include "token_source.h"
 
 namespace isthmus::data {
@@ -144,6 +151,100 @@ Json raw(const Options& options) {
   return out;
 }
 
+/// Ids that repeat as text does, packed in blocks: phrases of up to twelve, of which the n-th is n times as
+/// rare as the first, as words are.
+class Store {
+ public:
+  Store(const Options& options, StoreCodec codec)
+      : folder(options.folder / fmt::format("bench_loader-{}.store", getpid())) {
+    spec.vocab_size = 50'000;
+    spec.codec = codec;
+    spec.level = 1;
+    std::vector<std::uint32_t> ids((options.megabytes << 20) / 2 / spec.block_tokens * spec.block_tokens);
+    for (std::size_t i = 0, phrase = 0; i < ids.size(); ++phrase) {
+      const auto rank = static_cast<std::uint64_t>(std::pow(200'000.0, random_unit(1, 2, phrase)));
+      const auto length = 1 + random_bits(3, 4, rank) % 12;
+      for (std::uint64_t n = 0; n < length && i < ids.size(); ++n)
+        ids[i++] = static_cast<std::uint32_t>(std::pow(50'000.0, random_unit(5, rank, n))) - 1;
+    }
+    const std::vector<std::uint64_t> starts = {0};
+    write_store(folder, spec, ids, starts);
+    bytes = 2 * ids.size();
+    pack(ids);
+  }
+  ~Store() {
+    std::filesystem::remove_all(folder);
+    ZSTD_freeDCtx(context_);
+  }
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+
+  /// Bytes of ids per second by the library alone.
+  double library_speed() {
+    std::vector<char> out(2 * std::size_t{spec.block_tokens});
+    const auto begin = Clock::now();
+    for (const auto& block : packed_) {
+      const auto size =
+          spec.codec == StoreCodec::zstd
+              ? ZSTD_decompressDCtx(context_, out.data(), out.size(), block.data(), block.size())
+              : static_cast<std::size_t>(LZ4_decompress_safe(
+                    block.data(), out.data(), static_cast<int>(block.size()), static_cast<int>(out.size())));
+      if (size != out.size()) throw std::runtime_error("the library did not unpack a block");
+    }
+    return static_cast<double>(bytes) / seconds_since(begin);
+  }
+  [[nodiscard]] double ratio() const {
+    std::size_t packed = 0;
+    for (const auto& block : packed_) packed += block.size();
+    return static_cast<double>(bytes) / static_cast<double>(packed);
+  }
+
+  std::filesystem::path folder;
+  StoreSpec spec;
+  std::uint64_t bytes = 0;
+
+ private:
+  /// The same blocks as the store's, without what it adds to them.
+  void pack(const std::vector<std::uint32_t>& ids) {
+    const std::vector<std::uint16_t> narrow(ids.begin(), ids.end());
+    const std::size_t size = 2 * std::size_t{spec.block_tokens};
+    for (std::size_t at = 0; at < narrow.size(); at += spec.block_tokens) {
+      const auto* from = reinterpret_cast<const char*>(narrow.data() + at);
+      std::vector<char> to(std::max<std::size_t>(ZSTD_compressBound(size), LZ4_COMPRESSBOUND(size)));
+      to.resize(spec.codec == StoreCodec::zstd
+                    ? ZSTD_compress(to.data(), to.size(), from, size, spec.level)
+                    : static_cast<std::size_t>(LZ4_compress_default(from, to.data(), static_cast<int>(size),
+                                                                    static_cast<int>(to.size()))));
+      packed_.push_back(std::move(to));
+    }
+  }
+
+  std::vector<std::vector<char>> packed_;
+  ZSTD_DCtx* context_ = ZSTD_createDCtx();
+};
+
+Json packed(const Options& options, const char* name, StoreCodec codec) {
+  Store store(options, codec);
+  const auto config = config_of(store.folder);
+  const Corpus corpus(config);
+  Json out = {{"name", name}, {"bytes", store.bytes}, {"ratio", store.ratio()}};
+  std::vector<double> bound, one, two;
+  for (int round = 0; round < options.rounds; ++round) {
+    bound.push_back(store.library_speed());
+    one.push_back(loader_speed(corpus, loader_options(config, 512, 1)));
+    two.push_back(loader_speed(corpus, loader_options(config, 512, 2)));
+  }
+  out["bound"] = median(bound);
+  out["threads_1"] = median(one);
+  out["threads_2"] = median(two);
+  out["of_bound"] = median(one) / median(bound);
+  out["of_bound_threads_2"] = median(two) / median(bound);
+  return out;
+}
+
+Json zstd(const Options& options) { return packed(options, "zstd", StoreCodec::zstd); }
+Json lz4(const Options& options) { return packed(options, "lz4", StoreCodec::lz4); }
+
 /// A disk of its own: so many bytes per second, one read after another, with stalls now and then.
 class SlowDisk : public TokenSource {
  public:
@@ -213,14 +314,15 @@ Json disk(const Options& options) {
 int run(int argc, char** argv) {
   Options options;
   CLI::App app("the data loader against what bounds it");
-  app.add_option("--case", options.cases, "raw, disk; all where none is named");
+  app.add_option("--case", options.cases, "raw, zstd, lz4, disk; all where none is named");
   app.add_option("--rounds", options.rounds, "of each measurement; the median counts")
       ->check(CLI::Range(1, 1000));
   app.add_option("--megabytes", options.megabytes, "of the file")->check(CLI::Range(16, 1 << 20));
   app.add_option("--folder", options.folder, "for the file");
   app.add_option("--json", options.json, "gets the results");
   CLI11_PARSE(app, argc, argv);
-  const std::vector<std::pair<std::string, Json (*)(const Options&)>> all = {{"raw", raw}, {"disk", disk}};
+  const std::vector<std::pair<std::string, Json (*)(const Options&)>> all = {
+      {"raw", raw}, {"zstd", zstd}, {"lz4", lz4}, {"disk", disk}};
   auto results = Json::array();
   for (const auto& [name, measure] : all) {
     if (!options.cases.empty() && std::ranges::find(options.cases, name) == options.cases.end()) continue;

@@ -29,7 +29,7 @@ struct DataConfig {
   std::int64_t separator = -1;
   bool document_mask = false;
   std::int64_t prefetch = 2;
-  std::int64_t threads = 1;
+  std::int64_t threads = 2;
   std::int64_t shuffle_blocks = 16;
   std::int64_t max_bytes = std::int64_t{4} << 30;
   std::string text_field = "text";

@@ -44,7 +44,7 @@ struct LoaderOptions {
   std::uint64_t seed = 0;            ///< of the order of windows; equal on all replicas
   std::uint64_t first_sequence = 0;  ///< the replica's own count so far; resuming needs nothing else
   std::int64_t prefetch = 2;         ///< batches each stage may be ahead
-  std::int64_t threads = 1;          ///< that read blocks
+  std::int64_t threads = 2;          ///< that read blocks
   std::int64_t shuffle_blocks = 16;  ///< that are mixed with each other
   std::uint64_t traced_epochs = 5;   ///< epochs from the first batch on whose chunks are traced one by one
 };
