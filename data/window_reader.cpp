@@ -107,13 +107,17 @@ namespace {
 /// Groups that are read before they are needed: with one, the threads would rest until the next is asked for.
 constexpr std::uint64_t read_ahead = 4;
 
-/// Groups for `in_use` windows, the newest of which is in the one that is read from, and for those ahead.
-/// Windows in a row lie in as many groups as they fill, in one more at each end and at each epoch's; where
-/// replicas take turns, which epochs' ends put out of step with the groups, in up to three for each turn.
+/// Groups for a window and the `in_use` before it, and for those ahead. Windows in a row lie in as many
+/// groups as they fill, in one more at each end and at each epoch's. Where replicas take turns they are of as
+/// many turns as they fill and of one more at each end, and each of these, as long as a group, has parts of
+/// up to three: epochs' ends put turns out of step with groups, and the last group of an epoch may be a short
+/// one.
 std::size_t groups_for(const Sampler& sampler, const Shuffle& shuffle, std::uint64_t in_use,
                        std::uint64_t replicas) {
-  const auto filled = in_use / shuffle.group_windows() * (replicas > 1 ? 3 : 1);
-  const auto used = in_use == 0 ? 1 : filled + in_use / sampler.windows() + 3;
+  const auto filled = in_use / shuffle.group_windows();
+  auto used = filled + in_use / sampler.windows() + 3;
+  if (replicas > 1) used = 3 * (filled + 2);
+  if (in_use == 0) used = 1;
   return static_cast<std::size_t>(used + read_ahead);
 }
 
