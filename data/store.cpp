@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
+#include <cstddef>
 #include <cstring>
 
 #include "block_codec.h"
@@ -108,6 +109,11 @@ void StoreReader::check_entries() {
                     ", and the one before it at " + std::to_string(end) + "; expected it to have " +
                     std::to_string(store::record_head_bytes) + " to " + std::to_string(info_.largest_record) +
                     " bytes");
+      }
+      if (part[i].first >= info_.spec.vocab_size) {
+        fail_at(index_path_, at + i * store::entry_bytes + offsetof(Entry, first),
+                "the first id of block " + std::to_string(done + i) + " is " + std::to_string(part[i].first) +
+                    ", outside the store's vocabulary of " + std::to_string(info_.spec.vocab_size));
       }
       end = part[i].end;
       documents += part[i].documents;

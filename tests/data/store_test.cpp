@@ -271,6 +271,28 @@ TEST(Store, TakesNoIdOutsideTheVocabularyThatItNames) {
               ::testing::HasSubstr("outside the store's vocabulary"));
 }
 
+TEST(Store, TakesNoFirstIdThatDoesNotFitItsWidth) {
+  const TemporaryFolder folder(memory());
+  write_store(folder / "s", spec_of(300, StoreCodec::zstd, 64), some_ids(150, 300), Starts{0});
+  for (const std::uint64_t beyond : {std::uint64_t{300}, std::uint64_t{1} << 16, std::uint64_t{1} << 32}) {
+    auto info = store_info(folder / "s");
+    auto bytes = read_all(folder / "s" / "index");
+    // Its low bytes are still those that the block begins with.
+    const auto at = store::header_bytes + store::entry_bytes + offsetof(store::Entry, first);
+    std::uint64_t first = 0;
+    std::memcpy(&first, bytes.data() + at, sizeof first);
+    first += beyond;
+    std::memcpy(bytes.data() + at, &first, sizeof first);
+    info.entries = hash_of(std::as_bytes(std::span(bytes).subspan(store::header_bytes)));
+    const auto header = store::header_of(info);
+    std::memcpy(bytes.data(), header.data(), header.size());
+    const TemporaryFolder other(memory());
+    std::filesystem::copy(folder / "s", other / "s");
+    write_file(other / "s" / "index", bytes);
+    EXPECT_THAT(problem_with(other / "s"), ::testing::HasSubstr("the first id of block 1 is"));
+  }
+}
+
 TEST(Store, SaysOfWhatVersionItIs) {
   const TemporaryFolder folder(memory());
   write_store(folder / "s", spec_of(300, StoreCodec::zstd, 64), some_ids(150, 300), Starts{0});
