@@ -5,9 +5,12 @@
 #include <string_view>
 
 #include "isthmus/base/error.h"
+#include "mixture.h"
 
 namespace isthmus::data {
 namespace {
+
+constexpr std::size_t most_parts = Mixture::pattern;  // each has a place in it
 
 std::string_view trimmed(std::string_view text) {
   const auto first = text.find_first_not_of(" \t\n");
@@ -41,6 +44,10 @@ std::vector<MixturePart> parse_mixture(const std::string& text) {
     if (end == std::string_view::npos) break;
     rest.remove_prefix(end + 1);
   }
+  if (parts.size() > most_parts) {
+    throw Error(ErrorKind::config, "data.mixture names " + std::to_string(parts.size()) +
+                                       " data sets; expected " + std::to_string(most_parts) + " at most");
+  }
   if (parts.size() >= 2) return parts;
   throw Error(ErrorKind::config, "data.mixture is \"" + text +
                                      "\"; expected two data sets at least, as PATH = WEIGHT; PATH = WEIGHT");
@@ -63,6 +70,8 @@ std::vector<MixturePart> DataConfig::parts() const {
   auto out = parse_mixture(mixture);
   double sum = 0;
   for (const auto& part : out) sum += part.weight;
+  if (!std::isfinite(sum))
+    throw Error(ErrorKind::config, "the weights of data.mixture add up to more than a number can be");
   for (auto& part : out) part.weight /= sum;
   return out;
 }

@@ -4,10 +4,14 @@
 #include <rapidcheck.h>
 #include <rapidcheck/gtest.h>
 
+#include <cstring>
 #include <numeric>
+#include <random>
 
 #include "data_support.h"
 #include "isthmus/data/heldout.h"
+#include "store_writer.h"
+#include "window_reader.h"
 
 namespace isthmus::data {
 namespace {
@@ -52,7 +56,15 @@ TEST(MixtureConfig, ReadsPathsAndWeights) {
                 testing::HasSubstr("data.mixture"))
         << wrong;
   }
+  std::string many = "a = 1";
+  for (int i = 0; i < 1023; ++i) many += "; b = 1";
+  EXPECT_EQ(parse_mixture(many).size(), 1024U);
+  EXPECT_THAT(error_of(ErrorKind::config, [&] { static_cast<void>(parse_mixture(many + "; c = 1")); }),
+              testing::HasSubstr("names 1025 data sets"));
   DataConfig config;
+  config.mixture = "a = 1e308; b = 1e308";
+  EXPECT_THAT(error_of(ErrorKind::config, [&] { static_cast<void>(config.parts()); }),
+              testing::HasSubstr("add up"));
   config.path = "x";
   config.mixture = "a = 1; b = 3";
   error_of(ErrorKind::config, [&] { static_cast<void>(config.parts()); });
@@ -114,6 +126,65 @@ TEST_F(MixedCorpus, IsReadAsItsDataSetsOneAfterAnother) {
   EXPECT_EQ(train[799], 799);
   EXPECT_EQ(train[800], 1000);
   EXPECT_EQ(tokens_of(corpus, Split::heldout)[200], 1800);
+}
+
+// Groups of blocks, of a store and of a file, beside text, whose windows are drawn one by one.
+RC_GTEST_PROP(MixtureProperty, BatchesAreTheWindowsThatTheNumbersSay, ()) {
+  static const TemporaryFolder folder;
+  static const auto mixture = [] {
+    std::mt19937 random(1);
+    std::vector<std::uint32_t> ids(3000);
+    std::string bin, text;
+    for (auto& id : ids) id = random() % 256;
+    for (int i = 0; i < 150'000; ++i) (bin += static_cast<char>(random() % 256)) += '\0';
+    for (int i = 0; i < 500; ++i) text += static_cast<char>(random() % 256);
+    StoreSpec spec;
+    spec.vocab_size = 256;
+    spec.tokenizer = make_tokenizer("bytes")->fingerprint();
+    spec.block_tokens = 100;
+    write_store(folder / "store", spec, ids, std::vector<std::uint64_t>{0, 1001});
+    return (folder / "store").string() + " = 6; " + folder.write("ids.bin", bin).string() + " = 3; " +
+           folder.write("a.txt", text).string() + " = 1";
+  }();
+  auto config = config_of("", *rc::gen::element(1, 7, 50, 100, 130), 0.1);
+  config.mixture = mixture;
+  const Corpus corpus(config);
+  LoaderOptions options;
+  options.seq_len = config.seq_len;
+  options.batch = *rc::gen::element(1, 5, 40);
+  options.replicas = *rc::gen::element(1, 2, 7);
+  options.replica = options.replicas - 1;
+  options.seed = 3;
+  options.first_sequence = *rc::gen::inRange<std::uint64_t>(0, 5000);
+  options.prefetch = *rc::gen::element(1, 2, 64);
+  options.threads = *rc::gen::element(1, 3);
+  options.shuffle_blocks = *rc::gen::element(1, 2, 7);
+
+  std::vector<double> weights;
+  std::vector<Sampler> samplers;
+  const auto length = static_cast<std::uint64_t>(options.seq_len);
+  for (const auto& set : corpus.sets()) {
+    weights.push_back(set.weight());
+    const auto shuffle = shuffle_of(set, length, static_cast<std::uint64_t>(options.shuffle_blocks));
+    samplers.emplace_back(window_count(set.tokens(Split::train), length),
+                          static_cast<std::uint64_t>(options.replica),
+                          static_cast<std::uint64_t>(options.replicas), options.seed, shuffle);
+  }
+  const Mixture turns(weights, options.seed);
+  const auto device = make_cpu_device();
+  Trace trace;
+  Loader loader(corpus, options, *device, trace);
+  std::vector<std::byte> expected(2 * (length + 1));
+  auto sequence = options.first_sequence;
+  for (int i = 0; i < 100; ++i) {
+    const auto& batch = loader.next();
+    for (const auto* row : batch.rows) {
+      const auto turn = turns.at(sequence++);
+      const auto window = samplers[turn.set].at(turn.sequence).window;
+      corpus.sets()[turn.set].read(Split::train, window * length, length + 1, 2, expected.data());
+      RC_ASSERT(std::memcmp(row, expected.data(), expected.size()) == 0);
+    }
+  }
 }
 
 }  // namespace

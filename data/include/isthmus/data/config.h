@@ -15,7 +15,7 @@ struct MixturePart {
   double weight = 1;  ///< > 0
 };
 
-/// "PATH = WEIGHT; PATH = WEIGHT": at least two parts, weights above 0, which add up to whatever they do.
+/// "PATH = WEIGHT; PATH = WEIGHT": 2 to 1024 parts, weights above 0, which add up to whatever they do.
 /// Throws Error(config) naming what is wrong.
 [[nodiscard]] std::vector<MixturePart> parse_mixture(const std::string& text);
 [[nodiscard]] std::string to_string(const std::vector<MixturePart>& parts);
