@@ -4,6 +4,7 @@
 #include <cassert>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 
 #include "documents.h"
@@ -107,25 +108,50 @@ std::vector<bool> choose_heldout(const std::vector<DocumentFile>& files, double 
   return chosen;
 }
 
-/// Drops empty files and what lies beyond `limit` bytes. Returns a note if that was something.
-std::string apply_limit(std::vector<DocumentFile>& files, std::uint64_t limit) {
+/// How many of the first `bytes` of a file, in which more follow, are of whole characters of UTF-8. What
+/// cannot be read, or is no UTF-8, is told of by who reads the file.
+std::uint64_t whole_characters(const std::string& path, std::uint64_t bytes) {
+  constexpr std::uint64_t longest = 4;
+  const auto begin = bytes - std::min(bytes, longest - 1);
+  std::string around(bytes - begin + 1, ' ');
+  std::ifstream file(path, std::ios::binary);
+  if (!file.seekg(static_cast<std::streamoff>(begin)) ||
+      !file.read(around.data(), static_cast<std::streamsize>(around.size())))
+    return bytes;
+  for (auto at = around.size(); at-- > 0;) {
+    if ((static_cast<unsigned char>(around[at]) & 0xC0) != 0x80) return begin + at;
+  }
+  return bytes;
+}
+
+/// Drops empty files and what lies beyond `limit` bytes, and of a character of UTF-8, if that is what is
+/// read, that `limit` would divide. Returns a note if that was something.
+std::string apply_limit(std::vector<DocumentFile>& files, std::uint64_t limit, bool utf8) {
   std::erase_if(files, [](const DocumentFile& file) { return file.bytes == 0; });
   const auto count = files.size();
   std::uint64_t total = 0;
   std::uint64_t left = limit;
+  std::uint64_t kept = 0;
   for (auto& file : files) {
     total += file.bytes;
     const auto used = std::min(file.bytes, left);
     left -= used;
     // Lines of JSONL are not cut: a file that is begun is read to its end.
-    if (file.format == DocumentFormat::text || used == 0) file.bytes = used;
+    if (file.format == DocumentFormat::text || used == 0) {
+      const bool cut = used > 0 && used < file.bytes;
+      file.bytes = cut && utf8 ? whole_characters(file.path, used) : used;
+    }
+    kept += file.bytes;
   }
   if (total <= limit) return {};
   std::erase_if(files, [](const DocumentFile& file) { return file.bytes == 0; });
   return "data.max_bytes: of " + std::to_string(total) + " bytes of text in " + std::to_string(count) +
-         " files only the first " + std::to_string(limit) + " bytes, in " + std::to_string(files.size()) +
+         " files only the first " + std::to_string(kept) + " bytes, in " + std::to_string(files.size()) +
          " files, are used";
 }
+
+/// Each byte is an id of its own for `bytes`; all others take text for what it means.
+bool reads_utf8(const DataConfig& config) { return config.tokenizer != "bytes"; }
 
 /// Documents to ids, with a separator behind each.
 class TextReader {
@@ -133,8 +159,7 @@ class TextReader {
   TextReader(const DataConfig& config, const Tokenizer& tokenizer, BadDocuments& bad, TextTokens& tokens)
       : tokenizer_(tokenizer), bad_(bad), tokens_(tokens) {
     options_.text_field = config.text_field;
-    // Each byte is an id of its own there; all others take text for what it means.
-    options_.require_utf8 = config.tokenizer != "bytes";
+    options_.require_utf8 = reads_utf8(config);
   }
 
   /// Returns the hash of the text.
@@ -175,11 +200,24 @@ std::optional<std::uint32_t> separator_of(const DataConfig& config, const Tokeni
   return tokenizer.separator();
 }
 
+/// What ends documents where it is known, and what attention is bounded by, must be the same.
+void check_mask(const std::string& path, std::uint32_t separator, const DataConfig& config,
+                const Tokenizer& tokenizer) {
+  const auto expected = separator_of(config, tokenizer);
+  if (!config.document_mask || expected == separator) return;
+  throw Error(ErrorKind::config, "data.document_mask is true, and documents of " + path + " end with id " +
+                                     std::to_string(separator) + ", but data.separator is " +
+                                     std::to_string(config.separator) + "; expected " +
+                                     std::to_string(separator));
+}
+
 std::unique_ptr<TokenSource> read_text(const std::string& path, bool is_folder, const DataConfig& config,
                                        const Tokenizer& tokenizer, std::vector<std::string>& notes) {
+  check_mask(path, tokenizer.separator(), config, tokenizer);
   BadDocuments bad(config.on_bad == "skip" ? BadDocuments::Policy::skip : BadDocuments::Policy::fail);
   auto files = find_documents({&path, 1}, {}, bad);
-  if (auto note = apply_limit(files, static_cast<std::uint64_t>(config.max_bytes)); !note.empty())
+  if (auto note = apply_limit(files, static_cast<std::uint64_t>(config.max_bytes), reads_utf8(config));
+      !note.empty())
     notes.push_back(note);
   auto tokens = std::make_unique<TextTokens>(tokenizer.vocab_size());
   const auto heldout = choose_heldout(files, config.heldout);
@@ -223,6 +261,7 @@ std::unique_ptr<TokenSource> open_checked_store(const std::string& path, const D
          "; expected data.tokenizer " + "vocab:" + std::to_string(spec.vocab_size) + " or more, not " +
          config.tokenizer);
   }
+  check_mask(path, spec.separator, config, tokenizer);
   return store;
 }
 

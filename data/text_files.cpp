@@ -1,12 +1,8 @@
 #include "text_files.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <fstream>
 #include <set>
 #include <system_error>
-
-#include "isthmus/base/error.h"
 
 namespace isthmus::data {
 namespace {
@@ -65,10 +61,6 @@ std::vector<TextFile> find_text_files(const fs::path& folder,
   return std::move(finder.files);
 }
 
-std::vector<TextFile> find_text_files(const fs::path& folder) {
-  return find_text_files(folder, [](const std::string& message) { throw Error(ErrorKind::data, message); });
-}
-
 std::size_t piece_end(std::string_view text) {
   const auto line = text.rfind('\n');
   if (line != std::string_view::npos) return line + 1;
@@ -76,35 +68,6 @@ std::size_t piece_end(std::string_view text) {
   std::size_t last = text.size() - 1;
   while (last > text.size() - 4 && continues(last)) --last;
   return last;
-}
-
-void read_in_pieces(const fs::path& file, std::uint64_t limit,
-                    const std::function<void(std::string_view)>& use) {
-  const auto fail = [&] {
-    throw Error(ErrorKind::data,
-                file.string() + ": cannot be read: " + std::generic_category().message(errno));
-  };
-  std::ifstream in(file, std::ios::binary);
-  if (!in) fail();
-  std::string buffer(piece_bytes, '\0');
-  std::size_t kept = 0;  // bytes at the front that the last piece left over
-  while (true) {
-    const auto wanted = std::min<std::uint64_t>(piece_bytes - kept, limit);
-    errno = 0;
-    in.read(buffer.data() + kept, static_cast<std::streamsize>(wanted));
-    if (in.bad() || (in.fail() && errno != 0)) fail();
-    const auto got = static_cast<std::uint64_t>(in.gcount());
-    limit -= got;
-    const std::string_view text(buffer.data(), kept + got);
-    if (text.size() < piece_bytes) {
-      if (!text.empty()) use(text);
-      return;
-    }
-    const auto end = piece_end(text);
-    use(text.substr(0, end));
-    kept = text.size() - end;
-    buffer.replace(0, kept, buffer, end, kept);
-  }
 }
 
 }  // namespace isthmus::data

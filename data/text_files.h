@@ -18,20 +18,13 @@ struct TextFile {
 };
 
 /// Every regular file below `folder`, in the byte order of their names. Names that start with a dot are left
-/// out; links are followed, each real folder once. Throws Error(data) naming what cannot be read, a link that
-/// leads nowhere, and .bin files, which are no text.
-[[nodiscard]] std::vector<TextFile> find_text_files(const std::filesystem::path& folder);
-/// The same, but tells `bad` of what would be thrown, and goes on without it if that returns.
+/// out; links are followed, each real folder once. Tells `bad` of what cannot be read, of a link that leads
+/// nowhere, and of .bin files, which are no text, and goes on without it if that returns.
 [[nodiscard]] std::vector<TextFile> find_text_files(const std::filesystem::path& folder,
                                                     const std::function<void(const std::string&)>& bad);
 
 inline constexpr std::size_t piece_bytes = std::size_t{1} << 20;
 /// Where to cut `text`, of which more follows: after the last line's end, else before the last character.
 [[nodiscard]] std::size_t piece_end(std::string_view text);
-
-/// The first `limit` bytes of a file in pieces of at most 1 MiB that end at a line's end where there is one,
-/// else between characters. Where they end depends on the contents alone. Throws Error(data) naming the file.
-void read_in_pieces(const std::filesystem::path& file, std::uint64_t limit,
-                    const std::function<void(std::string_view)>& use);
 
 }  // namespace isthmus::data

@@ -301,6 +301,27 @@ TEST(MakeTokenizer, TakesFilesThatEndInJson) {
               HasSubstr(broken));
 }
 
+TEST(Corpus, TheLimitDividesNoCharacterThatATokenizerReads) {
+  const TemporaryFolder folder;
+  auto config = config_of(folder.write("a.txt",
+                                       "x\xC3\xA9y\xE2\x82\xACz\xF0\x9F\x98\x80"
+                                       "end"),
+                          1, 0);
+  config.tokenizer = folder.write("tokenizer.json", small_tokenizer().dump()).string();
+  const std::vector<std::size_t> whole = {0, 1, 1, 3, 4, 4, 4, 7, 8, 8, 8, 8, 12, 13, 14};
+  for (std::int64_t limit = 1; limit <= 14; ++limit) {
+    config.max_bytes = limit;
+    const Corpus corpus(config);
+    std::string text;
+    for (const auto id : tokens_of(corpus, Split::train)) {
+      if (id == 262) continue;  // the separator
+      text += id == 261 ? "\xC3\xA9" : std::string(1, static_cast<char>(id));
+    }
+    EXPECT_EQ(text.size(), whole[static_cast<std::size_t>(limit)]) << "max_bytes " << limit;
+    EXPECT_THAT(corpus.notes().at(0), HasSubstr("first " + std::to_string(text.size()) + " bytes"));
+  }
+}
+
 struct Bad {
   const char* what;
   void (*change)(Json&);

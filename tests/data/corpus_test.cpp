@@ -5,7 +5,6 @@
 
 #include "data_support.h"
 #include "store_writer.h"
-#include "text_files.h"
 
 namespace isthmus::data {
 namespace {
@@ -288,6 +287,29 @@ TEST(Corpus, WhatBoundsAttentionMustBeKnown) {
   EXPECT_EQ(Corpus(config).separator(), 50U);
 }
 
+TEST(Corpus, WhatBoundsAttentionIsWhatEndsDocuments) {
+  const TemporaryFolder folder;
+  StoreSpec spec;
+  spec.vocab_size = 256;
+  spec.separator = 7;
+  spec.tokenizer = make_tokenizer("bytes")->fingerprint();
+  const std::vector<std::uint32_t> ids(100, 7);
+  write_store(folder / "store", spec, ids, std::vector<std::uint64_t>{0});
+  auto store = config_of(folder / "store", 4, 0);
+  store.tokenizer = "vocab:256";
+  auto text = config_of(folder.write("a.txt", "abcdefghij"), 4, 0);
+  for (auto* config : {&store, &text}) {
+    config->separator = 9;
+    EXPECT_EQ(Corpus(*config).separator(), 9U);
+    config->document_mask = true;
+    const std::string own = config == &store ? "7" : "0";
+    EXPECT_THAT(error_of(ErrorKind::config, [&] { Corpus{*config}; }),
+                AllOf(HasSubstr("end with id " + own), HasSubstr("data.separator is 9")));
+    config->separator = config == &store ? 7 : -1;
+    EXPECT_EQ(std::to_string(Corpus(*config).mask_separator()), own);
+  }
+}
+
 TEST(Corpus, FingerprintsAreOfNamesAndContents) {
   const TemporaryFolder folder;
   const auto fingerprint = [&](std::string_view path) {
@@ -318,30 +340,6 @@ TEST(Corpus, CanBeMoved) {
   Corpus corpus(config_of(folder.write("a.txt", "abcdef"), 4, 0));
   const Corpus moved = std::move(corpus);
   EXPECT_EQ(text_of(moved, Split::train), "abcdef|");
-}
-
-TEST(ReadInPieces, CutsAtLinesAndBetweenCharactersAndLosesNothing) {
-  const TemporaryFolder folder;
-  constexpr std::size_t mebibyte = 1 << 20;
-  std::string lines;
-  while (lines.size() < 3 * mebibyte) lines += "a line of " + std::to_string(lines.size()) + "\n";
-  std::string no_lines = "x";
-  while (no_lines.size() < 3 * mebibyte) no_lines += "\xe2\x82\xac";  // three bytes, so that cuts fall inside
-  for (const auto& text : {lines, no_lines}) {
-    const auto file = folder.write("text", text);
-    std::string together;
-    read_in_pieces(file, text.size(), [&](std::string_view piece) {
-      together += piece;
-      EXPECT_LE(piece.size(), mebibyte);
-      EXPECT_TRUE(piece.ends_with('\n') || piece.ends_with("\xe2\x82\xac") || together.size() == text.size());
-    });
-    EXPECT_EQ(together, text);
-    together.clear();
-    read_in_pieces(file, 2 * mebibyte + 7, [&](std::string_view piece) { together += piece; });
-    EXPECT_EQ(together, text.substr(0, 2 * mebibyte + 7));
-  }
-  EXPECT_THAT(error_of(ErrorKind::data, [&] { read_in_pieces(folder / "gone", 1, [](std::string_view) {}); }),
-              HasSubstr("gone"));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "data_support.h"
+#include "text_files.h"
 
 namespace isthmus::data {
 namespace {
@@ -104,6 +105,22 @@ TEST(Documents, AreCutAtLineEndsTheSameWayAsTextAndAsAFieldOfJson) {
     EXPECT_EQ(a.documents, b.documents);
     EXPECT_EQ(a.pieces.size(), b.pieces.size());
   }
+}
+
+TEST(Documents, WithoutLinesAreCutBetweenCharacters) {
+  const TemporaryFolder folder;
+  std::string text = "x";
+  while (text.size() < 3 * piece_bytes) text += "\xE2\x82\xAC";  // three bytes, so that cuts fall inside
+  DocumentFile file{folder.write("text", text).string(), "text", text.size(), DocumentFormat::text};
+  BadDocuments bad(BadDocuments::Policy::fail);
+  std::string together;
+  for_each_document({&file, 1}, {}, bad, {}, [&](const Piece& piece) {
+    EXPECT_LE(piece.text.size(), piece_bytes);
+    EXPECT_TRUE(piece.text.ends_with("\xE2\x82\xAC"));
+    together += piece.text;
+    return true;
+  });
+  EXPECT_EQ(together, text);
 }
 
 TEST(Documents, GoOnFromAnyPlace) {
