@@ -4,7 +4,7 @@
 //   thread disk_load      windows of those, in order -> host buffer, where there is a GPU
 //   thread gpu_transfer   host buffer -> device buffer
 //   caller of next()      device buffer -> training
-// Two bounded queues join them, and blocks are read one group ahead. Every buffer is allocated by the
+// Two bounded queues join them, and blocks are read some groups ahead. Every buffer is allocated by the
 // constructor. The trace shows disk_load, gpu_transfer, chunk (one batch from the start of its load to its
 // arrival), gpu_queue_wait (the caller waits) and epoch (an instant at each border).
 
