@@ -124,27 +124,44 @@ std::uint64_t whole_characters(const std::string& path, std::uint64_t bytes) {
   return bytes;
 }
 
-/// Drops empty files and what lies beyond `limit` bytes, and of a character of UTF-8, if that is what is
-/// read, that `limit` would divide. Returns a note if that was something.
+/// How many of the first `bytes` of a file are of whole lines.
+std::uint64_t whole_lines(const std::string& path, std::uint64_t bytes) {
+  constexpr std::uint64_t part = 64 << 10;
+  std::ifstream file(path, std::ios::binary);
+  std::string some;
+  for (auto end = bytes; end > 0;) {
+    const auto begin = end - std::min(end, part);
+    some.resize(end - begin);
+    if (!file.seekg(static_cast<std::streamoff>(begin)) ||
+        !file.read(some.data(), static_cast<std::streamsize>(some.size())))
+      return bytes;
+    if (const auto at = some.rfind('\n'); at != std::string::npos) return begin + at + 1;
+    end = begin;
+  }
+  return 0;
+}
+
+/// Drops empty files and what lies beyond `limit` bytes, and of a line of JSONL or a character of UTF-8, if
+/// that is what is read, all of what `limit` would divide. Returns a note if that was something.
 std::string apply_limit(std::vector<DocumentFile>& files, std::uint64_t limit, bool utf8) {
-  std::erase_if(files, [](const DocumentFile& file) { return file.bytes == 0; });
+  const auto drop_empty = [&] {
+    std::erase_if(files, [](const DocumentFile& file) { return file.bytes == 0; });
+  };
+  drop_empty();
   const auto count = files.size();
-  std::uint64_t total = 0;
-  std::uint64_t left = limit;
-  std::uint64_t kept = 0;
+  std::uint64_t total = 0, kept = 0;
   for (auto& file : files) {
+    const auto left = limit - std::min(limit, total);
     total += file.bytes;
-    const auto used = std::min(file.bytes, left);
-    left -= used;
-    // Lines of JSONL are not cut: a file that is begun is read to its end.
-    if (file.format == DocumentFormat::text || used == 0) {
-      const bool cut = used > 0 && used < file.bytes;
-      file.bytes = cut && utf8 ? whole_characters(file.path, used) : used;
+    if (left > 0 && left < file.bytes) {
+      const bool jsonl = file.format == DocumentFormat::jsonl;
+      file.bytes = jsonl ? whole_lines(file.path, left) : utf8 ? whole_characters(file.path, left) : left;
     }
+    if (left == 0) file.bytes = 0;
     kept += file.bytes;
   }
   if (total <= limit) return {};
-  std::erase_if(files, [](const DocumentFile& file) { return file.bytes == 0; });
+  drop_empty();
   return "data.max_bytes: of " + std::to_string(total) + " bytes of text in " + std::to_string(count) +
          " files only the first " + std::to_string(kept) + " bytes, in " + std::to_string(files.size()) +
          " files, are used";
@@ -216,9 +233,8 @@ std::unique_ptr<TokenSource> read_text(const std::string& path, bool is_folder, 
   check_mask(path, tokenizer.separator(), config, tokenizer);
   BadDocuments bad(config.on_bad == "skip" ? BadDocuments::Policy::skip : BadDocuments::Policy::fail);
   auto files = find_documents({&path, 1}, {}, bad);
-  if (auto note = apply_limit(files, static_cast<std::uint64_t>(config.max_bytes), reads_utf8(config));
-      !note.empty())
-    notes.push_back(note);
+  const auto note = apply_limit(files, static_cast<std::uint64_t>(config.max_bytes), reads_utf8(config));
+  if (!note.empty()) notes.push_back(note);
   auto tokens = std::make_unique<TextTokens>(tokenizer.vocab_size());
   const auto heldout = choose_heldout(files, config.heldout);
   std::uint64_t bytes = 0;
@@ -233,7 +249,9 @@ std::unique_ptr<TokenSource> read_text(const std::string& path, bool is_folder, 
     }
   }
   add_skipped(bad, notes);
-  if (tokens->tokens() == 0) fail("data.path " + path + " holds no text");
+  if (tokens->tokens() == 0) {
+    fail("data.path " + path + " holds no text" + (note.empty() ? "" : "; " + note));
+  }
   if (files.front().format != DocumentFormat::text) tokens->bound_by(tokenizer.separator());
   Hasher hasher;
   hasher.update("text corpus");

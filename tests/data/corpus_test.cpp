@@ -182,6 +182,24 @@ TEST(Corpus, TheLimitCutsInOrderAndSaysSo) {
   EXPECT_TRUE(Corpus(config).notes().empty());
 }
 
+TEST(Corpus, TheLimitDividesNoLineOfJsonl) {
+  const TemporaryFolder folder;
+  const std::string line = "{\"text\": \"abcd\"}\n";  // of 17 bytes
+  const std::string far(200'000, ' ');                // no line ends anywhere near
+  auto config = config_of(folder.write("a.jsonl", line + line + far + line + line), 4, 0);
+  for (const std::size_t limit :
+       {2 * line.size(), 2 * line.size() + far.size() + 1, 3 * line.size() + far.size() - 1}) {
+    config.max_bytes = static_cast<std::int64_t>(limit);
+    const Corpus corpus(config);
+    EXPECT_EQ(text_of(corpus, Split::train), "abcd|abcd|") << limit;
+    EXPECT_THAT(corpus.notes().at(0), HasSubstr("first 34 bytes"));
+  }
+  config.max_bytes = static_cast<std::int64_t>(4 * line.size() + far.size() - 1);
+  EXPECT_EQ(text_of(Corpus(config), Split::train), "abcd|abcd|abcd|");
+  config.max_bytes = 16;
+  EXPECT_THAT(refusal(config), AllOf(HasSubstr("holds no text"), HasSubstr("data.max_bytes")));
+}
+
 TEST(Corpus, ABinFileIsItsIds) {
   const TemporaryFolder folder;
   auto config = config_of(folder.write("ids.bin", counting_ids(1000)), 4, 0.1);
