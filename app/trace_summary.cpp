@@ -177,7 +177,9 @@ TraceSummary read_trace(std::istream& in, const std::string& name) {
 
 int run_trace_summary(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
-  if (!in) throw Error(ErrorKind::data, file.string() + ": cannot be read");
+  // A folder can be opened as well.
+  if (!in || std::filesystem::is_directory(file))
+    throw Error(ErrorKind::data, file.string() + ": cannot be read");
   const auto trace = read_trace(in, file.string());
   fmt::print("{}: {} from the first event to the last{}\n\n", trace.process, duration(trace.seconds),
              trace.cut_off ? "; the file is not finished" : "");
