@@ -6,12 +6,14 @@
 #include <utility>
 
 #include "bench.h"
+#include "bench_loader.h"
 #include "certs.h"
 #include "coordinator.h"
 #include "data_command.h"
 #include "isthmus/base/error.h"
 #include "reducer.h"
 #include "replay.h"
+#include "trace_summary.h"
 
 namespace isthmus::app {
 
@@ -165,6 +167,15 @@ void CommandLine::add_certs() {
   verb->footer("Example: isthmus certs init my-run && isthmus certs issue my-run coordinator");
 }
 
+void CommandLine::add_trace() {
+  auto* verb = app_.add_subcommand("trace", "read the trace of a replica");
+  verb->require_subcommand(1);
+  auto* summary = verb->add_subcommand("summary", "where its time went: computing, or waiting for what");
+  summary->add_option("file", flags_.out, "trace.json of a replica")->required();
+  verb->footer("Example: isthmus trace summary runs/quickstart/replica-0/trace.json");
+  on(*summary, [this] { return run_trace_summary(flags_.out); });
+}
+
 void CommandLine::add_data() {
   auto* verb = app_.add_subcommand("data", "make and look at chunk stores: token ids in compressed blocks");
   verb->require_subcommand(1);
@@ -222,6 +233,24 @@ void CommandLine::add_bench() {
   auto* verb = app_.add_subcommand("bench", "measure parts of a run, without a model");
   verb->require_subcommand(1);
   add_bench_outer(*verb);
+  add_bench_loader(*verb);
+}
+
+void CommandLine::add_bench_loader(CLI::App& bench) {
+  auto* verb = bench.add_subcommand("loader", "load a config's data: does it keep up with training?");
+  verb->add_option("config", flags_.config, "experiment in YAML")->required();
+  verb->add_option("--step-time", flags_.step_time, "of an inner step: 50ms; without it as fast as it goes");
+  verb->add_option("--seconds", flags_.seconds, "that each of the measurements takes")
+      ->check(CLI::Range(0.1, 86400.0));
+  verb->add_option("--json", flags_.json, "file that gets the figures");
+  add_set(*verb);
+  verb->footer("Example: isthmus bench loader configs/quickstart.yaml --step-time 50ms");
+  on(*verb, [this] {
+    LoaderBenchRequest request{
+        .experiment = load(), .seconds = flags_.seconds, .step_time = {}, .json = flags_.json};
+    if (!flags_.step_time.empty()) request.step_time = step_duration(flags_.step_time);
+    return run_loader_bench(request);
+  });
 }
 
 void CommandLine::add_bench_outer(CLI::App& bench) {

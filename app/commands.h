@@ -26,6 +26,7 @@ struct Flags {
   // of benchmarks:
   std::string params, step_time, role = "all", json;
   std::int64_t steps = 0, replicas = 0;
+  double seconds = 10;
 };
 
 /// One binary's command line. Verbs are added, then it is run once.
@@ -41,6 +42,7 @@ class CommandLine {
   void add_certs();
   void add_data();
   void add_bench();
+  void add_trace();
 
   /// For verbs that one binary alone has.
   [[nodiscard]] CLI::App& app() { return app_; }
@@ -61,6 +63,7 @@ class CommandLine {
  private:
   void add_data_tokenize(CLI::App& data);
   void add_bench_outer(CLI::App& bench);
+  void add_bench_loader(CLI::App& bench);
   int bench_outer();
 
   CLI::App app_;

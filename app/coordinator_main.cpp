@@ -13,5 +13,6 @@ int main(int argc, char** argv) {
   commands.add_certs();
   commands.add_data();
   commands.add_bench();
+  commands.add_trace();
   return commands.run(argc, argv);
 }

@@ -67,5 +67,6 @@ int main(int argc, char** argv) {
   commands.add_certs();
   commands.add_data();
   commands.add_bench();
+  commands.add_trace();
   return commands.run(argc, argv);
 }

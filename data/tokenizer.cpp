@@ -8,6 +8,7 @@
 #include <iterator>
 #include <limits>
 
+#include "bpe_tokenizer.h"
 #include "isthmus/base/error.h"
 
 namespace isthmus::data {
@@ -119,10 +120,11 @@ std::unique_ptr<const Tokenizer> make_tokenizer(const std::string& name) {
     return std::make_unique<IdsTokenizer>(parse_size(name, name.substr(vocab.size())));
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(name, ignored)) {
-    throw Error(ErrorKind::config,
-                "data.tokenizer \"" + name +
-                    "\" is not a file: expected bytes, vocab:N or a SentencePiece .model file");
+    throw Error(ErrorKind::config, "data.tokenizer \"" + name +
+                                       "\" is not a file: expected bytes, vocab:N, a Hugging Face "
+                                       "tokenizer.json or a SentencePiece .model file");
   }
+  if (name.ends_with(".json")) return read_bpe_tokenizer(name);
   return std::make_unique<SentencePieceTokenizer>(name);
 }
 

@@ -14,6 +14,7 @@ torch_version=2.11.0
 torch_cpu_needs=(nvidia-cuda-cupti==13.0.85 nvidia-cuda-runtime==13.0.96)
 cuda_major=13 # the CUDA that this torch was built with; nvcc has to match
 clang_format=clang-format==14.0.6 # pinned: every version formats a little differently
+tokenizers=tokenizers==0.23.3       # Hugging Face's, which tests compare ids with
 
 packages=(
   build-essential    # g++ 12 or newer
@@ -34,6 +35,8 @@ packages=(
   liblz4-dev         # the same, for faster reading
   libcli11-dev       # the command line
   libsentencepiece-dev # tokenizer
+  libpcre2-dev       # the patterns of a tokenizer.json
+  libutf8proc-dev    # Unicode normalization
   libhwy-dev         # vector code for every instruction set
   libgloo-dev        # headers only: the code is libtorch's own
   libgtest-dev       # tests
@@ -166,6 +169,13 @@ install_clang_format() {
   step clang-format "installing $clang_format into .venv" "Check the network." pip_install "$clang_format"
 }
 
+install_tokenizers() {
+  local there=("$venv"/lib/python3*/site-packages/"${tokenizers/==/-}.dist-info")
+  [ ! -d "${there[0]}" ] || return 0
+  # What it depends on fetches models from a hub, which no test does.
+  step tokenizers "installing $tokenizers into .venv" "Check the network." pip_install --no-deps "$tokenizers"
+}
+
 # A translation unit with libtorch takes about 2 GB, so memory can be what limits the number of jobs.
 parallel_jobs() {
   local kib n cgroup=/sys/fs/cgroup/memory.max
@@ -223,7 +233,10 @@ install_packages "${packages[@]}"
 check_tools
 nvcc=$(find_nvcc)
 install_torch
-[ $tests = no ] || install_clang_format
+if [ $tests = yes ]; then
+  install_clang_format
+  install_tokenizers
+fi
 [ $build = yes ] || exit 0
 for preset in "${presets[@]}"; do
   build "$preset"

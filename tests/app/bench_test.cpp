@@ -213,5 +213,23 @@ TEST(BenchReport, QuantilesAreOfTheNearestRank) {
   EXPECT_EQ(app::quantile({}, 0.5), 0);
 }
 
+TEST(BenchLoader, SaysHowFastAConfigsDataComes) {
+  Site site;
+  site.write("text.txt", std::string(100'000, 'x'));
+  const auto config = site.write("data.yaml", "data: {path: text.txt, seq_len: 64}\n").string();
+  const Words words = {"bench",     "loader", config,
+                       "--seconds", "0.2",    "--step-time",
+                       "1ms",       "--json", (site / "loader.json").string()};
+  const auto result = site.isthmus(words);
+  ASSERT_EQ(result.status, 0) << result.report();
+  EXPECT_THAT(result.output, HasSubstr("tokens/s"));
+  const auto figures = nlohmann::json::parse(read_all(site / "loader.json"));
+  EXPECT_GT(figures["tokens_per_second"].get<double>(), 0);
+  EXPECT_GE(figures["gpu_queue_wait"].get<double>(), 0);
+  const auto missing = site.isthmus({"bench", "loader", config, "--set", "data.path=\"nowhere.txt\""});
+  EXPECT_EQ(missing.status, 3) << missing.report();
+  EXPECT_THAT(missing.output + missing.report(), HasSubstr("nowhere.txt"));
+}
+
 }  // namespace
 }  // namespace isthmus

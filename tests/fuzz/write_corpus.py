@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes the inputs that the fuzzers start from: corpus/decode/ has a small valid stream of each codec,
-corpus/round_trip/ some values for each, corpus/log/ some damage to a log. The head of an input is described in
+corpus/round_trip/ some values for each, corpus/log/ some damage to a log, corpus/tokenizer_json/ and corpus/bpe_text/ what their names say. The head of an input is described in
 fuzz_support.h, damage in fuzz_log.cpp."""
 
 import pathlib
@@ -53,9 +53,23 @@ LOG_EDITS = {
 }
 
 
+# For fuzz_tokenizer_json: how a file is different from a good one.
+TOKENIZER_CHANGES = {
+    "pattern": """{"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(?i:a|[^\\\\s-x])+?|\\\\p{L}{2,3}"}}}""",
+    "sequence": """{"pre_tokenizer": {"pretokenizers": [{"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false}]}}""",
+    "vocab": """{"model": {"vocab": {"zz": 263, "a": null}, "merges": ["a b", ["a", "a"]], "ignore_merges": true}}""",
+    "added": """{"added_tokens": [{"id": 263, "content": "</s>", "single_word": false, "lstrip": true, "rstrip": true, "normalized": true, "special": true}]}""",
+    "normalizer": """{"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}]}, "post_processor": {"type": "ByteLevel"}}""",
+}
+BPE_TEXTS = {
+    "words": "the baab thethe aaaaaaab 'S 'll 12345 \r\n\n  <|endoftext|>",
+    "unicode": "é e\u0301 語 \u00a0\u2028\u3000 \u0665 😀\U0010ffff",
+}
+
+
 def main():
     corpus = pathlib.Path(__file__).parent / "corpus"
-    for folder in ("decode", "log", "round_trip"):
+    for folder in ("bpe_text", "decode", "id_files", "log", "round_trip", "tokenizer_json"):
         (corpus / folder).mkdir(parents=True, exist_ok=True)
     for i, kind in enumerate(KINDS):
         scale = i % 3 if kind in BITS else 0
@@ -63,6 +77,22 @@ def main():
         (corpus / "round_trip" / kind).write_bytes(head(kind, 0, i % 2 == 1, choice=i) + values())
     for name, edits in LOG_EDITS.items():
         (corpus / "log" / name).write_bytes(edits)
+    for name, change in TOKENIZER_CHANGES.items():
+        (corpus / "tokenizer_json" / name).write_text("0" + change)
+    for name, text in BPE_TEXTS.items():
+        (corpus / "bpe_text" / name).write_bytes(text.encode())
+    (corpus / "bpe_text" / "no_utf8").write_bytes(b"the \xff\xc0\x80\xed\xa0\x80\xf0\x9f the\xe8\xaa")
+    ids = struct.pack("<40H", *range(40))
+    header = lambda magic, version, count: struct.pack("<3i", magic, version, count) + bytes(1012)
+    index = (b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 3, 4) + struct.pack("<3i", 10, 20, 10)
+             + struct.pack("<3q", 0, 20, 60) + struct.pack("<4q", 0, 1, 2, 3))
+    for name, data in {
+        "nanogpt": b"\0" + ids,
+        "llmc": b"\0" + header(20240520, 1, 40) + ids,
+        "llmc_wide": b"\2" + header(20240801, 7, 20) + ids,
+        "megatron": b"\1" + struct.pack("<H", len(index)) + index + ids,
+    }.items():
+        (corpus / "id_files" / name).write_bytes(data)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,8 @@ struct DataConfig {
     // What must agree is the vocabulary, not where its file lies: members compare
     // Corpus::tokenizer_fingerprint().
     ar({"tokenizer", &tokenizer, per_site,
-        "bytes, a SentencePiece .model file, or vocab:N for a .bin file of another tokenizer with N ids"});
+        "bytes, a Hugging Face tokenizer.json (byte-level BPE), a SentencePiece .model file, or vocab:N for "
+        "a .bin file of another tokenizer with N ids"});
     ar({"seq_len", &seq_len, agreed, "tokens in a sequence", 1, 1 << 20});
     ar({"heldout", &heldout, agreed, "fraction of the corpus that is kept for evaluation; 0 keeps none", 0,
         0.5});

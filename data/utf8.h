@@ -1,0 +1,65 @@
+#pragma once
+// UTF-8 as RFC 3629 has it.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+namespace isthmus::data {
+
+/// Bytes of the character that `text` begins with: 1 to 4, or 0 if it begins with none (an overlong form, a
+/// surrogate, what is over U+10FFFF or cut off).
+inline std::size_t utf8_length(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const auto continues = [&](std::size_t i) { return i < text.size() && (byte(i) & 0xC0) == 0x80; };
+  if (text.empty()) return 0;
+  const auto first = byte(0);
+  if (first < 0x80) return 1;
+  if (first < 0xC2 || first > 0xF4 || !continues(1)) return 0;
+  if (first < 0xE0) return 2;
+  if (!continues(2)) return 0;
+  if (first < 0xF0) {
+    const bool overlong = first == 0xE0 && byte(1) < 0xA0, surrogate = first == 0xED && byte(1) > 0x9F;
+    return overlong || surrogate ? 0 : 3;
+  }
+  const bool overlong = first == 0xF0 && byte(1) < 0x90, too_large = first == 0xF4 && byte(1) > 0x8F;
+  return !continues(3) || overlong || too_large ? 0 : 4;
+}
+
+/// Bytes at the front of `text` that are below 0x80.
+inline std::size_t ascii_prefix(std::string_view text) {
+  std::size_t i = 0;
+  for (std::uint64_t eight = 0; i + sizeof eight <= text.size(); i += sizeof eight) {
+    std::memcpy(&eight, text.data() + i, sizeof eight);
+    if ((eight & 0x8080808080808080U) != 0) break;
+  }
+  while (i < text.size() && static_cast<unsigned char>(text[i]) < 0x80) ++i;
+  return i;
+}
+
+/// Bytes at the front of `text` that are UTF-8.
+inline std::size_t utf8_prefix(std::string_view text) {
+  std::size_t i = 0;
+  while (i < text.size()) {
+    i += ascii_prefix(text.substr(i));
+    std::size_t length = 0;
+    while (i < text.size() && static_cast<unsigned char>(text[i]) >= 0x80 &&
+           (length = utf8_length(text.substr(i))) != 0)
+      i += length;
+    if (i < text.size() && static_cast<unsigned char>(text[i]) >= 0x80) break;
+  }
+  return i;
+}
+
+/// The character that `text`, which is UTF-8 and not empty, begins with.
+inline char32_t first_character(std::string_view text) {
+  const auto bits = [&](std::size_t i) { return static_cast<char32_t>(text[i]) & 0x3FU; };
+  const auto first = static_cast<unsigned char>(text[0]);
+  if (first < 0x80) return first;
+  if (first < 0xE0) return (first & 0x1FU) << 6 | bits(1);
+  if (first < 0xF0) return (first & 0x0FU) << 12 | bits(1) << 6 | bits(2);
+  return (first & 0x07U) << 18 | bits(1) << 12 | bits(2) << 6 | bits(3);
+}
+
+}  // namespace isthmus::data

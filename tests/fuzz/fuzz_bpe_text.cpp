@@ -1,0 +1,18 @@
+// Any bytes, encoded by a small tokenizer: every id is of the vocabulary, and decoding gives the bytes back.
+
+#include "bpe_tokenizer.h"
+#include "fuzz_support.h"
+#include "tokenizer_support.h"
+
+using namespace isthmus;
+using quant::require;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* input, std::size_t size) {
+  static const auto tokenizer = data::parse_bpe_tokenizer(data::small_tokenizer().dump(), "small");
+  const std::string_view text(reinterpret_cast<const char*>(input), size);
+  std::vector<std::uint32_t> ids;
+  tokenizer->encode(text, ids);
+  require(ids.size() <= size, "more ids than bytes");
+  require(tokenizer->decode(ids) == text, "decoding gives other bytes");
+  return 0;
+}

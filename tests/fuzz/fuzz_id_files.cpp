@@ -1,0 +1,80 @@
+// A hostile .bin file, or Megatron data set, is refused by an Error, or all that it says can be read.
+//
+// An input: a byte; if it is even what follows is a .bin file, else two bytes of how long the .idx file is,
+// that file, and the .bin file.
+
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "fuzz_support.h"
+#include "id_files.h"
+#include "isthmus/base/error.h"
+#include "megatron.h"
+
+using namespace isthmus;
+using quant::require;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A folder of this process's own, removed at its end; in memory where there is such a place.
+class Folder {
+ public:
+  Folder() {
+    const fs::path memory = "/dev/shm";
+    auto pattern =
+        ((fs::exists(memory) ? memory : fs::temp_directory_path()) / "isthmus_fuzz_XXXXXX").string();
+    require(::mkdtemp(pattern.data()) != nullptr, "cannot make a folder");
+    path = pattern;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  fs::path path;
+};
+
+void write(const fs::path& file, const std::uint8_t* data, std::size_t size) {
+  std::ofstream(file, std::ios::binary)
+      .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
+}
+
+void use(const data::TokenSource& source) {
+  require(source.width() == 2 || source.width() == 4, "a width that is none");
+  for (const std::uint64_t wanted :
+       {std::uint64_t{0}, std::uint64_t{5}, source.tokens(), source.tokens() + 9})
+    require(source.heldout_begin(wanted) <= source.tokens(), "a held-out part that begins behind the end");
+  std::vector<std::byte> all(source.tokens() * source.width());
+  source.read(0, source.tokens(), all.data());
+  require(!source.place(0).empty(), "no place");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const Folder folder;
+  if (size < 3) return 0;
+  try {
+    if (data[0] % 2 == 0) {
+      write(folder.path / "ids.bin", data + 1, size - 1);
+      use(*data::open_id_file(folder.path / "ids.bin", data[0] % 4 == 0 ? std::optional(7U) : std::nullopt));
+    } else {
+      const auto index = std::min<std::size_t>(data[1] | data[2] << 8, size - 3);
+      write(folder.path / "set.idx", data + 3, index);
+      write(folder.path / "set.bin", data + 3 + index, size - 3 - index);
+      use(*data::open_megatron(folder.path / "set"));
+    }
+  } catch (const Error& error) {
+    require(error.kind() == ErrorKind::data, "an error of another kind");
+    require(std::string_view(error.what()).find(folder.path.string()) != std::string_view::npos,
+            "an error that names no file");
+  }
+  return 0;
+}
