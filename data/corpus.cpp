@@ -6,10 +6,11 @@
 #include <filesystem>
 #include <optional>
 
+#include "documents.h"
 #include "id_files.h"
 #include "isthmus/base/error.h"
 #include "megatron.h"
-#include "text_files.h"
+#include "store_reader.h"
 #include "token_source.h"
 
 namespace isthmus::data {
@@ -31,6 +32,8 @@ class TextTokens : public TokenSource {
     }
   }
   void reserve(std::uint64_t tokens) { narrow_ids_ ? narrow_.reserve(tokens) : wide_.reserve(tokens); }
+  /// The held-out part may begin behind one of these.
+  void bound_by(std::uint32_t separator) { separator_ = separator; }
   /// What is appended from here on is held out.
   void begin_heldout() { heldout_begin_ = tokens(); }
   void set_fingerprint(const Digest& fingerprint) { fingerprint_ = fingerprint; }
@@ -39,7 +42,9 @@ class TextTokens : public TokenSource {
   std::uint32_t width() const override { return narrow_ids_ ? 2 : 4; }
   std::uint64_t block_tokens() const override { return 0; }
   std::uint64_t heldout_begin(std::uint64_t wanted) const override {
-    return heldout_begin_.value_or(tokens() - std::min(wanted, tokens()));
+    if (heldout_begin_) return *heldout_begin_;
+    const auto plain = tokens() - std::min(wanted, tokens());
+    return separator_ ? begin_of_document(*this, wanted, *separator_).value_or(plain) : plain;
   }
   void read(std::uint64_t begin, std::uint64_t count, std::byte* out) const override {
     const void* from = narrow_ids_ ? static_cast<const void*>(narrow_.data() + begin) : wide_.data() + begin;
@@ -53,6 +58,7 @@ class TextTokens : public TokenSource {
   std::vector<std::uint16_t> narrow_;
   std::vector<std::uint32_t> wide_;
   std::optional<std::uint64_t> heldout_begin_;
+  std::optional<std::uint32_t> separator_;
   Digest fingerprint_;
 };
 
@@ -73,7 +79,7 @@ std::uint64_t hash_of_name(const std::string& name) {
 
 /// Which files are held out: in the order of their hashes, each one that brings the sum nearer to the wanted
 /// fraction of the bytes; the smallest file if none does.
-std::vector<bool> choose_heldout(const std::vector<TextFile>& files, double fraction) {
+std::vector<bool> choose_heldout(const std::vector<DocumentFile>& files, double fraction) {
   std::vector<bool> chosen(files.size(), false);
   if (fraction <= 0 || files.size() < 2) return chosen;
   std::vector<std::size_t> order(files.size());
@@ -93,44 +99,73 @@ std::vector<bool> choose_heldout(const std::vector<TextFile>& files, double frac
     left -= bytes;
   }
   if (std::find(chosen.begin(), chosen.end(), true) == chosen.end()) {
-    const auto smallest = std::min_element(
-        files.begin(), files.end(), [](const TextFile& a, const TextFile& b) { return a.bytes < b.bytes; });
+    const auto smallest =
+        std::min_element(files.begin(), files.end(),
+                         [](const DocumentFile& a, const DocumentFile& b) { return a.bytes < b.bytes; });
     chosen[static_cast<std::size_t>(smallest - files.begin())] = true;
   }
   return chosen;
 }
 
 /// Drops empty files and what lies beyond `limit` bytes. Returns a note if that was something.
-std::string apply_limit(std::vector<TextFile>& files, std::uint64_t limit) {
-  std::erase_if(files, [](const TextFile& file) { return file.bytes == 0; });
+std::string apply_limit(std::vector<DocumentFile>& files, std::uint64_t limit) {
+  std::erase_if(files, [](const DocumentFile& file) { return file.bytes == 0; });
   const auto count = files.size();
   std::uint64_t total = 0;
   std::uint64_t left = limit;
   for (auto& file : files) {
     total += file.bytes;
-    file.bytes = std::min(file.bytes, left);
-    left -= file.bytes;
+    const auto used = std::min(file.bytes, left);
+    left -= used;
+    // Lines of JSONL are not cut: a file that is begun is read to its end.
+    if (file.format == DocumentFormat::text || used == 0) file.bytes = used;
   }
   if (total <= limit) return {};
-  std::erase_if(files, [](const TextFile& file) { return file.bytes == 0; });
+  std::erase_if(files, [](const DocumentFile& file) { return file.bytes == 0; });
   return "data.max_bytes: of " + std::to_string(total) + " bytes of text in " + std::to_string(count) +
          " files only the first " + std::to_string(limit) + " bytes, in " + std::to_string(files.size()) +
          " files, are used";
 }
 
-/// Appends the document and a separator. Returns the hash of its text.
-Digest read_document(const TextFile& file, const Tokenizer& tokenizer, TextTokens& tokens) {
-  Hasher hasher;
-  std::vector<std::uint32_t> ids;
-  read_in_pieces(file.path, file.bytes, [&](std::string_view text) {
-    hasher.update(text);
-    ids.clear();
-    tokenizer.encode(text, ids);
-    tokens.append(ids);
-  });
-  const auto separator = tokenizer.separator();
-  tokens.append({&separator, 1});
-  return hasher.finish();
+/// Documents to ids, with a separator behind each.
+class TextReader {
+ public:
+  TextReader(const DataConfig& config, const Tokenizer& tokenizer, BadDocuments& bad, TextTokens& tokens)
+      : tokenizer_(tokenizer), bad_(bad), tokens_(tokens) {
+    options_.text_field = config.text_field;
+    // Each byte is an id of its own there; all others take text for what it means.
+    options_.require_utf8 = config.tokenizer != "bytes";
+  }
+
+  /// Returns the hash of the text.
+  Digest read(const DocumentFile& file) {
+    Hasher hasher;
+    const auto separator = tokenizer_.separator();
+    for_each_document({&file, 1}, options_, bad_, {}, [&](const Piece& piece) {
+      hasher.update(piece.text);
+      ids_.clear();
+      tokenizer_.encode(piece.text, ids_);
+      if (piece.last) ids_.push_back(separator);
+      // Where a document ends is told by the file, or by this.
+      if (piece.last && file.format != DocumentFormat::text) hasher.update(std::uint64_t{separator});
+      tokens_.append(ids_);
+      return true;
+    });
+    return hasher.finish();
+  }
+
+ private:
+  const Tokenizer& tokenizer_;
+  BadDocuments& bad_;
+  TextTokens& tokens_;
+  DocumentOptions options_;
+  std::vector<std::uint32_t> ids_;
+};
+
+void add_skipped(const BadDocuments& bad, std::vector<std::string>& notes) {
+  if (bad.count() == 0) return;
+  notes.push_back("data.on_bad: " + std::to_string(bad.count()) +
+                  " bad documents were left out, the first: " + bad.first().front());
 }
 
 /// What ends a document among ids; nothing where it is not known.
@@ -140,29 +175,55 @@ std::optional<std::uint32_t> separator_of(const DataConfig& config, const Tokeni
   return tokenizer.separator();
 }
 
-std::unique_ptr<TokenSource> read_text(const std::string& path, std::vector<TextFile> files,
-                                       const DataConfig& config, const Tokenizer& tokenizer,
-                                       std::vector<std::string>& notes) {
+std::unique_ptr<TokenSource> read_text(const std::string& path, bool is_folder, const DataConfig& config,
+                                       const Tokenizer& tokenizer, std::vector<std::string>& notes) {
+  BadDocuments bad(config.on_bad == "skip" ? BadDocuments::Policy::skip : BadDocuments::Policy::fail);
+  auto files = find_documents({&path, 1}, {}, bad);
   if (auto note = apply_limit(files, static_cast<std::uint64_t>(config.max_bytes)); !note.empty())
     notes.push_back(note);
-  if (files.empty()) fail("data.path " + path + " holds no text");
   auto tokens = std::make_unique<TextTokens>(tokenizer.vocab_size());
   const auto heldout = choose_heldout(files, config.heldout);
-  std::vector<Digest> digests(files.size());
   std::uint64_t bytes = 0;
   for (const auto& file : files) bytes += file.bytes + 1;
   if (config.tokenizer == "bytes") tokens->reserve(bytes);
+  TextReader reader(config, tokenizer, bad, *tokens);
+  std::vector<Digest> digests(files.size());
   for (const bool split : {false, true}) {
     if (split && files.size() > 1) tokens->begin_heldout();
     for (std::size_t i = 0; i < files.size(); ++i) {
-      if (heldout[i] == split) digests[i] = read_document(files[i], tokenizer, *tokens);
+      if (heldout[i] == split) digests[i] = reader.read(files[i]);
     }
   }
+  add_skipped(bad, notes);
+  if (tokens->tokens() == 0) fail("data.path " + path + " holds no text");
+  if (files.front().format != DocumentFormat::text) tokens->bound_by(tokenizer.separator());
   Hasher hasher;
   hasher.update("text corpus");
-  for (std::size_t i = 0; i < files.size(); ++i) hasher.update(files[i].name + '\0').update(digests[i].hex());
+  // A file that was named itself may have another name on each machine.
+  for (std::size_t i = 0; i < files.size(); ++i)
+    hasher.update((is_folder ? files[i].name : std::string()) + '\0').update(digests[i].hex());
   tokens->set_fingerprint(hasher.finish());
   return tokens;
+}
+
+/// A store tells what made it.
+std::unique_ptr<TokenSource> open_checked_store(const std::string& path, const DataConfig& config,
+                                                const Tokenizer& tokenizer) {
+  auto store = open_store(path);
+  const auto& spec = store->info().spec;
+  const bool only_ids = config.tokenizer.starts_with("vocab:");
+  if (!only_ids && spec.tokenizer != tokenizer.fingerprint()) {
+    fail(path + ": was made with a tokenizer of " + std::to_string(spec.vocab_size) + " ids, fingerprint " +
+         spec.tokenizer.hex().substr(0, 16) + ", but data.tokenizer " + config.tokenizer + " has " +
+         std::to_string(tokenizer.vocab_size()) + ", fingerprint " +
+         tokenizer.fingerprint().hex().substr(0, 16) + "; expected the one that made it");
+  }
+  if (only_ids && spec.vocab_size > tokenizer.vocab_size()) {
+    fail(path + ": has ids of a vocabulary of " + std::to_string(spec.vocab_size) +
+         "; expected data.tokenizer " + "vocab:" + std::to_string(spec.vocab_size) + " or more, not " +
+         config.tokenizer);
+  }
+  return store;
 }
 
 /// A folder of nothing but .bin files: shards, in the order of their names. Empty if it is anything else.
@@ -180,7 +241,8 @@ std::vector<fs::path> shards_of(const fs::path& folder) {
 }
 
 constexpr const char* what_there_is =
-    "a text file, a folder of text files, a .bin file or a folder of them, or a Megatron data set";
+    "a text or JSONL file, a folder of such, a chunk store, a .bin file or a folder of them, or a Megatron "
+    "data set";
 
 std::unique_ptr<TokenSource> open_source(const std::string& path, const DataConfig& config,
                                          const Tokenizer& tokenizer, std::vector<std::string>& notes) {
@@ -191,16 +253,17 @@ std::unique_ptr<TokenSource> open_source(const std::string& path, const DataConf
   const auto status = fs::status(path, error);
   if (status.type() == fs::file_type::not_found)
     fail("data.path " + path + " does not exist: name " + what_there_is);
+  if (is_store(path)) return open_checked_store(path, config, tokenizer);
   if (fs::is_directory(status)) {
     std::vector<std::unique_ptr<TokenSource>> shards;
     for (const auto& shard : shards_of(path)) shards.push_back(open_id_file(shard, separator));
     if (!shards.empty()) return join_sources(std::move(shards));
-    return read_text(path, find_text_files(path), config, tokenizer, notes);
+    return read_text(path, true, config, tokenizer, notes);
   }
   if (!fs::is_regular_file(status))
     fail("data.path " + path + (error ? ": " + error.message() : " is neither a file nor a folder"));
   if (fs::path(path).extension() == ".bin") return open_id_file(path, separator);
-  return read_text(path, {{path, "", fs::file_size(path)}}, config, tokenizer, notes);
+  return read_text(path, false, config, tokenizer, notes);
 }
 
 void check_length(const std::string& name, const DataSet& set, const DataConfig& config) {

@@ -171,7 +171,8 @@ std::unique_ptr<TokenSource> join_sources(std::vector<std::unique_ptr<TokenSourc
 std::optional<std::uint64_t> begin_of_document(const TokenSource& source, std::uint64_t wanted,
                                                std::uint32_t separator) {
   constexpr std::uint64_t piece = 64 << 10;
-  constexpr std::uint64_t farthest = 4 << 20;
+  // One long document at the end must not take the rest with it.
+  const auto farthest = std::min<std::uint64_t>(wanted, 4 << 20);
   auto end = source.tokens() - std::min(wanted, source.tokens());
   const auto least = end - std::min(end, farthest);
   std::vector<std::byte> ids(piece * source.width());

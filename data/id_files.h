@@ -29,7 +29,8 @@ namespace isthmus::data {
 [[nodiscard]] std::unique_ptr<TokenSource> join_sources(std::vector<std::unique_ptr<TokenSource>> sources);
 
 /// Ids that `data.separator` ends documents with, looked for backwards from token `wanted` before the end of
-/// `source`, at most 4 Mi ids far: where the part that begins with a whole document starts. Nothing if there
+/// `source`, as far again as that and at most 4 Mi
+/// ids: where the part that begins with a whole document starts. Nothing if there
 /// is none.
 [[nodiscard]] std::optional<std::uint64_t> begin_of_document(const TokenSource& source, std::uint64_t wanted,
                                                              std::uint32_t separator);

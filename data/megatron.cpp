@@ -185,7 +185,10 @@ class Megatron : public TokenSource {
   std::uint32_t width() const override { return index_.width(); }
   std::uint64_t block_tokens() const override { return block_bytes / width(); }
   std::uint64_t heldout_begin(std::uint64_t wanted) const override {
-    return index_.document_before(tokens() - std::min(wanted, tokens()));
+    const auto plain = tokens() - std::min(wanted, tokens());
+    const auto begin = index_.document_before(plain);
+    // One long document at the end must not take the rest with it.
+    return begin > 0 && tokens() - begin <= 2 * wanted ? begin : plain;
   }
   void read(std::uint64_t begin, std::uint64_t count, std::byte* out) const override {
     if (ids_.read_at(begin * width(), {out, count * width()})) return;

@@ -16,8 +16,8 @@ namespace isthmus::data {
 
 /// Opens PREFIX.idx and PREFIX.bin. The index is read through once and checked: magic, version 1, ids of
 /// uint16 or int32, sequences one after another from the first byte of the .bin file to its last, documents
-/// in order. The held-out part begins with a document. Nothing of the index is kept. Throws Error(data)
-/// naming file, offset, value and what was expected.
+/// in order. The held-out part begins with a document, unless it were more than twice what is asked for then.
+/// Nothing of the index is kept. Throws Error(data) naming file, offset, value and what was expected.
 [[nodiscard]] std::unique_ptr<TokenSource> open_megatron(const std::filesystem::path& prefix);
 
 }  // namespace isthmus::data

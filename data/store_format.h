@@ -24,8 +24,9 @@ struct Entry {
   std::uint64_t end = 0;        ///< offset behind it in the file of blocks; the next one begins there
   std::uint32_t checksum = 0;   ///< CRC32C of its bytes
   std::uint32_t documents = 0;  ///< that begin in it
+  std::uint64_t first = 0;      ///< its first id: the target of the last one of the block before
 };
-inline constexpr std::size_t entry_bytes = 16;
+inline constexpr std::size_t entry_bytes = 24;
 static_assert(sizeof(Entry) == entry_bytes);
 
 /// Magic, version, what StoreInfo serializes, and the SHA-256 of all that.

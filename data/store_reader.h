@@ -1,6 +1,6 @@
 #pragma once
-// A chunk store as a source of ids. Its files are read where ids are asked for, and nothing of them is kept:
-// memory is a few blocks for each thread that reads at the same time, however large the store is.
+// A chunk store as a source of ids. Its files are read where ids are asked for, and 4 bytes are kept of each
+// block: memory is that and a few blocks for each thread that reads at the same time.
 
 #include <cstdint>
 #include <filesystem>
@@ -19,7 +19,7 @@ namespace isthmus::data {
 
 class StoreReader : public TokenSource {
  public:
-  /// Reads the whole index (16 bytes a block), to check it. Throws Error(data) naming file, offset and
+  /// Reads the whole index (24 bytes a block), to check it. Throws Error(data) naming file, offset and
   /// reason.
   explicit StoreReader(const std::filesystem::path& folder);
   ~StoreReader() override;
@@ -52,7 +52,7 @@ class StoreReader : public TokenSource {
     store::Entry entry;
   };
 
-  void check_entries() const;
+  void check_entries();
   [[nodiscard]] Record find(std::uint64_t block) const;
   [[nodiscard]] std::span<const std::byte> fetch(std::uint64_t block, const Record& record,
                                                  Worker& worker) const;
@@ -63,6 +63,7 @@ class StoreReader : public TokenSource {
   std::filesystem::path index_path_, blocks_path_;
   File index_, blocks_;
   StoreInfo info_;
+  std::vector<std::uint32_t> firsts_;  ///< each block's first id
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<Worker>> idle_;
 };

@@ -156,12 +156,13 @@ void StoreWriter::resume() {
   entries_->truncate(counts_.blocks * store::entry_bytes);
 }
 
-void StoreWriter::append(std::span<const std::byte> record, std::uint32_t tokens, std::uint32_t documents) {
+void StoreWriter::append(std::span<const std::byte> record, std::uint32_t tokens, std::uint32_t documents,
+                         std::uint32_t first) {
   assert(counts_.tokens % spec_.block_tokens == 0 && tokens <= spec_.block_tokens);
   blocks_->write(record);
   counts_.bytes += record.size();
   counts_.largest = std::max(counts_.largest, static_cast<std::uint32_t>(record.size()));
-  const Entry entry{counts_.bytes, crc32c(record), documents};
+  const Entry entry{counts_.bytes, crc32c(record), documents, first};
   entries_->write(std::as_bytes(std::span(&entry, 1)));
   ++counts_.blocks;
   counts_.tokens += tokens;
@@ -240,7 +241,7 @@ void write_store(const fs::path& folder, const StoreSpec& spec, std::span<const 
       in_block.push_back(static_cast<std::uint32_t>(starts.front() - begin));
     encoder.encode(block, in_block, record);
     writer.append(record, static_cast<std::uint32_t>(part.size()),
-                  static_cast<std::uint32_t>(in_block.size()));
+                  static_cast<std::uint32_t>(in_block.size()), part.front());
   }
   writer.finish({});
 }

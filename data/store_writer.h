@@ -44,8 +44,10 @@ class StoreWriter {
   [[nodiscard]] std::uint64_t documents() const { return counts_.documents; }
   [[nodiscard]] std::uint64_t bytes() const { return counts_.bytes; }
 
-  /// The next block, as a BlockEncoder made it: block_tokens ids, or fewer in the last one.
-  void append(std::span<const std::byte> record, std::uint32_t tokens, std::uint32_t documents);
+  /// The next block, as a BlockEncoder made it: block_tokens ids, or fewer in the last one, beginning with
+  /// `first`.
+  void append(std::span<const std::byte> record, std::uint32_t tokens, std::uint32_t documents,
+              std::uint32_t first);
   /// Returns when all blocks so far are on disk, together with `position`.
   void commit(const Bytes& position);
   /// Gives the complete store its name.

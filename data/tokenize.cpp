@@ -65,7 +65,7 @@ struct Block {
 
 struct Record {
   Bytes bytes;
-  std::uint32_t tokens = 0, documents = 0;
+  std::uint32_t tokens = 0, documents = 0, first = 0;
   Resume resume;
 };
 
@@ -154,6 +154,8 @@ class Pipeline {
             encoder->encode(block.ids, block.starts, out.bytes);
             out.tokens = static_cast<std::uint32_t>(block.ids.size() / spec.stored_width());
             out.documents = static_cast<std::uint32_t>(block.starts.size());
+            out.first = 0;
+            std::memcpy(&out.first, block.ids.data(), spec.stored_width());
             out.resume = block.resume;
           };
         }) {
@@ -350,7 +352,7 @@ TokenizeReport tokenize(const TokenizeOptions& options,
     now.all_source_bytes = bytes_of(files);
     auto committed = Clock::now();
     for (Record record; pipeline.next(record);) {
-      writer.append(record.bytes, record.tokens, record.documents);
+      writer.append(record.bytes, record.tokens, record.documents, record.first);
       if (Clock::now() - committed >= std::chrono::duration<double>(options.commit_every)) {
         writer.commit(to_bytes(record.resume));
         committed = Clock::now();

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "data_support.h"
+#include "store_writer.h"
 #include "text_files.h"
 
 namespace isthmus::data {
@@ -216,6 +217,59 @@ TEST(Corpus, TokenizerFaultsAreTheConfigs) {
   EXPECT_THAT(error_of(ErrorKind::config, [&] { Corpus{config}; }), HasSubstr("nowhere.model"));
   config.tokenizer = "vocab:100";
   EXPECT_THAT(refusal(config), HasSubstr(".bin"));
+}
+
+TEST(Corpus, AJsonlFileIsADocumentForEachLine) {
+  const TemporaryFolder folder;
+  std::string lines;
+  for (int i = 0; i < 20; ++i) lines += R"({"id": 1, "text": "line )" + std::to_string(10 + i) + "\"}\n";
+  const Corpus corpus(config_of(folder.write("a.jsonl", lines), 4, 0.1));
+  EXPECT_EQ(corpus.tokens(Split::train) + corpus.tokens(Split::heldout), 20U * 8);
+  EXPECT_THAT(text_of(corpus, Split::train), testing::StartsWith("line 10|line 11|"));
+  EXPECT_EQ(text_of(corpus, Split::heldout), "line 28|line 29|") << "whole lines";
+  auto other = config_of(folder.write("b.jsonl", R"({"body": "some text that is long enough"})"), 4, 0);
+  EXPECT_THAT(refusal(other), AllOf(HasSubstr("b.jsonl"), HasSubstr("text")));
+  other.text_field = "body";
+  EXPECT_EQ(text_of(Corpus(other), Split::train), "some text that is long enough|");
+}
+
+TEST(Corpus, BadDocumentsFailOrAreCounted) {
+  const TemporaryFolder folder;
+  for (int i = 0; i < 1000; ++i) folder.write("c/" + std::to_string(i) + ".txt", "good text");
+  folder.write("c/500.jsonl", "{\"text\": \"good line\"}\n{\"text\": 5}\n{\"text\": \"good again\"}\n");
+  auto config = config_of(folder / "c", 4, 0);
+  EXPECT_THAT(refusal(config), AllOf(HasSubstr("500.jsonl"), HasSubstr("line 2")));
+  config.on_bad = "skip";
+  const Corpus corpus(config);
+  EXPECT_EQ(corpus.tokens(Split::train), 1000U * 10 + 10 + 11);
+  ASSERT_EQ(corpus.notes().size(), 1U);
+  EXPECT_THAT(corpus.notes()[0], AllOf(HasSubstr("1 bad document"), HasSubstr("500.jsonl")));
+}
+
+TEST(Corpus, AStoreIsReadWithTheTokenizerThatMadeItOrAsIds) {
+  const TemporaryFolder folder;
+  std::vector<std::uint32_t> ids(5000);
+  std::vector<std::uint64_t> starts;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = i % 100 == 99 ? 0 : static_cast<std::uint32_t>(1 + i % 99);
+    if (i % 100 == 0) starts.push_back(i);
+  }
+  StoreSpec spec;
+  spec.vocab_size = 256;
+  spec.tokenizer = make_tokenizer("bytes")->fingerprint();
+  spec.block_tokens = 64;
+  write_store(folder / "store", spec, ids, starts);
+  const Corpus corpus(config_of(folder / "store", 7, 0.05));
+  EXPECT_EQ(corpus.tokens(Split::heldout), 300U) << "250, and to the border of a document";
+  EXPECT_EQ(tokens_of(corpus, Split::train)[4699], 0);
+  auto as_ids = config_of(folder / "store", 7, 0.05);
+  as_ids.tokenizer = "vocab:300";
+  EXPECT_EQ(tokens_of(Corpus(as_ids), Split::train), tokens_of(corpus, Split::train));
+  as_ids.tokenizer = "vocab:200";
+  EXPECT_THAT(refusal(as_ids), HasSubstr("vocab:256"));
+  spec.tokenizer = Hasher().update("another").finish();
+  write_store(folder / "other", spec, ids, starts);
+  EXPECT_THAT(refusal(config_of(folder / "other", 7, 0.05)), HasSubstr("was made with a tokenizer"));
 }
 
 TEST(Corpus, WhatBoundsAttentionMustBeKnown) {

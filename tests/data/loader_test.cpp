@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "data_support.h"
+#include "store_writer.h"
 
 namespace isthmus::data {
 namespace {
@@ -259,7 +260,7 @@ TEST_F(LoaderTest, TheTraceShowsTheStagesOfTheFirstEpochsAndEveryBorder) {
   EXPECT_EQ(count["epoch"], 4);
 }
 
-/// 700,000 wide ids: ten full blocks of 65 windows of 1,000 and a short one, in groups of two.
+/// 700,000 wide ids: 21 full blocks of 32 windows of 1,000 and a short one, in groups of two.
 class BlocksTest : public testing::Test {
  protected:
   static constexpr std::uint32_t ids = 700'000;
@@ -339,6 +340,26 @@ TEST_F(BlocksTest, ReplicasShareNoWindow) {
     third.replica = replica;
     third.replicas = 3;
     for (const auto& row : inputs(third, 150)) ASSERT_TRUE(seen.insert(row.front()).second);
+  }
+}
+
+TEST_F(BlocksTest, AStoreGivesTheSameBatchesAsTheIdsThatItWasMadeOf) {
+  std::vector<std::uint32_t> values(ids);
+  std::iota(values.begin(), values.end(), 0);
+  const std::vector<std::uint64_t> starts = {0};
+  StoreSpec spec;
+  spec.vocab_size = ids;
+  // As many windows as the file's blocks have; and a number that is none of windows at all.
+  for (const std::uint32_t block : {32768U, 32500U}) {
+    spec.block_tokens = block;
+    const auto store = folder / ("store" + std::to_string(block));
+    write_store(store, spec, values, starts);
+    auto config = config_of(store, length, 0);
+    config.tokenizer = "vocab:700000";
+    const Corpus packed(config);
+    Loader from_store(packed, options(), *device, trace);
+    Loader from_file(corpus, options(), *device, trace);
+    for (int i = 0; i < 250; ++i) ASSERT_EQ(inputs_of(from_store.next()), inputs_of(from_file.next()));
   }
 }
 

@@ -311,7 +311,7 @@ void append(StoreWriter& writer, const StoreSpec& spec, const Ids& ids, std::uin
       bytes[i] = static_cast<std::byte>(ids[block * spec.block_tokens + i]);
     const std::uint32_t start = 0;
     encoder.encode(bytes, std::span(&start, block % 2 == 0 ? 1 : 0), record);
-    writer.append(record, spec.block_tokens, block % 2 == 0 ? 1 : 0);
+    writer.append(record, spec.block_tokens, block % 2 == 0 ? 1 : 0, static_cast<std::uint32_t>(bytes[0]));
     if (block + 1 == commit_at) writer.commit(to_bytes(std::string("position")));
   }
 }

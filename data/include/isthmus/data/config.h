@@ -32,6 +32,8 @@ struct DataConfig {
   std::int64_t threads = 1;
   std::int64_t shuffle_blocks = 16;
   std::int64_t max_bytes = std::int64_t{4} << 30;
+  std::string text_field = "text";
+  std::string on_bad = "fail";
 
   /// What the corpus consists of, with weights that add up to 1: the mixture, or all of `path`.
   [[nodiscard]] std::vector<MixturePart> parts() const;
@@ -39,9 +41,9 @@ struct DataConfig {
   void serialize(config::Archive& ar) {
     using enum config::Scope;
     ar({"path", &path, per_site,
-        "text file, folder of text files (read recursively), .bin file of nanoGPT's or llm.c's or a folder "
-        "of "
-        "them, or Megatron data set (its prefix)"});
+        "text or JSONL file, folder of such (read recursively), chunk store, .bin file of nanoGPT's or "
+        "llm.c's "
+        "or a folder of them, or Megatron data set (its prefix)"});
     ar({"mixture", &mixture, per_site,
         "several of these in place of path, with weights: \"web.bin = 0.7; code.bin = 0.3\""});
     // What must agree is the vocabulary, not where its file lies: members compare
@@ -65,7 +67,15 @@ struct DataConfig {
         "whole",
         1, 4096});
     ar({"max_bytes", &max_bytes, agreed,
-        "bytes of text that are read at most (.bin files are read as they are used)", 1});
+        "bytes of text that are read at most (ids are read as they are used, however many)", 1});
+    ar({"text_field", &text_field, per_site, "of JSONL: the field that holds the text"});
+    ar({"on_bad",
+        &on_bad,
+        per_site,
+        "documents that cannot be used (not UTF-8, no JSON, unreadable files): fail, or skip and count them",
+        -config::unbounded,
+        config::unbounded,
+        {"fail", "skip"}});
   }
 };
 

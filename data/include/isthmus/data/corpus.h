@@ -51,19 +51,19 @@ class DataSet {
 
 /// `data.path` is one of
 /// - a text file: one document. The held-out part is its tail.
-/// - a folder of text: every regular file below it is a document. Names that start with a dot are left out;
-///   links are followed, each real folder once. Documents stand in the byte order of their relative paths, so
-///   the same folder is the same corpus everywhere. Held out are whole documents, chosen by a hash of their
-///   relative path.
+/// - a JSONL file: a document for each line. The held-out part is its last ones.
+/// - a folder of such: every regular file below it. Names that start with a dot are left out; links are
+///   followed, each real folder once. Files stand in the byte order of their relative paths, so the same
+///   folder is the same corpus everywhere. Held out are whole files, chosen by a hash of their relative path.
+/// - a chunk store (docs/data.md).
 /// - a .bin file of nanoGPT's or llm.c's, or a folder of nothing else, which is its files in the order of
-///   their names; or a Megatron data set, named by its prefix, its .idx or its .bin file. These are read in
-///   place, as they are used, and their ids are checked then. The held-out part is the tail, from the border
-///   of a document on where one can be told.
+///   their names; or a Megatron data set, named by its prefix, its .idx or its .bin file.
 ///
-/// A held-out tail is at least one window, so that a small corpus can be evaluated too. Text is read up to
-/// `data.max_bytes`, and a separator follows each document.
-/// `data.mixture` names several of these with weights.
-/// Immutable once made; every function may be called from any thread.
+/// Text is read into memory, up to `data.max_bytes`, and a separator follows each document. Ids are read in
+/// place, as they are used, and checked then; their held-out part is the tail, from the border of a document
+/// on where one can be told. A held-out tail is at least one window, so that a small corpus can be evaluated
+/// too. `data.mixture` names several of these with weights. Immutable once made; every function may be called
+/// from any thread.
 class Corpus {
  public:
   /// Throws Error(data) naming the file and what to do if the corpus is missing, unreadable, empty, or
