@@ -160,9 +160,11 @@ using Buffer = AlignedVector<char>;
 /// wants.
 class Lines {
  public:
+  static constexpr std::size_t padding = simdjson::SIMDJSON_PADDING;
+  /// The buffer has a piece and the padding at least.
   Lines(Input& input, std::uint64_t longest, Buffer& buffer)
       : input_(input), longest_(static_cast<std::size_t>(longest)), buffer_(buffer) {
-    buffer_.resize(std::max(buffer_.size(), piece_bytes + padding));
+    assert(buffer_.size() >= piece_bytes + padding);
   }
 
   struct Line {
@@ -195,8 +197,6 @@ class Lines {
   }
 
  private:
-  static constexpr std::size_t padding = simdjson::SIMDJSON_PADDING;
-
   Line ended(Line line, std::size_t length, std::size_t newline) {
     used_ = length + newline;
     line.bytes += used_;
@@ -238,7 +238,7 @@ class Reader {
  public:
   Reader(const DocumentOptions& options, BadDocuments& bad, const Place& from,
          const std::function<bool(const Piece&)>& use)
-      : options_(options), bad_(bad), place_(from), use_(use), buffer_(piece_bytes) {}
+      : options_(options), bad_(bad), place_(from), use_(use), buffer_(piece_bytes + Lines::padding) {}
 
   /// False when it was told to stop.
   bool file(const DocumentFile& file) {

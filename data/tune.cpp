@@ -228,7 +228,7 @@ void choose(TuneReport& report) {
   }
   report.choice = static_cast<std::size_t>(choice - rows.data());
   report.reason = "smallest of those that pack 100 MB/s and unpack 500 MB/s on one thread";
-  if (choice->ratio < best) report.reason += ", but for 2 %, of which the smallest blocks";
+  if (choice->ratio < best) report.reason += ", but for 2 %: smaller blocks, or faster";
 }
 
 TuneReport tune(const TuneOptions& options, const std::function<void(double)>& progress) {

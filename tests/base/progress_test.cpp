@@ -178,6 +178,21 @@ TEST(Progress, NothingIsPrintedWithoutAnUpdate) {
   EXPECT_EQ(out.text(), "");
 }
 
+TEST(Progress, BarsStandBeforeAnyText) {
+  EXPECT_EQ(format_bar(0.5, "half"), "[#######-------] half");
+  EXPECT_EQ(format_bar(2, "more than all"), "[##############] more than all");
+  EXPECT_EQ(format_bar(-1, "nobody knows"), "nobody knows");
+  const std::string longest(79, 'x');
+  EXPECT_EQ(format_bar(0.5, longest + "y"), longest);
+  EXPECT_EQ(format_bar(0.5, std::string(70, 'x')).size(), 79U);
+}
+
+TEST(Format, Counts) {
+  EXPECT_EQ(format_count(999), "999");
+  EXPECT_EQ(format_count(65536), "65.5k");
+  EXPECT_EQ(format_count(1.2e9), "1.2G");
+}
+
 TEST(Format, Bytes) {
   EXPECT_EQ(format_bytes(0), "0 B");
   EXPECT_EQ(format_bytes(999), "999 B");

@@ -133,21 +133,28 @@ double loader_speed(const Corpus& corpus, const LoaderOptions& options) {
   return static_cast<double>(bytes) / seconds_since(begin);
 }
 
-Json raw(const Options& options) {
-  const IdFile file(options);
-  const Corpus corpus(config_of(file.path));
-  Json out = {{"name", "raw"}, {"bytes", file.bytes}};
+/// The loader with one reading thread and with two, and what bounds it, by turns.
+template <class Bound>
+void compare(Json& out, const Options& options, const Corpus& corpus, const DataConfig& config,
+             const Bound& bound_speed) {
   std::vector<double> bound, one, two;
   for (int round = 0; round < options.rounds; ++round) {
-    bound.push_back(read_speed(file));
-    one.push_back(loader_speed(corpus, loader_options(config_of(file.path), 512, 1)));
-    two.push_back(loader_speed(corpus, loader_options(config_of(file.path), 512, 2)));
+    bound.push_back(bound_speed());
+    one.push_back(loader_speed(corpus, loader_options(config, 512, 1)));
+    two.push_back(loader_speed(corpus, loader_options(config, 512, 2)));
   }
   out["bound"] = median(bound);
   out["threads_1"] = median(one);
   out["threads_2"] = median(two);
   out["of_bound"] = median(one) / median(bound);
   out["of_bound_threads_2"] = median(two) / median(bound);
+}
+
+Json raw(const Options& options) {
+  const IdFile file(options);
+  const Corpus corpus(config_of(file.path));
+  Json out = {{"name", "raw"}, {"bytes", file.bytes}};
+  compare(out, options, corpus, config_of(file.path), [&] { return read_speed(file); });
   return out;
 }
 
@@ -228,17 +235,7 @@ Json packed(const Options& options, const char* name, StoreCodec codec) {
   const auto config = config_of(store.folder);
   const Corpus corpus(config);
   Json out = {{"name", name}, {"bytes", store.bytes}, {"ratio", store.ratio()}};
-  std::vector<double> bound, one, two;
-  for (int round = 0; round < options.rounds; ++round) {
-    bound.push_back(store.library_speed());
-    one.push_back(loader_speed(corpus, loader_options(config, 512, 1)));
-    two.push_back(loader_speed(corpus, loader_options(config, 512, 2)));
-  }
-  out["bound"] = median(bound);
-  out["threads_1"] = median(one);
-  out["threads_2"] = median(two);
-  out["of_bound"] = median(one) / median(bound);
-  out["of_bound_threads_2"] = median(two) / median(bound);
+  compare(out, options, corpus, config, [&] { return store.library_speed(); });
   return out;
 }
 

@@ -3,13 +3,12 @@
 // An input: a byte; if it is even what follows is a .bin file, else two bytes of how long the .idx file is,
 // that file, and the .bin file.
 
-#include <unistd.h>
-
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <vector>
 
+#include "fuzz_folder.h"
 #include "fuzz_support.h"
 #include "id_files.h"
 #include "isthmus/base/error.h"
@@ -21,25 +20,6 @@ using quant::require;
 namespace {
 
 namespace fs = std::filesystem;
-
-/// A folder of this process's own, removed at its end; in memory where there is such a place.
-class Folder {
- public:
-  Folder() {
-    const fs::path memory = "/dev/shm";
-    auto pattern =
-        ((fs::exists(memory) ? memory : fs::temp_directory_path()) / "isthmus_fuzz_XXXXXX").string();
-    require(::mkdtemp(pattern.data()) != nullptr, "cannot make a folder");
-    path = pattern;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  fs::path path;
-};
 
 void write(const fs::path& file, const std::uint8_t* data, std::size_t size) {
   std::ofstream(file, std::ios::binary)
