@@ -314,7 +314,7 @@ std::unique_ptr<TokenSource> open_source(const std::string& path, const DataConf
   if (fs::is_directory(status)) {
     std::vector<std::unique_ptr<TokenSource>> shards;
     for (const auto& shard : shards_of(path)) shards.push_back(open_id_file(shard, separator));
-    if (!shards.empty()) return join_sources(std::move(shards));
+    if (!shards.empty()) return join_sources(std::move(shards), separator);
     return read_text(path, true, config, tokenizer, notes);
   }
   if (!fs::is_regular_file(status))

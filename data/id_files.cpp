@@ -56,6 +56,12 @@ Form form_of(const File& file) {
        std::to_string(file.size() - 1));
 }
 
+std::uint64_t begin_of_heldout(const TokenSource& source, std::uint64_t wanted,
+                               std::optional<std::uint32_t> separator) {
+  const auto plain = source.tokens() - std::min(wanted, source.tokens());
+  return separator ? begin_of_document(source, wanted, *separator).value_or(plain) : plain;
+}
+
 class IdFile : public TokenSource {
  public:
   IdFile(const std::filesystem::path& path, std::optional<std::uint32_t> separator)
@@ -70,9 +76,7 @@ class IdFile : public TokenSource {
   std::uint32_t width() const override { return form_.width; }
   std::uint64_t block_tokens() const override { return block_bytes / form_.width; }
   std::uint64_t heldout_begin(std::uint64_t wanted) const override {
-    const auto plain = tokens_ - std::min(wanted, tokens_);
-    if (!separator_) return plain;
-    return begin_of_document(*this, wanted, *separator_).value_or(plain);
+    return begin_of_heldout(*this, wanted, separator_);
   }
   void read(std::uint64_t begin, std::uint64_t count, std::byte* out) const override {
     if (file_.read_at(offset(begin), {out, count * form_.width})) return;
@@ -99,7 +103,8 @@ class IdFile : public TokenSource {
 
 class Joined : public TokenSource {
  public:
-  explicit Joined(std::vector<std::unique_ptr<TokenSource>> sources) : sources_(std::move(sources)) {
+  Joined(std::vector<std::unique_ptr<TokenSource>> sources, std::optional<std::uint32_t> separator)
+      : sources_(std::move(sources)), separator_(separator) {
     Hasher hasher;
     hasher.update("joined corpus");
     for (const auto& source : sources_) {
@@ -117,9 +122,7 @@ class Joined : public TokenSource {
   std::uint32_t width() const override { return sources_.front()->width(); }
   std::uint64_t block_tokens() const override { return sources_.front()->block_tokens(); }
   std::uint64_t heldout_begin(std::uint64_t wanted) const override {
-    const auto plain = tokens_ - std::min(wanted, tokens_);
-    const auto part = part_of(plain);
-    return begins_[part] + sources_[part]->heldout_begin(begins_[part] + sources_[part]->tokens() - plain);
+    return begin_of_heldout(*this, wanted, separator_);
   }
   void read(std::uint64_t begin, std::uint64_t count, std::byte* out) const override {
     for (auto part = part_of(begin); count > 0; ++part) {
@@ -144,6 +147,7 @@ class Joined : public TokenSource {
   }
 
   std::vector<std::unique_ptr<TokenSource>> sources_;
+  std::optional<std::uint32_t> separator_;
   std::vector<std::uint64_t> begins_;
   std::uint64_t tokens_ = 0;
   Digest fingerprint_;
@@ -162,10 +166,11 @@ std::unique_ptr<TokenSource> open_id_file(const std::filesystem::path& file,
   return std::make_unique<IdFile>(file, separator);
 }
 
-std::unique_ptr<TokenSource> join_sources(std::vector<std::unique_ptr<TokenSource>> sources) {
+std::unique_ptr<TokenSource> join_sources(std::vector<std::unique_ptr<TokenSource>> sources,
+                                          std::optional<std::uint32_t> separator) {
   assert(!sources.empty());
   if (sources.size() == 1) return std::move(sources.front());
-  return std::make_unique<Joined>(std::move(sources));
+  return std::make_unique<Joined>(std::move(sources), separator);
 }
 
 std::optional<std::uint64_t> begin_of_document(const TokenSource& source, std::uint64_t wanted,

@@ -25,8 +25,10 @@ namespace isthmus::data {
 [[nodiscard]] std::unique_ptr<TokenSource> open_id_file(const std::filesystem::path& file,
                                                         std::optional<std::uint32_t> separator);
 
-/// Several files one after another, as shards are. At least one; all of one width, else Error(data).
-[[nodiscard]] std::unique_ptr<TokenSource> join_sources(std::vector<std::unique_ptr<TokenSource>> sources);
+/// Several files one after another, as shards are. At least one; all of one width, else Error(data). The
+/// held-out part begins where that of one file with all their ids would.
+[[nodiscard]] std::unique_ptr<TokenSource> join_sources(std::vector<std::unique_ptr<TokenSource>> sources,
+                                                        std::optional<std::uint32_t> separator);
 
 /// Ids that `data.separator` ends documents with, looked for backwards from token `wanted` before the end of
 /// `source`, as far again as that and at most 4 Mi

@@ -96,6 +96,16 @@ TEST(IdFiles, TheHeldOutPartBeginsWithADocumentWhereTheSeparatorIsKnown) {
   EXPECT_EQ(corpus_of(file, "vocab:1000", 0.1, 999).tokens(Split::train), 900U) << "it is not there";
 }
 
+TEST(IdFiles, TheHeldOutPartOfShardsBeginsWithADocumentOfAnyOfThem) {
+  const TemporaryFolder folder;
+  const auto bytes = counting_ids(1000);
+  // 900 would be the begin: 50 ids before the end of the first shard, and none of these is a separator.
+  folder.write("shards/0.bin", bytes.substr(0, 1900));
+  folder.write("shards/1.bin", bytes.substr(1900));
+  EXPECT_EQ(corpus_of(folder / "shards", "vocab:1000", 0.1, 820).tokens(Split::train), 821U);
+  EXPECT_EQ(corpus_of(folder / "shards", "vocab:1000", 0.1).tokens(Split::train), 900U);
+}
+
 TEST(IdFiles, AFileThatShrinksWhileItIsReadIsNamed) {
   const TemporaryFolder folder;
   const auto file = folder.write("ids.bin", counting_ids(100'000));
