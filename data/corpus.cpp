@@ -11,6 +11,7 @@
 #include "id_files.h"
 #include "isthmus/base/error.h"
 #include "megatron.h"
+#include "store_format.h"
 #include "store_reader.h"
 #include "token_source.h"
 
@@ -221,7 +222,7 @@ std::optional<std::uint32_t> separator_of(const DataConfig& config, const Tokeni
 void check_mask(const std::string& path, std::uint32_t separator, const DataConfig& config,
                 const Tokenizer& tokenizer) {
   const auto expected = separator_of(config, tokenizer);
-  if (!config.document_mask || expected == separator) return;
+  if (!config.document_mask || !expected || *expected == separator) return;
   throw Error(ErrorKind::config, "data.document_mask is true, and documents of " + path + " end with id " +
                                      std::to_string(separator) + ", but data.separator is " +
                                      std::to_string(config.separator) + "; expected " +
@@ -312,6 +313,13 @@ std::unique_ptr<TokenSource> open_source(const std::string& path, const DataConf
     fail("data.path " + path + " does not exist: name " + what_there_is);
   if (is_store(path)) return open_checked_store(path, config, tokenizer);
   if (fs::is_directory(status)) {
+    const fs::path folder(path);
+    if (fs::exists(folder / store::journal_name) && fs::exists(folder / store::blocks_name)) {
+      fail(
+          "data.path " + path +
+          " is a chunk store that is not complete: the isthmus data tokenize that made it goes on when it is "
+          "started again");
+    }
     std::vector<std::unique_ptr<TokenSource>> shards;
     for (const auto& shard : shards_of(path)) shards.push_back(open_id_file(shard, separator));
     if (!shards.empty()) return join_sources(std::move(shards), separator);
@@ -340,10 +348,10 @@ void check_length(const std::string& name, const DataSet& set, const DataConfig&
 
 struct Corpus::Contents {
   explicit Contents(const DataConfig& config) : tokenizer(make_tokenizer(config.tokenizer)) {
-    set_separator(config);
-    const auto mixture = config.parts();
-    for (const auto& part : mixture)
+    begin(config);
+    for (const auto& part : config.parts())
       add(open_source(part.path, config, *tokenizer, notes), part.path, part.weight, config);
+    check_separator(config);
     fingerprint = sets.front().fingerprint();
     if (sets.size() == 1) return;
     Hasher hasher;
@@ -354,26 +362,41 @@ struct Corpus::Contents {
 
   Contents(const DataConfig& config, std::unique_ptr<const TokenSource> source)
       : tokenizer(make_tokenizer(config.tokenizer)) {
-    set_separator(config);
+    begin(config);
     add(std::move(source), config.path, 1, config);
+    check_separator(config);
     fingerprint = sets.front().fingerprint();
   }
 
   void add(std::unique_ptr<const TokenSource> source, const std::string& name, double weight,
            const DataConfig& config) {
     const auto all = source->tokens();
-    const auto begin = config.heldout > 0 ? source->heldout_begin(tail_tokens(all, config)) : all;
+    const auto wanted = tail_tokens(all, config);
+    auto begin = config.heldout > 0 ? source->heldout_begin(wanted) : all;
+    // Whole documents are held out as long as there is something left to train on.
+    if (begin <= static_cast<std::uint64_t>(config.seq_len)) begin = all - std::min(wanted, all);
+    learn_separator(source->separator());
     sets.emplace_back(std::move(source), tokenizer->vocab_size(), begin, name, weight);
     check_length(name, sets.back(), config);
   }
 
-  void set_separator(const DataConfig& config) {
+  void begin(const DataConfig& config) {
     separator = separator_of(config, *tokenizer);
+    knows_separator = separator.has_value();
+  }
+
+  /// What all data sets say of themselves, where neither config nor tokenizer know it.
+  void learn_separator(std::optional<std::uint32_t> of_set) {
+    if (knows_separator) return;
+    if (sets.empty()) separator = of_set;
+    if (separator != of_set) separator.reset();
+  }
+
+  void check_separator(const DataConfig& config) {
     document_mask = config.document_mask;
     if (document_mask && !separator) {
       throw Error(ErrorKind::config,
-                  "data.document_mask is true and what separates documents is not known with "
-                  "tokenizer " +
+                  "data.document_mask is true and what separates documents is not known with tokenizer " +
                       config.tokenizer + "; expected its id in data.separator");
     }
     if (separator && *separator >= tokenizer->vocab_size()) {
@@ -385,7 +408,7 @@ struct Corpus::Contents {
 
   std::unique_ptr<const Tokenizer> tokenizer;
   std::optional<std::uint32_t> separator;
-  bool document_mask = false;
+  bool knows_separator = false, document_mask = false;
   std::vector<DataSet> sets;
   Digest fingerprint;
   std::vector<std::string> notes;

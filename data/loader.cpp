@@ -102,17 +102,14 @@ struct Loader::Pipeline {
         full_device(on_device.size()),
         pool(static_cast<std::size_t>(options.threads)) {
     allocate(device);
-    // Last, when nothing can fail any more: threads that run are joined by the destructor only.
-    disk_load = std::thread([this] { run_stage("disk_load", full_host, [this] { load_all(); }); });
+    disk_load = std::jthread([this] { run_stage("disk_load", full_host, [this] { load_all(); }); });
     gpu_transfer =
-        std::thread([this] { run_stage("gpu_transfer", full_device, [this] { transfer_all(); }); });
+        std::jthread([this] { run_stage("gpu_transfer", full_device, [this] { transfer_all(); }); });
   }
 
-  ~Pipeline() {
+  void stop() {
     pool.stop();
     for (auto* queue : {&free_host, &full_host, &free_device, &full_device}) queue->stop();
-    disk_load.join();
-    gpu_transfer.join();
   }
 
   [[nodiscard]] std::size_t batch_bytes() const {
@@ -266,7 +263,12 @@ struct Loader::Pipeline {
   std::vector<DeviceSlot> on_device;
   BoundedQueue<std::size_t> free_host, full_host, free_device, full_device;
   ReaderPool pool;  // after the readers: its threads use them
-  std::thread disk_load, gpu_transfer;
+  std::jthread disk_load, gpu_transfer;
+  /// Before the threads are joined, also where one of them could not be started.
+  struct Stop {
+    Pipeline& pipeline;
+    ~Stop() { pipeline.stop(); }
+  } stop_first{*this};
 };
 
 Loader::Loader(const Corpus& corpus, const LoaderOptions& options, Device& device, Trace& trace)

@@ -15,6 +15,8 @@ namespace isthmus::data::store {
 
 inline constexpr const char* index_name = "index";
 inline constexpr const char* blocks_name = "blocks";
+/// Of one that is not complete.
+inline constexpr const char* journal_name = "journal";
 
 inline constexpr std::string_view magic = "ISTHDATA";
 inline constexpr std::uint32_t version = 1;

@@ -35,6 +35,7 @@ class StoreReader : public TokenSource {
   /// reading on costs no more than a copy.
   void read(std::uint64_t begin, std::uint64_t count, std::byte* out) const override;
   [[nodiscard]] std::string place(std::uint64_t token) const override;
+  [[nodiscard]] std::optional<std::uint32_t> separator() const override { return info_.spec.separator; }
   [[nodiscard]] Digest fingerprint() const override { return info_.fingerprint; }
 
   /// Where documents begin in a block, counted from the block's begin. Throws Error(data) like read().

@@ -21,7 +21,6 @@ using store::Entry;
 
 namespace {
 
-constexpr const char* journal_name = "journal";
 constexpr const char* entries_name = "entries";
 constexpr const char* store_name = "store";
 constexpr std::uint64_t most_journal_bytes = std::uint64_t{64} << 20;
@@ -96,7 +95,7 @@ StoreWriter::StoreWriter(const fs::path& folder, const StoreSpec& spec, const Ta
   make_folder(partial_);
   lock_ = std::make_unique<Lock>(partial_);
   // The journal is written first and removed last: without it nothing here is worth anything.
-  if (fs::exists(partial_ / journal_name)) {
+  if (fs::exists(partial_ / store::journal_name)) {
     resume();
   } else {
     begin();
@@ -105,7 +104,7 @@ StoreWriter::StoreWriter(const fs::path& folder, const StoreSpec& spec, const Ta
 
 StoreWriter::~StoreWriter() {
   std::error_code ignored;
-  if (complete_ || fs::exists(partial_ / journal_name, ignored)) return;
+  if (complete_ || fs::exists(partial_ / store::journal_name, ignored)) return;
   fs::remove_all(partial_, ignored);
 }
 
@@ -116,7 +115,7 @@ void StoreWriter::begin() {
 }
 
 void StoreWriter::resume() {
-  const auto path = partial_ / journal_name;
+  const auto path = partial_ / store::journal_name;
   const auto unusable = [&](const std::string& why) {
     fail(path.string() + ": " + why + "; remove " + partial_.string() + " to begin anew");
   };
@@ -175,7 +174,7 @@ void StoreWriter::commit(const Bytes& position) {
   Journal journal{spec_, task_, counts_, position};
   const auto bytes = to_bytes(journal);
   const auto digest = hash_of(bytes);
-  replace_file(partial_ / journal_name, [&](const File& file) {
+  replace_file(partial_ / store::journal_name, [&](const File& file) {
     file.write(bytes);
     file.write(std::as_bytes(std::span(digest.bytes)));
   });

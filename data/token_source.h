@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "isthmus/base/hash.h"
@@ -27,6 +28,8 @@ class TokenSource {
   virtual void read(std::uint64_t begin, std::uint64_t count, std::byte* out) const = 0;
   /// "FILE, offset N": where an id stands, for messages.
   [[nodiscard]] virtual std::string place(std::uint64_t token) const = 0;
+  /// The id that ends its documents, where the format says.
+  [[nodiscard]] virtual std::optional<std::uint32_t> separator() const { return {}; }
   /// Of the contents, or of samples of them where they are large.
   [[nodiscard]] virtual Digest fingerprint() const = 0;
 };

@@ -25,7 +25,6 @@ class WindowGroup;
 class ReaderPool {
  public:
   explicit ReaderPool(std::size_t threads);
-  ~ReaderPool() { stop(); }
   ReaderPool(const ReaderPool&) = delete;
   ReaderPool& operator=(const ReaderPool&) = delete;
 
@@ -47,7 +46,12 @@ class ReaderPool {
   std::condition_variable work_, done_;
   std::deque<Task> tasks_;
   bool stopped_ = false;
-  std::vector<std::jthread> threads_;  // last: they use the rest
+  std::vector<std::jthread> threads_;  // after all that they use
+  /// Before the threads are joined, also where not all of them could be started.
+  struct Stop {
+    ReaderPool& pool;
+    ~Stop() { pool.stop(); }
+  } stop_{*this};
 };
 
 /// The windows of one group, as its blocks stand in the data set. Memory is taken by the constructor.

@@ -289,6 +289,47 @@ TEST(Corpus, AStoreIsReadWithTheTokenizerThatMadeItOrAsIds) {
   EXPECT_THAT(refusal(config_of(folder / "other", 7, 0.05)), HasSubstr("was made with a tokenizer"));
 }
 
+TEST(Corpus, AStoreSaysWhatEndsItsDocuments) {
+  const TemporaryFolder folder;
+  std::vector<std::uint32_t> ids(1000);
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::uint32_t>(i % 100);
+  StoreSpec spec;
+  spec.vocab_size = 200;
+  spec.separator = 99;
+  spec.block_tokens = 64;
+  const std::vector<std::uint64_t> starts = {0};
+  write_store(folder / "store", spec, ids, starts);
+  auto config = config_of(folder / "store");
+  config.tokenizer = "vocab:200";
+  config.document_mask = true;
+  EXPECT_EQ(Corpus(config).mask_separator(), 99);
+  spec.separator = 98;
+  write_store(folder / "other", spec, ids, starts);
+  config.path.clear();
+  config.mixture = (folder / "store").string() + " = 1; " + (folder / "other").string() + " = 1";
+  EXPECT_THAT(error_of(ErrorKind::config, [&] { Corpus{config}; }), HasSubstr("data.separator"));
+  config.document_mask = false;
+  EXPECT_EQ(Corpus(config).separator(), std::nullopt);
+}
+
+TEST(Corpus, AStoreThatIsNotCompleteIsNotTakenForText) {
+  const TemporaryFolder folder;
+  folder.write("store.partial/blocks", std::string(100, 'x'));
+  folder.write("store.partial/entries", std::string(100, 'x'));
+  folder.write("store.partial/journal", std::string(100, 'x'));
+  EXPECT_THAT(refusal(config_of(folder / "store.partial")),
+              AllOf(HasSubstr("store.partial"), HasSubstr("not complete")));
+}
+
+TEST(Corpus, ABorderOfDocumentsLeavesSomethingToTrainOn) {
+  const TemporaryFolder folder;
+  auto bytes = counting_ids(520);
+  auto config = config_of(folder.write("ids.bin", bytes), 256, 0.5);
+  config.tokenizer = "vocab:520";
+  config.separator = 9;
+  EXPECT_EQ(Corpus(config).tokens(Split::train), 260U);
+}
+
 TEST(Corpus, WhatBoundsAttentionMustBeKnown) {
   const TemporaryFolder folder;
   auto config = config_of(folder.write("ids.bin", counting_ids(1000)));
