@@ -62,10 +62,9 @@ struct DataConfig {
     ar({"prefetch", &prefetch, per_site, "batches that each of the loader's two stages may be ahead", 1, 64});
     ar({"threads", &threads, per_site, "threads that read and unpack what lies on the disk", 1, 64});
     ar({"shuffle_blocks", &shuffle_blocks, agreed,
-        "blocks of 128 KiB that lie anywhere in the data set and are mixed with each other; text is mixed as "
-        "a "
-        "whole",
-        1, 4096});
+        "blocks (128 KiB, or a store's own) from anywhere in the data set whose windows are mixed with each "
+        "other; text is mixed as a whole",
+        1, 256});
     ar({"max_bytes", &max_bytes, agreed,
         "bytes of text that are read at most (ids are read as they are used, however many)", 1});
     ar({"text_field", &text_field, per_site, "of JSONL: the field that holds the text"});
