@@ -37,7 +37,10 @@ TEST_P(Refused, WithTheKeyAndWhatIsExpected) {
 }
 
 const std::vector<BadSetting> bad_settings = {
-    {"MissingCorpus", {"data.path=nothing.txt"}, 3, {"nothing.txt does not exist: name a text file"}},
+    {"MissingCorpus",
+     {"data.path=nothing.txt"},
+     3,
+     {"nothing.txt does not exist: name a text or JSONL file"}},
     {"EmptyCorpus", {"data.path=empty.txt"}, 3, {"empty.txt holds no text"}},
     {"NoCorpus", {"data.path=\"\""}, 2, {"data.path is empty; expected a text file"}},
     {"UnknownKey",

@@ -87,7 +87,12 @@ TEST(TraceSummary, ReadsWhatReplicasWrite) {
   const auto of = read_trace(in, "trace.json");
   EXPECT_EQ(of.process, "us-1");
   EXPECT_NEAR(of.totals.at({"train", "train"}).seconds, 0.02, 1e-9);
+  testing::internal::CaptureStdout();
   EXPECT_EQ(run_trace_summary(folder / "trace.json"), 0);
+  const auto printed = testing::internal::GetCapturedStdout();
+  EXPECT_THAT(printed, testing::HasSubstr("forward and backward"));
+  std::istringstream lines(printed);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80U) << line;
 }
 
 }  // namespace
