@@ -116,7 +116,7 @@ std::string duration(double seconds) {
 }
 
 void line(const std::string& what, const TraceTotal& total, double seconds) {
-  fmt::print("  {:<33} {:>10} {:>7.2f} % {:>8} x  longest {}\n", what, duration(total.seconds),
+  fmt::print("  {:<29} {:>9} {:>6.2f} % {:>7} x  longest {}\n", what, duration(total.seconds),
              seconds > 0 ? 100 * total.seconds / seconds : 0, total.count, duration(total.longest));
 }
 
@@ -148,7 +148,7 @@ void print_training(const TraceSummary& trace) {
     if (part.total.count > 0) line(part.what, part.total, trace.seconds);
   }
   const auto rest = std::max(0.0, trace.seconds - sum);
-  fmt::print("  {:<33} {:>10} {:>7.2f} %\n", "the rest", duration(rest),
+  fmt::print("  {:<29} {:>9} {:>6.2f} %\n", "the rest", duration(rest),
              trace.seconds > 0 ? 100 * rest / trace.seconds : 0);
 }
 
