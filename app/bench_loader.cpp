@@ -23,22 +23,12 @@ struct Pass {
   double seconds = 0, waited = 0, first = 0;  ///< first: until the first batch, which is not in the others
 };
 
-data::LoaderOptions options_of(const Experiment& experiment) {
-  return {.seq_len = experiment.data.seq_len,
-          .batch = experiment.inner.batch,
-          .replicas = experiment.replicas,
-          .seed = static_cast<std::uint64_t>(experiment.run.seed),
-          .prefetch = experiment.data.prefetch,
-          .threads = experiment.data.threads,
-          .shuffle_blocks = experiment.data.shuffle_blocks};
-}
-
 Pass run_pass(const data::Corpus& corpus, const Experiment& experiment, double seconds, double step) {
   const auto device = data::make_cpu_device();
   Trace trace;
   Pass pass;
   const auto start = Clock::now();
-  data::Loader loader(corpus, options_of(experiment), *device, trace);
+  data::Loader loader(corpus, loader_options(experiment), *device, trace);
   loader.next();
   const auto begin = Clock::now();
   pass.first = Seconds(begin - start).count();

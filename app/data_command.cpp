@@ -37,12 +37,9 @@ std::string codec_of(const data::StoreSpec& spec) {
   return spec.codec == data::StoreCodec::none ? "none" : fmt::format("{} {}", codec_name(spec), spec.level);
 }
 
-std::uint32_t width_of(const data::StoreSpec& spec) { return spec.vocab_size <= 65536 ? 2 : 4; }
-
 /// How many times smaller than ids of 2 or 4 bytes.
 double ratio_of(const data::StoreInfo& info) {
-  return as_double(info.tokens * width_of(info.spec)) /
-         as_double(std::max<std::uint64_t>(1, info.data_bytes));
+  return as_double(info.tokens * info.spec.width()) / as_double(std::max<std::uint64_t>(1, info.data_bytes));
 }
 
 /// The whole machine may be stopped at any time: what is on disk is complete up to the last commit.
@@ -87,7 +84,7 @@ void print_info(const data::StoreInfo& info) {
     fmt::print("left out   {} empty and {} bad documents\n", info.source.empty, info.source.skipped);
   fmt::print("stored     {}, {} blocks of {} ids, {}: {:.2f} times smaller than ids of {} bytes\n",
              format_bytes(as_double(info.data_bytes)), info.blocks(), info.spec.block_tokens,
-             codec_of(info.spec), ratio_of(info), width_of(info.spec));
+             codec_of(info.spec), ratio_of(info), info.spec.width());
   fmt::print("tokenizer  {} ids, separator {}, fingerprint {}\n", info.spec.vocab_size, info.spec.separator,
              info.spec.tokenizer.hex().substr(0, 16));
   fmt::print("contents   fingerprint {}\n", info.fingerprint.hex().substr(0, 16));

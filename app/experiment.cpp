@@ -88,6 +88,16 @@ outer_sync::protocol::Hello hello_of(Experiment& experiment, const std::string& 
   return hello;
 }
 
+data::LoaderOptions loader_options(const Experiment& experiment) {
+  return {.seq_len = experiment.data.seq_len,
+          .batch = experiment.inner.batch,
+          .replicas = experiment.replicas,
+          .seed = static_cast<std::uint64_t>(experiment.run.seed),
+          .prefetch = experiment.data.prefetch,
+          .threads = experiment.data.threads,
+          .shuffle_blocks = experiment.data.shuffle_blocks};
+}
+
 std::uint64_t noise_seed(const Experiment& experiment, const std::string& name) {
   auto seed = static_cast<std::uint64_t>(experiment.run.seed);
   for (const unsigned char c : name) seed = random_bits(seed, 0x6e616d65, c);

@@ -8,6 +8,7 @@
 
 #include "isthmus/base/config.h"
 #include "isthmus/data/config.h"
+#include "isthmus/data/loader.h"
 #include "isthmus/outer_sync/config.h"
 #include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/trainer/config.h"
@@ -55,6 +56,10 @@ struct Experiment {
 struct WorkerPlace {
   std::string name, site;
 };
+
+/// What the config asks of a loader, as the first replica's at the start; whose data it is else, and from
+/// where on, says who makes it.
+[[nodiscard]] data::LoaderOptions loader_options(const Experiment& experiment);
 
 /// What an experiment is read for: a benchmark has no data, and may have no file.
 enum class Purpose { training, benchmark };

@@ -210,17 +210,11 @@ class Worker {
     // planned for read it in another order.
     const auto slot = node_.view().members.at(node_.self()).slot;
     const auto shares = config_.replicas;
-    data::Loader loader(setup_.corpus,
-                        {.seq_len = config_.data.seq_len,
-                         .batch = config_.inner.batch,
-                         .replica = slot % shares,
-                         .replicas = shares,
-                         .seed = seed() + static_cast<std::uint64_t>(slot / shares),
-                         .first_sequence = sequences_,
-                         .prefetch = config_.data.prefetch,
-                         .threads = config_.data.threads,
-                         .shuffle_blocks = config_.data.shuffle_blocks},
-                        *setup_.hardware.memory, trace_);
+    auto options = loader_options(config_);
+    options.replica = slot % shares;
+    options.seed += static_cast<std::uint64_t>(slot / shares);
+    options.first_sequence = sequences_;
+    data::Loader loader(setup_.corpus, options, *setup_.hardware.memory, trace_);
     const auto steps = static_cast<std::uint64_t>(config_.run.steps);
     const auto last = config_.run.stop_after > 0
                           ? std::min(steps, static_cast<std::uint64_t>(config_.run.stop_after))

@@ -165,7 +165,7 @@ bool BlockDecoder::decompress(std::span<const std::byte> packed, std::span<std::
 std::string_view BlockDecoder::ids(std::span<const std::byte> record, std::span<std::byte> out) {
   const auto parts = parts_of(record);
   if (!parts.sound) return "its head says more than there is";
-  const bool widen = spec_.stored_width() < width_of(spec_);
+  const bool widen = spec_.stored_width() < spec_.width();
   const auto target = widen ? out.subspan(out.size() / 2) : out;
   if (!decompress(parts.ids, target)) return "its ids do not decompress to as many as it has";
   if (widen) widen_in_place(out);

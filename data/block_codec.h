@@ -48,7 +48,7 @@ class BlockDecoder {
   BlockDecoder(const BlockDecoder&) = delete;
   BlockDecoder& operator=(const BlockDecoder&) = delete;
 
-  /// `out` has room for the block's ids, in width_of(spec) bytes each, and decides how many are expected.
+  /// `out` has room for the block's ids, in spec.width() bytes each, and decides how many are expected.
   [[nodiscard]] std::string_view ids(std::span<const std::byte> record, std::span<std::byte> out);
   /// `tokens` is the block's number of ids, and `documents` the number that is expected.
   [[nodiscard]] static std::string_view starts(std::span<const std::byte> record, std::uint32_t tokens,
@@ -60,10 +60,5 @@ class BlockDecoder {
   StoreSpec spec_;
   std::unique_ptr<Context> context_;
 };
-
-/// Bytes of an id as a TokenSource gives it: 2 or 4.
-[[nodiscard]] inline std::uint32_t width_of(const StoreSpec& spec) {
-  return spec.vocab_size <= 65536 ? 2 : 4;
-}
 
 }  // namespace isthmus::data::store

@@ -81,7 +81,7 @@ std::size_t AddedTokens::white_space_before(std::string_view text) {
   auto begin = text.size();
   while (begin > 0) {
     auto first = begin - 1;
-    while ((static_cast<unsigned char>(text[first]) & 0xC0) == 0x80) --first;
+    while (continues_character(text[first])) --first;
     if (!is_white_space(first_character(text.substr(first)))) break;
     begin = first;
   }

@@ -14,6 +14,7 @@
 #include "store_format.h"
 #include "store_reader.h"
 #include "token_source.h"
+#include "utf8.h"
 
 namespace isthmus::data {
 namespace {
@@ -25,7 +26,7 @@ namespace fs = std::filesystem;
 /// Ids of text, in memory, in as few bytes as the vocabulary allows.
 class TextTokens : public TokenSource {
  public:
-  explicit TextTokens(std::uint32_t vocab_size) : narrow_ids_(vocab_size <= 65536) {}
+  explicit TextTokens(std::uint32_t vocab_size) : narrow_ids_(id_width(vocab_size) == 2) {}
   void append(std::span<const std::uint32_t> ids) {
     if (narrow_ids_) {
       narrow_.insert(narrow_.end(), ids.begin(), ids.end());
@@ -120,7 +121,7 @@ std::uint64_t whole_characters(const std::string& path, std::uint64_t bytes) {
       !file.read(around.data(), static_cast<std::streamsize>(around.size())))
     return bytes;
   for (auto at = around.size(); at-- > 0;) {
-    if ((static_cast<unsigned char>(around[at]) & 0xC0) != 0x80) return begin + at;
+    if (!continues_character(around[at])) return begin + at;
   }
   return bytes;
 }

@@ -11,12 +11,6 @@
 namespace isthmus::data {
 namespace {
 
-std::uint32_t id_at(const std::byte* ids, std::uint32_t width, std::uint64_t index) {
-  std::uint32_t id = 0;
-  std::memcpy(&id, ids + index * width, width);
-  return id;
-}
-
 /// Only for ids that fit.
 void convert(const std::byte* from, std::uint32_t from_width, std::byte* to, std::uint32_t to_width,
              std::uint64_t count) {

@@ -17,6 +17,7 @@
 #include "isthmus/base/checksum.h"
 #include "isthmus/base/error.h"
 #include "text_files.h"
+#include "utf8.h"
 
 namespace isthmus::data {
 
@@ -88,10 +89,9 @@ std::size_t invalid_utf8(std::string_view text) {
   if (simdjson::validate_utf8(text.data(), text.size())) return std::string_view::npos;
   // Its length is found by halves: every prefix that ends between characters is sound up to the bad one.
   std::size_t sound = 0, end = text.size();
-  const auto continues = [&](std::size_t i) { return (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80; };
   while (end - sound > 8) {
     auto middle = sound + (end - sound) / 2;
-    for (int back = 0; back < 3 && middle > sound && continues(middle); ++back) --middle;
+    for (int back = 0; back < 3 && middle > sound && continues_character(text[middle]); ++back) --middle;
     (simdjson::validate_utf8(text.data(), middle) ? sound : end) = middle;
   }
   while (sound < end) {

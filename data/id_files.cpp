@@ -153,12 +153,6 @@ class Joined : public TokenSource {
   Digest fingerprint_;
 };
 
-std::uint32_t id_at(const std::vector<std::byte>& ids, std::uint32_t width, std::uint64_t index) {
-  std::uint32_t id = 0;
-  std::memcpy(&id, ids.data() + index * width, width);
-  return id;
-}
-
 }  // namespace
 
 std::unique_ptr<TokenSource> open_id_file(const std::filesystem::path& file,
@@ -185,7 +179,7 @@ std::optional<std::uint64_t> begin_of_document(const TokenSource& source, std::u
     const auto begin = end - std::min(end - least, piece);
     source.read(begin, end - begin, ids.data());
     for (auto i = end - begin; i > 0; --i) {
-      if (id_at(ids, source.width(), i - 1) == separator) return begin + i;
+      if (id_at(ids.data(), source.width(), i - 1) == separator) return begin + i;
     }
     end = begin;
   }

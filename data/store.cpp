@@ -127,7 +127,7 @@ void StoreReader::check_entries() {
     fail_at(index_path_, store::header_bytes, "the entries do not fit the counts in the header");
 }
 
-std::uint32_t StoreReader::width() const { return store::width_of(info_.spec); }
+std::uint32_t StoreReader::width() const { return info_.spec.width(); }
 
 std::uint64_t StoreReader::tokens_of(std::uint64_t block) const {
   return std::min<std::uint64_t>(info_.spec.block_tokens, info_.tokens - block * info_.spec.block_tokens);

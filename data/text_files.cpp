@@ -4,6 +4,8 @@
 #include <set>
 #include <system_error>
 
+#include "utf8.h"
+
 namespace isthmus::data {
 namespace {
 
@@ -64,9 +66,8 @@ std::vector<TextFile> find_text_files(const fs::path& folder,
 std::size_t piece_end(std::string_view text) {
   const auto line = text.rfind('\n');
   if (line != std::string_view::npos) return line + 1;
-  const auto continues = [&](std::size_t i) { return (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80; };
   std::size_t last = text.size() - 1;
-  while (last > text.size() - 4 && continues(last)) --last;
+  while (last > text.size() - 4 && continues_character(text[last])) --last;
   return last;
 }
 

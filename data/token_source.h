@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string>
 
@@ -33,5 +34,12 @@ class TokenSource {
   /// Of the contents, or of samples of them where they are large.
   [[nodiscard]] virtual Digest fingerprint() const = 0;
 };
+
+/// One of the ids that read() has written, each of `width` bytes.
+[[nodiscard]] inline std::uint32_t id_at(const std::byte* ids, std::uint32_t width, std::uint64_t index) {
+  std::uint32_t id = 0;
+  std::memcpy(&id, ids + index * width, width);
+  return id;
+}
 
 }  // namespace isthmus::data

@@ -56,8 +56,7 @@ struct Sample {
 };
 
 std::uint64_t runs_of(const TuneOptions& options, const StoreSpec& spec) {
-  return std::max<std::uint64_t>(
-      1, options.sample_bytes / (std::uint64_t{largest_block} * store::width_of(spec)));
+  return std::max<std::uint64_t>(1, options.sample_bytes / (std::uint64_t{largest_block} * spec.width()));
 }
 
 Bytes narrow(std::span<const std::uint32_t> ids, std::uint32_t width) {
@@ -75,10 +74,7 @@ Sample sample_of(const TokenSource& source, const StoreSpec& spec, const TuneOpt
   for (std::uint64_t i = 0; i < runs && i * length < source.tokens(); ++i) {
     const auto begin = runs == 1 ? 0 : (source.tokens() - length) / (runs - 1) * i;
     source.read(begin, length, bytes.data());
-    for (std::size_t k = 0; k < length; ++k) {
-      ids[k] = 0;
-      std::memcpy(&ids[k], bytes.data() + k * source.width(), source.width());
-    }
+    for (std::size_t k = 0; k < length; ++k) ids[k] = id_at(bytes.data(), source.width(), k);
     sample.runs.push_back(narrow(ids, spec.stored_width()));
   }
   return sample;
@@ -158,7 +154,7 @@ class Candidate {
     count = 0;
     bool sound = true;
     each_block(sample, [&](std::span<const std::byte> ids) {
-      out_.resize(ids.size() / spec_.stored_width() * store::width_of(spec_));
+      out_.resize(ids.size() / spec_.stored_width() * spec_.width());
       sound &= decoder_.ids(records_[count++], out_).empty();
     });
     if (!sound) throw Error(ErrorKind::data, "what was packed does not unpack: this machine is not sound");
@@ -170,7 +166,7 @@ class Candidate {
   }
 
   [[nodiscard]] TuneRow row(const Sample& sample) {
-    const auto bytes = static_cast<double>(sample.tokens() * store::width_of(spec_));
+    const auto bytes = static_cast<double>(sample.tokens() * spec_.width());
     return {spec_, bytes / static_cast<double>(stored_), bytes / median(compress_),
             bytes / median(decompress_)};
   }
@@ -255,7 +251,7 @@ TuneReport tune(const TuneOptions& options, const std::function<void(double)>& p
   }
   TuneReport report;
   report.sampled_tokens = sample.tokens();
-  report.width = store::width_of(sample.spec);
+  report.width = sample.spec.width();
   for (auto& candidate : candidates) report.rows.push_back(candidate->row(sample));
   choose(report);
   return report;

@@ -8,11 +8,14 @@
 
 namespace isthmus::data {
 
+/// Whether a byte continues a character that begins before it.
+inline bool continues_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
+
 /// Bytes of the character that `text` begins with: 1 to 4, or 0 if it begins with none (an overlong form, a
 /// surrogate, what is over U+10FFFF or cut off).
 inline std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const auto continues = [&](std::size_t i) { return i < text.size() && (byte(i) & 0xC0) == 0x80; };
+  const auto continues = [&](std::size_t i) { return i < text.size() && continues_character(text[i]); };
   if (text.empty()) return 0;
   const auto first = byte(0);
   if (first < 0x80) return 1;

@@ -83,7 +83,7 @@ class Corpus {
   /// The same where attention is to be bounded by it (`data.document_mask`), else -1.
   [[nodiscard]] std::int64_t mask_separator() const;
   /// Bytes of a token in batches: 2 where the vocabulary allows, else 4.
-  [[nodiscard]] std::uint32_t width() const { return vocab_size() <= 65536 ? 2 : 4; }
+  [[nodiscard]] std::uint32_t width() const { return id_width(vocab_size()); }
   /// At least one.
   [[nodiscard]] std::span<const DataSet> sets() const;
   /// Number of tokens in one part of all data sets.

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "isthmus/base/hash.h"
+#include "isthmus/data/tokenizer.h"
 
 namespace isthmus::data {
 
@@ -29,9 +30,9 @@ struct StoreSpec {
 
   friend bool operator==(const StoreSpec&, const StoreSpec&) = default;
   /// Bytes of an id as it is compressed: 1, 2 or 4, as few as the vocabulary allows.
-  [[nodiscard]] std::uint32_t stored_width() const {
-    return vocab_size <= 256 ? 1 : vocab_size <= 65536 ? 2 : 4;
-  }
+  [[nodiscard]] std::uint32_t stored_width() const { return vocab_size <= 256 ? 1 : id_width(vocab_size); }
+  /// Bytes of an id as a TokenSource gives it: 2 or 4.
+  [[nodiscard]] std::uint32_t width() const { return id_width(vocab_size); }
   template <class Archive>
   void serialize(Archive& ar) {
     ar(vocab_size, separator, tokenizer, codec, level, block_tokens);

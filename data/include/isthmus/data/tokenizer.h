@@ -12,6 +12,11 @@
 
 namespace isthmus::data {
 
+/// Bytes of an id wherever ids are held or handed over: 2 where the vocabulary allows, else 4.
+[[nodiscard]] constexpr std::uint32_t id_width(std::uint32_t vocab_size) {
+  return vocab_size <= 65536 ? 2 : 4;
+}
+
 /// Immutable; every function may be called from any thread.
 class Tokenizer {
  public:
