@@ -38,28 +38,29 @@ std::vector<std::uint64_t> apportion(std::span<const double> weights) {
 
 }  // namespace
 
-Mixture::Mixture(std::span<const double> weights, std::uint64_t seed) : per_pattern_(apportion(weights)) {
+Mixture::Mixture(std::span<const double> weights, std::uint64_t seed) : slots_of_(weights.size()) {
   assert(!weights.empty() && weights.size() <= pattern);
+  const auto counts = apportion(weights);
   constexpr std::uint64_t order_of_sets = 0x6d697874757265;  // "mixture"
   std::vector<std::uint16_t> in_order;
-  for (std::size_t set = 0; set < per_pattern_.size(); ++set)
-    in_order.insert(in_order.end(), per_pattern_[set], static_cast<std::uint16_t>(set));
-  std::vector<std::uint16_t> seen(per_pattern_.size(), 0);
+  for (std::size_t set = 0; set < counts.size(); ++set)
+    in_order.insert(in_order.end(), counts[set], static_cast<std::uint16_t>(set));
   for (std::uint64_t i = 0; i < pattern; ++i) {
     const auto set = in_order[permute(i, pattern, random_bits(seed, order_of_sets, 0))];
-    slots_.push_back({set, seen[set]++});
+    slots_.push_back({set, static_cast<std::uint16_t>(slots_of_[set].size())});
+    slots_of_[set].push_back(static_cast<std::uint16_t>(i));
   }
 }
 
 Mixture::Turn Mixture::at(std::uint64_t sequence) const {
   const auto slot = slots_[sequence % pattern];
-  return {slot.set, sequence / pattern * per_pattern_[slot.set] + slot.rank};
+  return {slot.set, sequence / pattern * slots_of_[slot.set].size() + slot.rank};
 }
 
 std::uint64_t Mixture::count(std::size_t set, std::uint64_t sequences) const {
-  auto out = sequences / pattern * per_pattern_[set];
-  for (std::uint64_t i = 0; i < sequences % pattern; ++i) out += slots_[i].set == set ? 1 : 0;
-  return out;
+  const auto& slots = slots_of_[set];
+  const auto last = std::ranges::lower_bound(slots, sequences % pattern);
+  return sequences / pattern * slots.size() + static_cast<std::uint64_t>(last - slots.begin());
 }
 
 }  // namespace isthmus::data

@@ -29,7 +29,7 @@ class Mixture {
     std::uint16_t set, rank;  ///< rank: of the slots of that data set before this one
   };
   std::vector<Slot> slots_;
-  std::vector<std::uint64_t> per_pattern_;
+  std::vector<std::vector<std::uint16_t>> slots_of_;  ///< each data set's
 };
 
 }  // namespace isthmus::data
