@@ -28,7 +28,8 @@ Pass run_pass(const data::Corpus& corpus, const Experiment& experiment, double s
   Trace trace;
   Pass pass;
   const auto start = Clock::now();
-  data::Loader loader(corpus, loader_options(experiment), *device, trace);
+  data::OneTrack source;
+  data::Loader loader(corpus, loader_options(experiment), source, *device, trace);
   loader.next();
   const auto begin = Clock::now();
   pass.first = Seconds(begin - start).count();

@@ -57,8 +57,7 @@ struct WorkerPlace {
   std::string name, site;
 };
 
-/// What the config asks of a loader, as the first replica's at the start; whose data it is else, and from
-/// where on, says who makes it.
+/// What the config asks of a loader; which sequences it takes says its source.
 [[nodiscard]] data::LoaderOptions loader_options(const Experiment& experiment);
 
 /// What an experiment is read for: a benchmark has no data, and may have no file.

@@ -208,13 +208,9 @@ class Worker {
   void train() {
     // A share of the data stays with its replica, whoever else comes and goes; more replicas than the run was
     // planned for read it in another order.
-    const auto slot = node_.view().members.at(node_.self()).slot;
-    const auto shares = config_.replicas;
-    auto options = loader_options(config_);
-    options.replica = slot % shares;
-    options.seed += static_cast<std::uint64_t>(slot / shares);
-    options.first_sequence = sequences_;
-    data::Loader loader(setup_.corpus, options, *setup_.hardware.memory, trace_);
+    const auto track = static_cast<std::uint64_t>(node_.view().members.at(node_.self()).slot);
+    data::OneTrack source(track, sequences_);
+    data::Loader loader(setup_.corpus, loader_options(config_), source, *setup_.hardware.memory, trace_);
     const auto steps = static_cast<std::uint64_t>(config_.run.steps);
     const auto last = config_.run.stop_after > 0
                           ? std::min(steps, static_cast<std::uint64_t>(config_.run.stop_after))

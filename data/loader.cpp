@@ -2,8 +2,11 @@
 
 #include <pthread.h>
 
+#include <algorithm>
+#include <cassert>
 #include <chrono>
 #include <cstring>
+#include <deque>
 #include <exception>
 #include <optional>
 #include <string>
@@ -37,20 +40,31 @@ class InUse {
   std::vector<WindowGroup*> groups_;
 };
 
-/// A batch in host memory: rows in the buffer, or where they were read to.
+/// What a batch is made of, on its way from stage to stage.
+struct Content {
+  std::vector<const std::byte*> rows;  ///< in the buffer, or where they were read to
+  std::vector<SampleRange> samples;
+  InUse in_use;
+  std::uint64_t epoch = 0;
+  bool traced = false;
+};
+
 struct HostSlot {
   std::unique_ptr<HostBuffer> buffer;
-  std::vector<const std::byte*> rows;
-  InUse in_use;
-  std::uint64_t sequence = 0, epoch = 0;
+  Content content;
   Clock::time_point begin;
 };
 
 struct DeviceSlot {
   std::unique_ptr<DeviceBuffer> buffer;
-  std::vector<const std::byte*> rows;
-  InUse in_use;
+  Content content;
   Batch batch;
+};
+
+/// Sequences that no batch has yet, and which data sets they are of.
+struct Run {
+  SampleRange samples;
+  std::shared_ptr<const Mixture> turns;
 };
 
 std::vector<double> weights_of(const Corpus& corpus) {
@@ -72,27 +86,35 @@ std::vector<std::unique_ptr<WindowReader>> make_readers(const Corpus& corpus, co
                                        std::to_string(set.tokens(Split::train)) +
                                        " tokens, fewer than one window of " + std::to_string(seq_len + 1));
     }
-    const auto shuffle = shuffle_of(set, seq_len, static_cast<std::uint64_t>(options.shuffle_blocks));
-    const Sampler sampler(windows, static_cast<std::uint64_t>(options.replica),
-                          static_cast<std::uint64_t>(options.replicas), options.seed, shuffle);
-    readers.push_back(std::make_unique<WindowReader>(set, sampler, shuffle, seq_len, corpus.width(), in_use,
-                                                     static_cast<std::uint64_t>(options.replicas)));
+    const WindowOrder order = {
+        .windows = windows,
+        .replicas = static_cast<std::uint64_t>(options.replicas),
+        .seed = options.seed,
+        .shuffle = shuffle_of(set, seq_len, static_cast<std::uint64_t>(options.shuffle_blocks))};
+    readers.push_back(std::make_unique<WindowReader>(set, order, seq_len, corpus.width(), in_use));
   }
   return readers;
+}
+
+std::uint64_t most_ahead(const std::vector<std::unique_ptr<WindowReader>>& readers) {
+  std::uint64_t most = 0;
+  for (const auto& reader : readers) most = std::max(most, reader->ahead());
+  return most;
 }
 
 }  // namespace
 
 struct Loader::Pipeline {
-  Pipeline(const Corpus& the_corpus, const LoaderOptions& the_options, Device& device, Trace& the_trace)
+  Pipeline(const Corpus& the_corpus, const LoaderOptions& the_options, SampleSource& the_source,
+           Device& device, Trace& the_trace)
       : options(the_options),
         trace(the_trace),
         width(the_corpus.width()),
         on_host(device.is_host()),
-        mixture(weights_of(the_corpus), options.seed),
+        weights(weights_of(the_corpus)),
+        source(the_source),
         readers(make_readers(the_corpus, options, on_host)),
-        first_epoch(epoch_of(options.first_sequence)),
-        epoch(first_epoch),
+        wanted(static_cast<std::uint64_t>(options.batch) + most_ahead(readers)),
         host(static_cast<std::size_t>(options.prefetch)),
         // One more than may be ahead: the batch in the consumer's hands.
         on_device(static_cast<std::size_t>(options.prefetch) + 1),
@@ -118,26 +140,25 @@ struct Loader::Pipeline {
   [[nodiscard]] std::size_t row_bytes() const {
     return (static_cast<std::size_t>(options.seq_len) + 1) * width;
   }
-  [[nodiscard]] std::uint64_t epoch_of(std::uint64_t sequence) const {
-    return readers.front()->epoch(mixture.count(0, sequence));
-  }
-
   void allocate(Device& device) {
-    const auto batch = static_cast<std::size_t>(options.batch);
     for (std::size_t i = 0; i < host.size(); ++i) {
       host[i].buffer = device.host_buffer(batch_bytes());
-      host[i].rows.resize(batch);
+      allocate(host[i].content);
       free_host.push(i);
     }
     for (std::size_t i = 0; i < on_device.size(); ++i) {
       auto& slot = on_device[i];
       slot.buffer = device.device_buffer(batch_bytes());
-      slot.rows.resize(batch);
+      allocate(slot.content);
       slot.batch.width = width;
       slot.batch.seq_len = options.seq_len;
       slot.batch.together = !on_host;
       free_device.push(i);
     }
+  }
+  void allocate(Content& content) const {
+    content.rows.resize(static_cast<std::size_t>(options.batch));
+    content.samples.reserve(content.rows.size());
   }
 
   /// A stage ends when a queue is stopped, or with a fault that it hands to the next one.
@@ -153,43 +174,88 @@ struct Loader::Pipeline {
     }
   }
 
-  [[nodiscard]] bool traced(std::uint64_t of_epoch) const {
-    return of_epoch < first_epoch + options.traced_epochs;
-  }
-  static std::string argument(std::uint64_t sequence) {
-    return "{\"sequence\":" + std::to_string(sequence) + "}";
+  static std::string argument(const Content& content) {
+    const auto& first = content.samples.front();
+    return "{\"track\":" + std::to_string(first.track) + ",\"sequence\":" + std::to_string(first.begin) + "}";
   }
 
   void load_all() {
-    for (auto sequence = options.first_sequence;; sequence += static_cast<std::uint64_t>(options.batch)) {
+    while (true) {
       const auto slot = free_host.pop();
-      if (!slot || !load(sequence, host[*slot])) return;
+      if (!slot || !load(host[*slot])) return;
       full_host.push(*slot);
     }
   }
 
-  /// False if the loader ends.
-  bool load(std::uint64_t sequence, HostSlot& slot) {
-    slot.sequence = sequence;
-    slot.epoch = epoch_of(sequence);
-    slot.begin = Clock::now();
-    auto* space = slot.buffer->data();
-    for (auto& row : slot.rows) {
-      const auto turn = mixture.at(sequence++);
-      const auto read = readers[turn.set]->row(turn.sequence, pool, space);
-      if (read.tokens == nullptr) return false;
-      row = read.tokens;
-      if (on_host) {
-        slot.in_use.add(read.group);
-      } else if (row != space) {
-        std::memcpy(space, row, row_bytes());
+  /// Asks the source for what the next batch has and what is read ahead.
+  void ask() {
+    while (known < wanted) {
+      const auto given = source.next(wanted - known);
+      assert(given.size() > 0 && given.size() <= wanted - known);
+      known += given.size();
+      const auto turns = mixture_of(given.track);
+      for (std::size_t set = 0; set < readers.size(); ++set)
+        readers[set]->expect({given.track, turns->count(set, given.begin), turns->count(set, given.end)},
+                             pool);
+      if (!runs.empty() && runs.back().samples.track == given.track &&
+          runs.back().samples.end == given.begin) {
+        runs.back().samples.end = given.end;
+      } else {
+        runs.push_back({given, turns});
       }
-      space += row_bytes();
     }
-    if (traced(slot.epoch)) {
-      trace.complete(Trace::Row::disk_load, "disk_load", slot.begin, Clock::now(), argument(slot.sequence));
+  }
+
+  /// The last one is kept: tracks of another seed are rare.
+  std::shared_ptr<const Mixture> mixture_of(std::uint64_t track) {
+    const auto share = share_of(track, static_cast<std::uint64_t>(options.replicas), options.seed);
+    if (!mixture || mixture_seed != share.seed) {
+      mixture = std::make_shared<const Mixture>(weights, share.seed);
+      mixture_seed = share.seed;
+    }
+    return mixture;
+  }
+
+  /// False if the loader ends.
+  bool load(HostSlot& slot) {
+    slot.begin = Clock::now();
+    ask();
+    auto& content = slot.content;
+    note_epoch(content);
+    content.samples.clear();
+    auto* space = slot.buffer->data();
+    for (std::size_t row = 0; row < content.rows.size();) {
+      auto& [samples, turns] = runs.front();
+      const auto stop = std::min(samples.end, samples.begin + (content.rows.size() - row));
+      content.samples.push_back({samples.track, samples.begin, stop});
+      for (auto sequence = samples.begin; sequence < stop; ++sequence, ++row, space += row_bytes())
+        if (!read(turns->at(sequence).set, content.rows[row], space, content.in_use)) return false;
+      samples.begin = stop;
+      if (samples.begin == samples.end) runs.pop_front();
+    }
+    known -= content.rows.size();
+    if (content.traced)
+      trace.complete(Trace::Row::disk_load, "disk_load", slot.begin, Clock::now(), argument(content));
+    return true;
+  }
+
+  bool read(std::size_t set, const std::byte*& row, std::byte* space, InUse& in_use) {
+    const auto [tokens, group] = readers[set]->row(pool, space);
+    if (tokens == nullptr) return false;
+    row = tokens;
+    if (on_host) {
+      in_use.add(group);
+    } else if (row != space) {
+      std::memcpy(space, row, row_bytes());
     }
     return true;
+  }
+
+  void note_epoch(Content& content) {
+    const auto& [samples, turns] = runs.front();
+    content.epoch = readers.front()->epoch(samples.track, turns->count(0, samples.begin));
+    if (!first_epoch) first_epoch = content.epoch;
+    content.traced = content.epoch < *first_epoch + options.traced_epochs;
   }
 
   void transfer_all() {
@@ -207,25 +273,25 @@ struct Loader::Pipeline {
   void transfer(HostSlot& from, DeviceSlot& to) {
     const auto begin = Clock::now();
     to.buffer->fill(*from.buffer, batch_bytes());
-    if (on_host) {
-      std::swap(to.rows, from.rows);
-      std::swap(to.in_use, from.in_use);
-    } else {
-      for (std::size_t i = 0; i < to.rows.size(); ++i) to.rows[i] = to.buffer->data() + i * row_bytes();
-    }
-    to.batch.rows = to.rows;
-    to.batch.sequence = from.sequence;
-    to.batch.epoch = from.epoch;
-    if (!traced(from.epoch)) return;
+    std::swap(to.content, from.content);
+    auto& content = to.content;
+    if (!on_host)
+      for (std::size_t i = 0; i < content.rows.size(); ++i)
+        content.rows[i] = to.buffer->data() + i * row_bytes();
+    to.batch.rows = content.rows;
+    to.batch.samples = content.samples;
+    to.batch.epoch = content.epoch;
+    const auto number = transferred++;
+    if (!content.traced) return;
     const auto end = Clock::now();
-    trace.complete(Trace::Row::gpu_transfer, "gpu_transfer", begin, end, argument(from.sequence));
-    trace.async(Trace::Row::disk_load, "chunk", from.sequence, from.begin, end, argument(from.sequence));
+    trace.complete(Trace::Row::gpu_transfer, "gpu_transfer", begin, end, argument(content));
+    trace.async(Trace::Row::disk_load, "chunk", number, from.begin, end, argument(content));
   }
 
   const Batch& next() {
     if (current) {
       on_device[*current].buffer->release();
-      on_device[*current].in_use.release();
+      on_device[*current].content.in_use.release();
       free_device.push(*current);
       current.reset();
     }
@@ -233,13 +299,11 @@ struct Loader::Pipeline {
     current = full_device.pop();
     const auto end = Clock::now();
     waited += end - begin;
-    const auto& batch = on_device[current.value()].batch;
-    if (traced(batch.epoch)) {
-      trace.complete(Trace::Row::train, "gpu_queue_wait", begin, end, argument(batch.sequence));
-    }
-    if (batch.epoch != epoch || batch.sequence == options.first_sequence) {
+    const auto& [buffer, content, batch] = on_device[current.value()];
+    if (content.traced) trace.complete(Trace::Row::train, "gpu_queue_wait", begin, end, argument(content));
+    if (batch.epoch != epoch) {
       epoch = batch.epoch;
-      trace.instant(Trace::Row::train, "epoch", "{\"epoch\":" + std::to_string(epoch) + "}");
+      trace.instant(Trace::Row::train, "epoch", "{\"epoch\":" + std::to_string(batch.epoch) + "}");
     }
     return batch;
   }
@@ -248,13 +312,22 @@ struct Loader::Pipeline {
   Trace& trace;
   const std::uint32_t width;
   const bool on_host;
-  const Mixture mixture;
+  const std::vector<double> weights;
+
   // disk_load's.
+  SampleSource& source;
   std::vector<std::unique_ptr<WindowReader>> readers;
-  const std::uint64_t first_epoch;
+  const std::uint64_t wanted;  ///< sequences to know of before a batch is made
+  std::uint64_t known = 0;
+  std::deque<Run> runs;  ///< of these
+  std::shared_ptr<const Mixture> mixture;
+  std::uint64_t mixture_seed = 0;
+  std::optional<std::uint64_t> first_epoch;
+
+  std::uint64_t transferred = 0;  ///< batches; gpu_transfer's
 
   // The caller's.
-  std::uint64_t epoch;
+  std::optional<std::uint64_t> epoch;
   std::optional<std::size_t> current;
   Clock::duration waited{};
 
@@ -271,8 +344,9 @@ struct Loader::Pipeline {
   } stop_first{*this};
 };
 
-Loader::Loader(const Corpus& corpus, const LoaderOptions& options, Device& device, Trace& trace)
-    : pipeline_(std::make_unique<Pipeline>(corpus, options, device, trace)) {}
+Loader::Loader(const Corpus& corpus, const LoaderOptions& options, SampleSource& source, Device& device,
+               Trace& trace)
+    : pipeline_(std::make_unique<Pipeline>(corpus, options, source, device, trace)) {}
 
 Loader::~Loader() = default;
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstring>
+#include <limits>
 #include <string>
 
 #include "isthmus/base/error.h"
@@ -21,7 +23,7 @@ ReaderPool::ReaderPool(std::size_t threads) {
 }
 
 void ReaderPool::load(WindowGroup& group) {
-  const auto blocks = group.sampler_.blocks_of(group.group_);
+  const auto blocks = group.sampler_->blocks_of(group.group_);
   {
     const std::lock_guard lock(mutex_);
     group.missing_ = blocks;
@@ -73,10 +75,9 @@ void ReaderPool::work() {
 
 // ---- WindowGroup ----
 
-WindowGroup::WindowGroup(const DataSet& set, const Sampler& sampler, const Shuffle& shuffle,
-                         std::uint64_t seq_len, std::uint32_t width)
+WindowGroup::WindowGroup(const DataSet& set, const Shuffle& shuffle, std::uint64_t seq_len,
+                         std::uint32_t width)
     : set_(set),
-      sampler_(sampler),
       seq_len_(seq_len),
       block_(shuffle.block),
       width_(width),
@@ -87,15 +88,20 @@ WindowGroup::WindowGroup(const DataSet& set, const Sampler& sampler, const Shuff
     places_.push_back(window / block_ * block_bytes() + window % block_ * seq_len_ * width_);
 }
 
-void WindowGroup::assign(const Sampler::Visit& visit) {
-  assert(users_ == 0);
+void WindowGroup::assign(const Sampler& sampler, const Sampler::Visit& visit) {
+  assert(!used());
+  sampler_ = sampler;
   epoch_ = visit.epoch;
   group_ = visit.group;
 }
 
+bool WindowGroup::has(const Sampler& sampler, const Sampler::Visit& visit) const {
+  return sampler_ && sampler_->seed() == sampler.seed() && epoch_ == visit.epoch && group_ == visit.group;
+}
+
 void WindowGroup::load(std::uint64_t rank) {
-  if (rank == 0) sampler_.order(epoch_, group_, order_);
-  const auto block = sampler_.block(epoch_, group_, rank);
+  if (rank == 0) sampler_->order(epoch_, group_, order_);
+  const auto block = sampler_->block(epoch_, group_, rank);
   set_.read(Split::train, block.first * seq_len_, block.count * seq_len_ + 1, width_,
             tokens_.data() + rank * block_bytes());
 }
@@ -107,60 +113,116 @@ namespace {
 /// Groups that are read before they are needed: with one, the threads would rest until the next is asked for.
 constexpr std::uint64_t read_ahead = 4;
 
-/// Groups for a window and the `in_use` before it, and for those ahead. Windows in a row lie in as many
-/// groups as they fill, in one more at each end and at each epoch's. Where replicas take turns they are of as
-/// many turns as they fill and of one more at each end, and each of these, as long as a group, has parts of
-/// up to three: epochs' ends put turns out of step with groups, and the last group of an epoch may be a short
-/// one.
-std::size_t groups_for(const Sampler& sampler, const Shuffle& shuffle, std::uint64_t in_use,
-                       std::uint64_t replicas) {
-  const auto filled = in_use / shuffle.group_windows();
-  auto used = filled + in_use / sampler.windows() + 3;
-  if (replicas > 1) used = 3 * (filled + 2);
-  if (in_use == 0) used = 1;
-  return static_cast<std::size_t>(used + read_ahead);
+/// Groups that rows may stay in: of a window and of the `in_use` before it. Windows in a row lie in as many
+/// as they fill, in one more at each end and at each epoch's. Where replicas take turns they are of as many
+/// turns as they fill and of one more at each end, and each of these, as long as a group, has parts of up to
+/// three: epochs' ends put turns out of step with groups, and the last group of an epoch may be a short one.
+std::uint64_t groups_for(const WindowOrder& order, std::uint64_t in_use) {
+  if (in_use == 0) return 1;
+  const auto filled = in_use / order.shuffle.group_windows();
+  return order.replicas > 1 ? 3 * (filled + 2) : filled + in_use / order.windows + 3;
 }
 
 }  // namespace
 
-WindowReader::WindowReader(const DataSet& set, const Sampler& sampler, const Shuffle& shuffle,
-                           std::uint64_t seq_len, std::uint32_t width, std::uint64_t in_use,
-                           std::uint64_t replicas)
-    : set_(set), sampler_(sampler), seq_len_(seq_len), width_(width) {
+WindowReader::WindowReader(const DataSet& set, const WindowOrder& order, std::uint64_t seq_len,
+                           std::uint32_t width, std::uint64_t in_use)
+    : set_(set), order_(order), seq_len_(seq_len), width_(width), sampler_(order.of_track(0)) {
   if (!sampler_.has_groups()) return;
-  groups_.resize(groups_for(sampler, shuffle, in_use, replicas));
-  for (auto& group : groups_) group = std::make_unique<WindowGroup>(set_, sampler_, shuffle, seq_len, width);
+  groups_.resize(static_cast<std::size_t>(groups_for(order, in_use) + read_ahead));
+  for (auto& group : groups_) group = std::make_unique<WindowGroup>(set_, order.shuffle, seq_len, width);
 }
 
-WindowReader::Row WindowReader::row(std::uint64_t sequence, ReaderPool& pool, std::byte* space) {
-  if (groups_.empty()) {
+std::uint64_t WindowReader::ahead() const {
+  // The last group of an epoch may have windows of one block more.
+  return groups_.empty() ? 0 : read_ahead * (order_.shuffle.group + 1) * order_.shuffle.block;
+}
+
+void WindowReader::expect(SampleRange run, ReaderPool& pool) {
+  if (!visits_.empty() && visits_.back().track == run.track && visits_.back().end == run.begin) {
+    auto& last = visits_.back();
+    run.begin = last.end = std::min(run.end, last.limit);
+  }
+  const auto sampler = order_.of_track(run.track);
+  while (run.begin < run.end) {
+    const auto limit =
+        groups_.empty() ? std::numeric_limits<std::uint64_t>::max() : sampler.visit(run.begin).end;
+    const auto end = std::min(run.end, limit);
+    visits_.push_back({run.track, run.begin, end, limit});
+    run.begin = end;
+  }
+  load_ahead(pool);
+}
+
+WindowReader::Row WindowReader::row(ReaderPool& pool, std::byte* space) {
+  if (!(taken_ && visits_.front().begin < visits_.front().end) && !take(pool)) return {nullptr, nullptr};
+  auto& now = visits_.front();
+  const auto sequence = now.begin++;
+  if (now.group == nullptr) {
     set_.read(Split::train, sampler_.at(sequence).window * seq_len_, seq_len_ + 1, width_, space);
     return {space, nullptr};
   }
-  if (sequence >= end_ && !take(sequence, pool)) return {nullptr, nullptr};
-  auto& now = group(index_);
-  return {now.row(rank_ + sequence - begin_), &now};
+  const auto* tokens = now.group->row(rank_++);
+  if (stays_) return {tokens, now.group};
+  std::memcpy(space, tokens, (seq_len_ + 1) * width_);
+  return {space, nullptr};
 }
 
-/// Waits for the group that is needed now and has the ones after it loaded meanwhile.
-bool WindowReader::take(std::uint64_t sequence, ReaderPool& pool) {
-  const auto visit = sampler_.visit(sequence);
-  if (visits_.empty())
-    next_ = sequence;
-  else
+/// Goes on to the next visit: waits for its group, and has those after it loaded meanwhile.
+bool WindowReader::take(ReaderPool& pool) {
+  if (taken_) {
+    if (auto* group = visits_.front().group; group != nullptr) {
+      --group->visits;
+      --loaded_;
+    }
     visits_.pop_front();
-  while (visits_.size() <= read_ahead) {
-    visits_.push_back(sampler_.visit(next_));
-    next_ = visits_.back().end;
-    auto& into = group(index_ + visits_.size());
-    into.assign(visits_.back());
-    pool.load(into);
   }
-  ++index_;
-  begin_ = sequence;
-  end_ = visit.end;
-  rank_ = visit.rank;
-  return pool.wait(group(index_));
+  taken_ = true;
+  load_ahead(pool);
+  assert(!visits_.empty());
+  const auto& now = visits_.front();
+  sampler_ = order_.of_track(now.track);
+  if (groups_.empty()) return true;
+  assert(now.group != nullptr);  // may_stay() leaves some for those that come
+  rank_ = sampler_.visit(now.begin).rank;
+  stays_ = may_stay(*now.group);
+  return pool.wait(*now.group);
+}
+
+/// Of the visit that is next or in use, and of those after it as far as there are groups.
+void WindowReader::load_ahead(ReaderPool& pool) {
+  if (groups_.empty()) return;
+  for (; loaded_ < std::min<std::size_t>(visits_.size(), 1 + read_ahead); ++loaded_) {
+    auto& visit = visits_[loaded_];
+    const auto sampler = order_.of_track(visit.track);
+    visit.group = find_group(sampler, sampler.visit(visit.begin), pool);
+    if (visit.group == nullptr) return;
+    ++visit.group->visits;
+  }
+}
+
+/// One that has it already, else one that is free, by turns; null where none is.
+WindowGroup* WindowReader::find_group(const Sampler& sampler, const Sampler::Visit& visit, ReaderPool& pool) {
+  const auto has =
+      std::ranges::find_if(groups_, [&](const auto& group) { return group->has(sampler, visit); });
+  if (has != groups_.end()) return has->get();
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    const auto index = (oldest_ + i) % groups_.size();
+    auto& group = *groups_[index];
+    if (group.visits > 0 || group.used()) continue;
+    oldest_ = index + 1;
+    group.assign(sampler, visit);
+    pool.load(group);
+    return &group;
+  }
+  return nullptr;
+}
+
+/// So that there are always `read_ahead` groups in which no rows stay.
+bool WindowReader::may_stay(const WindowGroup& group) const {
+  const auto others = std::ranges::count_if(
+      groups_, [&](const auto& other) { return other.get() != &group && other->used(); });
+  return static_cast<std::size_t>(others) + read_ahead < groups_.size();
 }
 
 Shuffle shuffle_of(const DataSet& set, std::uint64_t seq_len, std::uint64_t blocks) {

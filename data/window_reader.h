@@ -1,6 +1,6 @@
 #pragma once
-// Windows of one data set in the order in which a replica trains on them, read ahead by whole groups of
-// blocks.
+// Windows of one data set in the order in which a replica trains on them, which is decided run by run; read
+// ahead by whole groups of blocks.
 
 #include <atomic>
 #include <condition_variable>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bounded_queue.h"
+#include "isthmus/base/samples.h"
 #include "isthmus/data/corpus.h"
 #include "isthmus/data/sampler.h"
 
@@ -57,11 +58,12 @@ class ReaderPool {
 /// The windows of one group, as its blocks stand in the data set. Memory is taken by the constructor.
 class WindowGroup {
  public:
-  /// Of `width` bytes a token. set and sampler outlive it.
-  WindowGroup(const DataSet& set, const Sampler& sampler, const Shuffle& shuffle, std::uint64_t seq_len,
-              std::uint32_t width);
-  /// Not while it is in use.
-  void assign(const Sampler::Visit& visit);
+  /// Of `width` bytes a token. set outlives it.
+  WindowGroup(const DataSet& set, const Shuffle& shuffle, std::uint64_t seq_len, std::uint32_t width);
+  /// What it is to have, once it is loaded. Not while it is in use.
+  void assign(const Sampler& sampler, const Sampler::Visit& visit);
+  /// Whether it has that, or will.
+  [[nodiscard]] bool has(const Sampler& sampler, const Sampler::Visit& visit) const;
   /// The seq_len + 1 tokens of the window that comes at `rank` of the group's order. Once it is loaded.
   [[nodiscard]] const std::byte* row(std::uint64_t rank) const {
     return tokens_.data() + places_[order_[rank]];
@@ -70,6 +72,9 @@ class WindowGroup {
   /// Whoever uses rows says so, and when that ends. Any thread.
   void use() { ++users_; }
   void release() { --users_; }
+  [[nodiscard]] bool used() const { return users_ > 0; }
+
+  std::uint64_t visits = 0;  ///< that it was promised to; its reader's
 
  private:
   friend class ReaderPool;
@@ -77,7 +82,7 @@ class WindowGroup {
   void load(std::uint64_t rank);
 
   const DataSet& set_;
-  const Sampler& sampler_;
+  std::optional<Sampler> sampler_;  ///< of any track of its seed
   std::uint64_t seq_len_, block_;
   std::uint32_t width_;
   std::vector<std::byte> tokens_;
@@ -90,38 +95,64 @@ class WindowGroup {
   std::optional<Fault> fault_;
 };
 
-/// One data set as a replica goes through it. Used by one thread.
+/// One data set as a replica goes through it: runs of any tracks, in the order in which they are expected.
+/// Used by one thread.
+///
+/// Rows stay in their groups' memory for as long as those are in use, and no group is loaded over meanwhile.
+/// There are as many groups as rows of one track need. Short runs of several tracks may lie in more; waiting
+/// for one to be let go could take for ever, since a batch may lie in any number of them and is let go only
+/// when it is whole. So the rows beyond are copied: the groups that rows stay in are bounded, and those that
+/// are read ahead are never among them.
 class WindowReader {
  public:
-  /// set outlives it. `shuffle.block` is 0 where windows are read one by one. At most `in_use` of the
-  /// sequences before the newest one that was taken are used later than the call that gave them.
-  WindowReader(const DataSet& set, const Sampler& sampler, const Shuffle& shuffle, std::uint64_t seq_len,
-               std::uint32_t width, std::uint64_t in_use, std::uint64_t replicas);
+  /// set outlives it. Of the sequences of one track at most `in_use` before the newest one that was taken are
+  /// used later than the call that gave them; of any more, rows may be copied.
+  WindowReader(const DataSet& set, const WindowOrder& order, std::uint64_t seq_len, std::uint32_t width,
+               std::uint64_t in_use);
   WindowReader(const WindowReader&) = delete;
   WindowReader& operator=(const WindowReader&) = delete;
-  [[nodiscard]] std::uint64_t epoch(std::uint64_t sequence) const { return sampler_.epoch(sequence); }
+  [[nodiscard]] std::uint64_t epoch(std::uint64_t track, std::uint64_t sequence) const {
+    return order_.of_track(track).epoch(sequence);
+  }
+  /// How many sequences beyond those that are taken next it must expect to read as far ahead as it can.
+  [[nodiscard]] std::uint64_t ahead() const;
+  /// These come behind those before, in the track's own count in this data set. What goes on where the last
+  /// ones ended is one run with them, however many pieces it comes in.
+  void expect(SampleRange run, ReaderPool& pool);
   struct Row {
     const std::byte* tokens;  ///< null if the pool was stopped
     WindowGroup* group;       ///< whose memory that is, if it is one's
   };
-  /// The window of `sequence`, in the replica's own count in this data set: in memory of its own, or copied
-  /// to `space`. Sequences come in ascending order. Throws what the data set throws.
-  [[nodiscard]] Row row(std::uint64_t sequence, ReaderPool& pool, std::byte* space);
+  /// The window of the next sequence, which is expected: in memory of its own, or copied to `space`. Throws
+  /// what the data set throws.
+  [[nodiscard]] Row row(ReaderPool& pool, std::byte* space);
 
  private:
-  [[nodiscard]] bool take(std::uint64_t sequence, ReaderPool& pool);
-  [[nodiscard]] WindowGroup& group(std::uint64_t index) { return *groups_[index % groups_.size()]; }
+  /// Sequences of one track that follow one another in one group; where there are none, in a run.
+  struct Visit {
+    std::uint64_t track, begin, end;
+    std::uint64_t limit;           ///< how far it may go on
+    WindowGroup* group = nullptr;  ///< once it is loaded for it
+  };
+  [[nodiscard]] bool take(ReaderPool& pool);
+  void load_ahead(ReaderPool& pool);
+  [[nodiscard]] WindowGroup* find_group(const Sampler& sampler, const Sampler::Visit& visit,
+                                        ReaderPool& pool);
+  [[nodiscard]] bool may_stay(const WindowGroup& group) const;
 
   const DataSet& set_;
-  const Sampler sampler_;
+  const WindowOrder order_;
   std::uint64_t seq_len_;
   std::uint32_t width_;
-  std::vector<std::unique_ptr<WindowGroup>>
-      groups_;                                    ///< used by turns; none where windows are read one by one
-  std::deque<Sampler::Visit> visits_;             ///< of the group in use and of those read ahead
-  std::uint64_t next_ = 0;                        ///< the first sequence after those
-  std::uint64_t index_ = 0;                       ///< of the group in use, ever growing
-  std::uint64_t begin_ = 0, end_ = 0, rank_ = 0;  ///< its sequences, and the first one's rank
+  std::vector<std::unique_ptr<WindowGroup>> groups_;  ///< none where windows are read one by one
+  std::size_t oldest_ = 0;                            ///< of these
+  std::deque<Visit> visits_;                          ///< of the group in use and of those to come
+  std::size_t loaded_ = 0;                            ///< of these, how many have their groups
+  // Of the first one, once it is taken.
+  bool taken_ = false;
+  Sampler sampler_;
+  std::uint64_t rank_ = 0;  ///< of its next sequence in the group's order
+  bool stays_ = false;      ///< rows are not copied
 };
 
 /// How the windows of a data set are mixed.

@@ -122,7 +122,8 @@ double read_speed(const IdFile& file) {
 double loader_speed(const Corpus& corpus, const LoaderOptions& options) {
   const auto device = make_cpu_device();
   Trace trace;
-  Loader loader(corpus, options, *device, trace);
+  OneTrack source;
+  Loader loader(corpus, options, source, *device, trace);
   loader.next();
   const auto windows = window_count(corpus.tokens(Split::train), static_cast<std::uint64_t>(options.seq_len));
   const auto batches = windows / static_cast<std::uint64_t>(options.batch) - 1;
@@ -288,7 +289,8 @@ Json disk(const Options& options) {
   const Corpus corpus(config, std::move(source));
   const auto device = make_cpu_device();
   Trace trace;
-  Loader loader(corpus, loader_options(config, batch, config.threads), *device, trace);
+  OneTrack track;
+  Loader loader(corpus, loader_options(config, batch, config.threads), track, *device, trace);
   loader.next();
   const auto begin = Clock::now();
   const double before = loader.waited_seconds();

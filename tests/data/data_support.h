@@ -4,8 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -50,6 +53,49 @@ inline std::string text_of(const Corpus& corpus, Split split) {
   std::string text;
   for (const auto id : tokens_of(corpus, split)) text += id == 0 ? '|' : static_cast<char>(id);
   return text;
+}
+
+/// Runs that were decided before, given in pieces of at most `piece`; behind the last, its track without end.
+class ListedRuns : public SampleSource {
+ public:
+  explicit ListedRuns(std::vector<SampleRange> runs, std::uint64_t piece = 1U << 30)
+      : runs_(std::move(runs)), piece_(piece) {}
+  [[nodiscard]] SampleRange next(std::uint64_t most) override {
+    if (next_ + 1 == runs_.size()) runs_.back().end = runs_.back().begin + most;
+    auto& run = runs_[next_];
+    const SampleRange given = {run.track, run.begin,
+                               std::min({run.end, run.begin + most, run.begin + piece_})};
+    run.begin = given.end;
+    if (run.size() == 0 && next_ + 1 < runs_.size()) ++next_;
+    given_ += given.size();
+    return given;
+  }
+  /// Sequences so far. Any thread.
+  [[nodiscard]] std::uint64_t given() const { return given_; }
+
+ private:
+  std::vector<SampleRange> runs_;
+  std::uint64_t piece_;
+  std::size_t next_ = 0;
+  std::atomic<std::uint64_t> given_ = 0;
+};
+
+/// Runs of up to `longest` sequences, of tracks below `tracks`, each of which goes on where it was; now and
+/// then one begins anew elsewhere.
+inline std::vector<SampleRange> random_runs(std::uint64_t seed, std::uint64_t tracks, std::uint64_t longest,
+                                            std::uint64_t sequences) {
+  std::mt19937_64 random(seed);
+  std::vector<std::uint64_t> next(tracks);
+  for (auto& first : next) first = random() % 5000;
+  std::vector<SampleRange> runs;
+  for (std::uint64_t all = 0; all < sequences; all += runs.back().size()) {
+    const auto track = random() % tracks;
+    if (random() % 8 == 0) next[track] = random() % 5000;
+    const auto begin = next[track];
+    next[track] += 1 + random() % longest;
+    runs.push_back({track, begin, next[track]});
+  }
+  return runs;
 }
 
 /// Row `index` of a batch in host memory: seq_len + 1 ids.

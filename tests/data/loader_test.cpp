@@ -36,8 +36,8 @@ class LoaderTest : public testing::Test {
     return out;
   }
   /// Inputs of `count` batches, one row for each batch.
-  std::vector<Row> inputs(const LoaderOptions& of, int count) {
-    Loader loader(corpus, of, *device, trace);
+  std::vector<Row> inputs(const LoaderOptions& of, int count, OneTrack from = OneTrack()) {
+    Loader loader(corpus, of, from, *device, trace);
     std::vector<Row> rows;
     for (int i = 0; i < count; ++i) {
       const auto& batch = loader.next();
@@ -49,6 +49,7 @@ class LoaderTest : public testing::Test {
   TemporaryFolder folder;
   Corpus corpus = make_corpus(folder, "vocab:1000");
   std::unique_ptr<Device> device = make_cpu_device();
+  OneTrack source;
   Trace trace;
 };
 
@@ -90,11 +91,12 @@ class StrangeDevice : public Device {
 };
 
 TEST_F(LoaderTest, BatchesAreTheSamplersWindows) {
-  Loader loader(corpus, options(), *device, trace);
+  Loader loader(corpus, options(), source, *device, trace);
   const Sampler sampler(224, 0, 1, 7);
   for (std::uint64_t step = 0; step < 200; ++step) {
     const auto& batch = loader.next();
-    ASSERT_EQ(batch.sequence, 3 * step);
+    ASSERT_EQ(batch.samples.size(), 1U);
+    ASSERT_EQ(batch.samples[0], (SampleRange{0, 3 * step, 3 * step + 3}));
     ASSERT_EQ(batch.epoch, sampler.at(3 * step).epoch);
     ASSERT_EQ(batch.sequences(), 3);
     ASSERT_EQ(batch.seq_len, seq_len);
@@ -119,20 +121,18 @@ TEST_F(LoaderTest, BatchesDoNotDependOnPrefetch) {
 
 TEST_F(LoaderTest, ResumingIsSkipping) {
   const auto whole = inputs(options(), 100);
-  auto later = options();
-  later.first_sequence = 270;
-  EXPECT_EQ(inputs(later, 10), std::vector<Row>(whole.begin() + 90, whole.end()));
+  EXPECT_EQ(inputs(options(), 10, OneTrack(0, 270)), std::vector<Row>(whole.begin() + 90, whole.end()));
 }
 
 TEST_F(LoaderTest, ReplicasTogetherSeeWhatOneWouldSee) {
   const auto one = inputs(options(4), 20);
   std::vector<Row> of_replica;
-  for (std::int64_t replica = 0; replica < 2; ++replica) {
+  for (const int replica : {0, 1}) {
     auto half = options(1 + replica);  // batches need not be equal
-    half.replica = replica;
     half.replicas = 2;
     Row sequences;
-    for (const auto& row : inputs(half, replica == 0 ? 40 : 20))
+    const OneTrack own(static_cast<std::uint64_t>(replica));
+    for (const auto& row : inputs(half, replica == 0 ? 40 : 20, own))
       sequences.insert(sequences.end(), row.begin(), row.end());
     of_replica.push_back(std::move(sequences));
   }
@@ -146,17 +146,38 @@ TEST_F(LoaderTest, ReplicasTogetherSeeWhatOneWouldSee) {
   EXPECT_EQ(joined, expected);
 }
 
+/// All that a source has to give is an error.
+class FailingSource : public SampleSource {
+ public:
+  [[nodiscard]] SampleRange next(std::uint64_t) override { throw Error(ErrorKind::network, "nobody knows"); }
+};
+
+TEST_F(LoaderTest, AFaultOfTheSourceIsThrown) {
+  FailingSource failing;
+  Loader loader(corpus, options(), failing, *device, trace);
+  EXPECT_THAT(error_of(ErrorKind::network, [&] { loader.next(); }), testing::HasSubstr("nobody knows"));
+}
+
+TEST_F(LoaderTest, WhereNothingIsReadAheadTheSourceIsAskedForBatchesAlone) {
+  ListedRuns counting({{0, 0, 1}});
+  Loader loader(corpus, options(), counting, *device, trace);
+  for (std::uint64_t taken = 1; taken <= 100; ++taken) {
+    loader.next();
+    ASSERT_LE(counting.given(), 3 * (taken + 4));
+  }
+}
+
 TEST_F(LoaderTest, SequencesOfOneTokenWork) {
   auto shortest = options();
   shortest.seq_len = 1;
-  Loader loader(corpus, shortest, *device, trace);
+  Loader loader(corpus, shortest, source, *device, trace);
   const auto& batch = loader.next();
   EXPECT_EQ(row_of(batch, 0)[1], row_of(batch, 0)[0] + 1);
 }
 
 TEST_F(LoaderTest, ABatchLargerThanTheCorpusGoesRoundIt) {
   auto large = options(500);  // of 224 windows
-  Loader loader(corpus, large, *device, trace);
+  Loader loader(corpus, large, source, *device, trace);
   EXPECT_EQ(loader.next().epoch, 0U);
   EXPECT_EQ(loader.next().epoch, 2U);
 }
@@ -164,13 +185,13 @@ TEST_F(LoaderTest, ABatchLargerThanTheCorpusGoesRoundIt) {
 TEST_F(LoaderTest, TooShortACorpusIsRefusedAtOnce) {
   auto long_sequences = options();
   long_sequences.seq_len = 900;
-  EXPECT_THAT(error_of(ErrorKind::data, [&] { Loader(corpus, long_sequences, *device, trace); }),
+  EXPECT_THAT(error_of(ErrorKind::data, [&] { Loader(corpus, long_sequences, source, *device, trace); }),
               testing::HasSubstr("901"));
 }
 
 TEST_F(LoaderTest, BuffersAreAllocatedBeforeTheRunAndGivenBackByTheConsumer) {
   StrangeDevice counting;
-  Loader loader(corpus, options(), counting, trace);
+  Loader loader(corpus, options(), source, counting, trace);
   EXPECT_EQ(counting.host_buffers, 2);
   EXPECT_EQ(counting.device_buffers, 3);
   for (int i = 0; i < 50; ++i) loader.next();
@@ -181,14 +202,14 @@ TEST_F(LoaderTest, BuffersAreAllocatedBeforeTheRunAndGivenBackByTheConsumer) {
 
 TEST_F(LoaderTest, NoStageRunsFurtherAheadThanPrefetch) {
   StrangeDevice counting;
-  Loader loader(corpus, options(), counting, trace);
+  Loader loader(corpus, options(), source, counting, trace);
   loader.next();
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
   EXPECT_EQ(counting.fills, 3) << "one in the consumer's hands and two ahead";
 }
 
 TEST_F(LoaderTest, TheBatchInHandStaysAsItIs) {
-  Loader loader(corpus, options(), *device, trace);
+  Loader loader(corpus, options(), source, *device, trace);
   for (int i = 0; i < 20; ++i) {
     const auto& batch = loader.next();
     const auto before = inputs_of(batch);
@@ -199,11 +220,11 @@ TEST_F(LoaderTest, TheBatchInHandStaysAsItIs) {
 
 TEST_F(LoaderTest, AFaultInLoadingIsThrownAfterTheGoodBatches) {
   const auto narrow = make_corpus(folder, "vocab:800");
-  Loader loader(narrow, options(1), *device, trace);
+  Loader loader(narrow, options(1), source, *device, trace);
   const Sampler sampler(224, 0, 1, 7);
   std::uint64_t good = 0;
   while (sampler.at(good).window * seq_len + seq_len < 800) ++good;
-  for (std::uint64_t step = 0; step < good; ++step) EXPECT_EQ(loader.next().sequence, step);
+  for (std::uint64_t step = 0; step < good; ++step) EXPECT_EQ(loader.next().samples[0].begin, step);
   for (int i = 0; i < 2; ++i) {
     EXPECT_THAT(error_of(ErrorKind::data, [&] { loader.next(); }),
                 testing::AllOf(testing::HasSubstr("ids.bin"), testing::HasSubstr("offset")));
@@ -213,7 +234,7 @@ TEST_F(LoaderTest, AFaultInLoadingIsThrownAfterTheGoodBatches) {
 TEST_F(LoaderTest, AFaultInTransferIsThrownAfterTheGoodBatches) {
   StrangeDevice failing;
   failing.fails_at = 5;
-  Loader loader(corpus, options(), failing, trace);
+  Loader loader(corpus, options(), source, failing, trace);
   for (int i = 0; i < 5; ++i) loader.next();
   EXPECT_THAT(error_of(ErrorKind::data, [&] { loader.next(); }), testing::HasSubstr("the copy broke"));
 }
@@ -225,7 +246,8 @@ TEST_F(LoaderTest, EndsAtAnyMoment) {
       slow.delay = std::chrono::milliseconds(delay);
       const auto begin = std::chrono::steady_clock::now();
       {
-        Loader loader(corpus, options(), slow, trace);
+        OneTrack track;
+        Loader loader(corpus, options(), track, slow, trace);
         for (int i = 0; i < taken; ++i) loader.next();
       }
       EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
@@ -236,7 +258,7 @@ TEST_F(LoaderTest, EndsAtAnyMoment) {
 TEST_F(LoaderTest, WaitingIsMeasured) {
   StrangeDevice slow;
   slow.delay = std::chrono::milliseconds(20);
-  Loader loader(corpus, options(), slow, trace);
+  Loader loader(corpus, options(), source, slow, trace);
   loader.next();
   EXPECT_GE(loader.waited_seconds(), 0.015);
 }
@@ -247,8 +269,8 @@ TEST_F(LoaderTest, TheTraceShowsTheStagesOfTheFirstEpochsAndEveryBorder) {
     Trace recording(file, "replica 0");
     auto epochs = options(56);  // four batches make an epoch
     epochs.traced_epochs = 2;
-    epochs.first_sequence = 4 * 56;
-    Loader loader(corpus, epochs, *device, recording);
+    OneTrack later(0, 4 * 56);
+    Loader loader(corpus, epochs, later, *device, recording);
     for (int i = 0; i < 16; ++i) loader.next();
   }
   std::map<std::string, int> count;
@@ -282,8 +304,8 @@ class BlocksTest : public testing::Test {
     out.shuffle_blocks = 2;
     return out;
   }
-  std::vector<Row> inputs(const LoaderOptions& of, int count) {
-    Loader loader(corpus, of, *device, trace);
+  std::vector<Row> inputs(const LoaderOptions& of, int count, OneTrack from = OneTrack()) {
+    Loader loader(corpus, of, from, *device, trace);
     std::vector<Row> rows;
     for (int i = 0; i < count; ++i) rows.push_back(inputs_of(loader.next()));
     return rows;
@@ -294,13 +316,14 @@ class BlocksTest : public testing::Test {
   TemporaryFolder folder;
   Corpus corpus = make();
   std::unique_ptr<Device> device = make_cpu_device();
+  OneTrack source;
   Trace trace;
 };
 
 TEST_F(BlocksTest, EveryWindowComesOnceInEachEpochAndWhole) {
   auto one = options();
   one.batch = 1;
-  Loader loader(corpus, one, *device, trace);
+  Loader loader(corpus, one, source, *device, trace);
   for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
     std::set<std::int64_t> firsts;
     for (std::uint64_t i = 0; i < windows; ++i) {
@@ -326,20 +349,57 @@ TEST_F(BlocksTest, BatchesDoNotDependOnThreadsOrPrefetch) {
 TEST_F(BlocksTest, ResumingIsSkippingWhereverItIs) {
   const auto whole = inputs(options(), 250);
   for (const int skipped : {1, 17, 99, 100, 101, 199}) {
-    auto later = options();
-    later.first_sequence = 7 * static_cast<std::uint64_t>(skipped);
-    EXPECT_EQ(inputs(later, 20), std::vector<Row>(whole.begin() + skipped, whole.begin() + skipped + 20));
+    const OneTrack later(0, 7 * static_cast<std::uint64_t>(skipped));
+    EXPECT_EQ(inputs(options(), 20, later),
+              std::vector<Row>(whole.begin() + skipped, whole.begin() + skipped + 20));
   }
 }
 
 TEST_F(BlocksTest, ReplicasShareNoWindow) {
   std::set<std::int64_t> seen;
-  for (std::int64_t replica = 0; replica < 3; ++replica) {
-    auto third = options();
-    third.batch = 1;
-    third.replica = replica;
-    third.replicas = 3;
-    for (const auto& row : inputs(third, 150)) ASSERT_TRUE(seen.insert(row.front()).second);
+  auto third = options();
+  third.batch = 1;
+  third.replicas = 3;
+  for (std::uint64_t replica = 0; replica < 3; ++replica) {
+    for (const auto& row : inputs(third, 150, OneTrack(replica)))
+      ASSERT_TRUE(seen.insert(row.front()).second);
+  }
+}
+
+TEST_F(BlocksTest, RunsOfSeveralTracksAreWhatALoaderOfEachGives) {
+  auto shared = options();
+  shared.replicas = 2;
+  std::vector<std::vector<Row>> of_track;
+  auto single = shared;
+  single.batch = 1;
+  for (std::uint64_t track = 0; track < 5; ++track) of_track.push_back(inputs(single, 400, OneTrack(track)));
+  const std::vector<SampleRange> runs = {{0, 0, 150},  {3, 10, 60},   {0, 150, 151}, {4, 0, 200},
+                                         {1, 90, 300}, {0, 151, 152}, {2, 7, 8},     {2, 8, 300}};
+  ListedRuns source_of_runs(runs, 45);
+  Loader loader(corpus, shared, source_of_runs, *device, trace);
+  auto row = inputs_of(loader.next());
+  std::size_t next = 0;
+  for (const auto& run : runs) {
+    for (auto sequence = run.begin; sequence < run.end; ++sequence, ++next) {
+      if (next == 7) {
+        row = inputs_of(loader.next());
+        next = 0;
+      }
+      const auto at = row.begin() + static_cast<std::ptrdiff_t>(next) * length;
+      ASSERT_TRUE(std::equal(at, at + length, of_track[run.track][sequence].begin()))
+          << "track " << run.track << ", sequence " << sequence;
+    }
+  }
+}
+
+TEST_F(BlocksTest, TheSourceIsAskedForFourGroupsMoreThanBatches) {
+  constexpr std::uint64_t ahead = 4 * 3 * 32;  // of three blocks, as an epoch's last one may be
+  ListedRuns counting({{0, 0, 1}}, 50);
+  Loader loader(corpus, options(), counting, *device, trace);
+  for (std::uint64_t taken = 1; taken <= 200; ++taken) {
+    loader.next();
+    ASSERT_GE(counting.given(), 7 * taken + ahead);
+    ASSERT_LE(counting.given(), 7 * (taken + 4) + ahead);
   }
 }
 
@@ -357,14 +417,15 @@ TEST_F(BlocksTest, AStoreGivesTheSameBatchesAsTheIdsThatItWasMadeOf) {
     auto config = config_of(store, length, 0);
     config.tokenizer = "vocab:700000";
     const Corpus packed(config);
-    Loader from_store(packed, options(), *device, trace);
-    Loader from_file(corpus, options(), *device, trace);
+    OneTrack one, same;
+    Loader from_store(packed, options(), one, *device, trace);
+    Loader from_file(corpus, options(), same, *device, trace);
     for (int i = 0; i < 250; ++i) ASSERT_EQ(inputs_of(from_store.next()), inputs_of(from_file.next()));
   }
 }
 
 TEST_F(BlocksTest, AFaultInABlockIsThrownAndAFileThatShrinksIsNamed) {
-  Loader loader(corpus, options(), *device, trace);
+  Loader loader(corpus, options(), source, *device, trace);
   loader.next();
   std::filesystem::resize_file(folder / "ids.bin", 5000);
   EXPECT_THAT(error_of(ErrorKind::data,
@@ -378,7 +439,8 @@ TEST_F(BlocksTest, EndsAtAnyMoment) {
   for (int taken = 0; taken < 30; ++taken) {
     auto many = options();
     many.threads = 3;
-    Loader loader(corpus, many, *device, trace);
+    OneTrack track;
+    Loader loader(corpus, many, track, *device, trace);
     for (int i = 0; i < taken; ++i) loader.next();
   }
 }

@@ -42,7 +42,8 @@ TEST(Memory, A64GigabyteFileTakesAsLittleAsASmallOne) {
   LoaderOptions options;
   options.seq_len = 1024;
   options.batch = 64;
-  Loader loader(corpus, options, *device, trace);
+  OneTrack source;
+  Loader loader(corpus, options, source, *device, trace);
   for (int i = 0; i < 1000; ++i) loader.next();
   const auto grown = status_of("VmHWM") - before;
   EXPECT_LT(grown, std::uint64_t{64} << 20);

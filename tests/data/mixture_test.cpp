@@ -5,6 +5,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <cstring>
+#include <map>
 #include <numeric>
 #include <random>
 
@@ -93,7 +94,8 @@ TEST_F(MixedCorpus, BatchesAndHeldOutSequencesAreMixed) {
   LoaderOptions options;
   options.seq_len = 4;
   options.batch = 64;
-  Loader loader(corpus, options, *device, trace);
+  OneTrack source;
+  Loader loader(corpus, options, source, *device, trace);
   std::int64_t a = 0, all = 0;
   for (int i = 0; i < 64; ++i) {
     const auto& batch = loader.next();
@@ -113,10 +115,10 @@ TEST_F(MixedCorpus, ResumingIsSkipping) {
   LoaderOptions options;
   options.seq_len = 4;
   options.batch = 10;
-  Loader whole(corpus, options, *device, trace);
+  OneTrack from_start, from_there(0, 1500);
+  Loader whole(corpus, options, from_start, *device, trace);
   for (int i = 0; i < 150; ++i) whole.next();
-  options.first_sequence = 1500;
-  Loader later(corpus, options, *device, trace);
+  Loader later(corpus, options, from_there, *device, trace);
   for (int i = 0; i < 200; ++i) ASSERT_EQ(inputs_of(later.next()), inputs_of(whole.next()));
 }
 
@@ -126,6 +128,25 @@ TEST_F(MixedCorpus, IsReadAsItsDataSetsOneAfterAnother) {
   EXPECT_EQ(train[799], 799);
   EXPECT_EQ(train[800], 1000);
   EXPECT_EQ(tokens_of(corpus, Split::heldout)[200], 1800);
+}
+
+/// Runs that follow one another are one.
+void append(std::vector<SampleRange>& runs, const SampleRange& run) {
+  if (!runs.empty() && runs.back().track == run.track && runs.back().end == run.begin)
+    runs.back().end = run.end;
+  else
+    runs.push_back(run);
+}
+
+/// The first `count` sequences of runs.
+std::vector<SampleRange> front_of(const std::vector<SampleRange>& runs, std::uint64_t count) {
+  std::vector<SampleRange> out;
+  for (const auto& run : runs) {
+    const auto taken = std::min(run.size(), count);
+    if (taken > 0) append(out, {run.track, run.begin, run.begin + taken});
+    count -= taken;
+  }
+  return out;
 }
 
 // Groups of blocks, of a store and of a file, beside text, whose windows are drawn one by one.
@@ -153,38 +174,48 @@ RC_GTEST_PROP(MixtureProperty, BatchesAreTheWindowsThatTheNumbersSay, ()) {
   options.seq_len = config.seq_len;
   options.batch = *rc::gen::element(1, 5, 40);
   options.replicas = *rc::gen::element(1, 2, 7);
-  options.replica = options.replicas - 1;
   options.seed = 3;
-  options.first_sequence = *rc::gen::inRange<std::uint64_t>(0, 5000);
   options.prefetch = *rc::gen::element(1, 2, 64);
   options.threads = *rc::gen::element(1, 3);
   options.shuffle_blocks = *rc::gen::element(1, 2, 7);
+  constexpr int batches = 100;
+  const auto sequences = batches * static_cast<std::uint64_t>(options.batch);
+  // More tracks than shares, so that some have another seed.
+  const auto runs = random_runs(*rc::gen::arbitrary<std::uint32_t>(), *rc::gen::element(1, 3, 10),
+                                *rc::gen::element(1, 20, 1000), sequences);
 
   std::vector<double> weights;
-  std::vector<Sampler> samplers;
+  for (const auto& set : corpus.sets()) weights.push_back(set.weight());
   const auto length = static_cast<std::uint64_t>(options.seq_len);
-  for (const auto& set : corpus.sets()) {
-    weights.push_back(set.weight());
-    const auto shuffle = shuffle_of(set, length, static_cast<std::uint64_t>(options.shuffle_blocks));
-    samplers.emplace_back(window_count(set.tokens(Split::train), length),
-                          static_cast<std::uint64_t>(options.replica),
-                          static_cast<std::uint64_t>(options.replicas), options.seed, shuffle);
-  }
-  const Mixture turns(weights, options.seed);
+  const auto shares = static_cast<std::uint64_t>(options.replicas);
+  std::map<std::uint64_t, Mixture> turns;  // by seed
+  std::vector<std::byte> expected(2 * (length + 1));
+  const auto is_window = [&](const std::byte* row, std::uint64_t track, std::uint64_t sequence) {
+    const auto seed = 3 + track / shares;
+    const auto turn = turns.try_emplace(seed, weights, seed).first->second.at(sequence);
+    const auto& set = corpus.sets()[turn.set];
+    const Sampler sampler(window_count(set.tokens(Split::train), length), track % shares, shares, seed,
+                          shuffle_of(set, length, static_cast<std::uint64_t>(options.shuffle_blocks)));
+    set.read(Split::train, sampler.at(turn.sequence).window * length, length + 1, 2, expected.data());
+    return std::memcmp(row, expected.data(), expected.size()) == 0;
+  };
+
   const auto device = make_cpu_device();
   Trace trace;
-  Loader loader(corpus, options, *device, trace);
-  std::vector<std::byte> expected(2 * (length + 1));
-  auto sequence = options.first_sequence;
-  for (int i = 0; i < 100; ++i) {
+  ListedRuns source(runs, *rc::gen::element(1, 7, 100'000));
+  Loader loader(corpus, options, source, *device, trace);
+  std::vector<SampleRange> in_order;
+  for (int i = 0; i < batches; ++i) {
     const auto& batch = loader.next();
-    for (const auto* row : batch.rows) {
-      const auto turn = turns.at(sequence++);
-      const auto window = samplers[turn.set].at(turn.sequence).window;
-      corpus.sets()[turn.set].read(Split::train, window * length, length + 1, 2, expected.data());
-      RC_ASSERT(std::memcmp(row, expected.data(), expected.size()) == 0);
+    auto row = batch.rows.begin();
+    for (const auto& samples : batch.samples) {
+      for (auto sequence = samples.begin; sequence < samples.end; ++sequence)
+        RC_ASSERT(is_window(*row++, samples.track, sequence));
+      append(in_order, samples);
     }
+    RC_ASSERT(row == batch.rows.end());
   }
+  RC_ASSERT(in_order == front_of(runs, sequences));
 }
 
 }  // namespace

@@ -5,7 +5,10 @@
 //   thread gpu_transfer   host buffer -> device buffer
 //   caller of next()      device buffer -> training
 // Two bounded queues join them, and blocks are read some groups ahead. Every buffer is allocated by the
-// constructor. The trace shows disk_load, gpu_transfer, chunk (one batch from the start of its load to its
+// constructor. Which sequences come is asked of a source: before a batch is made, as many as it has, and as
+// many more as are read ahead, four groups' (of the data set with the largest ones; none where windows are
+// read one by one). So what the source has given and next() has not is at most that and 2 prefetch + 1
+// batches. The trace shows disk_load, gpu_transfer, chunk (one batch from the start of its load to its
 // arrival), gpu_queue_wait (the caller waits) and epoch (an instant at each border).
 
 #include <cstddef>
@@ -13,9 +16,11 @@
 #include <memory>
 #include <span>
 
+#include "isthmus/base/samples.h"
 #include "isthmus/base/trace.h"
 #include "isthmus/data/corpus.h"
 #include "isthmus/data/device.h"
+#include "isthmus/data/sample_source.h"
 #include "isthmus/data/sampler.h"
 
 namespace isthmus::data {
@@ -25,8 +30,8 @@ namespace isthmus::data {
 /// have them, so that a quarter or less of what int64 takes is copied; and on a CPU not copied at all, but
 /// where blocks were read to.
 struct Batch {
-  std::uint64_t sequence = 0;  ///< its first one, in the replica's own count
-  std::uint64_t epoch = 0;     ///< of that; of the first data set in a mixture
+  std::span<const SampleRange> samples;  ///< what it is made of, in the order of its rows
+  std::uint64_t epoch = 0;               ///< of its first sequence; of the first data set in a mixture
   std::span<const std::byte* const> rows;
   std::uint32_t width = 2;
   std::int64_t seq_len = 0;
@@ -38,11 +43,9 @@ struct Batch {
 
 struct LoaderOptions {
   std::int64_t seq_len = 256;
-  std::int64_t batch = 1;    ///< sequences of this replica in one step
-  std::int64_t replica = 0;  ///< 0 .. replicas - 1
-  std::int64_t replicas = 1;
+  std::int64_t batch = 1;            ///< sequences of this replica in one step
+  std::int64_t replicas = 1;         ///< that the data is shared by; see Share
   std::uint64_t seed = 0;            ///< of the order of windows; equal on all replicas
-  std::uint64_t first_sequence = 0;  ///< the replica's own count so far; resuming needs nothing else
   std::int64_t prefetch = 2;         ///< batches each stage may be ahead
   std::int64_t threads = 2;          ///< that read blocks
   std::int64_t shuffle_blocks = 16;  ///< that are mixed with each other
@@ -51,9 +54,12 @@ struct LoaderOptions {
 
 class Loader {
  public:
-  /// corpus, device and trace outlive the loader. Throws Error(data) if the training split has no full
-  /// window, and what the device throws if there is no memory for the buffers.
-  Loader(const Corpus& corpus, const LoaderOptions& options, Device& device, Trace& trace);
+  /// All but the options outlive the loader. `source` is asked by the thread disk_load alone, for the next
+  /// sequences to train on; what it throws is thrown by next(). What was asked of it and did not come to a
+  /// batch is lost with the loader. Throws Error(data) if the training split has no full window, and what the
+  /// device throws if there is no memory for the buffers.
+  Loader(const Corpus& corpus, const LoaderOptions& options, SampleSource& source, Device& device,
+         Trace& trace);
   /// Stops both threads at once, whatever they are doing.
   ~Loader();
   Loader(const Loader&) = delete;

@@ -11,7 +11,8 @@ namespace isthmus::data {
 class SampleSource {
  public:
   virtual ~SampleSource() = default;
-  /// What comes next: one sequence at least and at most `most` (>= 1), of one track and in a row.
+  /// What comes next: one sequence at least and at most `most` (>= 1), of one track and in a row. Does not
+  /// wait: the loader could not end meanwhile.
   [[nodiscard]] virtual SampleRange next(std::uint64_t most) = 0;
 };
 

@@ -42,7 +42,7 @@ class Sampler {
   /// With groups this takes as long as the group's order.
   [[nodiscard]] Place at(std::uint64_t sequence) const;
   [[nodiscard]] std::uint64_t epoch(std::uint64_t sequence) const { return number_of(sequence) / windows_; }
-  [[nodiscard]] std::uint64_t windows() const { return windows_; }
+  [[nodiscard]] std::uint64_t seed() const { return seed_; }
   [[nodiscard]] bool has_groups() const { return shuffle_.block > 0; }
 
   // With groups only:
@@ -73,6 +73,27 @@ class Sampler {
   std::uint64_t windows_, replica_, replicas_, seed_;
   Shuffle shuffle_;
   std::uint64_t full_blocks_ = 0, groups_ = 1;
+};
+
+/// A track, as a Sampler knows it: the first `replicas` tracks are the replicas' shares of one order of all
+/// data; those behind them, of replicas more than the run was planned for, are shares of another order each,
+/// by seeds that count on.
+struct Share {
+  std::uint64_t replica, seed;
+};
+[[nodiscard]] constexpr Share share_of(std::uint64_t track, std::uint64_t replicas, std::uint64_t seed) {
+  return {track % replicas, seed + track / replicas};
+}
+
+/// How the tracks of a run go through a data set.
+struct WindowOrder {
+  std::uint64_t windows, replicas;  ///< >= 1
+  std::uint64_t seed;
+  Shuffle shuffle = {};
+  [[nodiscard]] Sampler of_track(std::uint64_t track) const {
+    const auto share = share_of(track, replicas, seed);
+    return {windows, share.replica, replicas, share.seed, shuffle};
+  }
 };
 
 /// Window `index` of `count` evenly spaced ones (index < count <= windows): the same for every replica and
