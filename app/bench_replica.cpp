@@ -85,10 +85,10 @@ class MeasuredExchange final : public outer_sync::RoundExchange {
   std::uint64_t late = 0;
   std::vector<double> fragment_seconds;  ///< from begin to result, of the rounds taken
 
-  void contribute(ChunkId chunk, Round round, outer_sync::protocol::SharedBytes bytes,
-                  std::uint64_t weight) override {
+  void contribute(ChunkId chunk, Round round, outer_sync::protocol::SharedBytes bytes, std::uint64_t weight,
+                  const SampleSet& samples) override {
     begun_.try_emplace({layout_.fragment_of(chunk), round}, Clock::now());
-    exchange_.contribute(chunk, round, std::move(bytes), weight);
+    exchange_.contribute(chunk, round, std::move(bytes), weight, samples);
   }
   std::optional<outer_sync::RoundResult> wait(FragmentId fragment, Round round) override {
     const auto asked = Clock::now();
@@ -102,8 +102,9 @@ class MeasuredExchange final : public outer_sync::RoundExchange {
     begun_.erase(begun);
     return result;
   }
-  void applied(FragmentId fragment, Round round, const Digest& chain) override {
-    exchange_.applied(fragment, round, chain);
+  void applied(FragmentId fragment, Round round, const Digest& chain,
+               std::vector<SampleRange> samples) override {
+    exchange_.applied(fragment, round, chain, std::move(samples));
     applying += seconds_since(taken_);
   }
   void serve_state_from(StateSource source) override { exchange_.serve_state_from(std::move(source)); }

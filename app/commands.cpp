@@ -197,6 +197,11 @@ void CommandLine::add_data() {
   show->add_flag("--verify", request.verify, "read all of it and check every checksum");
   show->footer("Example: isthmus data show /data/store --verify");
   on(*show, [&request] { return run_data_show(request); });
+  auto* ledger =
+      verb->add_subcommand("ledger", "which sequences a run was trained on: twice, or not at all?");
+  ledger->add_option("run", request.folder, "folder of the run")->required();
+  ledger->footer("Example: isthmus data ledger runs/my-run");
+  on(*ledger, [&request] { return run_data_ledger(request); });
 }
 
 void CommandLine::add_data_tokenize(CLI::App& data) {

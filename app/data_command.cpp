@@ -9,6 +9,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/progress.h"
+#include "ledger.h"
 #include "signals.h"
 
 namespace isthmus::app {
@@ -166,6 +167,11 @@ int run_data_show(const DataRequest& request) {
                 fmt::format("{}: {} of {} blocks are damaged", request.folder.string(), bad, info.blocks()));
   }
   fmt::print("verified: all {} blocks are as they were written\n", info.blocks());
+  return 0;
+}
+
+int run_data_ledger(const DataRequest& request) {
+  fmt::print("{}", ledger_report(request.folder));
   return 0;
 }
 

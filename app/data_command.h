@@ -27,5 +27,7 @@ struct DataRequest {
 int run_data_tokenize(const DataRequest& request);
 int run_data_tune(const DataRequest& request);
 int run_data_show(const DataRequest& request);
+/// `folder` is a run's.
+int run_data_ledger(const DataRequest& request);
 
 }  // namespace isthmus::app

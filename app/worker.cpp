@@ -15,6 +15,7 @@
 #include "isthmus/data/loader.h"
 #include "isthmus/outer_sync/memory.h"
 #include "isthmus/outer_sync/outer_loop.h"
+#include "isthmus/outer_sync/protocol/view_change.h"
 #include "isthmus/outer_sync/transport/address.h"
 #include "isthmus/outer_sync/transport/member_node.h"
 #include "isthmus/trainer/checkpoint.h"
@@ -24,6 +25,7 @@
 #include "isthmus/trainer/replica.h"
 #include "isthmus/trainer/sample.h"
 #include "isthmus/trainer/schedule.h"
+#include "ledger.h"
 #include "model_setup.h"
 #include "outer_gradient_recorder.h"
 #include "run_folder.h"
@@ -60,6 +62,16 @@ std::filesystem::path own_folder(const WorkerRequest& request) {
   return folder;
 }
 
+/// What the run gives this replica to train on.
+class LeasedSamples final : public data::SampleSource {
+ public:
+  explicit LeasedSamples(outer_sync::MemberNode& node) : node_(node) {}
+  [[nodiscard]] SampleRange next(std::uint64_t most) override { return node_.next_samples(most); }
+
+ private:
+  outer_sync::MemberNode& node_;
+};
+
 class Worker {
  public:
   Worker(WorkerRequest request, Stopper& stopper)
@@ -81,7 +93,8 @@ class Worker {
         node_(config_.network, setup_.table.layout(), outer_sync::codec_plan(config_.outer, seed()),
               closing_rule(config_), trace_, config_.outer.lossless_stage(), config_.join.moments()),
         outer_(config_.outer, setup_.table.layout(), trainer::make_outer_state(replica_, config_.outer),
-               node_, trace_, noise_seed(config_, request_.name)) {
+               node_, trace_, noise_seed(config_, request_.name)),
+        samples_(node_) {
     outer_.share_moments(replica_);
     for (const auto& note : setup_.corpus.notes()) say(note);
     for (const auto& note : config_.outer.notes()) say(note);
@@ -123,7 +136,7 @@ class Worker {
     } else {
       if (admission.how == How::resumes) restore(admission.step);
       try {
-        node_.activate(outer_.fragments(), outer_.global_hash());
+        node_.activate(outer_.fragments(), outer_.global_hash(), ledger_, trained_before());
       } catch (const outer_sync::Displaced& why) {  // the first view has begun without this replica
         say(why.what());
         begin_with_others_state();
@@ -138,6 +151,17 @@ class Worker {
     say(memory_line());
   }
 
+  /// By one that is resumed, and not in its ledger. In a data-parallel run all have come equally far.
+  [[nodiscard]] SampleSet trained_before() const {
+    return config_.outer.data_parallel() ? first_of_all_tracks() : outer_.pending_samples();
+  }
+  [[nodiscard]] SampleSet first_of_all_tracks() const {
+    SampleSet out;
+    for (std::int64_t track = 0; track < config_.replicas; ++track)
+      out.add({static_cast<std::uint64_t>(track), 0, sequences_});
+    return out;
+  }
+
   std::string memory_line() const {
     const auto bound =
         outer_sync::memory_bound(config_.outer, setup_.table.layout(), node_.view(), node_.self());
@@ -146,8 +170,7 @@ class Worker {
                        megabytes(bound.state), megabytes(bound.usual), megabytes(bound.most));
   }
 
-  /// Its count of sequences is then that of one that was there from the start: so whoever comes back to its
-  /// share of the data needs no memory. (Displaced in mid-run, it goes on with its own.)
+  /// Its count of sequences is then that of one that was there from the start.
   void begin_with_others_state() {
     take_state();
     sequences_ = std::max(sequences_, outer_.step() * batch());
@@ -206,11 +229,7 @@ class Worker {
   // ---- training ----
 
   void train() {
-    // A share of the data stays with its replica, whoever else comes and goes; more replicas than the run was
-    // planned for read it in another order.
-    const auto track = static_cast<std::uint64_t>(node_.view().members.at(node_.self()).slot);
-    data::OneTrack source(track, sequences_);
-    data::Loader loader(setup_.corpus, loader_options(config_), source, *setup_.hardware.memory, trace_);
+    std::optional<data::Loader> loader;
     const auto steps = static_cast<std::uint64_t>(config_.run.steps);
     const auto last = config_.run.stop_after > 0
                           ? std::min(steps, static_cast<std::uint64_t>(config_.run.stop_after))
@@ -219,16 +238,20 @@ class Worker {
     if (first_step_ == 0) evaluate(0);
     for (bool done = false; !done;) {
       try {
-        train_to(last, loader);
+        loader.emplace(setup_.corpus, loader_options(config_), samples_, *setup_.hardware.memory, trace_);
+        train_to(last, *loader);
         stopped_ = outer_.step() < steps;
         if (!stopped_ && !left_ && outer_.step() > first_step_) finish();
         done = true;
       } catch (const outer_sync::Displaced& why) {
         say(why.what());
+        data_wait_seconds_ += loader->waited_seconds();
+        loader.reset();  // what it was given is void
         take_state();
       }
     }
-    data_wait_seconds_ = loader.waited_seconds();
+    data_wait_seconds_ += loader->waited_seconds();
+    keep_ledger();
     if (left_) return;
     if (outer_.step() > first_step_) save();
     evaluate(outer_.step());
@@ -263,6 +286,7 @@ class Worker {
     if (step >= last) return;
     if (due(config_.run.eval_every, step)) evaluate(step);
     if (due(config_.run.checkpoint_every, step)) save();
+    if (Clock::now() - ledger_kept_ > ledger_every) keep_ledger();
   }
 
   /// Rounds of an interrupted run are not the last ones; nor are those of one that was resumed at its end.
@@ -309,14 +333,14 @@ class Worker {
     }
     const auto batch_size = static_cast<std::uint64_t>(batch.sequences());
     const auto tokens = batch_size * static_cast<std::uint64_t>(batch.seq_len);
-    if (outer_.synchronous()) average_gradients(tokens);
+    if (outer_.synchronous()) average_gradients(tokens, batch.samples);
     {
       const Trace::Scope scope(trace_, Trace::Row::train, "inner_step");
       const auto compute = Clock::now();
       norm = replica_.inner_step(lr);
       compute_seconds_ += seconds_since(compute);
     }
-    outer_.after_step(tokens);
+    outer_.after_step(tokens, batch.samples);
     sequences_ += batch_size;
     ++ramp_steps_;
     tokens_ += tokens;
@@ -348,10 +372,10 @@ class Worker {
     return static_cast<double>(ramp_steps_ + 1) / join_ramp_steps;
   }
 
-  void average_gradients(std::uint64_t tokens) {
+  void average_gradients(std::uint64_t tokens, std::span<const SampleRange> samples) {
     const auto gradients = replica_.gradients();
     if (!gloo_) {
-      if (!config_.outer.data_parallel()) outer_.average_gradients(gradients, tokens);
+      if (!config_.outer.data_parallel()) outer_.average_gradients(gradients, tokens, samples);
       return;
     }
     const auto begin = Clock::now();
@@ -436,15 +460,28 @@ class Worker {
 
   std::filesystem::path checkpoints() const { return folder_ / "checkpoints"; }
 
+  /// For `isthmus data ledger`. A data-parallel run has no rounds.
+  void keep_ledger() {
+    ledger_kept_ = Clock::now();
+    auto ledger = node_.ledger();
+    if (config_.outer.data_parallel()) {
+      ledger.assign(1, {});
+      ledger.front().add(first_of_all_tracks().ranges());
+    }
+    if (!ledger.empty()) write_ledger(folder_ / "ledger.json", outer_.step(), ledger);
+  }
+
   void save() {
     const Trace::Scope scope(trace_, Trace::Row::writer, "checkpoint");
     std::filesystem::create_directories(checkpoints());
     const auto outer = outer_.save();
     if (!outer) return say("no checkpoint: rounds do not commit at present");
     const auto yaml = to_yaml(config_);
-    const auto position = to_bytes(sequences_);
-    const std::vector<trainer::SectionView> sections = {
-        {"outer", *outer}, {"sequences", position}, {"config", std::as_bytes(std::span(yaml))}};
+    const auto position = to_bytes(sequences_), ledger = to_bytes(node_.ledger());
+    const std::vector<trainer::SectionView> sections = {{"outer", *outer},
+                                                        {"sequences", position},
+                                                        {"ledger", ledger},
+                                                        {"config", std::as_bytes(std::span(yaml))}};
     trainer::save_replica(trainer::checkpoint_file(checkpoints(), outer_.step(), 0), replica_, sections);
   }
 
@@ -452,6 +489,9 @@ class Worker {
     const auto checkpoint = trainer::load_replica(trainer::checkpoint_file(checkpoints(), step, 0), replica_);
     outer_.restore(checkpoint.section("outer"));
     sequences_ = from_bytes<std::uint64_t>(checkpoint.section("sequences"));
+    ledger_ = from_bytes<outer_sync::protocol::Ledger>(checkpoint.section("ledger"));
+    if (!outer_sync::protocol::ledger_fits(ledger_, outer_.fragments()))
+      throw Error(ErrorKind::data, checkpoint.file.string() + ": section ledger is not of these rounds");
     say(fmt::format("resumed from {}", checkpoint.file.string()));
   }
 
@@ -515,11 +555,15 @@ class Worker {
   trainer::Replica replica_;
   outer_sync::MemberNode node_;
   outer_sync::OuterLoop outer_;
+  LeasedSamples samples_;
   std::optional<trainer::GlooAllReduce> gloo_;
 
   std::uint64_t first_step_ = 0;
   std::uint64_t tokens_ = 0;
-  std::uint64_t sequences_ = 0;  ///< of this replica's share of the data that were used
+  std::uint64_t sequences_ = 0;          ///< trained on
+  outer_sync::protocol::Ledger ledger_;  ///< of the checkpoint that it was resumed from
+  static constexpr auto ledger_every = std::chrono::seconds(10);
+  Clock::time_point ledger_kept_;  ///< when it was last written
   /// Since its inner optimizer began anew, as far as they count.
   static constexpr std::uint64_t join_ramp_steps = 20;
   std::uint64_t ramp_steps_ = join_ramp_steps;

@@ -12,7 +12,8 @@ namespace {
 
 /// Rounds of which a member can hold results, and repeat what it has sent.
 constexpr std::size_t most_rounds = Member::most_held + 1;
-/// A header, ids and norms of forty contributors, an acknowledgement of the other end's chunk.
+/// A header, ids and norms of forty contributors, what a few were trained on, an acknowledgement of the other
+/// end's chunk.
 constexpr std::size_t beside_a_chunk = 1024;
 constexpr std::size_t beside_all_chunks = std::size_t{64} << 10;
 

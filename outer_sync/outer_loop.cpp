@@ -85,6 +85,7 @@ OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout,
       paced_by_time_(config.paced_by_time()),
       fragments_(layout.fragment_count()),
       tokens_(layout.fragment_count()),
+      samples_(layout.fragment_count()),
       moment_steps_(layout.fragment_count()),
       gradient_residual_(config.warmup_steps > 0 ? layout.buffer_size() : 0, 0.0F) {
   assert(!eager_ || config.replicas > 0);
@@ -100,12 +101,15 @@ void OuterLoop::offer_state() {
 
 // ---- synchronous warm-up ----
 
-void OuterLoop::average_gradients(std::span<float> gradients, std::uint64_t tokens) {
+void OuterLoop::average_gradients(std::span<float> gradients, std::uint64_t tokens,
+                                  std::span<const SampleRange> samples) {
   assert(synchronous() && gradients.size() == layout_.buffer_size());
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
     const auto round = fragments_[p].round + 1;
     const auto chunks = layout_.chunks_of(p);
     auto& flight = in_flight_.emplace_back(InFlight{p, round, Trace::Clock::now()});
+    for (const auto& range : samples) samples_[p].add(range);
+    take_samples(flight);
     for (auto k = chunks.first; k < chunks.last; ++k) {
       const auto& chunk = layout_.chunk(k);
       auto bytes = exchange_.buffers().take(quant::encoded_size(codecs_.of(round), chunk.size));
@@ -134,7 +138,7 @@ void OuterLoop::average_gradients(std::span<float> gradients, std::uint64_t toke
 
 // ---- the schedule ----
 
-void OuterLoop::after_step(std::uint64_t tokens) {
+void OuterLoop::after_step(std::uint64_t tokens, std::span<const SampleRange> samples) {
   exchange_.serve();
   begin_log();
   if (synchronous()) {
@@ -142,6 +146,9 @@ void OuterLoop::after_step(std::uint64_t tokens) {
     return;
   }
   for (auto& count : tokens_) count += tokens;
+  for (auto& pending : samples_) {
+    for (const auto& range : samples) pending.add(range);
+  }
   // Whoever comes back after an absence goes on where the others are.
   if (const auto agreed = exchange_.agreed_step(); agreed > step_) {
     step_ = agreed;
@@ -292,12 +299,18 @@ OuterLoop::InFlight& OuterLoop::send(FragmentId p, protocol::Round round) {
   }
   auto& flight = in_flight_.emplace_back(InFlight{p, round, Trace::Clock::now()});
   flight.weight = std::exchange(tokens_[p], 0);
+  take_samples(flight);
   state_->encode(p,
                  {.codec = codecs_.of(round), .round = round, .carried = carried_, .noise_seed = noise_seed_},
                  exchange_.buffers(),
                  // At once: the next chunk is encoded while this one travels.
                  [&](EncodedChunk encoded) { contribute(flight, flight.weight, std::move(encoded)); });
   return flight;
+}
+
+/// As many ranges as a contribution may have. The others come with the next one: late, and no less exact.
+void OuterLoop::take_samples(InFlight& flight) {
+  flight.samples = samples_[flight.fragment].take_front(protocol::most_trained_on);
 }
 
 void OuterLoop::contribute(InFlight& flight, std::uint64_t weight, EncodedChunk encoded) {
@@ -311,7 +324,9 @@ void OuterLoop::contribute(InFlight& flight, std::uint64_t weight, EncodedChunk 
                     std::to_string(warmup ? step_ + 1 : step_));
   }
   flight.own.push_back(encoded.bytes);
-  exchange_.contribute(encoded.chunk, flight.round, std::move(encoded.bytes), weight);
+  const bool first = encoded.chunk == layout_.chunks_of(flight.fragment).first;
+  exchange_.contribute(encoded.chunk, flight.round, std::move(encoded.bytes), weight,
+                       first ? flight.samples : SampleSet());
 }
 
 /// Whether the fragment's oldest round in flight is applied. There must be one.
@@ -376,7 +391,9 @@ void OuterLoop::put_back(const InFlight& flight, float alpha) {
   }
   stats_.left_out += left_out ? 1 : 0;
   stats_.rejected += rejected ? 1 : 0;
-  if (left_out) tokens_[flight.fragment] += flight.weight;
+  if (!left_out) return;
+  tokens_[flight.fragment] += flight.weight;
+  samples_[flight.fragment].add(flight.samples);
 }
 
 /// Nothing of a gradient is in the parameters: all of it comes with the next.
@@ -421,11 +438,12 @@ void OuterLoop::refuse_result(protocol::Round round, ChunkId chunk) {
 void OuterLoop::record(const InFlight& flight) {
   trace_.async(Trace::Row::outer, "fragment in flight", (std::uint64_t{flight.fragment} << 32) | flight.round,
                flight.sent, Trace::Clock::now(), round_args(flight.fragment, flight.round));
-  extend_chain(flight.fragment, flight.result->chunks);
+  extend_chain(flight.fragment, flight.result->chunks, flight.result->samples);
 }
 
 /// The fragment's next round is in.
-void OuterLoop::extend_chain(FragmentId p, std::span<const protocol::SharedBytes> results) {
+void OuterLoop::extend_chain(FragmentId p, std::span<const protocol::SharedBytes> results,
+                             std::vector<SampleRange> samples) {
   auto& state = fragments_[p];
   const auto round = state.round + 1;
   const std::vector<std::span<const std::byte>> bytes = spans_of(results);
@@ -433,10 +451,17 @@ void OuterLoop::extend_chain(FragmentId p, std::span<const protocol::SharedBytes
   ++stats_.rounds;
   if (log_) log_->append(p, state, rule_, results);
   snapshot_to_log(p);
-  exchange_.applied(p, round, state.chain);
+  exchange_.applied(p, round, state.chain, std::move(samples));
 }
 
 // ---- what others look at ----
+
+SampleSet OuterLoop::pending_samples() const {
+  SampleSet out;
+  for (const auto& pending : samples_) out.add(pending);
+  for (const auto& flight : in_flight_) out.add(flight.samples);
+  return out;
+}
 
 std::span<const float> OuterLoop::global_parameters() {
   // In the synchronous phase local and global parameters are one.
@@ -481,9 +506,11 @@ struct SavedFlight {
   std::vector<std::uint8_t> included;  ///< Fate of each of them
   bool ahead = false;
   std::uint64_t weight = 0;
+  SampleSet samples;                  ///< behind it
+  std::vector<SampleRange> together;  ///< of all in its result
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(fragment, round, sent_step, codec, results, own, included, ahead, weight);
+    ar(fragment, round, sent_step, codec, results, own, included, ahead, weight, samples, together);
   }
 };
 
@@ -491,6 +518,7 @@ struct SavedState {
   std::uint64_t step = 0;
   std::vector<protocol::FragmentState> fragments;
   std::vector<std::uint64_t> tokens;
+  std::vector<SampleSet> samples;
   bool error_feedback = false;
   OuterState::Vectors vectors;
   AlignedVector<float> gradient_residual;
@@ -500,8 +528,8 @@ struct SavedState {
   std::uint64_t owed = 0;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(step, fragments, tokens, error_feedback, vectors, gradient_residual, in_flight, owner_residuals, pace,
-       owed);
+    ar(step, fragments, tokens, samples, error_feedback, vectors, gradient_residual, in_flight,
+       owner_residuals, pace, owed);
   }
 };
 
@@ -573,14 +601,15 @@ std::optional<Bytes> OuterLoop::save() {
   SavedState state;
   for (auto& flight : in_flight_) {
     if (!fetch(flight, Waiting::save)) return std::nullopt;
-    state.in_flight.push_back({flight.fragment, flight.round,
-                               schedule_.send_step(flight.fragment, flight.round),
-                               description_of(codecs_.of(flight.round)), copies(flight.result->chunks),
-                               copies(flight.own), fates(*flight.result), flight.ahead, flight.weight});
+    state.in_flight.push_back(
+        {flight.fragment, flight.round, schedule_.send_step(flight.fragment, flight.round),
+         description_of(codecs_.of(flight.round)), copies(flight.result->chunks), copies(flight.own),
+         fates(*flight.result), flight.ahead, flight.weight, flight.samples, flight.result->samples});
   }
   state.step = step_;
   state.fragments = fragments_;
   state.tokens = tokens_;
+  state.samples = samples_;
   state.error_feedback = codecs_.error_feedback;
   if (synchronous()) state_->take_local();
   state.vectors = state_->save();
@@ -604,9 +633,9 @@ void OuterLoop::restore(std::span<const std::byte> bytes) {
   const auto n = layout_.buffer_size();
   const bool in_warmup = state.step < schedule_.warmup_steps();
   if (state.fragments.size() != fragments_.size() || state.tokens.size() != tokens_.size() ||
-      state.error_feedback != codecs_.error_feedback || !fits(state.vectors, layout_, eager_) ||
-      state.gradient_residual.size() != (in_warmup ? n : 0) || !state.pace.sound() ||
-      (paced_by_time_ ? state.owed > most_owed : state.owed > 0)) {
+      state.samples.size() != samples_.size() || state.error_feedback != codecs_.error_feedback ||
+      !fits(state.vectors, layout_, eager_) || state.gradient_residual.size() != (in_warmup ? n : 0) ||
+      !state.pace.sound() || (paced_by_time_ ? state.owed > most_owed : state.owed > 0)) {
     refuse("is of another layout or other settings");
   }
   std::deque<InFlight> in_flight;
@@ -626,6 +655,8 @@ void OuterLoop::restore(std::span<const std::byte> bytes) {
     in_flight.push_back(
         {saved.fragment, saved.round, Trace::Clock::now(), std::move(own), std::move(result), saved.ahead});
     in_flight.back().weight = saved.weight;
+    in_flight.back().samples = std::move(saved.samples);
+    in_flight.back().result->samples = std::move(saved.together);
   }
   if (state.step > schedule_.warmup_steps() && !rounds_fit(state.fragments, in_flight, state.step)) {
     refuse(
@@ -636,6 +667,7 @@ void OuterLoop::restore(std::span<const std::byte> bytes) {
   step_ = state.step;
   fragments_ = std::move(state.fragments);
   tokens_ = std::move(state.tokens);
+  samples_ = std::move(state.samples);
   state_->restore(std::move(state.vectors));
   gradient_residual_ = std::move(state.gradient_residual);
   in_flight_ = std::move(in_flight);
@@ -743,7 +775,7 @@ void OuterLoop::follow(FragmentId p, std::span<const protocol::SharedBytes> resu
   auto rule = rule_;
   rule.step.alpha = 1;  // the local parameters stay as they are
   if (const auto bad = state_->apply(p, codecs_.of(round), results, rule)) refuse_result(round, *bad);
-  extend_chain(p, results);
+  extend_chain(p, results, {});
 }
 
 void OuterLoop::begin_at(std::uint64_t step) {
@@ -765,6 +797,7 @@ void OuterLoop::begin_at(std::uint64_t step) {
   count_moment_steps();
   gradient_residual_ = {};
   std::ranges::fill(tokens_, 0);
+  std::ranges::fill(samples_, SampleSet());
   step_ = step;
   owed_ = 0;
   pace_.cut_short();

@@ -655,6 +655,7 @@ void Coordinator::announce(NewView message) {
   phase_ = Phase::running;
   message.view.number = number_;
   message.token = options_.token;
+  message.tracks = options_.replicas;
   for (auto& [name, member] : members_) {
     if (!member.answered || !(first || able(member))) continue;
     member.role = Role::member;

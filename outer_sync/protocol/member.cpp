@@ -2,19 +2,48 @@
 
 #include <algorithm>
 #include <cassert>
+#include <iterator>
 #include <utility>
 
 namespace isthmus::outer_sync::protocol {
+namespace {
+
+/// What the round's results were trained on: of those who are in all its chunks. Who was left out of one gets
+/// that back, and says all of it again with the next round. (Of who was rejected nothing is in the bytes, and
+/// so in the ledger: the same bytes may be made once more without it.)
+template <class Results>
+std::vector<SampleRange> samples_of(const Results& chunks) {
+  const auto is_in = [](const auto& result, ReplicaId id) {
+    return std::ranges::find(result.contributors, id) != result.contributors.end();
+  };
+  std::vector<SampleRange> out;
+  std::optional<ReplicaId> last;
+  bool counts = false;
+  for (const auto& [replica, samples] : chunks.front().trained_on) {
+    if (last != replica)
+      counts = std::ranges::all_of(chunks, [&, id = replica](const auto& chunk) { return is_in(chunk, id); });
+    last = replica;
+    if (counts) out.push_back(samples);
+  }
+  return out;
+}
+
+}  // namespace
 
 Member::Member(const FragmentLayout& layout, CodecPlan codecs, ClosingRule closing,
-               std::vector<FragmentState> fragments)
+               std::vector<FragmentState> fragments, Ledger ledger)
     : layout_(layout),
       codecs_(codecs),
       closing_(closing),
       applied_(std::move(fragments)),
       history_(layout.fragment_count()),
+      ledger_(std::move(ledger)),
       lowest_(layout.fragment_count(), 0) {
   assert(applied_.size() == layout_.fragment_count());
+  if (ledger_.empty()) {
+    for (const auto& fragment : applied_) ledger_.emplace_back(fragment.round);
+  }
+  assert(ledger_.size() == applied_.size());
 }
 
 // ---- views ----
@@ -32,13 +61,18 @@ std::optional<Sealed> Member::seal(ViewNumber view) {
                 .history = history_,
                 .held = {},
                 .step = 0,
-                .parameters = {}};
+                .parameters = {},
+                .ledger = ledger_,
+                .taken = {}};
   for (const auto& [place, results] : results_) {
     HeldResults held{place.second, place.first, ChunkSet(results.by_chunk.size())};
     for (std::size_t i = 0; i < results.by_chunk.size(); ++i) {
       if (results.by_chunk[i].bytes) held.chunks.add(i);
     }
     sealed.held.push_back(std::move(held));
+    // What is decided will be done: whoever was trained on these, nobody is to be again.
+    if (place.first <= applied_[place.second].round) continue;
+    for (const auto& row : results.by_chunk.front().trained_on) sealed.taken.add(row.samples);
   }
   return sealed;
 }
@@ -63,7 +97,11 @@ bool Member::fits(const NewView& message, MemberIndex self) const {
              message.chains,
              [](const auto& chain) { return chain.empty() || chain.size() > history_length; }) &&
          std::ranges::all_of(message.fixed, is_fixed_round) && message.applied.size() == members &&
-         std::ranges::all_of(message.applied, [&](const auto& rounds) { return rounds.size() == fragments; });
+         std::ranges::all_of(message.applied,
+                             [&](const auto& rounds) { return rounds.size() == fragments; }) &&
+         message.ledger.size() == fragments &&
+         std::ranges::all_of(message.ledger, [](const auto& of_fragment) { return of_fragment.sound(); }) &&
+         message.taken.sound() && message.tracks <= most_members;
 }
 
 /// Only those that were in the view of reference are the run's history; anybody else's rounds must be the
@@ -85,6 +123,7 @@ Member::Entry Member::activate(const NewView& message, MemberIndex self) {
   if (!reduces && !is_of_the_run(message)) return Entry::displaced;
   if (!of_reference) discard_unapplied();
   if (!of_reference && reduces) begin_anew(message);
+  if (view_.number == 0 || (!of_reference && reduces)) learn_ledger(message.ledger);
   forget_residuals(message.view, self);
   gathering_.clear();
   fixed_.clear();
@@ -140,6 +179,20 @@ void Member::begin_anew(const NewView& message) {
     history_[p] = message.chains[p];
     applied_[p] = history_[p].back();
     history_[p].pop_back();
+    ledger_[p] = FragmentLedger(applied_[p].round);
+  }
+}
+
+/// As it was where this member stands: what later rounds are made of it hears with their results.
+void Member::learn_ledger(const Ledger& of_the_run) {
+  for (FragmentId p = 0; p < ledger_.size(); ++p) {
+    auto known = of_the_run[p];
+    const auto& state = applied_[p];
+    if (!known.cut(state.round)) {
+      if (ledger_[p].round() != state.round) ledger_[p] = FragmentLedger(state.round);
+    } else if (ledger_[p].round() != state.round || known.unknown() < ledger_[p].unknown()) {
+      ledger_[p] = std::move(known);
+    }
   }
 }
 
@@ -178,7 +231,8 @@ void Member::push_fixed(const NewView& message) {
                     .key = {fixed.round, chunk, self_, ChunkKind::result},
                     .bytes = result.bytes,
                     .contributors = result.contributors,
-                    .norms = result.norms});
+                    .norms = result.norms,
+                    .trained_on = result.trained_on});
       }
     }
   }
@@ -192,8 +246,12 @@ void Member::contribute_again() {
 // ---- rounds ----
 
 void Member::contribute(ChunkId chunk, Round round, const SharedBytes& bytes, std::uint64_t weight,
-                        double squares) {
-  const auto place = own_.insert_or_assign({round, chunk}, Contribution{bytes, weight, squares}).first;
+                        double squares, const SampleSet& samples) {
+  assert(samples.empty() || begins_fragment(chunk));
+  assert(samples.ranges().size() <= most_trained_on);
+  const auto place = own_.insert_or_assign({round, chunk}, Contribution{bytes, weight, squares, {}}).first;
+  // (Whose they are is known in the view that they are sent in: an id is for life, and this one's.)
+  for (const auto& range : samples.ranges()) place->second.trained_on.push_back({ids_.at(self_), range});
   if (in_view()) send_contribution(chunk, round, place->second);
 }
 
@@ -208,7 +266,8 @@ void Member::send_contribution(ChunkId chunk, Round round, const Contribution& o
     send(owner, {.view = view_.number,
                  .key = {round, chunk, self_, ChunkKind::contribution},
                  .bytes = own.bytes,
-                 .weight = own.weight});
+                 .weight = own.weight,
+                 .trained_on = own.trained_on});
   }
 }
 
@@ -219,11 +278,13 @@ void Member::reduced(ViewNumber view, ChunkId chunk, Round round, const SharedBy
   if (place == gathering_.end()) return;
   std::vector<ReplicaId> present;
   auto& by_member = place->second.by_member;
+  std::vector<TrainedOn> trained_on;
   for (std::size_t m = 0; m < by_member.size(); ++m) {
     if (by_member[m].bytes) present.push_back(ids_[m]);
     by_member[m].bytes = nullptr;
+    std::ranges::copy(by_member[m].trained_on, std::back_inserter(trained_on));
   }
-  Result result{bytes, present, {}};
+  Result result{bytes, present, {}, std::move(trained_on)};
   if (closing_.reject > 0) {
     assert(measured.squares.size() == present.size());
     const auto stays = kept(reject_rule(), measured.squares);
@@ -242,7 +303,8 @@ void Member::reduced(ViewNumber view, ChunkId chunk, Round round, const SharedBy
                 .key = {round, chunk, self_, ChunkKind::result},
                 .bytes = bytes,
                 .contributors = listed,
-                .norms = result.norms});
+                .norms = result.norms,
+                .trained_on = result.trained_on});
   }
   // Gradients of the warm-up are another quantity.
   if (round > codecs_.warmup_rounds && measured.squares.size() == present.size())
@@ -250,12 +312,17 @@ void Member::reduced(ViewNumber view, ChunkId chunk, Round round, const SharedBy
   keep_result(chunk, round, std::move(result));
 }
 
-void Member::applied(FragmentId fragment, Round round, const Digest& chain) {
+void Member::applied(FragmentId fragment, Round round, const Digest& chain,
+                     std::vector<SampleRange> samples) {
   assert(round == applied_.at(fragment).round + 1);
   auto& history = history_[fragment];
   history.push_back(applied_[fragment]);
   if (history.size() >= history_length) history.erase(history.begin());
   applied_[fragment] = {round, chain};
+  if (view_.number > 0)
+    ledger_[fragment].add(std::move(samples));
+  else
+    ledger_[fragment].skip();  // it follows the others' rounds
   const auto chunks = layout_.chunks_of(fragment);
   gathering_.erase(gathering_.lower_bound({round, chunks.first}),
                    gathering_.lower_bound({round, chunks.last}));
@@ -324,8 +391,10 @@ std::optional<std::string> Member::check(MemberIndex from, const ChunkMessage& m
   if (const auto* mine = held(message.key); mine != nullptr && **mine != *message.bytes) {
     return "two different chunks for one place in one round";
   }
-  if (kind == ChunkKind::result) return check_result(message, decided);
-  return std::nullopt;
+  if (kind == ChunkKind::result) {
+    if (auto problem = check_result(message, decided)) return problem;
+  }
+  return check_trained_on(message, decided);
 }
 
 namespace {
@@ -400,6 +469,46 @@ std::optional<std::string> Member::check_own_norm(const ChunkMessage& message) c
          std::to_string(listed->value) + "; it is " + std::to_string(own->second.squares);
 }
 
+/// Of a contribution its sender's own; of a result those of its contributors, in their order, and of this
+/// member's what it has said.
+std::optional<std::string> Member::check_trained_on(const ChunkMessage& message, bool decided) const {
+  const auto& [round, chunk, sender, kind] = message.key;
+  const auto& rows = message.trained_on;
+  if (!begins_fragment(chunk)) {
+    if (rows.empty()) return std::nullopt;
+    return "what it was trained on beside a chunk that is not the first of its fragment";
+  }
+  const bool is_result = kind == ChunkKind::result;
+  const bool sound = std::ranges::all_of(rows, [](const TrainedOn& row) {
+    return row.samples.begin < row.samples.end && row.samples.end < highest_view &&
+           row.samples.track < 2 * most_members;
+  });
+  if (!sound || rows.size() > most_trained_on * (is_result ? view_.members.size() : 1))
+    return "samples that it was trained on that cannot be";
+  if (!is_result) {
+    const bool own = std::ranges::all_of(rows, [&](const auto& row) { return row.replica == ids_[sender]; });
+    return own ? std::nullopt : std::optional<std::string>("samples that another member was trained on");
+  }
+  if (!decided) {
+    std::vector<ReplicaId> who;
+    for (const auto& row : rows) {
+      if (who.empty() || who.back() != row.replica) who.push_back(row.replica);
+    }
+    if (!are_trainers_of_the_view(who))
+      return "samples of who is no trainer of the view, or not in its order";
+  }
+  const auto own = own_.find({round, chunk});
+  const auto me = ids_[self_];
+  const bool is_in = message.contributors.empty()
+                         ? !decided || std::ranges::find(rows, me, &TrainedOn::replica) != rows.end()
+                         : std::ranges::find(message.contributors, me) != message.contributors.end();
+  if (own == own_.end() || !is_in) return std::nullopt;
+  std::vector<TrainedOn> listed;
+  std::ranges::copy_if(rows, std::back_inserter(listed), [&](const auto& row) { return row.replica == me; });
+  if (listed == own->second.trained_on) return std::nullopt;
+  return "other samples for this replica's contribution than it was trained on";
+}
+
 std::optional<std::string> Member::receive(MemberIndex from, const ChunkMessage& message) {
   if (!in_view() || message.view != view_.number) return std::nullopt;
   if (auto problem = check(from, message)) return problem;
@@ -413,11 +522,11 @@ std::optional<std::string> Member::receive(MemberIndex from, const ChunkMessage&
   if (round <= last || held(message.key) != nullptr) return std::nullopt;  // a repeat
   if (kind == ChunkKind::contribution) {
     if (is_decided(chunk, round)) return std::nullopt;  // too late: what is decided is not made again
-    gather(from, chunk, round, {message.bytes, message.weight});
+    gather(from, chunk, round, {message.bytes, message.weight, 0, message.trained_on});
   } else {
-    keep_result(
-        chunk, round,
-        {message.bytes, message.contributors.empty() ? trainers_ : message.contributors, message.norms});
+    keep_result(chunk, round,
+                {message.bytes, message.contributors.empty() ? trainers_ : message.contributors,
+                 message.norms, message.trained_on});
   }
   return std::nullopt;
 }
@@ -511,7 +620,7 @@ void Member::keep_result(ChunkId chunk, Round round, Result result) {
 }
 
 void Member::deliver(FragmentId fragment, Round round, const Results& results) {
-  Deliver out{fragment, round, {}, {}, {}, trainers_.size()};
+  Deliver out{fragment, round, {}, {}, {}, trainers_.size(), samples_of(results.by_chunk)};
   const auto me = ids_.at(self_);
   for (const auto& result : results.by_chunk) {
     out.results.push_back(result.bytes);

@@ -38,13 +38,14 @@ bool is_of(const SealedMember& member, ViewNumber view) {
 class Reference {
  public:
   Reference(const FragmentLayout& layout, std::span<const SealedMember> members, ViewNumber view)
-      : layout_(layout), view_(view), chains_(layout.fragment_count()) {
+      : layout_(layout), view_(view), chains_(layout.fragment_count()), ledger_(layout.fragment_count()) {
     for (const auto& member : members) {
       if (!contains(member)) continue;
       step_ = std::max(step_, member.sealed.step);
       for (FragmentId p = 0; p < layout.fragment_count(); ++p) {
-        if (chains_[p].empty() || member.sealed.fragments[p].round > newest(p))
-          chains_[p] = chain_of(member.sealed, p);
+        if (!chains_[p].empty() && member.sealed.fragments[p].round <= newest(p)) continue;
+        chains_[p] = chain_of(member.sealed, p);
+        ledger_[p] = member.sealed.ledger[p];
       }
     }
     for (FragmentId p = 0; p < layout.fragment_count(); ++p) extend_back(p, members);
@@ -60,6 +61,7 @@ class Reference {
   [[nodiscard]] std::uint64_t step() const { return step_; }
   [[nodiscard]] Round newest(FragmentId p) const { return chains_[p].back().round; }
   [[nodiscard]] const std::vector<std::vector<FragmentState>>& chains() const { return chains_; }
+  [[nodiscard]] const Ledger& ledger() const { return ledger_; }
 
   /// Whether results of a round are the run's, and kept when the view begins. A trainer that is not of the
   /// reference has those that it has applied where its chain hash is the run's: that is made of their bytes.
@@ -121,6 +123,7 @@ class Reference {
   ViewNumber view_;
   std::uint64_t step_ = 0;
   std::vector<std::vector<FragmentState>> chains_;  ///< by fragment, of whoever has come furthest
+  Ledger ledger_;                                   ///< the same one's
   std::map<std::pair<FragmentId, Round>, std::vector<bool>> held_;
 };
 
@@ -165,6 +168,8 @@ void fill_in(ViewPlan& plan, const FragmentLayout& layout, const Reference& refe
   message.reference = reference.view();
   message.step = reference.step();
   message.chains = reference.chains();
+  message.ledger = reference.ledger();
+  for (const auto& member : members) message.taken.add(member.sealed.taken);
   message.fixed = fixed_rounds(reference, members);
   std::vector<Site> sites;
   for (const auto& member : members) {
@@ -283,10 +288,19 @@ std::optional<FragmentLayout> layout_of(std::span<const Range> fragments, std::u
 
 constexpr Round most_rounds = Round{1} << 62;  // so that a few more are still a number
 
+bool ledger_fits(const Ledger& ledger, const std::vector<FragmentState>& fragments) {
+  if (ledger.size() != fragments.size()) return false;
+  for (std::size_t p = 0; p < ledger.size(); ++p) {
+    if (!ledger[p].sound() || ledger[p].round() != fragments[p].round) return false;
+  }
+  return true;
+}
+
 bool answer_fits(const FragmentLayout& layout, const Sealed& sealed) {
   if (sealed.fragments.size() != layout.fragment_count() ||
       sealed.history.size() != layout.fragment_count() || sealed.activated >= sealed.view)
     return false;
+  if (!ledger_fits(sealed.ledger, sealed.fragments) || !sealed.taken.sound()) return false;
   for (FragmentId p = 0; p < layout.fragment_count(); ++p) {
     const auto chain = chain_of(sealed, p);
     if (chain.size() > Member::history_length || chain.back().round > most_rounds) return false;

@@ -28,7 +28,7 @@ asio::awaitable<void> Stream::handshake() {
   serial_ = text_of(X509_get0_serialNumber(shown.get()));
 }
 
-asio::awaitable<void> Stream::read(std::array<asio::mutable_buffer, 3> buffers) {
+asio::awaitable<void> Stream::read(std::array<asio::mutable_buffer, 4> buffers) {
   co_await asio::async_read(stream_, buffers, use_awaitable);
 }
 

@@ -24,7 +24,7 @@ class Stream {
   /// wrong, in words for people. One of them may learn only when it reads that the other does not believe it.
   [[nodiscard]] asio::awaitable<void> handshake();
   /// Fills all, sends all.
-  [[nodiscard]] asio::awaitable<void> read(std::array<asio::mutable_buffer, 3> buffers);
+  [[nodiscard]] asio::awaitable<void> read(std::array<asio::mutable_buffer, 4> buffers);
   [[nodiscard]] asio::awaitable<void> write(std::array<asio::const_buffer, 3> buffers);
 
   [[nodiscard]] const std::string& peer() const { return peer_; }      ///< name in its certificate

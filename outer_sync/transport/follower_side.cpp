@@ -15,6 +15,7 @@ FollowerSide::FollowerSide(const NetworkConfig& network, Rendezvous& meet, Netwo
     : network_(network), meet_(meet), side_(side) {}
 
 void FollowerSide::catch_up(OuterLoop& loop) {
+  meet_.update([&] { meet_.order.forget(); });
   for (;;) {
     std::unique_lock lock(meet_.mutex);
     meet_.wait_for(lock, [&] { return !meet_.lessons.empty() || meet_.view.has_value(); });

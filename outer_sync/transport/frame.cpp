@@ -33,6 +33,8 @@ Frame chunk_frame(const protocol::ChunkMessage& message, const protocol::SharedB
   head.insert(head.end(), ids.begin(), ids.end());
   const auto norms = std::as_bytes(std::span(message.norms));
   head.insert(head.end(), norms.begin(), norms.end());
+  const auto trained_on = std::as_bytes(std::span(message.trained_on));
+  head.insert(head.end(), trained_on.begin(), trained_on.end());
   return {FrameType::chunk, std::move(head), packed ? packed : message.bytes};
 }
 

@@ -49,7 +49,8 @@ static_assert(sizeof(FrameHeader) == 12);
 using Checksum = std::uint32_t;
 
 /// In front of a chunk; then come the ids of its contributors, eight bytes each, norms of sixteen, an id and
-/// an fp64, and its bytes. An acknowledgement is this header alone, with zeros where it says so.
+/// an fp64, what it was trained on in pieces of 32, an id and a range of samples, and its bytes. An
+/// acknowledgement is this header alone, with zeros where it says so.
 struct ChunkHeader {
   std::uint64_t view;
   std::uint64_t round;
@@ -60,9 +61,10 @@ struct ChunkHeader {
   std::uint8_t kind;           ///< protocol::ChunkKind
   std::uint8_t packing;        ///< quant::Lossless: how the bytes are packed; 0 in acknowledgements
   std::uint16_t norms;         ///< that follow the ids; only a result where outer.reject is on has any
-  std::uint32_t zero;
+  std::uint32_t trained_on;    ///< ranges that follow the norms; only a fragment's first chunk has any
 };
 static_assert(sizeof(ChunkHeader) == 40);
+static_assert(sizeof(protocol::TrainedOn) == 32);
 static_assert(sizeof(protocol::SquaredNorm) == 16);
 
 [[nodiscard]] inline ChunkHeader header_of(protocol::ViewNumber view, const protocol::ChunkKey& key) {
@@ -75,13 +77,14 @@ static_assert(sizeof(protocol::SquaredNorm) == 16);
           .kind = static_cast<std::uint8_t>(key.kind),
           .packing = static_cast<std::uint8_t>(quant::Lossless::none),
           .norms = 0,
-          .zero = 0};
+          .trained_on = 0};
 }
 [[nodiscard]] inline ChunkHeader header_of(const protocol::ChunkMessage& message, quant::Lossless packing) {
   auto header = header_of(message.view, message.key);
   header.weight = message.weight;
   header.contributors = static_cast<std::uint16_t>(message.contributors.size());
   header.norms = static_cast<std::uint16_t>(message.norms.size());
+  header.trained_on = static_cast<std::uint32_t>(message.trained_on.size());
   header.packing = static_cast<std::uint8_t>(packing);
   return header;
 }
@@ -159,7 +162,7 @@ struct PeerHello {
 
 struct Frame {
   FrameType type = FrameType::control;
-  Bytes head;                  ///< owned: a chunk's header, contributors and norms; all of other frames
+  Bytes head;                  ///< owned: a chunk's header and what follows it; all of other frames
   protocol::SharedBytes body;  ///< codec bytes, packed or not, shared with others; may be null
 };
 
@@ -186,7 +189,9 @@ static_assert(sizeof(FrameFront) == sizeof(FrameHeader) + sizeof(Checksum));
 /// The largest frame that a peer can legally send, where no chunk has more codec bytes than that.
 [[nodiscard]] inline constexpr std::size_t largest_chunk_frame(std::size_t codec_bytes) {
   return sizeof(ChunkHeader) +
-         protocol::most_members * (sizeof(protocol::ReplicaId) + sizeof(protocol::SquaredNorm)) + codec_bytes;
+         protocol::most_members * (sizeof(protocol::ReplicaId) + sizeof(protocol::SquaredNorm) +
+                                   protocol::most_trained_on * sizeof(protocol::TrainedOn)) +
+         codec_bytes;
 }
 
 /// A header as it stands in memory, which is as it is on the wire.

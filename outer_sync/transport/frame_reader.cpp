@@ -17,7 +17,6 @@ std::optional<std::string> problem_of(FrameType type, const ChunkHeader& header,
   const std::size_t ids = header.contributors;
   if (ack && length > 0) return "an acknowledgement with " + std::to_string(length) + " bytes behind it";
   const std::size_t norms = header.norms;
-  if (header.zero != 0) return "a chunk header with bits that mean nothing yet";
   if (header.weight != 0 && (ack || !is_contribution)) return "a weight of what is no contribution";
   if (ids > 0 && (ack || is_contribution)) return "contributors of what is no result";
   if (norms > 0 && (ack || is_contribution)) return "norms of what is no result";
@@ -26,6 +25,13 @@ std::optional<std::string> problem_of(FrameType type, const ChunkHeader& header,
            std::to_string(protocol::most_members) + ", and no more than fit, can be legal";
   }
   length -= norms * sizeof(protocol::SquaredNorm);
+  const std::size_t ranges = header.trained_on;
+  const auto most_ranges = protocol::most_trained_on * (is_contribution ? 1 : protocol::most_members);
+  if (ranges > (ack ? 0 : most_ranges) || ranges * sizeof(protocol::TrainedOn) > length) {
+    return std::to_string(ranges) + " ranges of samples in a chunk frame; at most " +
+           std::to_string(ack ? 0 : most_ranges) + ", and no more than fit, can be legal";
+  }
+  length -= ranges * sizeof(protocol::TrainedOn);
   if (ids > protocol::most_members || ids * sizeof(protocol::ReplicaId) > length) {
     return std::to_string(ids) + " contributors in a chunk frame; at most " +
            std::to_string(protocol::most_members) + ", and no more than fit, can be legal";
@@ -60,7 +66,8 @@ protocol::ChunkMessage message_of(ReceivedFrame chunk) {
           .bytes = std::move(chunk.body),
           .weight = chunk.head.weight,
           .contributors = std::move(chunk.contributors),
-          .norms = std::move(chunk.norms)};
+          .norms = std::move(chunk.norms),
+          .trained_on = std::move(chunk.trained_on)};
 }
 
 Frame frame_of(const ReceivedFrame& received) {
@@ -73,6 +80,8 @@ Frame frame_of(const ReceivedFrame& received) {
   frame.head.insert(frame.head.end(), ids.begin(), ids.end());
   const auto norms = std::as_bytes(std::span(received.norms));
   frame.head.insert(frame.head.end(), norms.begin(), norms.end());
+  const auto trained_on = std::as_bytes(std::span(received.trained_on));
+  frame.head.insert(frame.head.end(), trained_on.begin(), trained_on.end());
   return frame;
 }
 
@@ -100,7 +109,8 @@ FrameReader::Wanted FrameReader::wants() {
     case Next::body:
       if (!has_chunk_header()) return {checksum(!relayed), body()};
       return {std::as_writable_bytes(std::span(frame_.contributors)),
-              std::as_writable_bytes(std::span(frame_.norms)), body()};
+              std::as_writable_bytes(std::span(frame_.norms)),
+              std::as_writable_bytes(std::span(frame_.trained_on)), body()};
     case Next::nothing:
       break;
   }
@@ -183,8 +193,10 @@ void FrameReader::take_chunk_header_apart() {
   if (auto problem = problem_of(frame_.type, frame_.head, left_)) return wrong(std::move(*problem));
   frame_.contributors.resize(frame_.head.contributors);
   frame_.norms.resize(frame_.head.norms);
+  frame_.trained_on.resize(frame_.head.trained_on);
   left_ -= frame_.contributors.size() * sizeof(protocol::ReplicaId) +
-           frame_.norms.size() * sizeof(protocol::SquaredNorm);
+           frame_.norms.size() * sizeof(protocol::SquaredNorm) +
+           frame_.trained_on.size() * sizeof(protocol::TrainedOn);
 }
 
 /// For what follows the headers.
@@ -201,6 +213,7 @@ void FrameReader::check_sum() const {
     sum = crc32c(std::as_bytes(std::span(&frame_.head, 1)), sum);
     sum = crc32c(std::as_bytes(std::span(frame_.contributors)), sum);
     sum = crc32c(std::as_bytes(std::span(frame_.norms)), sum);
+    sum = crc32c(std::as_bytes(std::span(frame_.trained_on)), sum);
   }
   sum = crc32c(*body_, sum);
   if (sum != checksum_) throw Damaged(frame_.type, sum, checksum_);

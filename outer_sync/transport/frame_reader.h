@@ -28,14 +28,15 @@ class Damaged : public Error {
   std::string thing_, how_;
 };
 
-/// A chunk's header, contributors and norms are taken apart, so that `body` is its codec bytes, packed or
-/// not, and nothing else.
+/// A chunk's header, contributors, norms and samples are taken apart, so that `body` is its codec bytes,
+/// packed or not, and nothing else.
 struct ReceivedFrame {
   FrameType type{};
   ChunkHeader head{};                             ///< of chunks and acknowledgements
   std::vector<protocol::ReplicaId> contributors;  ///< of results; empty: all members of the view
   protocol::SharedBytes body;
-  std::vector<protocol::SquaredNorm> norms{};  ///< of results where outer.reject is on
+  std::vector<protocol::SquaredNorm> norms{};     ///< of results where outer.reject is on
+  std::vector<protocol::TrainedOn> trained_on{};  ///< of a fragment's first chunk
   std::optional<RelayHeader> relay{};  ///< of one that goes by a third member; `type` is the inner one
 };
 
@@ -51,7 +52,7 @@ struct ReceivedFrame {
 /// Of one frame. `while (!complete()) { fill all of wants(); filled(); }`, then `take()`.
 class FrameReader {
  public:
-  using Wanted = std::array<std::span<std::byte>, 3>;
+  using Wanted = std::array<std::span<std::byte>, 4>;
 
   /// No body is longer than `limit`. `checked`: the frame before it, from the same end, had a checksum, so
   /// this one has. Chunks are put into memory of `chunks` unless it is null, which must outlive this.

@@ -46,9 +46,12 @@ Admission MemberNode::join(Hello hello) {
   impl_->trainer.say_hello(std::move(hello));
   return impl_->trainer.admission();
 }
-void MemberNode::activate(const std::vector<FragmentState>& fragments, const Digest& parameters) {
-  impl_->trainer.activate(fragments, parameters);
+void MemberNode::activate(const std::vector<FragmentState>& fragments, const Digest& parameters,
+                          Ledger ledger, SampleSet trained) {
+  impl_->trainer.activate(fragments, parameters, std::move(ledger), std::move(trained));
 }
+SampleRange MemberNode::next_samples(std::uint64_t most) { return impl_->trainer.next_samples(most); }
+Ledger MemberNode::ledger() { return impl_->network.ledger(); }
 void MemberNode::catch_up(OuterLoop& loop) { impl_->follower.catch_up(loop); }
 bool MemberNode::follow(OuterLoop& loop, const std::vector<Round>& until) {
   return impl_->follower.follow(loop, until);
@@ -87,14 +90,16 @@ void MemberNode::leave(const std::string& reason) noexcept {
     // Leaving politely is best effort: the coordinator notices a closed connection too.
   }
 }
-void MemberNode::contribute(ChunkId chunk, Round round, SharedBytes bytes, std::uint64_t weight) {
-  impl_->trainer.contribute(chunk, round, std::move(bytes), weight);
+void MemberNode::contribute(ChunkId chunk, Round round, SharedBytes bytes, std::uint64_t weight,
+                            const SampleSet& samples) {
+  impl_->trainer.contribute(chunk, round, std::move(bytes), weight, samples);
 }
 std::optional<RoundResult> MemberNode::wait(FragmentId fragment, Round round) {
   return impl_->trainer.wait(fragment, round);
 }
-void MemberNode::applied(FragmentId fragment, Round round, const Digest& chain) {
-  impl_->network.applied(fragment, {round, chain});
+void MemberNode::applied(FragmentId fragment, Round round, const Digest& chain,
+                         std::vector<SampleRange> samples) {
+  impl_->network.applied(fragment, {round, chain}, std::move(samples));
 }
 void MemberNode::serve_state_from(StateSource source) { impl_->trainer.serve_state_from(std::move(source)); }
 void MemberNode::serve() { impl_->trainer.serve(); }

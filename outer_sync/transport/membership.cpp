@@ -54,9 +54,10 @@ void Membership::join_mesh(const Digest& token) {
 
 // ---- seals ----
 
-void Membership::begin(const std::vector<FragmentState>& fragments, const Digest& parameters) {
+void Membership::begin(const std::vector<FragmentState>& fragments, const Digest& parameters,
+                       const Ledger& ledger) {
   parameters_ = parameters;
-  rounds_.begin(fragments);
+  rounds_.begin(fragments, ledger);
   ViewNumber view = 0;
   meet_.update([&] { view = meet_.seal->view; });
   answer_seal(view);
@@ -76,6 +77,7 @@ void Membership::answer_seal(ViewNumber view) {
   {
     const std::lock_guard lock(meet_.mutex);
     sealed->step = meet_.report.step;
+    sealed->taken.add(meet_.order.seal(done_everywhere(sealed->ledger)));
   }
   sealed->parameters = parameters_;
   control_.send(std::move(*sealed));
@@ -118,6 +120,7 @@ void Membership::begin_waiting_view() {
   if (!of_reference && !meet_.taken.empty()) return;
   const auto message = *std::exchange(waiting_view_, std::nullopt);
   const auto entry = member.activate(message, place);
+  if (entry == Member::Entry::begun && !reduces()) meet_.order.deal(message, place);
   if (entry == Member::Entry::begun && !of_reference) {
     meet_.results.clear();
     meet_.lessons.clear();  // they come once more, as results that are decided

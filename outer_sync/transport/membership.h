@@ -59,7 +59,8 @@ class Membership {
   // ---- views ----
 
   /// Stands there at the start of a run; answers the seal that came before.
-  void begin(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters);
+  void begin(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters,
+             const protocol::Ledger& ledger);
   void on_seal(const protocol::Seal& seal);
   /// Throws Error(network) for a view that does not fit this replica.
   void on_new_view(protocol::NewView message);

@@ -8,6 +8,7 @@
 #include <asio/post.hpp>
 #include <asio/use_awaitable.hpp>
 #include <cstdio>
+#include <future>
 #include <utility>
 #include <variant>
 
@@ -66,8 +67,9 @@ NetworkSide::NetworkSide(const NetworkConfig& network, const FragmentLayout* lay
     const auto parts = rules.moments ? static_cast<StateParts>(agreed_parts | moment_parts) : agreed_parts;
     rounds_.use(*workshop_);
     taker_.emplace(io_, *workshop_, link_, counters_, trace, parts, meet, saying(), *this);
-    giver_.emplace(io_, network_, workshop_->layout, meet,
-                   [this](FragmentId p, Round r) { return rounds_.held(p, r); });
+    giver_.emplace(
+        io_, network_, workshop_->layout, meet, [this](FragmentId p, Round r) { return rounds_.held(p, r); },
+        [this](FragmentId p) { return rounds_.ledger(p); });
   }
   mesh_.send_at_most(network.rate.bytes_per_second());
   io_thread_ = std::thread([this] { run_io(); });
@@ -133,8 +135,16 @@ void NetworkSide::say_what_is_missing() {
   if (const auto why = lacks_congestion_control(network_.congestion)) saying()("network.congestion: " + *why);
 }
 
-void NetworkSide::activate(const std::vector<FragmentState>& fragments, const Digest& parameters) {
-  asio::post(io_, [this, fragments, parameters] { membership_.begin(fragments, parameters); });
+void NetworkSide::activate(const std::vector<FragmentState>& fragments, const Digest& parameters,
+                           const Ledger& ledger) {
+  asio::post(io_,
+             [this, fragments, parameters, ledger] { membership_.begin(fragments, parameters, ledger); });
+}
+
+Ledger NetworkSide::ledger() {
+  std::promise<Ledger> answer;
+  asio::post(io_, [&] { answer.set_value(rounds_.stands() ? rounds_.member().ledger() : Ledger()); });
+  return answer.get_future().get();
 }
 
 void NetworkSide::send(ControlMessage message) {
@@ -165,31 +175,30 @@ void NetworkSide::leave(const std::string& reason) {
 }
 
 void NetworkSide::contribute(ChunkId chunk, Round round, SharedBytes bytes, SharedBytes packed,
-                             std::uint64_t weight, double squares) {
-  asio::post(io_,
-             [this, chunk, round, weight, squares, bytes = std::move(bytes), packed = std::move(packed)] {
-               rounds_.contribute(chunk, round, bytes, packed, weight, squares);
-             });
+                             std::uint64_t weight, double squares, const SampleSet& samples) {
+  asio::post(io_, [this, chunk, round, weight, squares, bytes = std::move(bytes), packed = std::move(packed),
+                   samples] { rounds_.contribute(chunk, round, bytes, packed, weight, squares, samples); });
 }
 
-void NetworkSide::applied(FragmentId fragment, const FragmentState& state) {
-  asio::post(io_, [this, fragment, state] {
+void NetworkSide::applied(FragmentId fragment, const FragmentState& state, std::vector<SampleRange> samples) {
+  asio::post(io_, [this, fragment, state, samples = std::move(samples)] {
     meet_.update([&] { meet_.taken.erase({fragment, state.round}); });
     if (!rounds_.stands()) return taker_->learned(fragment, state);
-    rounds_.applied(fragment, state);
+    rounds_.applied(fragment, state, samples);
     membership_.begin_waiting_view();
   });
 }
 
-void NetworkSide::followed(FragmentId fragment, const FragmentState& state, std::uint64_t life) {
-  asio::post(io_, [this, fragment, state, life] {
+void NetworkSide::followed(FragmentId fragment, const FragmentState& state, std::vector<SampleRange> samples,
+                           std::uint64_t life) {
+  asio::post(io_, [this, fragment, state, samples = std::move(samples), life] {
     bool counts = false;
     meet_.update([&] {
       meet_.taken.erase({fragment, state.round});
       counts = life == meet_.life;
     });
     if (!rounds_.stands()) return;
-    if (counts) rounds_.applied(fragment, state);
+    if (counts) rounds_.applied(fragment, state, samples);
     membership_.begin_waiting_view();
   });
 }
@@ -316,8 +325,8 @@ void NetworkSide::on_displaced() {
   stop_taking();
 }
 
-void NetworkSide::on_ready(const std::vector<FragmentState>& states) {
-  rounds_.begin(states);
+void NetworkSide::on_ready(const std::vector<FragmentState>& states, const Ledger& ledger) {
+  rounds_.begin(states, ledger);
   control_.send(Ready{});
 }
 

@@ -61,7 +61,11 @@ class NetworkSide final : public PeerMesh::Handler,
   /// Begins to dial the coordinator. The address in `hello` is filled in.
   void say_hello(protocol::Hello hello);
   /// Answers the seal that is in the rendezvous.
-  void activate(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters);
+  void activate(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters,
+                const protocol::Ledger& ledger);
+  /// Up to all rounds that were said to be applied; empty where this member stands nowhere. Waits for the io
+  /// thread.
+  [[nodiscard]] protocol::Ledger ledger();
   void send(protocol::ControlMessage message);
   void report_evaluation(const protocol::EvalReport& report);
   void request_stop(const std::string& reason);
@@ -72,11 +76,13 @@ class NetworkSide final : public PeerMesh::Handler,
 
   /// `packed` is null where that would not be smaller.
   void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes,
-                  protocol::SharedBytes packed, std::uint64_t weight, double squares);
+                  protocol::SharedBytes packed, std::uint64_t weight, double squares,
+                  const SampleSet& samples);
   /// By the trainer.
-  void applied(FragmentId fragment, const protocol::FragmentState& state);
+  void applied(FragmentId fragment, const protocol::FragmentState& state, std::vector<SampleRange> samples);
   /// By one that only reduces. What was taken in another life than the rendezvous' counts no more.
-  void followed(FragmentId fragment, const protocol::FragmentState& state, std::uint64_t life);
+  void followed(FragmentId fragment, const protocol::FragmentState& state, std::vector<SampleRange> samples,
+                std::uint64_t life);
 
   // ---- the state, where it is taken from others ----
 
@@ -106,7 +112,7 @@ class NetworkSide final : public PeerMesh::Handler,
 
   // StateTaker::Handler
   [[nodiscard]] bool stands() const override { return rounds_.stands(); }
-  void on_ready(const std::vector<protocol::FragmentState>& states) override;
+  void on_ready(const std::vector<protocol::FragmentState>& states, const protocol::Ledger& ledger) override;
   void on_rounds_gone() override;
   void on_no_donors() override;
 

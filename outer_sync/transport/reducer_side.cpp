@@ -24,7 +24,7 @@ std::optional<std::string> ReducerSide::follow() {
     if (meet_.gone) return std::nullopt;
     if (meet_.failure) throw *meet_.failure;
     const auto [fragment, round] = next->first;
-    const auto result = std::move(next->second);
+    auto result = std::move(next->second);
     const auto before = meet_.followed[fragment].chain;
     const auto life = meet_.life;
     meet_.results.erase(next);
@@ -35,7 +35,7 @@ std::optional<std::string> ReducerSide::follow() {
     const FragmentState state{round, log::next_chain(before, fragment, round, bytes)};
     lock.lock();
     if (life == meet_.life) meet_.followed[fragment] = state;
-    side_.followed(fragment, state, life);
+    side_.followed(fragment, state, std::move(result.samples), life);
   }
 }
 

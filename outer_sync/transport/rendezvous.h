@@ -17,6 +17,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/protocol/work_order.h"
 #include "isthmus/outer_sync/transport/member_node.h"
 
 namespace isthmus::outer_sync::transport {
@@ -50,6 +51,7 @@ struct Rendezvous {
   bool commits = true;                   ///< as far as is known here
   std::optional<Place> unanswered;       ///< asked for in vain since the last step
   bool stuck = false;                    ///< asked for once more: the trainer has no step to make
+  protocol::WorkOrder order;             ///< what the loader is given
   std::uint64_t agreed_step = 0;         ///< others were that far when this replica came back to them
   /// Of one that only reduces: the rounds that it has followed, and a number that changes when they are void.
   std::vector<protocol::FragmentState> followed;

@@ -8,8 +8,8 @@ namespace isthmus::outer_sync::transport {
 
 using namespace protocol;
 
-void Rounds::begin(std::vector<FragmentState> fragments) {
-  member_.emplace(workshop_->layout, workshop_->codecs, closing_, std::move(fragments));
+void Rounds::begin(std::vector<FragmentState> fragments, Ledger ledger) {
+  member_.emplace(workshop_->layout, workshop_->codecs, closing_, std::move(fragments), std::move(ledger));
 }
 
 void Rounds::end() {
@@ -59,14 +59,14 @@ std::optional<MemberIndex> Rounds::index_of(ReplicaId peer) const {
 // ---- from the trainer's thread ----
 
 void Rounds::contribute(ChunkId chunk, Round round, const SharedBytes& bytes, const SharedBytes& packed,
-                        std::uint64_t weight, double squares) {
+                        std::uint64_t weight, double squares, const SampleSet& samples) {
   if (!member_) return;
-  member_->contribute(chunk, round, bytes, weight, squares);
+  member_->contribute(chunk, round, bytes, weight, squares, samples);
   act({bytes, packed});
 }
 
-void Rounds::applied(FragmentId fragment, const FragmentState& state) {
-  member_->applied(fragment, state.round, state.chain);
+void Rounds::applied(FragmentId fragment, const FragmentState& state, std::vector<SampleRange> samples) {
+  member_->applied(fragment, state.round, state.chain, std::move(samples));
   act();
 }
 
@@ -118,6 +118,10 @@ std::vector<SharedBytes> Rounds::held(FragmentId fragment, Round round) const {
   return member_ ? member_->held(fragment, round) : std::vector<SharedBytes>();
 }
 
+FragmentLedger Rounds::ledger(FragmentId fragment) const {
+  return member_ ? member_->ledger().at(fragment) : FragmentLedger();
+}
+
 // ---- what the member wants ----
 
 /// Chunks that are sent once more, on a new connection, travel unpacked: they are few, and so nothing has
@@ -162,8 +166,10 @@ void Rounds::deliver(Deliver round) {
   say_if_rejected(round);
   meet_.update([&] {
     meet_.participation.contributed = round.contributed;
-    meet_.results[{round.fragment, round.round}] = {std::move(round.results), std::move(round.included),
-                                                    std::move(round.rejected)};
+    meet_.results[{round.fragment, round.round}] = {.chunks = std::move(round.results),
+                                                    .included = std::move(round.included),
+                                                    .rejected = std::move(round.rejected),
+                                                    .samples = std::move(round.samples)};
   });
 }
 

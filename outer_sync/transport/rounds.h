@@ -36,7 +36,7 @@ class Rounds {
   // ---- where this replica stands ----
 
   /// Stands there from now on, in no view yet.
-  void begin(std::vector<protocol::FragmentState> fragments);
+  void begin(std::vector<protocol::FragmentState> fragments, protocol::Ledger ledger = {});
   /// Stands nowhere, and is in no view, any more.
   void end();
   /// What was carried from round to round is of one that is gone.
@@ -60,9 +60,10 @@ class Rounds {
 
   /// `packed` is null where that would not be smaller.
   void contribute(ChunkId chunk, protocol::Round round, const protocol::SharedBytes& bytes,
-                  const protocol::SharedBytes& packed, std::uint64_t weight, double squares);
+                  const protocol::SharedBytes& packed, std::uint64_t weight, double squares,
+                  const SampleSet& samples);
   /// Requires `stands()`.
-  void applied(FragmentId fragment, const protocol::FragmentState& state);
+  void applied(FragmentId fragment, const protocol::FragmentState& state, std::vector<SampleRange> samples);
 
   // ---- from peers ----
 
@@ -80,6 +81,8 @@ class Rounds {
   void tick(protocol::Time now);
   /// The results of a round in chunk order, as far as they are here; empty where there is no member.
   [[nodiscard]] std::vector<protocol::SharedBytes> held(FragmentId fragment, protocol::Round round) const;
+  /// Up to the last applied round; of round 0 where there is no member.
+  [[nodiscard]] protocol::FragmentLedger ledger(FragmentId fragment) const;
 
  private:
   /// A chunk that has just been made, and what it was packed to (null where that would not be smaller).

@@ -87,7 +87,10 @@ void StateReceiver::begin(const StateHead& head) {
     refuse("it sent round " + std::to_string(head.at.round) + " of fragment " +
            std::to_string(head.fragment) + "; of use is " + std::to_string(request_.from) + " and later");
   }
+  if (!head.ledger.sound() || head.ledger.round() != head.at.round)
+    refuse("it sent a ledger of fragment " + std::to_string(head.fragment) + " that cannot be one");
   at_ = head.at;
+  ledger_ = head.ledger;
   inner_steps_ = head.inner_steps;
   begun_ = true;
   for (std::size_t part = 0; part < state_parts; ++part) {
@@ -146,8 +149,11 @@ void StateReceiver::end(const StateGone& gone) {
 std::optional<FragmentSnapshot> StateReceiver::result() {
   assert(complete_);
   if (gone_) return std::nullopt;
-  FragmentSnapshot snapshot{
-      .fragment = request_.fragment, .at = at_, .values = {}, .inner_steps = inner_steps_};
+  FragmentSnapshot snapshot{.fragment = request_.fragment,
+                            .at = at_,
+                            .values = {},
+                            .inner_steps = inner_steps_,
+                            .ledger = std::move(ledger_)};
   std::move(values_.begin(), values_.end(), snapshot.values.begin());
   return snapshot;
 }

@@ -41,7 +41,8 @@ struct FragmentSnapshot {
   protocol::FragmentState at;
   /// By StatePart: as many values as the fragment has elements, or null for what is not in it.
   std::array<SharedFloats, state_parts> values;
-  std::uint64_t inner_steps = 0;  ///< behind the moments; 0 without them
+  std::uint64_t inner_steps = 0;      ///< behind the moments; 0 without them
+  protocol::FragmentLedger ledger{};  ///< up to that round
   [[nodiscard]] StateParts parts() const;
 };
 
@@ -77,9 +78,10 @@ struct StateHead {
   std::uint64_t elements = 0;
   StateParts parts = 0;
   std::uint64_t inner_steps = 0;  ///< behind the moments; 0 without them
+  protocol::FragmentLedger ledger{};
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(fragment, at, elements, parts, inner_steps);
+    ar(fragment, at, elements, parts, inner_steps, ledger);
   }
 };
 
@@ -144,6 +146,7 @@ class StateReceiver {
   std::uint64_t elements_;  ///< of the fragment, as the layout has it
   protocol::FragmentState at_;
   std::uint64_t inner_steps_ = 0;
+  protocol::FragmentLedger ledger_;
   std::array<std::shared_ptr<AlignedVector<float>>, state_parts> values_;
   std::size_t part_ = 0;      ///< that comes next
   std::uint64_t offset_ = 0;  ///< in it, in elements

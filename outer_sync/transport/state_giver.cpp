@@ -57,12 +57,13 @@ FragmentSnapshot parts_of(const outer_sync::FragmentSnapshot& given, StateReques
 }  // namespace
 
 StateGiver::StateGiver(asio::io_context& io, const NetworkConfig& network, const FragmentLayout& layout,
-                       Rendezvous& meet, RoundSource rounds)
+                       Rendezvous& meet, RoundSource rounds, LedgerSource ledgers)
     : io_(io),
       network_(network),
       layout_(layout),
       meet_(meet),
       rounds_(std::move(rounds)),
+      ledgers_(std::move(ledgers)),
       pacer_(std::make_shared<Pacer>(static_cast<std::uint64_t>(network.join_rate))) {}
 
 asio::awaitable<void> StateGiver::serve(ConnectionPtr learner) {
@@ -91,6 +92,10 @@ asio::awaitable<FragmentSnapshot> StateGiver::snapshot(StateRequest request) {
   auto out = parts_of(*answer->snapshot, request);
   if (out.parts() != request.parts)
     throw Error(ErrorKind::network, "it asked for the inner optimizer's moments, which are not given here");
+  // Rounds may have been applied since the trainer's thread has answered. (One of another round counts as
+  // not known.)
+  out.ledger = ledgers_(request.fragment);
+  static_cast<void>(out.ledger.cut(out.at.round));
   co_return out;
 }
 

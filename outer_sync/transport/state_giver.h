@@ -4,6 +4,7 @@
 
 #include <asio/awaitable.hpp>
 #include <asio/io_context.hpp>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -18,9 +19,12 @@ namespace isthmus::outer_sync::transport {
 /// thread how long they may still need.
 class StateGiver {
  public:
-  /// All must outlive the io context's last run. `rounds` says which results are here.
+  using LedgerSource = std::function<protocol::FragmentLedger(FragmentId)>;
+
+  /// All must outlive the io context's last run. `rounds` says which results are here, `ledgers` what has
+  /// been trained on, up to the rounds that are applied.
   StateGiver(asio::io_context& io, const NetworkConfig& network, const FragmentLayout& layout,
-             Rendezvous& meet, RoundSource rounds);
+             Rendezvous& meet, RoundSource rounds, LedgerSource ledgers);
 
   /// Until the learner's connection ends. Throws as `serve_learner`.
   [[nodiscard]] asio::awaitable<void> serve(ConnectionPtr learner);
@@ -34,6 +38,7 @@ class StateGiver {
   const FragmentLayout& layout_;
   Rendezvous& meet_;
   RoundSource rounds_;
+  LedgerSource ledgers_;
   std::shared_ptr<Pacer> pacer_;
 };
 

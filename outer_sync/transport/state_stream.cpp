@@ -53,7 +53,9 @@ asio::awaitable<void> StateSender::send(FragmentSnapshot snapshot) {
                  .at = snapshot.at,
                  .elements = 0,
                  .parts = snapshot.parts(),
-                 .inner_steps = snapshot.inner_steps};
+                 .inner_steps = snapshot.inner_steps,
+                 .ledger = std::move(snapshot.ledger)};
+  if (head.ledger.round() != head.at.round) head.ledger = protocol::FragmentLedger(head.at.round);
   for (const auto& values : snapshot.values) {
     if (values) head.elements = values->size();
   }

@@ -30,6 +30,7 @@ void StateTaker::take_from(const Admitted& admitted, ReplicaId self, bool observ
   say_("takes the state from " + std::to_string(donors.size()) + " members");
   const auto fragments = workshop_.layout.fragment_count();
   learned_.assign(fragments, std::nullopt);
+  ledger_.assign(fragments, {});
   newest_.clear();
   trainer_is_in_ = false;
   received_.assign(fragments, std::nullopt);
@@ -61,6 +62,7 @@ void StateTaker::on_newest(const std::vector<Round>& rounds) {
 void StateTaker::on_fragment(FragmentSnapshot snapshot) {
   if (handler_.stands()) return handler_.on_rounds_gone();
   received_.at(snapshot.fragment) = snapshot.at.round;
+  ledger_.at(snapshot.fragment) = snapshot.ledger;
   const auto part = [&](StatePart which) { return snapshot.values[static_cast<std::size_t>(which)]; };
   outer_sync::FragmentSnapshot lesson{.fragment = snapshot.fragment,
                                       .state = snapshot.at,
@@ -117,6 +119,17 @@ std::vector<FragmentState> StateTaker::whole() const {
   return states;
 }
 
+/// What the rounds were made of that have been followed since does not come with them; the first view tells
+/// it.
+Ledger StateTaker::ledger_of(const std::vector<FragmentState>& states) const {
+  auto ledger = ledger_;
+  for (FragmentId p = 0; p < states.size(); ++p) {
+    if (ledger[p].round() > states[p].round) ledger[p] = FragmentLedger(states[p].round);
+    while (ledger[p].round() < states[p].round) ledger[p].skip();
+  }
+  return ledger;
+}
+
 void StateTaker::say_ready_if_so() {
   if (observes_ || handler_.stands() || !learner_->caught_up()) return;
   const auto states = whole();
@@ -125,7 +138,7 @@ void StateTaker::say_ready_if_so() {
     if (!newest_.empty() && states[p].round + 1 < newest_[p]) return;
   }
   say_("has the state and is ready to take part");
-  handler_.on_ready(states);
+  handler_.on_ready(states, ledger_of(states));
 }
 
 }  // namespace isthmus::outer_sync::transport

@@ -26,7 +26,8 @@ class StateTaker final : public Learner::Handler {
     /// Whether this replica is ready for a view or in one: what it has then is what others count on.
     [[nodiscard]] virtual bool stands() const = 0;
     /// The trainer has all fragments, within a round of the members', in these states. Not of an observer.
-    virtual void on_ready(const std::vector<protocol::FragmentState>& states) = 0;
+    virtual void on_ready(const std::vector<protocol::FragmentState>& states,
+                          const protocol::Ledger& ledger) = 0;
     /// A fragment had to be fetched anew although this replica stands already.
     virtual void on_rounds_gone() = 0;
     /// None of the donors is left. An observer keeps what is here; of others nothing counts any more.
@@ -61,6 +62,7 @@ class StateTaker final : public Learner::Handler {
   void on_failed(const std::string& why) override;
   void count_behind();
   void say_ready_if_so();
+  [[nodiscard]] protocol::Ledger ledger_of(const std::vector<protocol::FragmentState>& states) const;
 
   asio::io_context& io_;
   const Workshop& workshop_;
@@ -80,6 +82,7 @@ class StateTaker final : public Learner::Handler {
   // By fragment:
   std::vector<std::optional<protocol::Round>> received_;         ///< the last that has come
   std::vector<std::optional<protocol::FragmentState>> learned_;  ///< in the global parameters here
+  protocol::Ledger ledger_;                                      ///< as they came
   std::vector<protocol::Round> newest_;                          ///< of the run's members; empty: not known
 };
 

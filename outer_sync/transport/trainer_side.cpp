@@ -42,8 +42,10 @@ Admission TrainerSide::admission() {
   return {.how = step > 0 ? Admission::How::resumes : Admission::How::begins, .step = step};
 }
 
-void TrainerSide::activate(const std::vector<FragmentState>& fragments, const Digest& parameters) {
-  side_.activate(fragments, parameters);
+void TrainerSide::activate(const std::vector<FragmentState>& fragments, const Digest& parameters,
+                           Ledger ledger, SampleSet trained) {
+  meet_.update([&] { meet_.order.restore(std::move(trained)); });
+  side_.activate(fragments, parameters, ledger);
   Lock lock(meet_.mutex);
   meet_.wait_for(lock, [&] { return meet_.view || meet_.displaced; });
   throw_if_ended();
@@ -133,11 +135,17 @@ std::uint64_t TrainerSide::agreed_step() const { return read(&Rendezvous::agreed
 
 // ---- rounds ----
 
-void TrainerSide::contribute(ChunkId chunk, Round round, SharedBytes bytes, std::uint64_t weight) {
+SampleRange TrainerSide::next_samples(std::uint64_t most) {
+  const std::lock_guard lock(meet_.mutex);
+  return meet_.order.next(most);
+}
+
+void TrainerSide::contribute(ChunkId chunk, Round round, SharedBytes bytes, std::uint64_t weight,
+                             const SampleSet& samples) {
   auto& workshop = side_.workshop();
   auto packed = workshop.contribution_packer.pack(chunk, round, *bytes);
   const double squares = reject_ ? workshop.reducer.squares(chunk, round, *bytes) : 0;
-  side_.contribute(chunk, round, std::move(bytes), std::move(packed), weight, squares);
+  side_.contribute(chunk, round, std::move(bytes), std::move(packed), weight, squares, samples);
 }
 
 std::optional<RoundResult> TrainerSide::wait(FragmentId fragment, Round round) {

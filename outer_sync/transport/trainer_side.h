@@ -28,7 +28,8 @@ class TrainerSide {
   void say_hello(protocol::Hello hello);
   /// Waits for the answer.
   [[nodiscard]] Admission admission();
-  void activate(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters);
+  void activate(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters,
+                protocol::Ledger ledger, SampleSet trained);
   [[nodiscard]] bool may_begin(std::uint64_t step, std::uint64_t reach);
   [[nodiscard]] std::string announced();
   void report(const StepReport& report);
@@ -48,7 +49,9 @@ class TrainerSide {
 
   // ---- rounds ----
 
-  void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes, std::uint64_t weight);
+  [[nodiscard]] SampleRange next_samples(std::uint64_t most);
+  void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes, std::uint64_t weight,
+                  const SampleSet& samples);
   [[nodiscard]] std::optional<RoundResult> wait(FragmentId fragment, protocol::Round round);
 
   // ---- the state, for others ----

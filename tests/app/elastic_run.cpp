@@ -43,6 +43,12 @@ void ElasticRun::add(const std::string& worker, const Words& flags) {
   workers_[worker] = std::make_unique<Command>(site_.start(std::move(words)));
 }
 
+void ElasticRun::kill(const std::string& worker) {
+  workers_.at(worker)->signal(SIGKILL);
+  static_cast<void>(workers_.at(worker)->wait());
+  workers_.erase(worker);
+}
+
 void ElasticRun::stop() {
   coordinator_->signal(SIGINT);
   EXPECT_EQ(coordinator_->wait().status, 130) << logs();

@@ -26,6 +26,8 @@ class ElasticRun {
   void resume(const Words& settings);
   /// One more, with flags of its own.
   void add(const std::string& worker, const Words& flags = {});
+  /// The process is gone at once, and nobody waits for it.
+  void kill(const std::string& worker);
   /// Ctrl-C at the coordinator; all must end well.
   void stop();
   /// Waits for the end, which must be a good one.

@@ -355,7 +355,7 @@ class Exchanger {
   void contribute(FragmentId p) {
     const auto chunks = layout_.chunks_of(p);
     for (auto k = chunks.first; k < chunks.last; ++k)
-      node_->contribute(k, state_[p].round + 1, contributions_[k], 1);
+      node_->contribute(k, state_[p].round + 1, contributions_[k], 1, {});
   }
   /// Returns when the results were there.
   double finish(FragmentId p) {
@@ -366,7 +366,7 @@ class Exchanger {
     for (const auto& chunk : result->chunks) bytes.emplace_back(*chunk);
     ++state_[p].round;
     state_[p].chain = log::next_chain(state_[p].chain, p, state_[p].round, bytes);
-    node_->applied(p, state_[p].round, state_[p].chain);
+    node_->applied(p, state_[p].round, state_[p].chain, {});
     return end;
   }
   void wait_until(double moment) const {

@@ -67,7 +67,8 @@ void peer(std::span<const std::byte> bytes) {
               "too long to be sent on");
       const auto message = message_of(std::move(frame));
       require(message.contributors.size() <= protocol::most_members &&
-                  message.norms.size() <= protocol::most_members,
+                  message.norms.size() <= protocol::most_members &&
+                  message.trained_on.size() <= protocol::most_members * protocol::most_trained_on,
               "more replicas than there can be");
       require(bytes_of(header_of(message, static_cast<quant::Lossless>(head.packing))) == bytes_of(head),
               "a chunk header that has two forms");

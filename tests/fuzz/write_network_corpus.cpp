@@ -67,6 +67,9 @@ std::vector<ControlMessage> all_messages() {
   held.activated = 1;
   held.history = {{{1, digest_of(4)}}, {}};
   held.held = {{0, 2, chunks}};
+  held.ledger = {protocol::FragmentLedger(1), protocol::FragmentLedger(0)};
+  held.ledger[1].add({{0, 0, 4}, {1, 0, 4}});
+  held.taken.add({0, 4, 8});
   protocol::NewView view{.view = {2, {{"a", 1, "a:1"}, {"b", 1, "b:1"}}, {0, 1, 0}},
                          .token = digest_of(5),
                          .layout = {{0, 20}, {24, 9}},
@@ -75,7 +78,10 @@ std::vector<ControlMessage> all_messages() {
                          .step = 7,
                          .chains = {{{1, digest_of(4)}}, {{0, {}}}},
                          .fixed = {{0, 2, {{0, chunks}}}},
-                         .applied = {{1, 0}, {1, 0}}};
+                         .applied = {{1, 0}, {1, 0}},
+                         .ledger = held.ledger,
+                         .taken = held.taken,
+                         .tracks = 2};
   return {hello("a"),
           protocol::Refused{"no"},
           protocol::Seal{1, 0},
@@ -113,8 +119,12 @@ transport::ReceivedFrame archived(transport::FrameType type, const auto& message
   return {type, {}, {}, std::make_shared<const Bytes>(to_bytes(message)), {}};
 }
 transport::ReceivedFrame chunk(const protocol::ChunkMessage& message) {
-  return {transport::FrameType::chunk, transport::header_of(message, quant::Lossless::none),
-          message.contributors, message.bytes, message.norms};
+  return {transport::FrameType::chunk,
+          transport::header_of(message, quant::Lossless::none),
+          message.contributors,
+          message.bytes,
+          message.norms,
+          message.trained_on};
 }
 transport::ReceivedFrame piece(transport::StatePart part, std::size_t elements) {
   const transport::StateDataHeader header{.offset = 0, .fragment = 0, .part = part, .zero = {}};
@@ -149,11 +159,18 @@ void write_all_frames(const fs::path& folder) {
   transport::Arrived arrived;
   arrived.at = 2'060'000'000;
   arrived.lanes = {{1, 500}, {2, 900}};
-  write_frames(
-      folder, "peer", 0,
-      {archived(FrameType::peer_hello, hello), archived(FrameType::begun, protocol::ViewNumber{1}),
-       archived(FrameType::arrived, arrived), chunk({1, contribution, encoded(0), 100}), ack,
-       chunk({1, result, encoded(0)}), chunk({1, result, encoded(0), 0, {11, 12}, {{11, 1.5}, {12, 2.5}}})});
+  write_frames(folder, "peer", 0,
+               {archived(FrameType::peer_hello, hello), archived(FrameType::begun, protocol::ViewNumber{1}),
+                archived(FrameType::arrived, arrived),
+                chunk({1, contribution, encoded(0), 100, {}, {}, {{11, {0, 4, 9}}}}), ack,
+                chunk({1, result, encoded(0)}),
+                chunk({1,
+                       result,
+                       encoded(0),
+                       0,
+                       {11, 12},
+                       {{11, 1.5}, {12, 2.5}},
+                       {{11, {0, 4, 9}}, {12, {1, 4, 9}}}})});
   const auto by_relay = [](transport::ReceivedFrame frame) {
     frame.relay = transport::RelayHeader{.from = 11, .to = 12, .inner = frame.type, .session = 3};
     return frame;

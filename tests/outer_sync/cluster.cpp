@@ -45,15 +45,24 @@ void Cluster::contribute(const std::vector<std::string>& names) {
   for (const auto& name : names) {
     auto& replica = at(name);
     const auto round = round_of(name) + 1;
+    if (replica.pending.empty()) draw(name);
+    auto& samples = replica.handed_in[round] = std::exchange(replica.pending, {});
     for (ChunkId k = 0; k < layout_.chunk_count(); ++k) {
       Hasher hasher;
       const auto digest = hasher.update(name).update(round).update(std::uint64_t{k}).finish();
       auto bytes = std::make_shared<Bytes>(4 * layout_.chunk(k).size);
       for (std::size_t i = 0; i < bytes->size(); ++i) (*bytes)[i] = std::byte{digest.bytes.at(i % 32)};
-      replica.member->contribute(k, round, bytes, 100);
+      replica.member->contribute(k, round, bytes, 100, 0, k == 0 ? samples : SampleSet());
     }
   }
   settle();
+}
+
+SampleRange Cluster::draw(const std::string& name, std::uint64_t most) {
+  auto& replica = at(name);
+  const auto range = replica.order.next(most);
+  replica.pending.add(range);
+  return range;
 }
 
 void Cluster::train(int times) {
@@ -75,7 +84,10 @@ void Cluster::apply(const std::string& name) {
     Hasher hasher;
     hasher.update(std::as_bytes(std::span(last.chain.bytes)));
     for (const auto& bytes : next->second.results) hasher.update(std::span(*bytes));
-    replica.member->applied(0, next->first, hasher.finish());
+    const auto own = replica.handed_in.extract(next->first);
+    const bool left_out = std::ranges::count(next->second.included, false) > 0;
+    if (own && left_out) replica.pending.add(own.mapped());
+    replica.member->applied(0, next->first, hasher.finish(), next->second.samples);
   }
 }
 
@@ -156,6 +168,9 @@ void Cluster::learn(const std::string& name, const std::string& donor) {
   auto& replica = at(name);
   ASSERT_TRUE(replica.admitted) << name << " was not told whom to take the state from";
   replica.member = std::make_unique<Member>(layout_, codecs_, closing_, at(donor).member->fragments());
+  replica.order.forget();
+  replica.pending = {};
+  replica.handed_in.clear();
   say(name, Ready{});
 }
 
@@ -229,7 +244,8 @@ void Cluster::hear(Replica& replica, const ControlMessage& message) {
     if (!replica.member) {
       replica.member = std::make_unique<Member>(layout_, codecs_, closing_, std::vector<FragmentState>(1));
     }
-    const auto sealed = replica.member->seal(seal->view);
+    auto sealed = replica.member->seal(seal->view);
+    if (sealed) sealed->taken.add(replica.order.seal(done_everywhere(sealed->ledger)));
     if (sealed && coordinator_ && !is_cut(name, "coordinator"))
       coordinator_->receive(replica.connection, now_, *sealed);
   } else if (const auto* view = std::get_if<NewView>(&message)) {
@@ -261,6 +277,7 @@ void Cluster::begin(Replica& replica, const NewView& message) {
   switch (replica.member->activate(message, self)) {
     case Member::Entry::begun:
       replica.takes_part = true;
+      if (trains(replica.info)) replica.order.deal(message, self);
       return;
     case Member::Entry::displaced:
       replica.takes_part = false;

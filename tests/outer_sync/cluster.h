@@ -16,6 +16,7 @@
 #include "isthmus/base/hash.h"
 #include "isthmus/outer_sync/protocol/coordinator.h"
 #include "isthmus/outer_sync/protocol/member.h"
+#include "isthmus/outer_sync/protocol/work_order.h"
 
 namespace isthmus::outer_sync::protocol {
 
@@ -24,11 +25,15 @@ using namespace std::chrono_literals;
 class Cluster {
  public:
   static constexpr Time detect_timeout = 1s;
+  static constexpr std::uint64_t samples_per_round = 4;
   struct Replica {
     MemberInfo info;
     std::unique_ptr<Member> member;
     ConnectionId connection = 0;
     std::map<Round, Deliver> rounds;  ///< delivered, applied or not
+    WorkOrder order;
+    SampleSet pending;                     ///< trained on since the last contribution
+    std::map<Round, SampleSet> handed_in;  ///< with contributions to rounds that are not applied
     bool takes_part = false, admitted = false, done = false;
     bool applies = true;    ///< at once, whatever is delivered
     std::string displaced;  ///< why
@@ -50,11 +55,15 @@ class Cluster {
   [[nodiscard]] std::vector<std::string> view() const;
   [[nodiscard]] bool was_said(const std::string& part) const;
 
-  /// Each named replica hands in its part of its next round.
+  /// Each named replica hands in its part of its next round, trained on `samples_per_round` sequences.
   void contribute(const std::vector<std::string>& names);
   /// All that take part do, `times` times.
   void train(int times = 1);
   void apply(const std::string& name);
+  /// What a replica is given next, trained on with its next contribution.
+  SampleRange draw(const std::string& name, std::uint64_t most = samples_per_round);
+  /// Of the run, as one member has it.
+  [[nodiscard]] Ledger ledger(const std::string& name) { return at(name).member->ledger(); }
 
   /// One way; "coordinator" is the coordinator, of whom nobody notices a cut before time passes.
   void cut(const std::string& from, const std::string& to) { cuts_.insert({from, to}); }

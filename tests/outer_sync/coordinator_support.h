@@ -60,7 +60,8 @@ class CoordinatorHarness {
             .fragments = {{}, {}},
             .history = {{}, {}},
             .held = {},
-            .parameters = digest_of(3)};
+            .parameters = digest_of(3),
+            .ledger = Ledger(2)};
   }
 
   void receive(ConnectionId from, const ControlMessage& message) {

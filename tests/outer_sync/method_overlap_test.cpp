@@ -302,8 +302,9 @@ class JoinsInMidRun : public testing::TestWithParam<const char*> {
   }
   /// All that it has handed in is nothing, and weighs nothing.
   void expect_nothing_sent() {
-    for (const auto& [chunk, round, weight, bytes] : late->exchange.contributions) {
+    for (const auto& [chunk, round, weight, bytes, samples] : late->exchange.contributions) {
       EXPECT_EQ(weight, 0U);
+      EXPECT_TRUE(samples.empty());
       Values values(late->layout.chunk(chunk).size, 1.0F);
       ASSERT_TRUE(quant::decode(config.codec_spec(), *bytes, values));
       EXPECT_THAT(values, testing::Each(0.0F)) << "chunk " << chunk << " of round " << round;

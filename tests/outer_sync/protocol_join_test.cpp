@@ -276,6 +276,7 @@ std::string layout_judged(std::vector<Range> layout, std::uint64_t chunk_element
   auto sealed = CoordinatorHarness::sealed();
   sealed.fragments.resize(layout.size());
   sealed.history.resize(layout.size());
+  sealed.ledger.resize(layout.size());
   sealed.layout = std::move(layout);
   sealed.chunk_elements = chunk_elements;
   harness.receive(1, sealed);

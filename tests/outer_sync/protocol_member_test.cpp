@@ -38,6 +38,7 @@ class ProtocolMember : public testing::Test {
                     .chains = {{which.fragments()[0]}, {which.fragments()[1]}},
                     .fixed = {},
                     .applied = {}};
+    for (const auto& fragment : which.fragments()) message.ledger.emplace_back(fragment.round);
     for (const auto* name : {"a", "b", "c"}) {
       message.view.members.push_back({name, 1, "", 0});
       message.applied.push_back({which.fragments()[0].round, which.fragments()[1].round});
@@ -547,7 +548,8 @@ TEST_F(ProtocolMember, AloneItReducesItsOwn) {
                             .step = 0,
                             .chains = {{{}}, {{}}},
                             .fixed = {},
-                            .applied = {{0, 0}}},
+                            .applied = {{0, 0}},
+                            .ledger = Ledger(2)},
                            0),
             Member::Entry::begun);
   alone.contribute(2, 1, bytes(2, 5), 100);
@@ -571,7 +573,8 @@ TEST_F(ProtocolMember, ViewsThatDoNotFitAreTold) {
                .step = 0,
                .chains = {{{}}, {{}}},
                .fixed = {{0, 1, {{0, ChunkSet(2)}}}},
-               .applied = {{0, 0}, {0, 0}}};
+               .applied = {{0, 0}, {0, 0}},
+               .ledger = Ledger(2)};
   EXPECT_TRUE(member.fits(good, 1));
   EXPECT_FALSE(member.fits(good, 2)) << "there are two members";
   const auto fits_with = [&](auto change) {
@@ -588,6 +591,9 @@ TEST_F(ProtocolMember, ViewsThatDoNotFitAreTold) {
   EXPECT_FALSE(fits_with([](NewView& view) { view.fixed[0].holders[0].second = ChunkSet(9); }));
   EXPECT_FALSE(fits_with([](NewView& view) { view.applied.pop_back(); }));
   EXPECT_FALSE(fits_with([](NewView& view) { view.applied[0].pop_back(); }));
+  EXPECT_FALSE(fits_with([](NewView& view) { view.ledger.pop_back(); }));
+  EXPECT_FALSE(fits_with([](NewView& view) { view.ledger[1].add({{0, 9, 9}}); })) << "samples that are none";
+  EXPECT_FALSE(fits_with([](NewView& view) { view.tracks = most_members + 1; })) << "more than anybody walks";
   EXPECT_FALSE(fits_with([](NewView& view) {
     view.view.members.resize(most_members + 1);
     view.applied.resize(most_members + 1, {0, 0});

@@ -248,6 +248,7 @@ SealedMember standing(const std::string& name, MemberKind kind, ViewNumber activ
   out.sealed.view = activated + 1;
   out.sealed.activated = activated;
   out.sealed.fragments = {{round, digest_of(static_cast<std::uint8_t>(history + round))}};
+  out.sealed.ledger = {FragmentLedger(round)};
   out.sealed.history.resize(1);
   for (Round r = round > 15 ? round - 15 : 0; r < round; ++r)
     out.sealed.history[0].push_back({r, digest_of(static_cast<std::uint8_t>(history + r))});
@@ -321,6 +322,7 @@ TEST(PlanView, WhereEachLacksWhatNobodyKeepsTheForemostGoesOn) {
     const auto other = standing(name, MemberKind::trainer, 4, static_cast<Round>(second));
     member.sealed.fragments.push_back(other.sealed.fragments[0]);
     member.sealed.history.push_back(other.sealed.history[0]);
+    member.sealed.ledger.push_back(other.sealed.ledger[0]);
     members.push_back(member);
   }
   const auto plan = plan_view(two, members);

@@ -536,6 +536,7 @@ TEST(Answers, AreJudgedBeforeAnythingIsMadeOfThem) {
   good.activated = 6;
   good.fragments = {{20, digest_of(1)}, {20, digest_of(2)}};
   good.history = {{{18, digest_of(3)}, {19, digest_of(4)}}, {}};
+  good.ledger = {FragmentLedger(20), FragmentLedger(20)};
   good.held = {
       {0, 20, ChunkSet(4)}, {0, 20 + Member::window, ChunkSet(4)}, {1, 21 - Member::most_held, ChunkSet(2)}};
   EXPECT_TRUE(answer_fits(layout, good));
@@ -546,6 +547,8 @@ TEST(Answers, AreJudgedBeforeAnythingIsMadeOfThem) {
   };
   EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.fragments.pop_back(); }));
   EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.history.pop_back(); }));
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.ledger.pop_back(); }));
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.ledger[0].add({}); })) << "of a round that it is not at";
   EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.activated = 7; }))
       << "it would be the view of reference";
   EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.history[0][1].round = 17; })) << "rounds out of order";

@@ -23,10 +23,11 @@ class MemoryNetwork::Port final : public RoundExchange {
   Port(MemoryNetwork& network, std::size_t index)
       : network_(network), index_(index), reducer_(network.layout_, network.codecs_) {}
 
-  void contribute(ChunkId chunk, Round round, SharedBytes bytes, std::uint64_t weight) override {
+  void contribute(ChunkId chunk, Round round, SharedBytes bytes, std::uint64_t weight,
+                  const SampleSet& samples) override {
     const std::lock_guard lock(network_.mutex_);
     if (network_.on_contribution) network_.on_contribution(index_, chunk, round, *bytes);
-    member_->contribute(chunk, round, bytes, weight);
+    member_->contribute(chunk, round, bytes, weight, 0, samples);
     network_.route();
   }
   std::optional<RoundResult> wait(FragmentId fragment, Round round) override {
@@ -36,9 +37,10 @@ class MemoryNetwork::Port final : public RoundExchange {
     if (!results_.contains(key)) throw Error(ErrorKind::network, "another replica has failed");
     return std::move(results_.extract(key).mapped());
   }
-  void applied(FragmentId fragment, Round round, const Digest& chain) override {
+  void applied(FragmentId fragment, Round round, const Digest& chain,
+               std::vector<SampleRange> samples) override {
     const std::lock_guard lock(network_.mutex_);
-    member_->applied(fragment, round, chain);
+    member_->applied(fragment, round, chain, std::move(samples));
   }
   void serve_state_from(StateSource) override {}
   void serve() override {}
@@ -58,8 +60,10 @@ class MemoryNetwork::Port final : public RoundExchange {
             reducer_.reduce(job->chunk, job->round, job->contributions, job->weights, job->reject);
         member_->reduced(job->view, job->chunk, job->round, made.bytes, made.measured);
       } else if (auto* round = std::get_if<protocol::Deliver>(&action)) {
-        results_[{round->fragment, round->round}] = {std::move(round->results), std::move(round->included),
-                                                     std::move(round->rejected)};
+        results_[{round->fragment, round->round}] = {.chunks = std::move(round->results),
+                                                     .included = std::move(round->included),
+                                                     .rejected = std::move(round->rejected),
+                                                     .samples = std::move(round->samples)};
       } else if (auto* begun = std::get_if<protocol::SendBegun>(&action)) {
         peer(begun->peer).peer_begun(static_cast<MemberIndex>(index_), begun->view);
       }

@@ -35,6 +35,7 @@ class ScriptedExchange final : public RoundExchange {
     protocol::Round round;
     std::uint64_t weight;
     protocol::SharedBytes bytes;
+    SampleSet samples{};
     friend bool operator==(const Contribution&, const Contribution&) = default;
   };
   std::vector<Contribution> contributions;  ///< all that were handed in
@@ -53,12 +54,12 @@ class ScriptedExchange final : public RoundExchange {
     return rounds;
   }
 
-  void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes,
-                  std::uint64_t weight) override {
+  void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes, std::uint64_t weight,
+                  const SampleSet& samples) override {
     for (const auto& other : contributions)
       EXPECT_FALSE(other.chunk == chunk && other.round == round)
           << "chunk " << chunk << " was handed in twice";
-    contributions.push_back({chunk, round, weight, std::move(bytes)});
+    contributions.push_back({chunk, round, weight, std::move(bytes), samples});
   }
 
   std::optional<RoundResult> wait(FragmentId p, protocol::Round round) override {
@@ -80,7 +81,7 @@ class ScriptedExchange final : public RoundExchange {
     return result;
   }
 
-  void applied(FragmentId p, protocol::Round round, const Digest& chain) override {
+  void applied(FragmentId p, protocol::Round round, const Digest& chain, std::vector<SampleRange>) override {
     EXPECT_TRUE(!chains.contains(p) || round == chains[p].round + 1) << "rounds are applied in order";
     chains[p] = {round, chain};
   }

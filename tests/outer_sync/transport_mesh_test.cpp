@@ -425,8 +425,14 @@ TEST(ChunkFrames, WhatNoneCanSayBreaksTheProtocol) {
       [](ChunkHeader& head) { head.weight = 1; });
   add("a weight of what is no contribution", FrameType::ack, contribution, 0,
       [](ChunkHeader& head) { head.weight = 1; });
-  add("bits that mean nothing", FrameType::chunk, result, 16, [](ChunkHeader& head) { head.zero = 1; });
-  add("bits that mean nothing", FrameType::ack, result, 0, [](ChunkHeader& head) { head.zero = 1; });
+  const auto ranges = [](std::uint32_t count) {
+    return [count](ChunkHeader& head) { head.trained_on = count; };
+  };
+  add("1 ranges of samples in a chunk frame", FrameType::chunk, result, 31, ranges(1));
+  add("17 ranges of samples in a chunk frame", FrameType::chunk, contribution, 17 * 32, ranges(17));
+  add("16385 ranges of samples in a chunk frame", FrameType::chunk, result, 16385 * 32, ranges(16385));
+  add("4294967295 ranges of samples in a chunk frame", FrameType::chunk, result, 64, ranges(~0U));
+  add("1 ranges of samples in a chunk frame", FrameType::ack, result, 0, ranges(1));
   add("an acknowledgement with 8 bytes behind it", FrameType::ack, contribution, 8, [](ChunkHeader&) {});
   const PeerInfo a{protocol::id_of({"a", 1, ""}), "a", private_address(80)};
   for (const auto& bad : cases) {

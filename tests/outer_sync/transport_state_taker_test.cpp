@@ -14,6 +14,7 @@ namespace isthmus::outer_sync::transport {
 namespace {
 
 using protocol::FragmentState;
+using protocol::Ledger;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
@@ -41,7 +42,7 @@ class Taker final : public StateTaker::Handler {
 
  private:
   bool stands() const override { return false; }
-  void on_ready(const std::vector<FragmentState>&) override { ++times_ready; }
+  void on_ready(const std::vector<FragmentState>&, const Ledger&) override { ++times_ready; }
   void on_rounds_gone() override { ADD_FAILURE() << "nothing came"; }
   void on_no_donors() override {
     ++donors_lost;

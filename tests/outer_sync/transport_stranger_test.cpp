@@ -215,7 +215,8 @@ class BrokenMember : public testing::Test {
         .fragments = std::vector<protocol::FragmentState>(layout.fragment_count()),
         .history = std::vector<std::vector<protocol::FragmentState>>(layout.fragment_count()),
         .held = {},
-        .parameters = hash_of(std::as_bytes(std::span(initial)))};
+        .parameters = hash_of(std::as_bytes(std::span(initial))),
+        .ledger = protocol::Ledger(layout.fragment_count())};
     control->say(protocol::ControlMessage(sealed));
     view = control->hear_control<protocol::NewView>();
   }

@@ -251,6 +251,72 @@ std::string World::rejection_problem(const Result& result) const {
   return {};
 }
 
+/// I12: what is given out is not done, and no other member of the view has it.
+void World::check_drawn(const Process& process, const SampleRange& range) {
+  const SampleSet drawn({range});
+  if (const auto done = drawn.common(done_everywhere(process.member->ledger())); !done.empty()) {
+    std::string before;
+    for (const auto& [replica, theirs] : drawn_by_) {
+      if (!theirs.common(done).empty()) before += " " + std::to_string(node_of_.at(replica));
+    }
+    const auto& first = done.ranges().front();
+    return fail("member " + std::to_string(process.id) + " is given samples that are done, of track " +
+                std::to_string(first.track) + " from " + std::to_string(first.begin) + " to " +
+                std::to_string(first.end) + "; members" + before + " were trained on them (I12)");
+  }
+  if (range.track < options_.replicas &&
+      process.member->view().members[process.member->self()].slot != range.track)
+    count("samples of a lost member given to another");
+  for (const auto& other : processes_) {
+    if (other.id == process.id || !other.alive || !other.member || !other.in_run) continue;
+    if (other.member->view().number != process.member->view().number) continue;
+    const auto theirs = without(other.drawn, done_everywhere(other.member->ledger()));
+    if (theirs.common(drawn).empty()) continue;
+    return fail("members " + std::to_string(process.id) + " and " + std::to_string(other.id) +
+                " of one view are given the same samples (I12)");
+  }
+}
+
+/// I12: who has applied the same rounds has the same ledger.
+void World::check_ledger(const Process& process, FragmentId p) {
+  const auto& state = process.member->fragments()[p];
+  const auto& own = process.member->ledger()[p];
+  if (own.unknown() > 0) return count("round of a fragment whose ledger has a gap");
+  const auto [place, is_new] = ledgers_.try_emplace({p, state.round, prefix_of(state.chain)}, own);
+  if (own.round() != state.round || place->second != own)
+    return fail("member " + std::to_string(process.id) + " has another ledger of fragment " +
+                std::to_string(p) + " at round " + std::to_string(state.round) + " (I12)");
+  if (is_new) check_twice(own.twice());
+  check_nothing_is_lost(process);
+}
+
+/// I12: only what one replica was given and another one again is in a fragment's rounds twice.
+void World::check_twice(const SampleSet& twice) {
+  const auto fresh = without(twice, twice_);
+  if (fresh.empty()) return;
+  count("samples in rounds twice");
+  SampleSet once, explained;
+  for (const auto& [replica, drawn] : drawn_by_) once.add(drawn.common(fresh), &explained);
+  if (explained != fresh) return fail("samples of one replica are in a fragment's rounds twice (I12)");
+  twice_.add(fresh);
+}
+
+/// I12: what a member was trained on is done or rejected, or is still to be handed in or answered.
+void World::check_nothing_is_lost(const Process& process) {
+  if (process.id == reducer_ || unknown_rounds(process.member->ledger()) > 0) return;
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+    auto found = process.member->ledger()[p].done();
+    found.add(process.pending[p]);
+    found.add(process.rejected[p]);
+    for (const auto& [place, samples] : process.handed_in) {
+      if (place.first == p) found.add(samples);
+    }
+    if (without(process.drawn, found).empty()) continue;
+    return fail("member " + std::to_string(process.id) + " was trained on samples of which fragment " +
+                std::to_string(p) + " knows nothing (I12)");
+  }
+}
+
 /// I6.
 void World::check(const Process& process) {
   const auto chunks = layout_.chunk_count();

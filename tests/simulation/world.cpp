@@ -165,6 +165,7 @@ void World::start(NodeId m) {
   process.alive = true;
   process.patience = static_cast<int>(1 + chance(2) * chance(3));
   process.contributed.assign(layout_.fragment_count(), 0);
+  forget_samples(process);
   process.sources.resize(layout_.fragment_count());
   tell("member " + std::to_string(m) + " starts");
   dial_coordinator(m);
@@ -206,7 +207,8 @@ void World::start_again(Process& process) {
 World::NodeId World::node_of(const MemberInfo& info) const { return std::stoul(info.name.substr(1)); }
 
 MemberInfo World::info_of(const Process& process) const {
-  return {"m" + std::to_string(process.id), process.incarnation, "m" + std::to_string(process.id) + ":1", 0,
+  return {"m" + std::to_string(process.id), process.incarnation, "m" + std::to_string(process.id) + ":1",
+          process.in_run ? process.member->view().members[process.member->self()].slot : std::uint16_t{0},
           process.id == reducer_ ? MemberKind::reducer : MemberKind::trainer};
 }
 
@@ -327,6 +329,7 @@ void World::on_seal(Process& process, const Seal& seal) {
   }
   auto sealed = process.member->seal(seal.view);
   if (!sealed) return;
+  sealed->taken.add(process.order.seal(done_everywhere(sealed->ledger)));
   tell("member " + std::to_string(process.id) + " seals view " + std::to_string(seal.view));
   process.answer = *sealed;
   answers_.insert_or_assign(process.id, Answer{*sealed, process.first, false});
@@ -360,7 +363,8 @@ void World::try_view(Process& process) {
         return;
       case Member::Entry::begun: {
         tell("member " + std::to_string(process.id) + " begins view " + std::to_string(message.view.number) +
-             " with " + std::to_string(members.size()) + " members");
+             " in slot " + std::to_string(members[self].slot) + " with " + std::to_string(members.size()) +
+             " members");
         if (process.member->view().number <= before) fail("a view number fell (I8)");
         if (process.member->view().number < process.member->sealed())
           fail("a view begins after a higher one was sealed (I8)");
@@ -374,6 +378,7 @@ void World::try_view(Process& process) {
           for (const auto& state : process.member->fragments()) process.first.push_back(state.round);
         }
         process.in_run = process.used = true;
+        if (process.id != reducer_) process.order.deal(message, self);
         process.learning = false;
         process.token = message.token;
         check_chain(process);
@@ -421,6 +426,7 @@ void World::learn(Process& process, const Admitted& admitted) {
   process.said_ready = false;
   process.member.reset();
   process.learned.assign(layout_.fragment_count(), std::nullopt);
+  process.learned_ledger.assign(layout_.fragment_count(), {});
   process.donors.clear();
   for (const auto& info : admitted.donors) process.donors.push_back(node_of(info));
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) ask_for_state(process, p);
@@ -461,22 +467,23 @@ void World::give_state(NodeId donor, NodeId m, FragmentId p, const LinkPtr& link
   auto& process = processes_[donor];
   if (!process.member || !process.in_run) return break_link(link);
   process.followers.emplace_back(m, p, link);
-  const auto state = process.member->fragments()[p];
-  transmit(link, donor, [this, m, p, state, link] {
-    if (processes_[m].sources[p] == link) hear_state(m, p, state, true);
-  });
+  transmit(link, donor,
+           [this, m, p, state = process.member->fragments()[p], ledger = process.member->ledger()[p], link] {
+             if (processes_[m].sources[p] == link) hear_state(m, p, state, ledger);
+           });
 }
 
 void World::forward(Process& donor, FragmentId p, const FragmentState& state) {
   for (const auto& [m, fragment, link] : donor.followers) {
     if (fragment != p) continue;
     transmit(link, donor.id, [this, to = m, p, state, link = link] {
-      if (processes_[to].sources[p] == link) hear_state(to, p, state, false);
+      if (processes_[to].sources[p] == link) hear_state(to, p, state, std::nullopt);
     });
   }
 }
 
-void World::hear_state(NodeId m, FragmentId p, const FragmentState& state, bool snapshot) {
+void World::hear_state(NodeId m, FragmentId p, const FragmentState& state,
+                       const std::optional<FragmentLedger>& snapshot) {
   auto& process = processes_[m];
   if (!process.learning || process.in_run) return;
   if (process.member) {
@@ -487,9 +494,11 @@ void World::hear_state(NodeId m, FragmentId p, const FragmentState& state, bool 
   auto& place = process.learned.at(p);
   if (snapshot) {
     place = state;
+    process.learned_ledger[p] = *snapshot;
     count("fragment taken from a donor");
   } else if (place && state.round == place->round + 1) {
     place = state;
+    process.learned_ledger[p].skip();
     count("round followed");
   }
   be_ready(process);
@@ -506,7 +515,9 @@ void World::be_ready(Process& process) {
   }
   tell("member " + std::to_string(process.id) + " has the state");
   process.said_ready = true;
-  process.member = std::make_unique<Member>(layout_, codecs_, closing_, std::move(fragments));
+  process.member =
+      std::make_unique<Member>(layout_, codecs_, closing_, std::move(fragments), process.learned_ledger);
+  forget_samples(process);
   send_control(process, Ready{});
   ambush(Moment::ready, process.id);
 }
@@ -533,6 +544,7 @@ void World::train(NodeId m, FragmentId p) {
   process.contributed[p] = round;
   const auto chunks = layout_.chunks_of(p);
   const auto weight = 1 + chance(3);
+  const auto samples = draw_samples(process, p, round);
   for (auto k = chunks.first; k < chunks.last; ++k) {
     auto bytes = std::make_shared<Bytes>(quant::encoded_size(codecs_.of(round), layout_.chunk(k).size));
     const auto bits = random_bits(seed_, 1, counter_++);
@@ -540,7 +552,8 @@ void World::train(NodeId m, FragmentId p) {
     maker_[bytes.get()] = process.replica;
     kept_.push_back(bytes);
     made_[{process.replica, round, k}] = {};
-    process.member->contribute(k, round, bytes, weight, squares_of(m, *bytes));
+    process.member->contribute(k, round, bytes, weight, squares_of(m, *bytes),
+                               k == chunks.first ? samples : SampleSet());
   }
   act(m);
   if (round < last + in_flight_) in(process, think(process), [this, m, p] { train(m, p); });
@@ -576,7 +589,9 @@ void World::apply(Process& process, FragmentId p, Round r) {
   hasher.update(std::as_bytes(std::span(before.bytes))).update(p).update(r);
   for (const auto& bytes : round.results) hasher.update(std::span(*bytes));
   const FragmentState state{r, hasher.finish()};
-  process.member->applied(p, r, state.chain);
+  settle_samples(process, round);
+  process.member->applied(p, r, state.chain, round.samples);
+  check_ledger(process, p);
   mix(prefix_of(state.chain));
   process.applying.reset();
   count("round applied");
@@ -588,6 +603,36 @@ void World::apply(Process& process, FragmentId p, Round r) {
   in(process, think(process), [this, m = process.id, p] { train(m, p); });
   in(process, some(60ms) / pace_, [this, m = process.id, p] { look_for_results(m, p); });
   ambush(Moment::applied, process.id);
+}
+
+// ---- what is trained on ----
+
+/// The parameters that were trained on it are gone, or others'.
+void World::forget_samples(Process& process) {
+  process.order.forget();
+  process.drawn = {};
+  process.pending.assign(layout_.fragment_count(), {});
+  process.handed_in.clear();
+  process.rejected.assign(layout_.fragment_count(), {});
+}
+
+SampleSet World::draw_samples(Process& process, FragmentId p, Round round) {
+  const auto range = process.order.next(1 + chance(900));
+  check_drawn(process, range);
+  process.drawn.add(range);
+  drawn_by_[process.replica].add(range);
+  for (auto& pending : process.pending) pending.add(range);
+  return process.handed_in[{p, round}] = process.pending[p].take_front(most_trained_on);
+}
+
+/// What was left out of a chunk comes with the next round.
+void World::settle_samples(Process& process, const Deliver& round) {
+  const auto own = process.handed_in.extract({round.fragment, round.round});
+  if (!own) return;
+  for (std::size_t i = 0; i < round.included.size(); ++i) {
+    if (!round.included[i] && !round.rejected[i]) return process.pending[round.fragment].add(own.mapped());
+  }
+  if (std::ranges::count(round.rejected, true) > 0) process.rejected[round.fragment].add(own.mapped());
 }
 
 void World::act(NodeId m) {

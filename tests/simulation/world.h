@@ -18,6 +18,7 @@
 #include "isthmus/base/random.h"
 #include "isthmus/outer_sync/protocol/coordinator.h"
 #include "isthmus/outer_sync/protocol/member.h"
+#include "isthmus/outer_sync/protocol/work_order.h"
 
 namespace isthmus::outer_sync::protocol {
 
@@ -122,10 +123,17 @@ class World {
     std::map<std::pair<FragmentId, Round>, Deliver> delivered;
     std::optional<std::pair<FragmentId, Round>> applying;
     std::deque<NewView> waiting_views;
+    // What it trains on:
+    WorkOrder order;
+    SampleSet drawn;                 ///< since it has its parameters
+    std::vector<SampleSet> pending;  ///< by fragment: to be handed in with its next round
+    std::map<std::pair<FragmentId, Round>, SampleSet> handed_in;  ///< with rounds that are not applied
+    std::vector<SampleSet> rejected;                              ///< by fragment
     Digest token;
     // As one that takes the state from others:
     bool learning = false, said_ready = false;
     std::vector<std::optional<FragmentState>> learned;
+    Ledger learned_ledger;
     std::vector<NodeId> donors;
     std::vector<LinkPtr> sources;  ///< by fragment
     std::vector<Round> newest;
@@ -179,7 +187,8 @@ class World {
   void ask_others_for_state(Process& process);
   void give_state(NodeId donor, NodeId m, FragmentId p, const LinkPtr& link);
   void forward(Process& donor, FragmentId p, const FragmentState& state);
-  void hear_state(NodeId m, FragmentId p, const FragmentState& state, bool snapshot);
+  void hear_state(NodeId m, FragmentId p, const FragmentState& state,
+                  const std::optional<FragmentLedger>& snapshot);
   void be_ready(Process& process);
   void beat(NodeId m);
   void tick(NodeId m);
@@ -191,6 +200,9 @@ class World {
   void look_for_results(NodeId m, FragmentId p);
   void apply(Process& process, FragmentId p, Round r);
   void act(NodeId m);
+  void forget_samples(Process& process);
+  [[nodiscard]] SampleSet draw_samples(Process& process, FragmentId p, Round round);
+  void settle_samples(Process& process, const Deliver& round);
   [[nodiscard]] double squares_of(NodeId m, const Bytes& bytes) const;
   void reduce(NodeId m, const Reduce& job);
   [[nodiscard]] std::optional<MemberIndex> index_of(const Process& process, NodeId other) const;
@@ -243,6 +255,10 @@ class World {
   [[nodiscard]] FragmentState newest_of_reference(const Answer& own, FragmentId p) const;
   void check_left(const NewView& message);
   void check_result(const Process& process, const Deliver& round);
+  void check_drawn(const Process& process, const SampleRange& range);
+  void check_ledger(const Process& process, FragmentId p);
+  void check_twice(const SampleSet& twice);
+  void check_nothing_is_lost(const Process& process);
   [[nodiscard]] std::string rejection_problem(const Result& result) const;
   void check_end();
   [[nodiscard]] std::string missing_at_the_end();
@@ -317,6 +333,9 @@ class World {
   std::map<std::pair<FragmentId, Round>, Digest>
       settled_;             ///< all members of the newest view have applied it
   ViewNumber checked_ = 0;  ///< newest view that was announced
+  std::map<ReplicaId, SampleSet> drawn_by_;
+  std::map<std::tuple<FragmentId, Round, std::uint64_t>, FragmentLedger> ledgers_;  ///< and chain
+  SampleSet twice_;  ///< of all ledgers, as far as it is explained
   struct CutSide {
     Time from;
     std::map<NodeId, std::vector<Round>> applied;

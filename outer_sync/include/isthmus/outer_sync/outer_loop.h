@@ -58,9 +58,10 @@ class OuterLoop {
   /// The step that comes is one of the synchronous warm-up: `average_gradients` must be called before its
   /// inner step.
   [[nodiscard]] bool synchronous() const { return step_ < schedule_.warmup_steps(); }
-  /// Replaces this replica's gradients (flat, whole buffer), of `tokens` tokens, by the mean over replicas as
-  /// all of them decode it. Throws Error(divergence) when a gradient is not finite.
-  void average_gradients(std::span<float> gradients, std::uint64_t tokens);
+  /// Replaces this replica's gradients (flat, whole buffer), of `tokens` tokens in these sequences, by the
+  /// mean over replicas as all of them decode it. Throws Error(divergence) when a gradient is not finite.
+  void average_gradients(std::span<float> gradients, std::uint64_t tokens,
+                         std::span<const SampleRange> samples = {});
 
   /// Called with every outer gradient before it is encoded: global minus local parameters of one fragment,
   /// without what error feedback adds. For those who want to look at them; null for nobody.
@@ -76,12 +77,13 @@ class OuterLoop {
   };
   void keep_log(LogPlan plan) { log_plan_ = std::move(plan); }
 
-  /// After each inner step, of `tokens` tokens: a contribution's weight is what its fragment was trained on
-  /// since it was last sent. Returns at once unless a result is due that has not come. When rounds do not
-  /// commit at present, the clock freezes at the step whose result is missing, until it is here. Throws
-  /// Error(network) when it stands still for more than outer.max_local_rounds * H steps. Of several agreed
-  /// steps that the inner step completes it makes the first.
-  void after_step(std::uint64_t tokens);
+  /// After each inner step, of `tokens` tokens in these sequences: a contribution's weight is what its
+  /// fragment was trained on since it was last sent. (In the warm-up both have come with the gradients.)
+  /// Returns at once unless a result is due that has not come. When rounds do not commit at present, the
+  /// clock freezes at the step whose result is missing, until it is here. Throws Error(network) when it
+  /// stands still for more than outer.max_local_rounds * H steps. Of several agreed steps that the inner step
+  /// completes it makes the first.
+  void after_step(std::uint64_t tokens, std::span<const SampleRange> samples = {});
   /// Makes the next one that is completed already; false if there is none, or the clock is frozen. To be
   /// called until then, with pace time only: otherwise there never is one.
   [[nodiscard]] bool next_step();
@@ -125,6 +127,9 @@ class OuterLoop {
   void begin_at(std::uint64_t step);
 
   [[nodiscard]] std::uint64_t step() const { return step_; }
+  /// What this replica was trained on that is not in a round of every fragment that is applied here, with
+  /// some that is.
+  [[nodiscard]] SampleSet pending_samples() const;
   /// Flat, whole buffer; valid until the next call that changes the loop.
   [[nodiscard]] std::span<const float> global_parameters();
   [[nodiscard]] Digest global_hash();
@@ -162,6 +167,7 @@ class OuterLoop {
     bool ahead = false;
     bool is_last = false;      ///< of the final sync
     std::uint64_t weight = 0;  ///< tokens behind it; 0 in the warm-up, where no count is kept
+    SampleSet samples = {};    ///< and sequences
   };
   enum class Waiting { stall, warmup, finish, save };
 
@@ -179,6 +185,7 @@ class OuterLoop {
   [[nodiscard]] bool fetch(InFlight& flight, Waiting why);
   void put_back(const InFlight& flight, float alpha);
   void put_back_gradient(ChunkId chunk, const Bytes& bytes);
+  void take_samples(InFlight& flight);
   void contribute(InFlight& flight, std::uint64_t weight, EncodedChunk encoded);
   void end_warmup();
   void offer_state();
@@ -190,7 +197,8 @@ class OuterLoop {
                                 const std::deque<InFlight>& in_flight, std::uint64_t step) const;
   [[nodiscard]] bool is_late() const;
   void record(const InFlight& flight);
-  void extend_chain(FragmentId p, std::span<const protocol::SharedBytes> results);
+  void extend_chain(FragmentId p, std::span<const protocol::SharedBytes> results,
+                    std::vector<SampleRange> samples);
   void apply_all_in_flight();
   void sync_once_more();
   [[nodiscard]] double& waited(Waiting why);
@@ -220,6 +228,7 @@ class OuterLoop {
   double speed_ = 0, reference_speed_ = 0;
   std::vector<protocol::FragmentState> fragments_;
   std::vector<std::uint64_t> tokens_;  ///< by fragment, since it was last sent
+  std::vector<SampleSet> samples_;     ///< the same
   /// By fragment: inner steps behind the moments that came with it; nothing where none came.
   std::vector<std::optional<std::uint64_t>> moment_steps_;
   AlignedVector<float> gradient_residual_;  ///< of warm-up gradients; empty after the warm-up

@@ -95,6 +95,8 @@ struct RoundResult {
   std::vector<bool> included;                 ///< by chunk: whether this replica's contribution is in it
   /// By chunk: whether it was left out for its norm (outer.reject) and does not come back. Empty: none was.
   std::vector<bool> rejected = {};
+  /// That it was made of: what those who are in all chunks were trained on.
+  std::vector<SampleRange> samples = {};
   /// When it was complete here: for those who measure.
   std::chrono::steady_clock::time_point came = std::chrono::steady_clock::now();
 };
@@ -121,14 +123,18 @@ class RoundExchange {
  public:
   virtual ~RoundExchange() = default;
   /// Hands in one encoded chunk; returns at once. `weight`: tokens behind it; 0 for what is nothing yet.
+  /// `samples`, with a fragment's first chunk only: the sequences behind it, at most
+  /// protocol::most_trained_on ranges.
   virtual void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes,
-                          std::uint64_t weight) = 0;
+                          std::uint64_t weight, const SampleSet& samples) = 0;
   /// Blocks until the round's results are here. Nothing when rounds do not commit at present: train on, and
   /// ask again after the next step. (Who has no step to make asks again at once, so it waits for a moment
   /// before it gives up.) Throws Error(network) when they cannot come any more, and Displaced.
   [[nodiscard]] virtual std::optional<RoundResult> wait(FragmentId fragment, protocol::Round round) = 0;
-  /// The round is in the global parameters here.
-  virtual void applied(FragmentId fragment, protocol::Round round, const Digest& chain) = 0;
+  /// The round is in the global parameters here. `samples` came with its result; none with a round that is
+  /// followed.
+  virtual void applied(FragmentId fragment, protocol::Round round, const Digest& chain,
+                       std::vector<SampleRange> samples) = 0;
 
   /// Who can give a fragment's state, with the inner optimizer's moments if `moments` (and there are any); it
   /// is called on the trainer's thread, from within wait() and serve().

@@ -20,7 +20,7 @@
 
 namespace isthmus::trainer {
 
-inline constexpr std::uint32_t checkpoint_version = 2;
+inline constexpr std::uint32_t checkpoint_version = 3;
 
 /// A named run of bytes that is to be written; the bytes stay the owner's.
 struct SectionView {

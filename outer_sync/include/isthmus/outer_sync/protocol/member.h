@@ -81,6 +81,7 @@ struct Deliver {
   std::vector<bool> included;   ///< by chunk: whether this member's contribution is in it
   std::vector<bool> rejected;   ///< by chunk: whether it was left out for its norm, and does not come back
   std::size_t contributed = 0;  ///< trainers in the chunk that has the fewest
+  std::vector<SampleRange> samples;  ///< that contributors were trained on who are in all chunks
 };
 /// A round that was delivered and has not been applied is void.
 struct Retract {
@@ -91,9 +92,10 @@ using MemberAction = std::variant<SendChunk, SendAck, SendBegun, Reduce, ForgetR
 
 class Member {
  public:
-  /// `fragments`: where this replica stands. The layout must outlive the member.
+  /// `fragments`: where this replica stands; `ledger`: up to there, empty where it is not known (of one that
+  /// has taken the state from others the first view tells more). The layout must outlive the member.
   Member(const FragmentLayout& layout, CodecPlan codecs, ClosingRule closing,
-         std::vector<FragmentState> fragments);
+         std::vector<FragmentState> fragments, Ledger ledger = {});
 
   // ---- views ----
 
@@ -125,17 +127,20 @@ class Member {
   // ---- rounds ----
 
   /// This member's own encoded chunk, once per round, also between views. `weight`: tokens behind it.
-  /// `squares`, where outer.reject is on: the sum of the squares of what it decodes to.
+  /// `squares`, where outer.reject is on: the sum of the squares of what it decodes to. `samples`, with a
+  /// fragment's first chunk: what it was trained on, at most `most_trained_on` ranges.
   void contribute(ChunkId chunk, Round round, const SharedBytes& bytes, std::uint64_t weight,
-                  double squares = 0);
+                  double squares = 0, const SampleSet& samples = {});
   /// The answer to a Reduce. What was measured may be empty where outer.reject is off.
   void reduced(ViewNumber view, ChunkId chunk, Round round, const SharedBytes& bytes,
                const Measured& measured = {});
   /// What the contributions to rounds that are complete here are like; each round once (OwnedHealth::take).
   [[nodiscard]] std::vector<RoundHealth> take_health() { return health_.take(); }
-  /// The round is in the global parameters here.
-  void applied(FragmentId fragment, Round round, const Digest& chain);
+  /// The round is in the global parameters here; `samples` as it was delivered with them.
+  void applied(FragmentId fragment, Round round, const Digest& chain, std::vector<SampleRange> samples = {});
   [[nodiscard]] const std::vector<FragmentState>& fragments() const { return applied_; }
+  /// Up to these.
+  [[nodiscard]] const Ledger& ledger() const { return ledger_; }
   /// Results of a round as far as they are here and remembered, null where not.
   [[nodiscard]] std::vector<SharedBytes> held(FragmentId fragment, Round round) const;
 
@@ -187,6 +192,7 @@ class Member {
     SharedBytes bytes;
     std::uint64_t weight = 0;
     double squares = 0;  ///< of this member's own
+    std::vector<TrainedOn> trained_on;
   };
   struct Gathering {
     std::vector<Contribution> by_member;
@@ -198,6 +204,7 @@ class Member {
     SharedBytes bytes;
     std::vector<ReplicaId> contributors;
     std::vector<SquaredNorm> norms;
+    std::vector<TrainedOn> trained_on;
   };
   struct Results {
     std::vector<Result> by_chunk;
@@ -210,6 +217,11 @@ class Member {
   [[nodiscard]] std::optional<std::string> check_contributors(const ChunkMessage& message) const;
   [[nodiscard]] std::optional<std::string> check_rejection(const ChunkMessage& message) const;
   [[nodiscard]] std::optional<std::string> check_own_norm(const ChunkMessage& message) const;
+  [[nodiscard]] std::optional<std::string> check_trained_on(const ChunkMessage& message, bool decided) const;
+  [[nodiscard]] bool begins_fragment(ChunkId chunk) const {
+    return layout_.chunks_of(layout_.fragment_of(chunk)).first == chunk;
+  }
+  void learn_ledger(const Ledger& of_the_run);
   [[nodiscard]] bool are_trainers_of_the_view(const std::vector<ReplicaId>& listed) const;
   [[nodiscard]] RejectRule reject_rule() const { return {closing_.reject, closing_.least}; }
   [[nodiscard]] bool is_of_the_run(const NewView& message) const;
@@ -235,6 +247,7 @@ class Member {
   ClosingRule closing_;
   std::vector<FragmentState> applied_;
   std::vector<std::vector<FragmentState>> history_;  ///< by fragment, oldest first, the last applied excluded
+  Ledger ledger_;
   ViewNumber sealed_ = 0;
   View view_;
   std::vector<ReplicaId> ids_;       ///< of the view's members

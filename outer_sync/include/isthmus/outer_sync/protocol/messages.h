@@ -13,7 +13,9 @@
 #include "isthmus/base/archive.h"
 #include "isthmus/base/config.h"
 #include "isthmus/base/hash.h"
+#include "isthmus/base/samples.h"
 #include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/protocol/ledger.h"
 
 namespace isthmus::outer_sync::protocol {
 
@@ -90,6 +92,15 @@ struct SquaredNorm {
   friend bool operator==(const SquaredNorm&, const SquaredNorm&) = default;
 };
 
+/// A replica was trained on these sequences for what it contributes.
+struct TrainedOn {
+  ReplicaId replica = 0;
+  SampleRange samples;
+  friend bool operator==(const TrainedOn&, const TrainedOn&) = default;
+};
+/// Ranges of one replica in one contribution; where there are more, the rest comes with the next one.
+inline constexpr std::size_t most_trained_on = 16;
+
 struct ChunkMessage {
   ViewNumber view = 0;
   ChunkKey key;
@@ -98,6 +109,9 @@ struct ChunkMessage {
   std::vector<ReplicaId> contributors{};  ///< of a result; empty: all members of the view
   /// Of a result, where outer.reject is on: of all contributions that its owner had, in member order.
   std::vector<SquaredNorm> norms{};
+  /// Of a fragment's first chunk: of a contribution what it was trained on since the fragment's last one; of
+  /// a result that of all contributions its owner had, in member order.
+  std::vector<TrainedOn> trained_on{};
 };
 
 // ---- control ----
@@ -204,9 +218,11 @@ struct Sealed {
   std::vector<HeldResults> held;
   std::uint64_t step = 0;  ///< agreed step
   Digest parameters;       ///< of the global parameters; before the first view only
+  Ledger ledger{};         ///< up to `fragments`
+  SampleSet taken{};       ///< that it was given to train on, or that are in rounds not applied yet
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(view, activated, layout, chunk_elements, fragments, history, held, step, parameters);
+    ar(view, activated, layout, chunk_elements, fragments, history, held, step, parameters, ledger, taken);
   }
 };
 
@@ -234,9 +250,12 @@ struct NewView {
   std::vector<FixedRound> fixed;
   /// By member, then fragment: last applied round, as it was when the member sealed.
   std::vector<std::vector<Round>> applied;
+  Ledger ledger{};           ///< up to the newest rounds of `chains`
+  SampleSet taken{};         ///< by any of the members
+  std::uint64_t tracks = 0;  ///< of the training data that the run goes through: the planned replicas'
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(view, token, layout, chunk_elements, reference, step, chains, fixed, applied);
+    ar(view, token, layout, chunk_elements, reference, step, chains, fixed, applied, ledger, taken, tracks);
   }
 };
 

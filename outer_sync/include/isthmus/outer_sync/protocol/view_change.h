@@ -44,6 +44,9 @@ struct ViewPlan {
 /// rounds in order and no more of them than a member keeps.
 [[nodiscard]] bool answer_fits(const FragmentLayout& layout, const Sealed& sealed);
 
+/// Whether a ledger from elsewhere is one up to these rounds.
+[[nodiscard]] bool ledger_fits(const Ledger& ledger, const std::vector<FragmentState>& fragments);
+
 /// Two of the run's own members with different chain hashes at one round, in words; empty if there are none.
 [[nodiscard]] std::string disagreement(const FragmentLayout& layout, std::span<const SealedMember> members);
 

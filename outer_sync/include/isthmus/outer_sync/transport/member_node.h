@@ -74,12 +74,20 @@ class MemberNode final : public RoundExchange {
   /// replica comes in (an observer: until it has donors, or the run is over). The address in `hello` is
   /// filled in. Throws Error(config) when refused.
   [[nodiscard]] Admission join(protocol::Hello hello);
-  /// At the start of a run: reports where this member stands and blocks until the first view begins.
-  void activate(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters);
+  /// At the start of a run: reports where this member stands and blocks until the first view begins. Of one
+  /// that is resumed: the ledger up to there, and what it was trained on that is not done.
+  void activate(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters,
+                protocol::Ledger ledger = {}, SampleSet trained = {});
   /// For one who joins, or was displaced (`Displaced` was thrown): takes the state of the run from its
   /// members into the loop, and blocks until a view with this replica has begun. The loop stands at the
   /// agreed step then.
   void catch_up(OuterLoop& loop);
+  /// The sequences that this replica is to train on next: one at least, and at most `most`, of one track and
+  /// in a row. What was given before `catch_up` is void, so nobody may ask while it runs. Any thread.
+  [[nodiscard]] SampleRange next_samples(std::uint64_t most);
+  /// Of the run, up to the rounds that are applied here. Waits for the io thread.
+  [[nodiscard]] protocol::Ledger ledger();
+
   // ---- an observer's ----
 
   /// In place of `catch_up`: takes what comes next into the loop, a fragment's state or a round; of a
@@ -130,10 +138,11 @@ class MemberNode final : public RoundExchange {
   /// any thread.
   void leave(const std::string& reason) noexcept;
 
-  void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes,
-                  std::uint64_t weight) override;
+  void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes, std::uint64_t weight,
+                  const SampleSet& samples) override;
   [[nodiscard]] std::optional<RoundResult> wait(FragmentId fragment, protocol::Round round) override;
-  void applied(FragmentId fragment, protocol::Round round, const Digest& chain) override;
+  void applied(FragmentId fragment, protocol::Round round, const Digest& chain,
+               std::vector<SampleRange> samples) override;
   void serve_state_from(StateSource source) override;
   void serve() override;
   [[nodiscard]] std::uint64_t agreed_step() const override;

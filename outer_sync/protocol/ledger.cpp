@@ -1,0 +1,79 @@
+#include "isthmus/outer_sync/protocol/ledger.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace isthmus::outer_sync::protocol {
+
+void FragmentLedger::add(std::vector<SampleRange> samples) {
+  later_.push_back(std::move(samples));
+  if (later_.size() > most_later) fold_first();
+}
+
+void FragmentLedger::skip() {
+  add({});
+  ++unknown_;
+}
+
+void FragmentLedger::fold_first() {
+  for (const auto& range : later_.front()) done_.add(range, &twice_);
+  later_.erase(later_.begin());
+  ++base_;
+}
+
+bool FragmentLedger::cut(std::uint64_t to) {
+  if (to < base_ || to > round()) return false;
+  later_.resize(to - base_);
+  return true;
+}
+
+SampleSet FragmentLedger::done() const {
+  auto out = done_;
+  for (const auto& samples : later_) {
+    for (const auto& range : samples) out.add(range);
+  }
+  return out;
+}
+
+SampleSet FragmentLedger::twice() const {
+  auto all = done_, out = twice_;
+  for (const auto& samples : later_) {
+    for (const auto& range : samples) all.add(range, &out);
+  }
+  return out;
+}
+
+bool FragmentLedger::sound() const {
+  constexpr std::uint64_t most = std::uint64_t{1} << 62;  // so that a few more are still a number
+  const auto fits = [](const SampleRange& range) { return range.begin < range.end && range.end <= most; };
+  return base_ <= most && unknown_ <= round() && later_.size() <= most_later && done_.sound() &&
+         twice_.sound() && std::ranges::all_of(done_.ranges(), fits) &&
+         std::ranges::all_of(later_, [&](const auto& samples) { return std::ranges::all_of(samples, fits); });
+}
+
+SampleSet done_everywhere(const Ledger& ledger) {
+  if (ledger.empty()) return {};
+  auto out = ledger.front().done();
+  for (std::size_t p = 1; p < ledger.size(); ++p) out = out.common(ledger[p].done());
+  return out;
+}
+
+SampleSet done_anywhere(const Ledger& ledger) {
+  SampleSet out;
+  for (const auto& fragment : ledger) out.add(fragment.done());
+  return out;
+}
+
+SampleSet done_twice(const Ledger& ledger) {
+  SampleSet out;
+  for (const auto& fragment : ledger) out.add(fragment.twice());
+  return out;
+}
+
+std::uint64_t unknown_rounds(const Ledger& ledger) {
+  std::uint64_t sum = 0;
+  for (const auto& fragment : ledger) sum += fragment.unknown();
+  return sum;
+}
+
+}  // namespace isthmus::outer_sync::protocol

@@ -1,0 +1,81 @@
+// What a run was trained on, as people ask for it: nothing twice and no gap, and after a kill what is named.
+
+#include "elastic_run.h"
+
+namespace isthmus {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string report(const std::filesystem::path& run) {
+  Site site;
+  const auto result = site.isthmus({"data", "ledger", run.string()});
+  EXPECT_EQ(result.status, 0) << result.report();
+  return result.output;
+}
+
+TEST(Ledger, ARunWithoutFaultsHasNothingTwiceAndNoGap) {
+  Site site;
+  ASSERT_EQ(site.launch().status, 0) << site.logs();
+  EXPECT_THAT(report(site.run()), HasSubstr("no sequence twice, no gap"));
+}
+
+TEST(Ledger, ARunThatWasStoppedGoesOnAtTheNextSequence) {
+  Site site;
+  ASSERT_EQ(site.launch({"run.stop_after=24"}).status, 0) << site.logs();
+  const auto stopped = report(site.run());
+  EXPECT_THAT(stopped, HasSubstr("step 24"));
+  EXPECT_THAT(stopped, Not(HasSubstr("twice in")));
+  ASSERT_EQ(site.resume({"run.stop_after=0"}).status, 0) << site.logs();
+  EXPECT_THAT(report(site.run()), HasSubstr("no sequence twice, no gap"));
+}
+
+TEST(Ledger, ADataParallelRunHasOneToo) {
+  Site site;
+  ASSERT_EQ(site.launch({"outer.method=data_parallel"}).status, 0) << site.logs();
+  EXPECT_THAT(report(site.run()), HasSubstr("no sequence twice, no gap"));
+}
+
+TEST(Ledger, WhatAKilledReplicaHadUnderWayIsDoneByOthers) {
+  ElasticRun run({"replicas=3", "run.steps=100000", "inner.schedule=constant", "outer.warmup_steps=2"});
+  run.start({"eu-1", "us-1", "zz-1"});
+  for (const auto* worker : {"eu-1", "us-1", "zz-1"}) ASSERT_TRUE(run.reaches(worker, 60)) << run.logs();
+  run.kill("zz-1");
+  const auto killed_at = run.metrics("eu-1").back().value("step", std::uint64_t{0});
+  // Each of the two makes 2,048 sequences of its own first, of 4 a step, and then 1,024 of the lost one's.
+  ASSERT_TRUE(run.reaches("eu-1", killed_at + 900) && run.reaches("us-1", killed_at + 900)) << run.logs();
+  run.stop();
+  const auto text = report(run.site().run());
+  EXPECT_THAT(text, Not(HasSubstr("gaps, trained"))) << run.logs();
+  const auto ledger = nlohmann::json::parse(read_all(run.site().run() / "eu-1/ledger.json"));
+  const auto of_the_lost = [](const nlohmann::json& range) { return range[0] == 2; };
+  ASSERT_EQ(std::ranges::count_if(ledger["done"], of_the_lost), 1)
+      << text << "its track has one range, without a gap";
+  EXPECT_GT((*std::ranges::find_if(ledger["done"], of_the_lost))[2], 4 * killed_at + 1500)
+      << text << "what it was to do is done by the others";
+  // What was in rounds of some fragments and not of others is done again: no more than an interval and a
+  // delay of ten and two steps, and what was being made.
+  std::uint64_t twice = 0;
+  for (const auto& range : ledger["twice"]) {
+    EXPECT_TRUE(of_the_lost(range)) << text << "only what the killed one had";
+    twice += range[2].get<std::uint64_t>() - range[1].get<std::uint64_t>();
+  }
+  EXPECT_LE(twice, 4 * 14) << text;
+  EXPECT_EQ(twice > 0, text.find("twice in a fragment's rounds: track 2") != std::string::npos) << text;
+}
+
+TEST(Ledger, AFolderWithoutOneIsNamed) {
+  Site site;
+  const auto result = site.isthmus({"data", "ledger", (site / "nowhere").string()});
+  EXPECT_NE(result.status, 0);
+  EXPECT_THAT(result.output, HasSubstr("nowhere: no replica's ledger is there"));
+  std::filesystem::create_directories(site / "run/a");
+  site.write("run/a/ledger.json", "{\"version\": 1");
+  const auto damaged = site.isthmus({"data", "ledger", (site / "run").string()});
+  EXPECT_NE(damaged.status, 0);
+  EXPECT_THAT(damaged.output, HasSubstr("run/a/ledger.json: no ledger"));
+}
+
+}  // namespace
+}  // namespace isthmus
