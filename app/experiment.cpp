@@ -140,7 +140,7 @@ Experiment read_experiment(const config::Source& source, bool needs_data) {
   check_name("run.name", experiment.run.name);
   if (needs_data && experiment.data.path.empty() && experiment.data.mixture.empty())
     throw Error(ErrorKind::config, "data.path is empty; expected a text file, a folder or a .bin file");
-  experiment.model.resolve();
+  experiment.model.resolve(experiment.data.seq_len);
   experiment.outer.resolve();
   experiment.outer.take_replicas(experiment.replicas);
   experiment.network.check();

@@ -1,6 +1,10 @@
 #include "isthmus/trainer/config.h"
 
+#include <string_view>
+#include <vector>
+
 #include "isthmus/base/error.h"
+#include "presets.h"
 
 namespace isthmus::trainer {
 
@@ -15,30 +19,70 @@ namespace {
                                      std::to_string(b) + "; expected " + expected);
 }
 
+constexpr const char* no_preset = "none";
+
+std::vector<std::string_view> preset_names() {
+  std::vector<std::string_view> names = {no_preset};
+  for (const auto& preset : presets) names.push_back(preset.name);
+  return names;
+}
+
 }  // namespace
 
 void ModelConfig::serialize(config::Archive& ar) {
+  const auto preset_before = preset;
+  ar({"preset", &preset, Scope::agreed,
+      "a model of known sizes, which fills in the other keys of this section; those that are set beside it "
+      "go over it (docs/models.md)",
+      -unbounded, unbounded, preset_names()});
+  if (preset != preset_before && preset != no_preset) *this = model_of(preset);
+  const auto architecture_before = architecture;
+  ar({"architecture",
+      &architecture,
+      Scope::agreed,
+      "llama: RMSNorm, rotary positions, SwiGLU; gpt2: LayerNorm, learned positions, GELU, biases",
+      -unbounded,
+      unbounded,
+      {"llama", "gpt2"}});
+  if (architecture != architecture_before) {
+    qk_norm = !is_gpt2();
+    tie_embeddings = is_gpt2();
+  }
   ar({"layers", &layers, Scope::agreed, "transformer layers", 1, 4096});
   ar({"dim", &dim, Scope::agreed, "width of the residual stream", 2, 65536});
   ar({"heads", &heads, Scope::agreed, "attention heads of dim / heads elements each", 1, 1024});
   ar({"kv_heads", &kv_heads, Scope::agreed,
       "heads of keys and values, shared by groups of heads; 0 for as many as heads", 0, 1024});
-  ar({"ffn_dim", &ffn_dim, Scope::agreed, "width of the feed-forward part; 0 for 8/3 dim rounded up to 64", 0,
-      1 << 20});
-  ar({"tie_embeddings", &tie_embeddings, Scope::agreed, "one matrix for the embedding and the head"});
-  ar({"qk_norm", &qk_norm, Scope::agreed, "RMSNorm of each head's queries and keys before the rotation"});
-  ar({"rope_theta", &rope_theta, Scope::agreed, "base of the rotary positions' wavelengths", 1, 1e12});
-  ar({"norm_eps", &norm_eps, Scope::agreed, "added to the mean square in RMSNorm", 1e-12, 1e-2});
+  ar({"ffn_dim", &ffn_dim, Scope::agreed,
+      "width of the feed-forward part; 0 for 8/3 dim rounded up to 64, of gpt2 for 4 dim", 0, 1 << 20});
+  ar({"tie_embeddings", &tie_embeddings, Scope::agreed,
+      "one matrix for the embedding and the head; gpt2 has it unless it is said otherwise"});
+  ar({"qk_norm", &qk_norm, Scope::agreed,
+      "llama: RMSNorm of each head's queries and keys before the rotation"});
+  ar({"rope_theta", &rope_theta, Scope::agreed, "llama: base of the rotary positions' wavelengths", 1, 1e12});
+  ar({"positions", &positions, Scope::agreed,
+      "gpt2: learned positions, which bound data.seq_len; 0 for as many as that", 0, 1 << 20});
+  ar({"norm_eps", &norm_eps, Scope::agreed, "added to the mean square in the norms", 1e-12, 1e-2});
   ar({"init_std", &init_std, Scope::agreed,
       "standard deviation of initial matrices; those that add to the residual stream get it over sqrt(2 "
       "layers)",
       0, 1});
 }
 
-void ModelConfig::resolve() {
+void ModelConfig::resolve(std::int64_t seq_len) {
   if (kv_heads == 0) kv_heads = heads;
-  if (ffn_dim == 0) ffn_dim = (8 * dim / 3 + 63) / 64 * 64;
+  if (ffn_dim == 0) ffn_dim = is_gpt2() ? 4 * dim : (8 * dim / 3 + 63) / 64 * 64;
+  if (is_gpt2() && positions == 0) positions = seq_len;
   if (dim % heads != 0) refuse("model.dim", dim, "model.heads", heads, "a multiple of heads");
+  if (is_gpt2()) {
+    if (kv_heads != heads)
+      refuse("model.heads", heads, "model.kv_heads", kv_heads, "as many: gpt2 shares no keys and values");
+    if (qk_norm)
+      throw Error(ErrorKind::config, "model.qk_norm is true; expected false with model.architecture gpt2");
+    if (seq_len > positions)
+      refuse("data.seq_len", seq_len, "model.positions", positions, "at most one token for each position");
+    return;
+  }
   if (head_dim() % 2 != 0)
     refuse("model.dim", dim, "model.heads", heads, "an even dim / heads: rotations act on pairs");
   if (heads % kv_heads != 0)
@@ -68,6 +112,10 @@ void InnerConfig::serialize(config::Archive& ar) {
       "decoupled weight decay of matrices, times the learning rate", 0, 10});
   ar({"clip", &clip, Scope::agreed, "longest gradient, in the 2-norm of all parameters; 0 never clips", 0,
       1e12});
+  ar({"z_loss", &z_loss, Scope::agreed,
+      "weight of the squared logarithm of the softmax's denominator in what is minimised (the loss that is "
+      "reported is without it); 0 none",
+      0, 1});
   // A contribution weighs as many tokens as are behind it.
   ar({"batch", &batch, Scope::per_site, "sequences in one step of one replica", 1, 1 << 20});
   // Local arithmetic, not agreed state: replicas of different hardware may differ in it.
@@ -85,6 +133,13 @@ void InnerConfig::serialize(config::Archive& ar) {
 void TrainerConfig::serialize(config::Archive& ar) {
   ar({"threads", &threads, Scope::per_site,
       "CPU threads of one replica's computation; 0 shares the cores evenly", 0, 4096});
+  ar({"micro_batch", &micro_batch, Scope::per_site,
+      "sequences that go through the model at once; a step's gradient is that of its whole batch all the "
+      "same, summed in fp32; 0 for all of them",
+      0, 1 << 20});
+  ar({"activation_checkpointing", &activation_checkpointing, Scope::per_site,
+      "keep what goes into each layer alone and compute the layer again in the backward pass: a third more "
+      "work, and a small part of the memory"});
   ar({"deterministic", &deterministic, Scope::per_site,
       "on a GPU: slower kernels that repeat to the bit (a CPU always does)"});
 }

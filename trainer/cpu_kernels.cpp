@@ -188,6 +188,61 @@ ISTHMUS_INLINE void rows(const AddNormBackward<T>& a, Index begin, Index end, Sc
   }
 }
 
+// ---- LayerNorm ----
+
+template <class T>
+ISTHMUS_INLINE void rows(const AddLayerNorm<T>& a, Index begin, Index end, Scratch& scratch) {
+  const Index n = a.channels;
+  const float* weight = widened(a.affine_2C, n, scratch.row(0));
+  const float* bias = widened(a.affine_2C + n, n, scratch.row(1));
+  for (Index row = begin; row < end; ++row) {
+    const float* x = widened(a.x + row * n, n, scratch.row(2));
+    const float* delta = widened(a.delta + row * n, n, scratch.row(3));
+    float* added = room(a.sum + row * n, scratch.row(4));
+    for (Index c = 0; c < n; ++c) added[c] = x[c] + delta[c];
+    put(added, n, a.sum + row * n);
+    x = widened(a.sum + row * n, n, scratch.row(4));  // as the backward pass will see it
+    const float mean = sum(x, n) / static_cast<float>(n);
+    float* centred = scratch.row(5);
+    for (Index c = 0; c < n; ++c) centred[c] = x[c] - mean;
+    const float rstd = reciprocal_root(centred, n, a.eps);
+    a.mean_N[row] = mean;
+    a.rstd_N[row] = rstd;
+    float* out = room(a.out + row * n, scratch.row(2));
+    for (Index c = 0; c < n; ++c) out[c] = centred[c] * rstd * weight[c] + bias[c];
+    put(out, n, a.out + row * n);
+  }
+}
+
+/// With y = x' w + b, x' = (x - mean) rstd: dx = rstd (w dy - mean(w dy) - x' mean(w dy x')), dw += dy x', db
+/// += dy.
+template <class T>
+ISTHMUS_INLINE void rows(const AddLayerNormBackward<T>& a, Index begin, Index end, Scratch& scratch,
+                         float* sums) {
+  const Index n = a.channels;
+  const float* weight = widened(a.affine_2C, n, scratch.row(0));
+  for (Index row = begin; row < end; ++row) {
+    const float* x = widened(a.sum + row * n, n, scratch.row(1));
+    const float* grad = widened(a.grad_out + row * n, n, scratch.row(2));
+    float* grad_x = room(a.grad_x + row * n, scratch.row(4));
+    float* normed = scratch.row(3);
+    float* weighted = scratch.row(5);
+    const float mean = a.mean_N[row], rstd = a.rstd_N[row];
+    for (Index c = 0; c < n; ++c) normed[c] = (x[c] - mean) * rstd;
+    for (Index c = 0; c < n; ++c) weighted[c] = grad[c] * weight[c];
+    for (Index c = 0; c < n; ++c) sums[c] += grad[c] * normed[c];
+    for (Index c = 0; c < n; ++c) sums[n + c] += grad[c];
+    const float shift = sum(weighted, n) / static_cast<float>(n);
+    const float back = dot(weighted, normed, n) / static_cast<float>(n);
+    for (Index c = 0; c < n; ++c) grad_x[c] = rstd * (weighted[c] - shift - normed[c] * back);
+    if (a.grad_sum != nullptr) {
+      const float* grad_sum = widened(a.grad_sum + row * n, n, scratch.row(2));
+      for (Index c = 0; c < n; ++c) grad_x[c] += grad_sum[c];
+    }
+    put(grad_x, n, a.grad_x + row * n);
+  }
+}
+
 // ---- heads ----
 
 /// Row = (sequence b, position t), head h of `count` -> offset in [B, count, T, D].
@@ -197,7 +252,17 @@ ISTHMUS_INLINE Index head_offset(const Heads& at, Index row, Index head, Index c
   return ((b * count + head) * at.length + t) * at.head_dim;
 }
 
-ISTHMUS_INLINE void rotate(const float* x, const float* cos, const float* sin, Index half, float* out) {
+/// A row's cosines or sines; null without rotation.
+ISTHMUS_INLINE const float* rotation_at(const float* table, const Heads& at, Index row) {
+  return table == nullptr ? nullptr : table + row % at.length * (at.head_dim / 2);
+}
+
+ISTHMUS_INLINE void rotate(const float* x, const float* cos, const float* sin, Index d, float* out) {
+  if (cos == nullptr) {
+    std::copy_n(x, d, out);
+    return;
+  }
+  const Index half = d / 2;
   for (Index i = 0; i < half; ++i) {
     const float a = x[i], b = x[i + half];
     out[i] = a * cos[i] - b * sin[i];
@@ -205,7 +270,12 @@ ISTHMUS_INLINE void rotate(const float* x, const float* cos, const float* sin, I
   }
 }
 /// The rotation's transpose.
-ISTHMUS_INLINE void rotate_back(const float* x, const float* cos, const float* sin, Index half, float* out) {
+ISTHMUS_INLINE void rotate_back(const float* x, const float* cos, const float* sin, Index d, float* out) {
+  if (cos == nullptr) {
+    std::copy_n(x, d, out);
+    return;
+  }
+  const Index half = d / 2;
   for (Index i = 0; i < half; ++i) {
     const float a = x[i], b = x[i + half];
     out[i] = a * cos[i] + b * sin[i];
@@ -217,13 +287,12 @@ template <class T>
 ISTHMUS_INLINE void rows(const SplitHeads<T>& a, Index begin, Index end, Scratch& scratch) {
   const Heads at = a.at;
   const Index d = at.head_dim;
-  const Index half = d / 2;
   const Index normed_heads = at.heads + at.kv_heads;
   const float* norms = a.norms == nullptr ? nullptr : widened(a.norms, 2 * d, scratch.row(0));
   for (Index row = begin; row < end; ++row) {
     const T* in = a.qkv + row * at.all_heads() * d;
-    const float* cos = at.cos + row % at.length * half;
-    const float* sin = at.sin + row % at.length * half;
+    const float* cos = rotation_at(at.cos, at, row);
+    const float* sin = rotation_at(at.sin, at, row);
     for (Index h = 0; h < normed_heads; ++h, in += d) {
       const bool is_q = h < at.heads;
       const float* x = widened(in, d, scratch.row(1));
@@ -238,7 +307,7 @@ ISTHMUS_INLINE void rows(const SplitHeads<T>& a, Index begin, Index end, Scratch
       T* out = is_q ? a.q + head_offset(at, row, h, at.heads)
                     : a.k + head_offset(at, row, h - at.heads, at.kv_heads);
       float* rotated = room(out, scratch.row(3));
-      rotate(x, cos, sin, half, rotated);
+      rotate(x, cos, sin, d, rotated);
       put(rotated, d, out);
     }
     for (Index h = 0; h < at.kv_heads; ++h, in += d)
@@ -251,21 +320,20 @@ ISTHMUS_INLINE void rows(const SplitHeadsBackward<T>& a, Index begin, Index end,
                          float* sums) {
   const Heads at = a.at;
   const Index d = at.head_dim;
-  const Index half = d / 2;
   const Index normed_heads = at.heads + at.kv_heads;
   const float* norms = a.norms == nullptr ? nullptr : widened(a.norms, 2 * d, scratch.row(0));
   for (Index row = begin; row < end; ++row) {
     const T* in = a.qkv + row * at.all_heads() * d;
     T* out = a.grad_qkv + row * at.all_heads() * d;
-    const float* cos = at.cos + row % at.length * half;
-    const float* sin = at.sin + row % at.length * half;
+    const float* cos = rotation_at(at.cos, at, row);
+    const float* sin = rotation_at(at.sin, at, row);
     for (Index h = 0; h < normed_heads; ++h, in += d, out += d) {
       const bool is_q = h < at.heads;
       const T* grad = is_q ? a.grad_q + head_offset(at, row, h, at.heads)
                            : a.grad_k + head_offset(at, row, h - at.heads, at.kv_heads);
       float* result = room(out, scratch.row(2));
       float* turned = norms == nullptr ? result : scratch.row(3);
-      rotate_back(widened(grad, d, scratch.row(1)), cos, sin, half, turned);
+      rotate_back(widened(grad, d, scratch.row(1)), cos, sin, d, turned);
       if (norms != nullptr) {
         const float* x = widened(in, d, scratch.row(1));
         const Index which = is_q ? 0 : d;
@@ -360,6 +428,47 @@ ISTHMUS_INLINE void rows(const SwiGluBackward<T>& a, Index begin, Index end, Scr
   }
 }
 
+constexpr float gelu_slope = 1.59576912F;  // 2 sqrt(2 / pi)
+constexpr float gelu_cubic = 0.044715F;
+
+/// sigmoid(2 u) of each.
+ISTHMUS_INLINE void gelu_gates(const float* x, Index n, float* out) {
+  for (Index i = 0; i < n; ++i) {
+    const float twice_u = gelu_slope * (x[i] + gelu_cubic * x[i] * x[i] * x[i]);
+    out[i] = 1.0F / (1.0F + exponential(-twice_u));
+  }
+}
+
+template <class T>
+ISTHMUS_INLINE void rows(const Gelu<T>& a, Index begin, Index end, Scratch& scratch) {
+  const Index n = a.channels;
+  for (Index row = begin; row < end; ++row) {
+    const float* x = widened(a.x + row * n, n, scratch.row(0));
+    float* out = room(a.out + row * n, scratch.row(1));
+    float* gate = scratch.row(2);
+    gelu_gates(x, n, gate);
+    for (Index i = 0; i < n; ++i) out[i] = x[i] * gate[i];
+    put(out, n, a.out + row * n);
+  }
+}
+
+template <class T>
+ISTHMUS_INLINE void rows(const GeluBackward<T>& a, Index begin, Index end, Scratch& scratch) {
+  const Index n = a.channels;
+  for (Index row = begin; row < end; ++row) {
+    const float* x = widened(a.x + row * n, n, scratch.row(0));
+    const float* grad = widened(a.grad_out + row * n, n, scratch.row(1));
+    float* grad_x = room(a.grad_x + row * n, scratch.row(2));
+    float* gate = scratch.row(3);
+    gelu_gates(x, n, gate);
+    for (Index i = 0; i < n; ++i) {
+      const float slope = gelu_slope * (1.0F + 3.0F * gelu_cubic * x[i] * x[i]);
+      grad_x[i] = grad[i] * gate[i] * (1.0F + x[i] * (1.0F - gate[i]) * slope);
+    }
+    put(grad_x, n, a.grad_x + row * n);
+  }
+}
+
 // ---- loss ----
 
 template <class T>
@@ -375,10 +484,13 @@ ISTHMUS_INLINE double rows(const SoftmaxLoss<T>& a, Index begin, Index end, Scra
     float* weights = room(logits, scratch.row(0));
     for (Index i = 0; i < n; ++i) weights[i] = exponential(z[i] - top);
     const float total = sum(weights, n);
-    loss += std::log(static_cast<double>(total)) - static_cast<double>(target_logit - top);
+    const double log_total = std::log(static_cast<double>(total));
+    loss += log_total - static_cast<double>(target_logit - top);
     const float factor = a.scale / total;
-    weights[target] -= total;
-    for (Index i = 0; i < n; ++i) weights[i] *= factor;
+    const float pull = 1.0F + 2.0F * a.z_loss * static_cast<float>(log_total + static_cast<double>(top));
+    const float target_gradient = (weights[target] * pull - total) * factor;
+    for (Index i = 0; i < n; ++i) weights[i] *= factor * pull;
+    weights[target] = target_gradient;
     put(weights, n, logits);
   }
   return loss;
@@ -400,13 +512,17 @@ ISTHMUS_INLINE double rows(const SoftmaxLoss<T>& a, Index begin, Index end, Scra
     rows(a, begin, end, scratch, sums);                                                                    \
   }
 ISTHMUS_RUN(void, AddNorm)
+ISTHMUS_RUN(void, AddLayerNorm)
 ISTHMUS_RUN(void, SplitHeads)
 ISTHMUS_RUN(void, CausalSoftmax)
 ISTHMUS_RUN(void, CausalSoftmaxBackward)
 ISTHMUS_RUN(void, SwiGlu)
 ISTHMUS_RUN(void, SwiGluBackward)
+ISTHMUS_RUN(void, Gelu)
+ISTHMUS_RUN(void, GeluBackward)
 ISTHMUS_RUN(double, SoftmaxLoss)
 ISTHMUS_RUN_SUMMING(AddNormBackward)
+ISTHMUS_RUN_SUMMING(AddLayerNormBackward)
 ISTHMUS_RUN_SUMMING(SplitHeadsBackward)
 #undef ISTHMUS_RUN
 #undef ISTHMUS_RUN_SUMMING
@@ -451,6 +567,14 @@ void add_norm_backward(const AddNormBackward<float>& a) {
 void add_norm_backward(const AddNormBackward<Bf16>& a) {
   all_rows_summing(a, a.rows, a.channels, a.channels, a.weight_gradient_C);
 }
+void add_layer_norm(const AddLayerNorm<float>& a) { all_rows(a, a.rows, a.channels); }
+void add_layer_norm(const AddLayerNorm<Bf16>& a) { all_rows(a, a.rows, a.channels); }
+void add_layer_norm_backward(const AddLayerNormBackward<float>& a) {
+  all_rows_summing(a, a.rows, a.channels, 2 * a.channels, a.affine_gradient_2C);
+}
+void add_layer_norm_backward(const AddLayerNormBackward<Bf16>& a) {
+  all_rows_summing(a, a.rows, a.channels, 2 * a.channels, a.affine_gradient_2C);
+}
 void split_heads(const SplitHeads<float>& a) { all_rows(a, a.at.rows(), 2 * a.at.head_dim); }
 void split_heads(const SplitHeads<Bf16>& a) { all_rows(a, a.at.rows(), 2 * a.at.head_dim); }
 void split_heads_backward(const SplitHeadsBackward<float>& a) {
@@ -467,6 +591,10 @@ void swiglu(const SwiGlu<float>& a) { all_rows(a, a.rows, a.channels); }
 void swiglu(const SwiGlu<Bf16>& a) { all_rows(a, a.rows, a.channels); }
 void swiglu_backward(const SwiGluBackward<float>& a) { all_rows(a, a.rows, a.channels); }
 void swiglu_backward(const SwiGluBackward<Bf16>& a) { all_rows(a, a.rows, a.channels); }
+void gelu(const Gelu<float>& a) { all_rows(a, a.rows, a.channels); }
+void gelu(const Gelu<Bf16>& a) { all_rows(a, a.rows, a.channels); }
+void gelu_backward(const GeluBackward<float>& a) { all_rows(a, a.rows, a.channels); }
+void gelu_backward(const GeluBackward<Bf16>& a) { all_rows(a, a.rows, a.channels); }
 double softmax_loss(const SoftmaxLoss<float>& a) { return loss_of(a); }
 double softmax_loss(const SoftmaxLoss<Bf16>& a) { return loss_of(a); }
 

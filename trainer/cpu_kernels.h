@@ -41,10 +41,35 @@ struct AddNormBackward {
 void add_norm_backward(const AddNormBackward<float>& a);
 void add_norm_backward(const AddNormBackward<Bf16>& a);
 
+/// The same with LayerNorm (arXiv 1607.06450): out = (sum - mean) * rstd * weight + bias, rstd = 1 /
+/// sqrt(variance + eps). Means and rstds are kept for the backward pass.
+template <class T>
+struct AddLayerNorm {
+  Index rows, channels;
+  float eps;
+  const T *x, *delta, *affine_2C;  ///< `affine` is the weight, then the bias
+  T *sum, *out;
+  float *mean_N, *rstd_N;
+};
+void add_layer_norm(const AddLayerNorm<float>& a);
+void add_layer_norm(const AddLayerNorm<Bf16>& a);
+
+/// Gradients as those of AddNorm; the weight's and the bias's one behind the other.
+template <class T>
+struct AddLayerNormBackward {
+  Index rows, channels;
+  const T *sum, *affine_2C, *grad_out, *grad_sum;
+  const float *mean_N, *rstd_N;
+  T* grad_x;
+  float* affine_gradient_2C;
+};
+void add_layer_norm_backward(const AddLayerNormBackward<float>& a);
+void add_layer_norm_backward(const AddLayerNormBackward<Bf16>& a);
+
 /// What the heads of one attention layer look like. N = sequences * length.
 struct Heads {
   Index sequences, length, heads, kv_heads, head_dim;
-  const float *cos, *sin;  ///< [length, D/2]: cosine and sine of position * theta^(-2i/D)
+  const float *cos, *sin;  ///< [length, D/2]: cosine and sine of position * theta^(-2i/D); null: no rotation
   float eps;
   [[nodiscard]] Index rows() const { return sequences * length; }
   [[nodiscard]] Index all_heads() const { return heads + 2 * kv_heads; }
@@ -129,13 +154,34 @@ struct SwiGluBackward {
 void swiglu_backward(const SwiGluBackward<float>& a);
 void swiglu_backward(const SwiGluBackward<Bf16>& a);
 
+/// out = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3): GELU in its tanh form (arXiv 1606.08415), which
+/// is GPT-2's.
+template <class T>
+struct Gelu {
+  Index rows, channels;
+  const T* x;
+  T* out;
+};
+void gelu(const Gelu<float>& a);
+void gelu(const Gelu<Bf16>& a);
+
+template <class T>
+struct GeluBackward {
+  Index rows, channels;
+  const T *x, *grad_out;
+  T* grad_x;
+};
+void gelu_backward(const GeluBackward<float>& a);
+void gelu_backward(const GeluBackward<Bf16>& a);
+
 /// Cross-entropy of logits_NV: returns the sum over rows of log(sum exp(logits)) - logits[target], in nats,
-/// and replaces the logits by their gradient times `scale`: scale * (softmax - one-hot). Targets are in [0,
+/// and replaces the logits by the gradient, times `scale`, of that plus z_loss * log(sum exp(logits))^2
+/// (arXiv 2204.02311, section 5): scale * ((1 + 2 z_loss log(sum exp)) softmax - one-hot). Targets are in [0,
 /// V).
 template <class T>
 struct SoftmaxLoss {
   Index rows, vocab;
-  float scale;
+  float scale, z_loss;
   T* logits;
   const std::int64_t* targets_N;
 };

@@ -20,7 +20,7 @@ struct Inference::State {
         longest(longest_sequence),
         flat(flat::zeros(table.buffer_size(), precision == Precision::bf16 ? at::kBFloat16 : at::kFloat,
                          device)),
-        model(table, longest, flat, {}, separator) {}
+        model(table, {.longest = longest, .separator = separator}, flat, {}) {}
 
   ParameterTable table;
   at::Device device;

@@ -7,42 +7,35 @@
 namespace isthmus::trainer {
 
 using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+Tensor Leaves::stacked(const std::vector<std::string>& names) const {
+  const auto& first = table.tensor(names.front());
+  auto shape = first.shape;
+  shape[0] = 0;
+  auto end = first.range.begin;
+  for (const auto& name : names) {
+    const auto& entry = table.tensor(name);
+    TORCH_CHECK(entry.range.begin == end, name, " does not follow its neighbour in the buffer");
+    shape[0] += entry.shape[0];
+    end = entry.range.end();
+  }
+  const auto view = [&](const Tensor& buffer) {
+    const auto begin = static_cast<std::int64_t>(first.range.begin);
+    return buffer.detach().narrow(0, begin, static_cast<std::int64_t>(end) - begin).view(shape).detach();
+  };
+  auto leaf = view(flat);
+  if (flat_gradient.defined()) {
+    leaf.set_requires_grad(true);
+    leaf.mutable_grad() = view(flat_gradient);
+    all.emplace_back(leaf, leaf.grad().data_ptr());
+  }
+  return leaf;
+}
 
 namespace {
-
-/// Makes leaves over ranges of the flat buffers.
-struct Leaves {
-  const ParameterTable& table;
-  const Tensor& flat;
-  const Tensor& flat_gradient;
-  std::vector<std::pair<Tensor, void*>>& all;
-
-  /// One leaf over tensors that follow each other in the buffer and have equal rows.
-  Tensor stacked(const std::vector<std::string>& names) const {
-    const auto& first = table.tensor(names.front());
-    auto shape = first.shape;
-    shape[0] = 0;
-    auto end = first.range.begin;
-    for (const auto& name : names) {
-      const auto& entry = table.tensor(name);
-      TORCH_CHECK(entry.range.begin == end, name, " does not follow its neighbour in the buffer");
-      shape[0] += entry.shape[0];
-      end = entry.range.end();
-    }
-    const auto view = [&](const Tensor& buffer) {
-      const auto begin = static_cast<std::int64_t>(first.range.begin);
-      return buffer.detach().narrow(0, begin, static_cast<std::int64_t>(end) - begin).view(shape).detach();
-    };
-    auto leaf = view(flat);
-    if (flat_gradient.defined()) {
-      leaf.set_requires_grad(true);
-      leaf.mutable_grad() = view(flat_gradient);
-      all.emplace_back(leaf, leaf.grad().data_ptr());
-    }
-    return leaf;
-  }
-  Tensor operator()(const std::string& name) const { return stacked({name}); }
-};
 
 /// cos and sin of position * theta^(-2i/D), [T, D/2]. Local arithmetic: the C library's cosine will do.
 std::pair<Tensor, Tensor> rotations(const ModelConfig& config, std::int64_t longest,
@@ -54,70 +47,85 @@ std::pair<Tensor, Tensor> rotations(const ModelConfig& config, std::int64_t long
   return {angles.cos().to(fp32), angles.sin().to(fp32)};
 }
 
+/// A layer of which the backward pass knows what went into it alone, and makes the rest again: activation
+/// checkpointing (arXiv 1604.06174). Gradients are those without it, to the bit.
+struct RecomputedLayer : Function<RecomputedLayer> {
+  struct Call : torch::CustomClassHolder {
+    Call(const Decoder& its_decoder, std::size_t its_index, AttentionShape its_shape)
+        : decoder(its_decoder), index(its_index), shape(std::move(its_shape)) {}
+    const Decoder& decoder;
+    std::size_t index;
+    AttentionShape shape;
+  };
+
+  /// No optional tensor for an undefined one: autograd takes no undefined ones.
+  static variable_list forward(AutogradContext* ctx, const Tensor& residual_NC,
+                               const std::optional<Tensor>& delta_NC, const c10::intrusive_ptr<Call>& call) {
+    const Stream in{residual_NC, delta_NC.value_or(Tensor())};
+    ctx->save_for_backward({in.residual_NC, in.delta_NC});
+    ctx->saved_data["call"] = c10::IValue::make_capsule(call);
+    const auto out = call->decoder.layer(call->index, call->shape, in);
+    return {out.residual_NC, out.delta_NC};
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto holder = ctx->saved_data["call"].toCapsule();
+    const auto& call = static_cast<const Call&>(*holder);
+    const auto leaf = [](const Tensor& x) { return x.defined() ? x.detach().requires_grad_() : x; };
+    const Stream in{leaf(saved[0]), leaf(saved[1])};
+    const at::AutoGradMode with_graph(true);
+    const auto out = call.decoder.layer(call.index, call.shape, in);
+    torch::autograd::backward({out.residual_NC, out.delta_NC}, grads);
+    return {in.residual_NC.grad(), in.delta_NC.defined() ? in.delta_NC.grad() : Tensor(), Tensor()};
+  }
+};
+
 }  // namespace
 
-Model::Model(const ParameterTable& table, std::int64_t longest, const Tensor& flat,
-             const Tensor& flat_gradient, std::int64_t separator)
-    : config_(table.model().config), separator_(separator) {
+Model::Model(const ParameterTable& table, const ModelOptions& options, const Tensor& flat,
+             const Tensor& flat_gradient)
+    : options_(options), layers_(static_cast<std::size_t>(table.model().config.layers)) {
+  const auto& config = table.model().config;
   const Leaves leaf{table, flat, flat_gradient, leaves_};
-  embedding_VC = leaf("model.embed_tokens.weight");
-  for (std::int64_t l = 0; l < config_.layers; ++l) {
-    const auto at = "model.layers." + std::to_string(l) + ".";
-    const auto attention = at + "self_attn.";
-    layers_.push_back({.input_norm_C = leaf(at + "input_layernorm.weight"),
-                       .qkv_EC = leaf.stacked({attention + "q_proj.weight", attention + "k_proj.weight",
-                                               attention + "v_proj.weight"}),
-                       .qk_norms_2D = config_.qk_norm ? leaf.stacked({attention + "q_norm.weight",
-                                                                      attention + "k_norm.weight"})
-                                                      : at::empty({0}, flat.options()),
-                       .o_CC = leaf(attention + "o_proj.weight"),
-                       .post_norm_C = leaf(at + "post_attention_layernorm.weight"),
-                       .gate_up_2FC = leaf.stacked({at + "mlp.gate_proj.weight", at + "mlp.up_proj.weight"}),
-                       .down_CF = leaf(at + "mlp.down_proj.weight")});
-  }
-  final_norm_C = leaf("model.norm.weight");
-  head_VC = config_.tie_embeddings ? embedding_VC : leaf("lm_head.weight");
-  attention_ = {.heads = config_.heads,
-                .kv_heads = config_.kv_heads,
-                .head_dim = config_.head_dim(),
-                .norm_eps = config_.norm_eps,
+  decoder_ = config.is_gpt2() ? make_gpt2(leaf) : make_llama(leaf);
+  attention_ = {.heads = config.heads,
+                .kv_heads = config.kv_heads,
+                .head_dim = config.head_dim(),
+                .norm_eps = config.norm_eps,
                 .cos_TD2 = {},
                 .sin_TD2 = {},
                 .begins_BT = {}};
-  std::tie(attention_.cos_TD2, attention_.sin_TD2) = rotations(config_, longest, flat.options());
+  if (!config.is_gpt2())
+    std::tie(attention_.cos_TD2, attention_.sin_TD2) = rotations(config, options.longest, flat.options());
 }
 
 Tensor Model::hidden(const Tensor& tokens_BT) const {
-  const bool on_cpu = tokens_BT.is_cpu();
-  const auto add_norm = on_cpu ? fused::add_norm : plain::add_norm;
-  const auto swiglu = on_cpu ? fused::swiglu : plain::swiglu;
-  const auto attend = on_cpu ? fused::attention : plain::attention;
-  const auto embed = on_cpu ? fused::embed : plain::embed;
-  const auto eps = config_.norm_eps;
   auto shape = attention_;
   shape.sequences = tokens_BT.size(0);
   shape.length = tokens_BT.size(1);
-  if (separator_ >= 0) shape.begins_BT = document_begins(tokens_BT, separator_);
+  if (options_.separator >= 0) shape.begins_BT = document_begins(tokens_BT, options_.separator);
 
-  Tensor residual_NC = embed(embedding_VC, tokens_BT.reshape({-1}));
-  Tensor delta_NC;  // what the last half layer adds; added by the next norm
-  Tensor h_NC;
-  for (const auto& layer : layers_) {
-    std::tie(residual_NC, h_NC) = add_norm(residual_NC, delta_NC, layer.input_norm_C, eps);
-    delta_NC = at::linear(attend(shape, at::linear(h_NC, layer.qkv_EC), layer.qk_norms_2D), layer.o_CC);
-    std::tie(residual_NC, h_NC) = add_norm(residual_NC, delta_NC, layer.post_norm_C, eps);
-    delta_NC = at::linear(swiglu(at::linear(h_NC, layer.gate_up_2FC)), layer.down_CF);
+  auto stream = decoder_->embed(tokens_BT, shape);
+  for (std::size_t l = 0; l < layers_; ++l) {
+    if (options_.recompute_layers && at::GradMode::is_enabled()) {
+      const auto call = c10::make_intrusive<RecomputedLayer::Call>(*decoder_, l, shape);
+      const auto delta_NC = stream.delta_NC.defined() ? std::optional(stream.delta_NC) : std::nullopt;
+      const auto out = RecomputedLayer::apply(stream.residual_NC, delta_NC, call);
+      stream = {out[0], out[1]};
+    } else {
+      stream = decoder_->layer(l, shape, stream);
+    }
   }
-  return add_norm(residual_NC, delta_NC, final_norm_C, eps).second;
+  return decoder_->final_norm(stream);
 }
 
-Tensor Model::loss(const Tensor& inputs_BT, const Tensor& targets_BT) const {
-  return fused::head_loss(hidden(inputs_BT), head_VC, targets_BT.reshape({-1}));
+Tensor Model::loss(const Tensor& inputs_BT, const Tensor& targets_BT, LossWeights weights) const {
+  return fused::head_loss(hidden(inputs_BT), decoder_->head_VC(), targets_BT.reshape({-1}), weights);
 }
 
 Tensor Model::next_logits(const Tensor& tokens_1T) const {
   const auto h_NC = hidden(tokens_1T);
-  return at::linear(h_NC.narrow(0, h_NC.size(0) - 1, 1), head_VC).to(at::kFloat).view({-1});
+  return at::linear(h_NC.narrow(0, h_NC.size(0) - 1, 1), decoder_->head_VC()).to(at::kFloat).view({-1});
 }
 
 bool Model::gradients_in_place() const {

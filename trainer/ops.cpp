@@ -30,6 +30,7 @@ Tensor norm(const Tensor& x, const Tensor& weight, double eps) {
 
 /// x [B,T,heads,D] -> rotated, [B,heads,T,D].
 Tensor rotate(const AttentionShape& s, const Tensor& x_BTHD) {
+  if (!s.cos_TD2.defined()) return x_BTHD.transpose(1, 2);
   const auto table = [&](const Tensor& full) {
     return full.narrow(0, 0, s.length).view({1, s.length, 1, s.head_dim / 2});
   };
@@ -49,6 +50,13 @@ std::pair<Tensor, Tensor> add_norm(const Tensor& x_NC, const Tensor& delta_NC, c
                                    double eps) {
   const auto sum_NC = delta_NC.defined() ? x_NC + delta_NC : x_NC;
   return {sum_NC, norm(sum_NC, weight_C, eps)};
+}
+
+std::pair<Tensor, Tensor> add_layer_norm(const Tensor& x_NC, const Tensor& delta_NC, const Tensor& affine_2C,
+                                         double eps) {
+  const auto sum_NC = x_NC + delta_NC;
+  const auto halves = affine_2C.chunk(2);
+  return {sum_NC, at::layer_norm(sum_NC, {sum_NC.size(1)}, halves[0], halves[1], eps)};
 }
 
 Tensor attention(const AttentionShape& s, const Tensor& qkv_NE, const Tensor& norms_2D) {
@@ -75,14 +83,18 @@ Tensor swiglu(const Tensor& gate_up_N2F) {
   return at::silu(halves[0]) * halves[1];
 }
 
-Tensor softmax_loss(const Tensor& logits_NV, const Tensor& targets_N, double scale) {
+Tensor gelu(const Tensor& x_NF) { return at::gelu(x_NF, "tanh"); }
+
+Tensor softmax_loss(const Tensor& logits_NV, const Tensor& targets_N, double scale, double z_loss) {
   const auto wide_NV = logits_NV.to(at::kFloat);
   const auto targets_N1 = targets_N.unsqueeze(1);
   const auto log_sums_N1 = wide_NV.logsumexp(1, true);
   auto loss = (log_sums_N1 - wide_NV.gather(1, targets_N1)).sum(at::kDouble);
   // A comparison with all ids in place of a scattered -1: it repeats to the bit on a GPU too.
   const auto one_hot_NV = at::arange(logits_NV.size(1), targets_N.options()).eq(targets_N1);
-  logits_NV.copy_(((wide_NV - log_sums_N1).exp() - one_hot_NV.to(at::kFloat)) * scale);
+  auto weights_NV = (wide_NV - log_sums_N1).exp();
+  if (z_loss != 0) weights_NV *= 1 + 2 * z_loss * log_sums_N1;
+  logits_NV.copy_((weights_NV - one_hot_NV.to(at::kFloat)) * scale);
   return loss;
 }
 
@@ -189,6 +201,41 @@ struct AddNorm : Function<AddNorm> {
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto [grad_x, grad_weight] = norm_backward(ctx->get_saved_variables(), grads[1], grads[0]);
     return {grad_x, grad_x, grad_weight, Tensor()};
+  }
+};
+
+struct AddLayerNorm : Function<AddLayerNorm> {
+  static variable_list forward(AutogradContext* ctx, const Tensor& x_NC, const Tensor& delta_NC,
+                               const Tensor& affine_2C, double eps) {
+    const auto x = x_NC.contiguous();
+    const auto delta = delta_NC.contiguous();
+    const auto sum = at::empty_like(x);
+    const auto out = at::empty_like(x);
+    const auto mean_N = float_like(x, {x.size(0)}), rstd_N = float_like(x, {x.size(0)});
+    dispatch(x, [&](auto type) {
+      using T = decltype(type);
+      cpu::add_layer_norm(cpu::AddLayerNorm<T>{x.size(0), x.size(1), static_cast<float>(eps), data<T>(x),
+                                               data<T>(delta), data<T>(affine_2C), data<T>(sum), data<T>(out),
+                                               floats(mean_N), floats(rstd_N)});
+    });
+    ctx->save_for_backward({sum, affine_2C, mean_N, rstd_N});
+    ctx->set_materialize_grads(false);
+    return {sum, out};
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto &sum = saved[0], &affine = saved[1];
+    const auto sum_grad = grads[0].defined() ? grads[0].contiguous() : grads[0];
+    const auto out_grad = grads[1].contiguous();
+    const auto grad_x = at::empty_like(sum);
+    const auto affine_grad = float_like(sum, affine.sizes());
+    dispatch(sum, [&](auto type) {
+      using T = decltype(type);
+      cpu::add_layer_norm_backward(cpu::AddLayerNormBackward<T>{
+          sum.size(0), sum.size(1), data<T>(sum), data<T>(affine), data<T>(out_grad), data<T>(sum_grad),
+          floats(saved[2]), floats(saved[3]), data<T>(grad_x), floats(affine_grad)});
+    });
+    return {grad_x, grad_x, affine_grad.to(sum.scalar_type()), Tensor()};
   }
 };
 
@@ -299,6 +346,30 @@ struct Swiglu : Function<Swiglu> {
   }
 };
 
+struct Gelu : Function<Gelu> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x_NF) {
+    const auto x = x_NF.contiguous();
+    auto out = at::empty_like(x);
+    dispatch(x, [&](auto type) {
+      using T = decltype(type);
+      cpu::gelu(cpu::Gelu<T>{x.size(0), x.size(1), data<T>(x), data<T>(out)});
+    });
+    ctx->save_for_backward({x});
+    return out;
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto x = ctx->get_saved_variables()[0];
+    const auto grad = grads[0].contiguous();
+    const auto grad_x = at::empty_like(x);
+    dispatch(x, [&](auto type) {
+      using T = decltype(type);
+      cpu::gelu_backward(
+          cpu::GeluBackward<T>{x.size(0), x.size(1), data<T>(x), data<T>(grad), data<T>(grad_x)});
+    });
+    return {grad_x};
+  }
+};
+
 /// The logits are the largest tensor of the model, so they are made for a few rows at a time, and turned into
 /// their own gradient at once.
 struct HeadLoss : Function<HeadLoss> {
@@ -306,7 +377,7 @@ struct HeadLoss : Function<HeadLoss> {
   static std::int64_t logits_at_once(const Tensor& h) { return h.is_cpu() ? 1 << 22 : 1 << 26; }
 
   static Tensor forward(AutogradContext* ctx, const Tensor& h_NC, const Tensor& weight_VC,
-                        const Tensor& targets_N, bool with_gradient) {
+                        const Tensor& targets_N, const LossWeights& weights, bool with_gradient) {
     const auto h = h_NC.contiguous();
     const auto rows = h.size(0);
     const auto vocab = weight_VC.size(0);
@@ -318,7 +389,8 @@ struct HeadLoss : Function<HeadLoss> {
       const auto n = std::min(rows_at_once, rows - row);
       const auto h_part = h.narrow(0, row, n);
       const auto logits = at::linear(h_part, weight_VC);
-      loss += softmax_loss(logits, targets_N.narrow(0, row, n), 1.0 / static_cast<double>(rows));
+      loss += softmax_loss(logits, targets_N.narrow(0, row, n), weights.loss / static_cast<double>(rows),
+                           weights.z_loss);
       if (!with_gradient) continue;
       auto grad_part = grad_h.narrow(0, row, n);
       at::mm_out(grad_part, logits, weight_VC);
@@ -332,16 +404,17 @@ struct HeadLoss : Function<HeadLoss> {
   }
   static variable_list backward(AutogradContext* ctx, const variable_list&) {
     const auto saved = ctx->get_saved_variables();
-    return {saved[0], saved[1], Tensor(), Tensor()};
+    return {saved[0], saved[1], Tensor(), Tensor(), Tensor()};
   }
 
  private:
-  static Tensor softmax_loss(const Tensor& logits, const Tensor& targets_N, double scale) {
-    if (!logits.is_cpu()) return plain::softmax_loss(logits, targets_N, scale);
+  static Tensor softmax_loss(const Tensor& logits, const Tensor& targets_N, double scale, double z_loss) {
+    if (!logits.is_cpu()) return plain::softmax_loss(logits, targets_N, scale, z_loss);
     const double sum = dispatch(logits, [&](auto type) {
       using T = decltype(type);
       return cpu::softmax_loss(cpu::SoftmaxLoss<T>{logits.size(0), logits.size(1), static_cast<float>(scale),
-                                                   data<T>(logits), data<std::int64_t>(targets_N)});
+                                                   static_cast<float>(z_loss), data<T>(logits),
+                                                   data<std::int64_t>(targets_N)});
     });
     return at::scalar_tensor(sum, at::kDouble);
   }
@@ -358,6 +431,12 @@ std::pair<Tensor, Tensor> add_norm(const Tensor& x_NC, const Tensor& delta_NC, c
   return {both[0], both[1]};
 }
 
+std::pair<Tensor, Tensor> add_layer_norm(const Tensor& x_NC, const Tensor& delta_NC, const Tensor& affine_2C,
+                                         double eps) {
+  auto both = AddLayerNorm::apply(x_NC, delta_NC, affine_2C, eps);
+  return {both[0], both[1]};
+}
+
 Tensor attention(const AttentionShape& s, const Tensor& qkv_NE, const Tensor& norms_2D) {
   constexpr std::int64_t most_weights = 1 << 26;
   if (s.sequences * s.heads * s.length * s.length > most_weights)
@@ -367,12 +446,22 @@ Tensor attention(const AttentionShape& s, const Tensor& qkv_NE, const Tensor& no
 
 Tensor swiglu(const Tensor& gate_up_N2F) { return Swiglu::apply(gate_up_N2F); }
 
-Tensor head_loss(const Tensor& h_NC, const Tensor& weight_VC, const Tensor& targets_N) {
+Tensor gelu(const Tensor& x_NF) { return Gelu::apply(x_NF); }
+
+Tensor head_loss(const Tensor& h_NC, const Tensor& weight_VC, const Tensor& targets_N, LossWeights weights) {
   const bool with_gradient =
       at::GradMode::is_enabled() && (h_NC.requires_grad() || weight_VC.requires_grad());
-  return HeadLoss::apply(h_NC, weight_VC, targets_N, with_gradient);
+  return HeadLoss::apply(h_NC, weight_VC, targets_N, weights, with_gradient);
 }
 
 }  // namespace fused
+
+const Ops& ops_on(const Tensor& x) {
+  static constexpr Ops on_any = {plain::embed,     plain::add_norm, plain::add_layer_norm,
+                                 plain::attention, plain::swiglu,   plain::gelu};
+  static constexpr Ops on_cpu = {fused::embed,     fused::add_norm, fused::add_layer_norm,
+                                 fused::attention, fused::swiglu,   fused::gelu};
+  return x.is_cpu() ? on_cpu : on_any;
+}
 
 }  // namespace isthmus::trainer

@@ -12,8 +12,8 @@
 
 namespace isthmus::trainer {
 
-/// An attention layer's geometry; cos_TD2 and sin_TD2 are fp32 [longest T, D/2]. begins_BT, int32, is the
-/// first position that each one attends to: its document's; undefined for 0.
+/// An attention layer's geometry; cos_TD2 and sin_TD2 are fp32 [longest T, D/2], undefined for no rotation.
+/// begins_BT, int32, is the first position that each one attends to: its document's; undefined for 0.
 struct AttentionShape {
   std::int64_t sequences = 0, length = 0;
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
@@ -24,32 +24,61 @@ struct AttentionShape {
 /// Where each token's document begins in its row: behind the last `separator` before it. int32 [B,T].
 at::Tensor document_begins(const at::Tensor& tokens_BT, std::int64_t separator);
 
+/// A loss's part in what is minimised, and z-loss in it (`inner.z_loss`).
+struct LossWeights {
+  double loss = 1, z_loss = 0;
+};
+
 namespace plain {
 at::Tensor embed(const at::Tensor& weight_VC, const at::Tensor& tokens_N);
 /// (x + delta, RMSNorm of it times weight); delta may be undefined.
 std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x_NC, const at::Tensor& delta_NC,
                                            const at::Tensor& weight_C, double eps);
+/// (x + delta, LayerNorm of it with the weight and the bias that stand in affine_2C one behind the other).
+std::pair<at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& x_NC, const at::Tensor& delta_NC,
+                                                 const at::Tensor& affine_2C, double eps);
 /// Causal attention on qkv_NE, E = (H + 2K) D, with rotary positions. norms_2D are the weights of the
 /// RMSNorms of queries and of keys, one behind the other; empty for none. Returns N x (H D).
 at::Tensor attention(const AttentionShape& shape, const at::Tensor& qkv_NE, const at::Tensor& norms_2D);
 /// silu(first half) * second half.
 at::Tensor swiglu(const at::Tensor& gate_up_N2F);
-/// Sum of the rows' cross-entropies, double; the logits become their gradient times `scale`.
-at::Tensor softmax_loss(const at::Tensor& logits_NV, const at::Tensor& targets_N, double scale);
+/// The tanh form.
+at::Tensor gelu(const at::Tensor& x_NF);
+/// Sum of the rows' cross-entropies, double; the logits become the gradient of that with z-loss, times
+/// `scale`.
+at::Tensor softmax_loss(const at::Tensor& logits_NV, const at::Tensor& targets_N, double scale,
+                        double z_loss = 0);
 }  // namespace plain
 
 namespace fused {
 at::Tensor embed(const at::Tensor& weight_VC, const at::Tensor& tokens_N);
 std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x_NC, const at::Tensor& delta_NC,
                                            const at::Tensor& weight_C, double eps);
+std::pair<at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& x_NC, const at::Tensor& delta_NC,
+                                                 const at::Tensor& affine_2C, double eps);
 /// Keeps the weights of all heads, sequences * heads * length^2 elements, for the backward pass: on a CPU, at
 /// 32 x 4 x 128^2 in bf16, forward and backward take 5 ms where ATen's flash attention takes 33 ms. Above
 /// 2^26 elements it is `plain`'s.
 at::Tensor attention(const AttentionShape& shape, const at::Tensor& qkv_NE, const at::Tensor& norms_2D);
 at::Tensor swiglu(const at::Tensor& gate_up_N2F);
+at::Tensor gelu(const at::Tensor& x_NF);
 /// Mean cross-entropy of h W^T against the targets, in nats, fp32; on any device, with `plain::softmax_loss`
-/// where there is no loop for it. It must be the root of the graph: its backward pass expects the gradient 1.
-at::Tensor head_loss(const at::Tensor& h_NC, const at::Tensor& weight_VC, const at::Tensor& targets_N);
+/// where there is no loop for it. Its gradient is that of the mean as `weights` say. It must be the root of
+/// the graph: its backward pass expects the gradient 1.
+at::Tensor head_loss(const at::Tensor& h_NC, const at::Tensor& weight_VC, const at::Tensor& targets_N,
+                     LossWeights weights = {});
 }  // namespace fused
+
+/// One form of each of those that have two.
+struct Ops {
+  decltype(&plain::embed) embed;
+  decltype(&plain::add_norm) add_norm;
+  decltype(&plain::add_layer_norm) add_layer_norm;
+  decltype(&plain::attention) attention;
+  decltype(&plain::swiglu) swiglu;
+  decltype(&plain::gelu) gelu;
+};
+/// The form for the device on which `x` lies.
+[[nodiscard]] const Ops& ops_on(const at::Tensor& x);
 
 }  // namespace isthmus::trainer

@@ -32,11 +32,11 @@ struct Group {
 TensorEntry matrix(std::string name, std::int64_t rows, std::int64_t columns, Init init = Init::normal) {
   return {.name = std::move(name), .shape = {rows, columns}, .range = {}, .init = init};
 }
-TensorEntry vector(std::string name, std::int64_t size) {
-  return {.name = std::move(name), .shape = {size}, .range = {}, .init = Init::one};
+TensorEntry vector(std::string name, std::int64_t size, Init init = Init::one) {
+  return {.name = std::move(name), .shape = {size}, .range = {}, .init = init};
 }
 
-void add_layer(Group& group, const ModelConfig& c, std::int64_t layer) {
+void add_llama_layer(Group& group, const ModelConfig& c, std::int64_t layer) {
   const auto prefix = "model.layers." + std::to_string(layer) + ".";
   const auto kv_dim = c.kv_heads * c.head_dim();
   auto& m = group.matrices;
@@ -56,15 +56,45 @@ void add_layer(Group& group, const ModelConfig& c, std::int64_t layer) {
   }
 }
 
-void add_ends(Group& group, const ModelShape& model) {
+void add_llama_ends(Group& group, const ModelShape& model) {
   const auto& c = model.config;
   group.matrices.push_back(matrix("model.embed_tokens.weight", model.vocab, c.dim));
   if (!c.tie_embeddings) group.matrices.push_back(matrix("lm_head.weight", model.vocab, c.dim));
   group.vectors.push_back(vector("model.norm.weight", c.dim));
 }
 
+/// Its LayerNorms' weights and biases in a row.
+void add_layer_norm(Group& group, const std::string& name, std::int64_t dim) {
+  group.vectors.push_back(vector(name + ".weight", dim));
+  group.vectors.push_back(vector(name + ".bias", dim, Init::zero));
+}
+
+void add_gpt2_layer(Group& group, const ModelConfig& c, std::int64_t layer) {
+  const auto prefix = "transformer.h." + std::to_string(layer) + ".";
+  const auto add_linear = [&](const std::string& name, std::int64_t in, std::int64_t out, Init init) {
+    group.matrices.push_back(matrix(prefix + name + ".weight", in, out, init));
+    group.vectors.push_back(vector(prefix + name + ".bias", out, Init::zero));
+  };
+  add_linear("attn.c_attn", c.dim, 3 * c.dim, Init::normal);
+  add_linear("attn.c_proj", c.dim, c.dim, Init::residual);
+  add_linear("mlp.c_fc", c.dim, c.ffn_dim, Init::normal);
+  add_linear("mlp.c_proj", c.ffn_dim, c.dim, Init::residual);
+  add_layer_norm(group, prefix + "ln_1", c.dim);
+  add_layer_norm(group, prefix + "ln_2", c.dim);
+}
+
+void add_gpt2_ends(Group& group, const ModelShape& model) {
+  const auto& c = model.config;
+  group.matrices.push_back(matrix("transformer.wte.weight", model.vocab, c.dim));
+  group.matrices.push_back(matrix("transformer.wpe.weight", c.positions, c.dim));
+  if (!c.tie_embeddings) group.matrices.push_back(matrix("lm_head.weight", model.vocab, c.dim));
+  add_layer_norm(group, "transformer.ln_f", c.dim);
+}
+
 std::vector<Group> group_tensors(const ModelShape& model, std::int64_t fragments) {
   const auto layers = model.config.layers;
+  const auto add_layer = model.config.is_gpt2() ? add_gpt2_layer : add_llama_layer;
+  const auto add_ends = model.config.is_gpt2() ? add_gpt2_ends : add_llama_ends;
   const bool by_layer = fragments > 1 && fragments <= layers + 1;
   std::vector<Group> groups(by_layer ? static_cast<std::size_t>(fragments) : 1);
   const auto layer_groups = by_layer ? groups.size() - 1 : 1;
@@ -139,10 +169,15 @@ std::string settings(const ModelShape& model) {
   std::ostringstream text;
   text.imbue(std::locale::classic());
   text.precision(15);
+  if (c.is_gpt2()) text << "GPT-2, ";
   text << c.layers << " layers, dim " << c.dim << ", " << c.heads << " heads (" << c.kv_heads
        << " of keys and values), feed-forward " << c.ffn_dim << (c.tie_embeddings ? ", tied" : ", untied")
-       << " head, " << (c.qk_norm ? "" : "no ") << "QK-norm, theta " << c.rope_theta << ", eps " << c.norm_eps
-       << ", vocabulary " << model.vocab;
+       << " head, ";
+  if (c.is_gpt2())
+    text << c.positions << " positions";
+  else
+    text << (c.qk_norm ? "" : "no ") << "QK-norm, theta " << c.rope_theta;
+  text << ", eps " << c.norm_eps << ", vocabulary " << model.vocab;
   return text.str();
 }
 
@@ -200,10 +235,8 @@ std::vector<float> initial_parameters(const ParameterTable& table, std::uint64_t
   std::vector<float> buffer(table.buffer_size(), 0.0F);
   for (const auto& tensor : table.tensors()) {
     const auto out = std::span(buffer).subspan(tensor.range.begin, tensor.range.size);
-    if (tensor.init == Init::one) {
-      std::fill(out.begin(), out.end(), 1.0F);
-      continue;
-    }
+    if (tensor.init == Init::one) std::fill(out.begin(), out.end(), 1.0F);
+    if (tensor.init == Init::one || tensor.init == Init::zero) continue;
     const double std = tensor.init == Init::residual ? residual_std : config.init_std;
     const auto stream = stream_of(tensor.name);
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = normal(seed, stream, i, std);

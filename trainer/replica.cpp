@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cassert>
 #include <cmath>
 #include <optional>
@@ -33,8 +34,12 @@ struct Replica::Impl {
                .twin = bf16 ? flat::zeros(size, at::kBFloat16, device) : at::Tensor()};
     gradient = flat::zeros(size, bf16 ? at::kBFloat16 : at::kFloat, device);
     if (!device.is_cpu()) staging = flat::host_buffer(size, true);
-    model.emplace(table, options.longest_sequence, bf16 ? buffers.twin : buffers.parameters, gradient,
-                  options.separator);
+    if (bf16 && options.trainer.micro_batch > 0) gradient_sum = flat::zeros(size, at::kFloat, device);
+    model.emplace(table,
+                  ModelOptions{.longest = options.longest_sequence,
+                               .separator = options.separator,
+                               .recompute_layers = options.trainer.activation_checkpointing},
+                  bf16 ? buffers.twin : buffers.parameters, gradient);
     put(buffers.parameters, initial_parameters(table, options.seed));
     refresh({0, size});
   }
@@ -53,6 +58,33 @@ struct Replica::Impl {
     return flat::floats(staging).subspan(range.begin, range.size);
   }
 
+  /// Mean loss of a batch. Each part's mean counts for as much of it as it has sequences.
+  double backward(const BatchTensors& batch) {
+    const auto sequences = batch.inputs_BT.size(0);
+    const auto at_once = options.trainer.micro_batch > 0 ? options.trainer.micro_batch : sequences;
+    gradient.zero_();
+    if (gradient_sum.defined()) gradient_sum.zero_();
+    double loss = 0;
+    for (std::int64_t begin = 0; begin < sequences; begin += at_once) {
+      const auto count = std::min(at_once, sequences - begin);
+      const double share = static_cast<double>(count) / static_cast<double>(sequences);
+      const auto part =
+          model->loss(batch.inputs_BT.narrow(0, begin, count), batch.targets_BT.narrow(0, begin, count),
+                      {.loss = share, .z_loss = options.inner.z_loss});
+      part.backward();
+      loss += share * part.item<float>();
+      if (!gradient_sum.defined()) continue;
+      gradient_sum.add_(gradient);
+      gradient.zero_();
+    }
+    assert(model->gradients_in_place());
+    return loss;
+  }
+  /// Of the last batch.
+  [[nodiscard]] const at::Tensor& batch_gradient() const {
+    return gradient_sum.defined() ? gradient_sum : gradient;
+  }
+
   ParameterTable table;
   ReplicaOptions options;
   std::vector<DecaySegment> segments;
@@ -60,6 +92,7 @@ struct Replica::Impl {
   at::Device device;
   flat::Buffers buffers;
   at::Tensor gradient;       ///< fp32 or bf16, what autograd adds into
+  at::Tensor gradient_sum;   ///< fp32, of several bf16 ones; undefined where it is not needed
   at::Tensor host_gradient;  ///< fp32 copy that gradients() gave out; made at its first call
   at::Tensor staging;        ///< pinned; CUDA only
   std::optional<Model> model;
@@ -75,31 +108,28 @@ float Replica::forward_backward(const data::Batch& batch) {
   auto& s = *impl_;
   const auto tokens = on_device(batch, s.device, s.table.model().vocab);
   s.use_host_gradient = false;
-  s.gradient.zero_();
-  const auto loss = s.model->loss(tokens.inputs_BT, tokens.targets_BT);
-  loss.backward();
-  assert(s.model->gradients_in_place());
-  const auto value = loss.item<float>();
-  if (!std::isfinite(value)) {
+  const auto loss = static_cast<float>(s.backward(tokens));
+  if (!std::isfinite(loss)) {
     throw Error(ErrorKind::divergence, "the loss of step " + std::to_string(s.steps + 1) + " is not finite");
   }
-  return value;
+  return loss;
 }
 
 std::span<float> Replica::gradients() {
   auto& s = *impl_;
-  const bool is_storage = s.device.is_cpu() && s.gradient.scalar_type() == at::kFloat;
-  if (is_storage) return flat::floats(s.gradient);
+  const auto& gradient = s.batch_gradient();
+  const bool is_storage = s.device.is_cpu() && gradient.scalar_type() == at::kFloat;
+  if (is_storage) return flat::floats(gradient);
   if (!s.host_gradient.defined())
     s.host_gradient = flat::host_buffer(s.table.buffer_size(), !s.device.is_cpu());
-  if (!s.use_host_gradient) s.host_gradient.copy_(s.gradient);
+  if (!s.use_host_gradient) s.host_gradient.copy_(gradient);
   s.use_host_gradient = true;
   return flat::floats(s.host_gradient);
 }
 
 double Replica::inner_step(double lr) {
   auto& s = *impl_;
-  const auto gradient = s.use_host_gradient ? s.host_gradient.to(s.device) : s.gradient;
+  const auto gradient = s.use_host_gradient ? s.host_gradient.to(s.device) : s.batch_gradient();
   const double norm = flat::norm(gradient);
   if (!std::isfinite(norm)) {
     throw Error(ErrorKind::divergence,

@@ -48,6 +48,14 @@ TEST(Launch, TrainsAndLeavesAWholeRunFolder) {
   }
 }
 
+TEST(Launch, Gpt2TrainsInMicroBatchesAndLayersThatAreRecomputed) {
+  Site site;
+  const auto result = site.launch({"model.architecture=gpt2", "trainer.micro_batch=3", "inner.z_loss=1e-4",
+                                   "trainer.activation_checkpointing=true"});
+  ASSERT_EQ(result.status, 0) << result.report() << site.logs();
+  expect_summary(site.summary());
+}
+
 TEST(Launch, ConfigInTheRunFolderReadsBack) {
   Site site;
   const auto settings = Words{"run.steps=2", "outer.warmup_steps=1", "inner.lr=0.0123"};

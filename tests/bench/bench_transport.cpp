@@ -241,7 +241,7 @@ class Training {
     constexpr std::int64_t vocab = 256, sequence = 256, sequences = 2;
     trainer::ModelConfig model;
     model.dim = 256;
-    model.resolve();
+    model.resolve(sequence);
     trainer::Replica replica({{model, vocab}, 1, 65536}, {.inner = {}, .longest_sequence = sequence});
     std::vector<std::uint16_t> tokens((sequence + 1) * sequences);
     for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::uint16_t>(i * 7 % vocab);

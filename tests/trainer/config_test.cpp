@@ -7,6 +7,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/trainer/device.h"
+#include "isthmus/trainer/parameter_table.h"
 #include "temporary_folder.h"
 
 namespace isthmus::trainer {
@@ -31,7 +32,7 @@ ModelConfig resolved(std::int64_t dim, std::int64_t heads, std::int64_t kv_heads
   config.dim = dim;
   config.heads = heads;
   config.kv_heads = kv_heads;
-  config.resolve();
+  config.resolve(256);
   return config;
 }
 
@@ -46,6 +47,69 @@ TEST(ModelConfig, ShapesThatDoNotFitAreRefused) {
               AllOf(HasSubstr("model.dim is 130"), HasSubstr("model.heads")));
   EXPECT_THAT(config_error([] { resolved(12, 4, 0); }), HasSubstr("even"));
   EXPECT_THAT(config_error([] { resolved(128, 4, 3); }), HasSubstr("model.kv_heads is 3"));
+}
+
+struct ModelSection {
+  ModelConfig model;
+  void serialize(config::Archive& ar) { ar.section("model", model); }
+};
+
+ModelConfig read_model(const std::string& yaml, std::int64_t seq_len = 256) {
+  auto model = config::read<ModelSection>(config::Source::from_text(yaml, "test.yaml")).model;
+  model.resolve(seq_len);
+  return model;
+}
+
+TEST(ModelConfig, KeysBesideAPresetGoOverIt) {
+  const auto model = read_model("model: {layers: 3, preset: smollm-135m}");
+  EXPECT_EQ(model.layers, 3);
+  EXPECT_EQ(model.dim, 576);
+  EXPECT_EQ(model.kv_heads, 3);
+  EXPECT_FALSE(model.qk_norm);
+  const auto gpt2 = read_model("model: {preset: gpt2-124m, tie_embeddings: false}");
+  EXPECT_TRUE(gpt2.is_gpt2());
+  EXPECT_FALSE(gpt2.tie_embeddings);
+  EXPECT_EQ(gpt2.ffn_dim, 3072);
+}
+
+TEST(ModelConfig, APresetWithEveryKeyFilledInReadsBack) {
+  for (const auto* text : {"model: {preset: 35M, layers: 2}", "model: {architecture: gpt2, dim: 96}",
+                           "model: {preset: gpt2-350m, architecture: llama}"}) {
+    ModelSection section{read_model(text)};
+    const auto yaml = config::to_yaml(section);
+    ModelSection again{read_model(yaml)};
+    EXPECT_EQ(config::to_yaml(again), yaml) << text;
+  }
+}
+
+/// Counted from layers, width and vocabulary, as the papers and the models' cards have them.
+TEST(ModelConfig, PresetsHaveTheParametersOfTheirNames) {
+  const auto millions = [](const std::string& preset, std::int64_t vocab) {
+    const auto model = read_model("model: {preset: " + preset + "}", 1024);
+    return static_cast<double>(ParameterTable({model, vocab}, 1, 65536).parameters()) / 1e6;
+  };
+  EXPECT_NEAR(millions("35M", 32768), 36, 1);
+  EXPECT_NEAR(millions("100M", 32768), 89, 1);
+  EXPECT_NEAR(millions("200M", 32768), 187, 2);
+  EXPECT_NEAR(millions("300M", 32768), 340, 5);
+  EXPECT_NEAR(millions("500M", 32768), 560, 5);
+  EXPECT_NEAR(millions("1B", 32768), 1290, 20);
+  EXPECT_NEAR(millions("4B", 32768), 4180, 20);
+  EXPECT_NEAR(millions("gpt2-124m", 50257), 124.44, 0.01);
+  EXPECT_NEAR(millions("gpt2-350m", 50257), 354.82, 0.01);
+  EXPECT_NEAR(millions("smollm-135m", 49152), 134.52, 0.01);
+  EXPECT_NEAR(millions("llama-1b", 128256), 1235.81, 0.01);
+}
+
+TEST(ModelConfig, Gpt2RefusesWhatItDoesNotHave) {
+  const auto refused = [](const std::string& keys) {
+    return config_error([&] { read_model("model: {architecture: gpt2, " + keys + "}", 256); });
+  };
+  EXPECT_THAT(refused("qk_norm: true"), HasSubstr("model.qk_norm is true; expected false"));
+  EXPECT_THAT(refused("kv_heads: 2"), HasSubstr("model.kv_heads is 2"));
+  EXPECT_THAT(refused("positions: 255"),
+              AllOf(HasSubstr("data.seq_len is 256"), HasSubstr("model.positions is 255")));
+  EXPECT_EQ(read_model("model: {architecture: gpt2}").positions, 256);
 }
 
 TEST(TrainerConfigs, KeysAreReadBackFromTheirOwnYaml) {

@@ -6,35 +6,19 @@
 #include <torch/torch.h>
 
 #include <cmath>
-#include <map>
 
-#include "batch.h"
+#include "model_support.h"
 #include "ops.h"
-#include "small_model.h"
 
 namespace isthmus::trainer {
 namespace {
 
-using at::Tensor;
-
-/// The decoder as one would write it down: double, full matrices, no flat buffers, autograd throughout.
-class Reference {
+class LlamaReference {
  public:
-  Reference(const ParameterTable& table, const Tensor& flat) : config_(table.model().config) {
-    for (const auto& tensor : table.tensors()) {
-      const auto range = tensor.range;
-      auto leaf =
-          flat.narrow(0, static_cast<std::int64_t>(range.begin), static_cast<std::int64_t>(range.size))
-              .view(tensor.shape)
-              .to(at::kDouble)
-              .clone();
-      weights_[tensor.name] = leaf.requires_grad_();
-    }
-  }
-  const Tensor& operator[](const std::string& name) const { return weights_.at(name); }
+  LlamaReference(const ModelConfig& config, const Weights& weights) : config_(config), weights_(weights) {}
 
   Tensor loss(const Tensor& inputs_BT, const Tensor& targets_BT) const {
-    Tensor x_BTC = weights_.at("model.embed_tokens.weight").index({inputs_BT});
+    Tensor x_BTC = weights_["model.embed_tokens.weight"].index({inputs_BT});
     for (std::int64_t l = 0; l < config_.layers; ++l) {
       const auto at = "model.layers." + std::to_string(l) + ".";
       x_BTC = x_BTC + attention(at + "self_attn.", norm(x_BTC, at + "input_layernorm.weight"));
@@ -49,11 +33,9 @@ class Reference {
   }
 
  private:
-  Tensor project(const Tensor& x, const std::string& name) const {
-    return at::matmul(x, weights_.at(name).t());
-  }
+  Tensor project(const Tensor& x, const std::string& name) const { return at::matmul(x, weights_[name].t()); }
   Tensor norm(const Tensor& x, const std::string& name) const {
-    return x / (x.square().mean(-1, true) + config_.norm_eps).sqrt() * weights_.at(name);
+    return x / (x.square().mean(-1, true) + config_.norm_eps).sqrt() * weights_[name];
   }
   Tensor rotated(const Tensor& x_BTHD) const {
     const auto half = config_.head_dim() / 2;
@@ -87,62 +69,13 @@ class Reference {
   }
 
   ModelConfig config_;
-  std::map<std::string, Tensor> weights_;
+  const Weights& weights_;
 };
-
-/// A model over flat buffers of its own.
-struct FlatModel {
-  explicit FlatModel(ParameterTable its_table, at::ScalarType type = at::kFloat)
-      : table(std::move(its_table)), values(initial_parameters(table, 7)) {
-    // Norms away from 1, so that their weights and gradients are tested too.
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      if (values[i] == 1.0F) values[i] += 0.5F * (random_unit(1, 2, i) - 0.5F);
-    }
-    const auto size = static_cast<std::int64_t>(values.size());
-    flat = at::from_blob(values.data(), {size}, at::kFloat).to(type, false, true);
-    gradient = at::zeros({size}, type);
-    model.emplace(table, 12, flat, gradient);
-  }
-  ParameterTable table;
-  std::vector<float> values;
-  Tensor flat, gradient;
-  std::optional<Model> model;
-};
-
-std::pair<Tensor, Tensor> tokens(std::int64_t sequences = 3, std::int64_t length = 12) {
-  OwnedBatch batch(1, sequences, length);
-  const auto ids = on_device(batch.get(), at::kCPU, 31);
-  return {ids.inputs_BT, ids.targets_BT};
-}
-
-double relative_error(const Tensor& actual, const Tensor& expected) {
-  const auto wide = expected.to(at::kDouble);
-  return ((actual.to(at::kDouble) - wide).norm() / (wide.norm() + 1e-12)).item<double>();
-}
-
-void expect_like_reference(FlatModel& flat, double loss_tolerance, double gradient_tolerance) {
-  const auto [inputs, targets] = tokens();
-  const Reference reference(flat.table, flat.flat);
-  const auto expected = reference.loss(inputs, targets);
-  expected.backward();
-  const auto loss = flat.model->loss(inputs, targets);
-  loss.backward();
-  EXPECT_NEAR(loss.item<float>(), expected.item<double>(), loss_tolerance);
-  EXPECT_GT(expected.item<double>(), 3);  // of 31 ids: far from trained, so that all gradients are large
-  EXPECT_TRUE(flat.model->gradients_in_place());
-  for (const auto& tensor : flat.table.tensors()) {
-    const auto range = tensor.range;
-    const auto gradient = flat.gradient.narrow(0, static_cast<std::int64_t>(range.begin),
-                                               static_cast<std::int64_t>(range.size));
-    EXPECT_LT(relative_error(gradient, reference[tensor.name].grad().flatten()), gradient_tolerance)
-        << tensor.name;
-  }
-}
 
 TEST(Model, LossAndGradientsAreThoseOfThePlainComposition) {
   for (const bool tied : {false, true}) {
     FlatModel flat(small_table(3, tied));
-    expect_like_reference(flat, 1e-5, 1e-4);
+    expect_like_reference<LlamaReference>(flat, 1e-5, 1e-4);
   }
 }
 
@@ -151,12 +84,12 @@ TEST(Model, WithoutQkNormAndWithAsManyKeyHeads) {
   shape.config.qk_norm = false;
   shape.config.kv_heads = 4;
   FlatModel flat({shape, 1, 1024});
-  expect_like_reference(flat, 1e-5, 1e-4);
+  expect_like_reference<LlamaReference>(flat, 1e-5, 1e-4);
 }
 
 TEST(Model, Bf16IsNear) {
   FlatModel flat(small_table(), at::kBFloat16);
-  expect_like_reference(flat, 0.02, 0.08);
+  expect_like_reference<LlamaReference>(flat, 0.02, 0.08);
 }
 
 TEST(Model, PaddingHasNoGradient) {
@@ -205,8 +138,8 @@ TEST(Model, ADocumentsLossIsThatOfItsTokensAlone) {
   const auto values = initial_parameters(table, 3);
   const auto flat = at::tensor(values, at::kFloat);
   constexpr std::int64_t separator = 30;
-  const Model bounded(table, 12, flat, {}, separator);
-  const Model unbounded(table, 12, flat, {});
+  const Model bounded(table, {.longest = 12, .separator = separator}, flat, {});
+  const Model unbounded(table, {.longest = 12}, flat, {});
   // Two documents of 5 tokens with their separators; the second one's place in the row does not matter, since
   // rotary positions are relative.
   const auto packed = at::tensor({1, 2, 3, 4, 30, 7, 8, 9, 10, 30}, at::kLong).unsqueeze(0);
@@ -226,26 +159,6 @@ TEST(Model, ADocumentsLossIsThatOfItsTokensAlone) {
 }
 
 // ---- fused against plain, over lengths that are no multiple of a vector ----
-
-Tensor random(at::IntArrayRef shape, std::uint64_t stream) {
-  const auto out = at::empty(shape, at::kFloat);
-  for (std::int64_t i = 0; i < out.numel(); ++i) {
-    out.data_ptr<float>()[i] = 4 * (random_unit(3, stream, static_cast<std::uint64_t>(i)) - 0.5F);
-  }
-  return out;
-}
-Tensor leaf(at::IntArrayRef shape, std::uint64_t stream) { return random(shape, stream).requires_grad_(); }
-
-/// Backward from both outputs with the same gradient; the inputs' gradients must agree.
-void expect_same_gradients(const Tensor& fused, const Tensor& plain, const std::vector<Tensor>& inputs) {
-  EXPECT_LT(relative_error(fused, plain), 1e-6);
-  const auto grad = random(plain.sizes(), 77);
-  const auto gradients = [&](const Tensor& out) { return torch::autograd::grad({out}, inputs, {grad}); };
-  const auto actual = gradients(fused);
-  const auto expected = gradients(plain);
-  for (std::size_t i = 0; i < inputs.size(); ++i)
-    EXPECT_LT(relative_error(actual[i], expected[i]), 1e-5) << i;
-}
 
 TEST(Fused, AddNorm) {
   const auto x = leaf({300, 37}, 1), delta = leaf({300, 37}, 2), weight = leaf({37}, 3);
@@ -331,6 +244,25 @@ TEST(Plain, SoftmaxLossIsTheLossAndItsGradient) {
   const auto sum = plain::softmax_loss(in_place, targets, 1.0 / 40);
   EXPECT_NEAR(sum.item<double>() / 40, mean.item<float>(), 1e-6);
   EXPECT_LT(relative_error(in_place, expected), 1e-6);
+}
+
+TEST(Fused, ZLossIsOfTheSquaredLogarithmOfTheDenominator) {
+  const auto h = leaf({300, 8}, 1), weight = leaf({131, 8}, 2);
+  const auto targets = at::arange(300, at::kLong) * 97 % 131;
+  const auto fused = fused::head_loss(h, weight, targets, {.loss = 0.25, .z_loss = 0.1});
+  const auto logits = at::linear(h, weight);
+  const auto mean = at::cross_entropy_loss(logits, targets);
+  EXPECT_NEAR(fused.item<float>(), mean.item<float>(), 1e-5) << "what is reported is without it";
+  const auto minimised = 0.25 * (mean + 0.1 * logits.logsumexp(1).square().mean());
+  const auto actual = torch::autograd::grad({fused}, {h, weight});
+  const auto expected = torch::autograd::grad({minimised}, {h, weight}, {}, true);
+  for (int i = 0; i < 2; ++i) EXPECT_LT(relative_error(actual[i], expected[i]), 1e-5);
+
+  const auto without = torch::autograd::grad({0.25 * mean}, {h, weight});
+  EXPECT_GT(relative_error(without[0], expected[0]), 0.1) << "so much that the test would see it missing";
+  const auto in_place = logits.detach().clone();
+  static_cast<void>(plain::softmax_loss(in_place, targets, 0.25 / 300, 0.1));
+  EXPECT_LT(relative_error(at::mm(in_place, weight), expected[0]), 1e-5);
 }
 
 TEST(Fused, LossOfCertainLogitsIsExact) {

@@ -133,6 +133,25 @@ TEST(ParameterTable, DecayRangesAreTheMatrices) {
   }
 }
 
+TEST(ParameterTable, Gpt2sVectorsDoNotDecayAndItsBiasesBeginAtZero) {
+  const ParameterTable table(small_gpt2_shape(), 3, 1024);
+  EXPECT_EQ(fragment_of(table, "transformer.h.1.mlp.c_fc.weight"), 1U);
+  EXPECT_EQ(table.tensor("transformer.h.1.mlp.c_fc.weight").shape, (std::vector<std::int64_t>{16, 24}));
+  EXPECT_EQ(table.tensor("transformer.wpe.weight").shape, (std::vector<std::int64_t>{12, 16}));
+  const auto initial = initial_parameters(table, 1);
+  std::size_t biases = 0;
+  for (const auto& tensor : table.tensors()) {
+    bool decays = false;
+    for (const auto& range : table.decay_ranges())
+      decays |= tensor.range.begin >= range.begin && tensor.range.end() <= range.end();
+    EXPECT_EQ(decays, is_matrix(tensor)) << tensor.name;
+    if (!tensor.name.ends_with(".bias")) continue;
+    ++biases;
+    for (auto i = tensor.range.begin; i < tensor.range.end(); ++i) EXPECT_EQ(initial[i], 0) << tensor.name;
+  }
+  EXPECT_EQ(biases, 2 * 6 + 1);
+}
+
 TEST(ParameterTable, ATiedMatrixStandsOnce) {
   const auto untied = small_table(3, false);
   const auto tied = small_table(3, true);

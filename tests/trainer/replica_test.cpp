@@ -68,6 +68,56 @@ TEST(Replica, RepeatsToTheBit) {
   }
 }
 
+std::vector<float> gradient_of(const ReplicaOptions& options, const ModelShape& shape) {
+  Replica replica({shape, 3, 1024}, options);
+  OwnedBatch batch(1, 5, 12);
+  replica.forward_backward(batch.get());
+  return copy(replica.gradients());
+}
+
+double distance(std::span<const float> a, std::span<const float> b) {
+  double square = 0, scale = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    square += std::pow(double{a[i]} - b[i], 2);
+    scale += std::pow(double{b[i]}, 2);
+  }
+  return std::sqrt(square / scale);
+}
+
+TEST(Replica, TheGradientOfMicroBatchesIsTheWholeBatchs) {
+  for (const auto& shape : {small_shape(), small_gpt2_shape()}) {
+    auto options = small_options();
+    options.inner.z_loss = 0.01;
+    const auto exact = gradient_of(options, shape);
+    for (const std::int64_t micro_batch : {1, 2, 5, 9}) {
+      options.trainer.micro_batch = micro_batch;
+      options.precision = Precision::fp32;
+      EXPECT_LT(distance(gradient_of(options, shape), exact), 1e-6) << micro_batch;
+      options.precision = Precision::bf16;
+      EXPECT_LT(distance(gradient_of(options, shape), exact), 0.03) << micro_batch;
+    }
+  }
+}
+
+TEST(Replica, MicroBatchesTrainAsTheWholeBatchDoes) {
+  auto options = small_options();
+  Replica whole(small_table(), options);
+  options.trainer.micro_batch = 3;
+  options.trainer.activation_checkpointing = true;
+  Replica parts(small_table(), options);
+  const auto expected = train(whole, 30), actual = train(parts, 30);
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(actual[i], expected[i], 2e-3) << i;
+}
+
+TEST(Replica, Gpt2LearnsInBothPrecisions) {
+  for (const auto precision : {Precision::fp32, Precision::bf16}) {
+    Replica replica({small_gpt2_shape(), 3, 1024}, small_options(precision));
+    const auto losses = train(replica, 150);
+    EXPECT_GT(losses.front(), 3) << to_string(precision);
+    EXPECT_LT(losses.back(), 0.7) << to_string(precision);
+  }
+}
+
 TEST(Replica, TheStepIsClippedAdamWOfTheGradient) {
   Replica replica(small_table(), small_options());
   const auto& table = replica.table();

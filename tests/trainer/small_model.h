@@ -18,8 +18,17 @@ inline ModelShape small_shape(bool tied = false) {
   config.ffn_dim = 24;
   config.tie_embeddings = tied;
   config.init_std = 0.2;  // large enough that all parts of the model matter to the loss
-  config.resolve();
+  config.resolve(12);
   return {config, 31};
+}
+
+inline ModelShape small_gpt2_shape(bool tied = true) {
+  auto shape = small_shape(tied);
+  shape.config.architecture = "gpt2";
+  shape.config.kv_heads = 0;
+  shape.config.qk_norm = false;
+  shape.config.resolve(12);
+  return shape;
 }
 
 inline ParameterTable small_table(std::int64_t fragments = 3, bool tied = false) {

@@ -8,9 +8,12 @@
 
 namespace isthmus::trainer {
 
-/// A Llama-style decoder: RMSNorm before each half of a layer, rotary positions, SwiGLU, grouped-query
-/// attention. The vocabulary comes from the tokenizer, the longest sequence from `data.seq_len`.
+/// One of two decoders; the vocabulary comes from the tokenizer.
+/// - llama: RMSNorm before each half of a layer, rotary positions, SwiGLU, grouped-query attention.
+/// - gpt2: LayerNorm with bias in their place, learned positions, GELU (tanh form), biases everywhere.
 struct ModelConfig {
+  std::string preset = "none";
+  std::string architecture = "llama";
   std::int64_t layers = 4;
   std::int64_t dim = 128;
   std::int64_t heads = 4;
@@ -19,13 +22,18 @@ struct ModelConfig {
   bool tie_embeddings = false;
   bool qk_norm = true;
   double rope_theta = 10000;
+  std::int64_t positions = 0;
   double norm_eps = 1e-5;
   double init_std = 0.02;
+  /// A preset that is read replaces all of the above, and an architecture that is read what is usual for it
+  /// (gpt2: no QK-norm, a tied head); the keys after them go over that.
   void serialize(config::Archive& ar);
 
   /// Replaces the zeros that stand for a default (kv_heads = heads; ffn_dim = 8/3 dim rounded up to a
-  /// multiple of 64). Throws Error(config) naming both keys where two do not fit together.
-  void resolve();
+  /// multiple of 64, of gpt2 4 dim; positions = seq_len). Throws Error(config) naming both keys where two do
+  /// not fit together.
+  void resolve(std::int64_t seq_len);
+  [[nodiscard]] bool is_gpt2() const { return architecture == "gpt2"; }
   [[nodiscard]] std::int64_t head_dim() const { return dim / heads; }
 };
 
@@ -41,6 +49,7 @@ struct InnerConfig {
   double eps = 1e-8;
   double weight_decay = 0.1;
   double clip = 1.0;
+  double z_loss = 0;
   std::int64_t batch = 32;
   std::string precision = "auto";
   void serialize(config::Archive& ar);
@@ -48,6 +57,8 @@ struct InnerConfig {
 
 struct TrainerConfig {
   std::int64_t threads = 0;
+  std::int64_t micro_batch = 0;
+  bool activation_checkpointing = false;
   bool deterministic = false;
   void serialize(config::Archive& ar);
 };

@@ -1,16 +1,17 @@
 #pragma once
 // Where every tensor of a model lies in the flat parameter buffer, and how that buffer is cut into fragments.
 //
-// Order: fragment by fragment; inside a fragment all matrices, then all vectors (the norms' weights), so that
-// weight decay acts on a range. A tied head has no entry: it is the embedding.
+// Order: fragment by fragment; inside a fragment all matrices, then all vectors (the norms' weights, and
+// biases), so that weight decay acts on a range. A tied head has no entry: it is the embedding.
 //   P = 1               one fragment.
 //   1 < P <= layers + 1 layer l goes to fragment l mod (P - 1), which strides the layers (arXiv 2501.18512,
 //   section
-//                       3.1); embedding, head and the final norm are the last fragment. Starts are multiples
+//                       3.1); embeddings, head and the final norm are the last fragment. Starts are multiples
 //                       of 64 elements, the padding between is zero and belongs to no fragment.
 //   P > layers + 1      one order as for P = 1, cut evenly into P ranges at element borders, without padding.
-// Names are those of Llama checkpoints in Hugging Face's layout. q, k and v of a layer follow each other, so
-// do gate and up: the model multiplies by each group as one wide matrix.
+// Names and shapes are those of Llama's and GPT-2's checkpoints in Hugging Face's layout. Of Llama's, q, k
+// and v of a layer follow each other, so do gate and up: the model multiplies by each group as one wide
+// matrix. A LayerNorm's weight and bias follow each other too.
 
 #include <cstdint>
 #include <span>
@@ -26,12 +27,12 @@ namespace isthmus::trainer {
 inline constexpr std::uint64_t fragment_alignment = 64;  ///< elements
 
 /// How a tensor starts: a matrix normal, one that writes to the residual stream normal and narrower, a norm's
-/// weight 1.
-enum class Init : std::uint8_t { normal, residual, one };
+/// weight 1, a bias 0.
+enum class Init : std::uint8_t { normal, residual, one, zero };
 
 struct TensorEntry {
   std::string name;
-  std::vector<std::int64_t> shape;  ///< row-major; [out, in] for matrices
+  std::vector<std::int64_t> shape;  ///< row-major; matrices [out, in], in GPT-2's layers [in, out]
   outer_sync::Range range;          ///< elements of the flat buffer
   Init init = Init::normal;
 };

@@ -29,6 +29,7 @@ struct ReplicaOptions {
   std::int64_t longest_sequence = 0;  ///< tokens; data.seq_len
   std::uint64_t seed = 0;             ///< of the initial parameters; equal on all replicas
   std::int64_t separator = -1;        ///< id that ends a document, which bounds attention; -1: nothing does
+  TrainerConfig trainer = {};         ///< micro_batch and activation_checkpointing
 };
 
 /// What a replica needs to go on as if it had never stopped. Vectors are buffer_size() long.
@@ -46,9 +47,9 @@ class Replica : public outer_sync::DeviceParameters, public outer_sync::InnerMom
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
-  /// Loss of the batch (mean, nats per token) and its gradient, which replaces the last one. The batch lies
-  /// on the replica's device. Throws Error(divergence) for a loss that is not finite, Error(data) for an id
-  /// outside the vocabulary.
+  /// Loss of the batch (mean, nats per token, without z-loss) and its gradient, which replaces the last one.
+  /// The batch lies on the replica's device. Throws Error(divergence) for a loss that is not finite,
+  /// Error(data) for an id outside the vocabulary.
   float forward_backward(const data::Batch& batch);
 
   /// The gradient as fp32 in host memory, flat order, padding zero; it may be changed in place until

@@ -1,0 +1,61 @@
+#pragma once
+// Models of known sizes, for `model.preset`.
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "isthmus/trainer/config.h"
+
+namespace isthmus::trainer {
+
+struct Preset {
+  std::string_view name, architecture;
+  std::int64_t layers, dim, heads, kv_heads, ffn_dim;  ///< zeros as in ModelConfig
+  bool qk_norm;
+  double rope_theta;       ///< llama
+  std::int64_t positions;  ///< gpt2
+};
+
+/// All of them have a tied head. Sources:
+/// - 35M to 4B: layers, width and heads of the models in "Streaming DiLoCo" (arXiv 2501.18512) and "Scaling
+///   Laws for DiLoCo" (arXiv 2503.09799), both of which have heads of 64 elements, QK-norm and a feed-forward
+///   part of 4 dim. SwiGLU's three matrices are 8/3 dim wide, so that there are as many parameters (with
+///   their 32,768 ids); what others count is a little different, and so are their names for the sizes.
+/// - gpt2-124m, gpt2-350m: "gpt2" and "gpt2-medium" (Radford et al., 2019).
+/// - smollm-135m: SmolLM-135M. llama-1b: Llama 3.2 1B, without the scaling of its rotary positions.
+inline constexpr std::array<Preset, 11> presets = {{
+    {"35M", "llama", 6, 512, 8, 0, 0, true, 10000, 0},
+    {"100M", "llama", 9, 768, 12, 0, 0, true, 10000, 0},
+    {"200M", "llama", 12, 1024, 16, 0, 0, true, 10000, 0},
+    {"300M", "llama", 15, 1280, 20, 0, 0, true, 10000, 0},
+    {"500M", "llama", 18, 1536, 24, 0, 0, true, 10000, 0},
+    {"1B", "llama", 24, 2048, 32, 0, 0, true, 10000, 0},
+    {"4B", "llama", 36, 3072, 48, 0, 0, true, 10000, 0},
+    {"gpt2-124m", "gpt2", 12, 768, 12, 0, 0, false, 10000, 1024},
+    {"gpt2-350m", "gpt2", 24, 1024, 16, 0, 0, false, 10000, 1024},
+    {"smollm-135m", "llama", 30, 576, 9, 3, 1536, false, 10000, 0},
+    {"llama-1b", "llama", 16, 2048, 32, 8, 8192, false, 500000, 0},
+}};
+
+/// Of a name that is one of these.
+[[nodiscard]] inline ModelConfig model_of(std::string_view name) {
+  ModelConfig model;
+  for (const auto& preset : presets) {
+    if (preset.name != name) continue;
+    model.preset = name;
+    model.architecture = preset.architecture;
+    model.layers = preset.layers;
+    model.dim = preset.dim;
+    model.heads = preset.heads;
+    model.kv_heads = preset.kv_heads;
+    model.ffn_dim = preset.ffn_dim;
+    model.tie_embeddings = true;
+    model.qk_norm = preset.qk_norm;
+    model.rope_theta = preset.rope_theta;
+    model.positions = preset.positions;
+  }
+  return model;
+}
+
+}  // namespace isthmus::trainer
