@@ -134,6 +134,7 @@ Experiment read_experiment(const config::Source& source, bool needs_data) {
   anchor(experiment.data.path, source, "data.path");
   anchor_mixture(experiment.data, source);
   anchor(experiment.outer.log, source, "outer.log");
+  anchor(experiment.trainer.init_from, source, "trainer.init_from");
   const auto& tokenizer = experiment.data.tokenizer;
   if (tokenizer != "bytes" && !tokenizer.starts_with("vocab:"))
     anchor(experiment.data.tokenizer, source, "data.tokenizer");

@@ -131,6 +131,11 @@ void InnerConfig::serialize(config::Archive& ar) {
 }
 
 void TrainerConfig::serialize(config::Archive& ar) {
+  // What must agree is in it, not where it lies: members compare the hash of their global parameters.
+  ar({"init_from", &init_from, Scope::per_site,
+      "folder of a model in Hugging Face's layout (config.json, model.safetensors) whose parameters a new "
+      "run "
+      "begins with; empty: initial ones, by run.seed"});
   ar({"threads", &threads, Scope::per_site,
       "CPU threads of one replica's computation; 0 shares the cores evenly", 0, 4096});
   ar({"micro_batch", &micro_batch, Scope::per_site,

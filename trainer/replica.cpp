@@ -13,6 +13,7 @@
 #include "flat_ops.h"
 #include "isthmus/base/error.h"
 #include "isthmus/trainer/adamw.h"
+#include "isthmus/trainer/pretrained.h"
 #include "model.h"
 
 namespace isthmus::trainer {
@@ -40,7 +41,9 @@ struct Replica::Impl {
                                .separator = options.separator,
                                .recompute_layers = options.trainer.activation_checkpointing},
                   bf16 ? buffers.twin : buffers.parameters, gradient);
-    put(buffers.parameters, initial_parameters(table, options.seed));
+    put(buffers.parameters, options.trainer.init_from.empty()
+                                ? initial_parameters(table, options.seed)
+                                : read_pretrained(options.trainer.init_from, table));
     refresh({0, size});
   }
 

@@ -56,6 +56,7 @@ struct InnerConfig {
 };
 
 struct TrainerConfig {
+  std::string init_from = {};
   std::int64_t threads = 0;
   std::int64_t micro_batch = 0;
   bool activation_checkpointing = false;

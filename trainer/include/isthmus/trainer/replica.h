@@ -29,7 +29,7 @@ struct ReplicaOptions {
   std::int64_t longest_sequence = 0;  ///< tokens; data.seq_len
   std::uint64_t seed = 0;             ///< of the initial parameters; equal on all replicas
   std::int64_t separator = -1;        ///< id that ends a document, which bounds attention; -1: nothing does
-  TrainerConfig trainer = {};         ///< micro_batch and activation_checkpointing
+  TrainerConfig trainer = {};         ///< what it is to begin with, and how it saves memory
 };
 
 /// What a replica needs to go on as if it had never stopped. Vectors are buffer_size() long.
@@ -40,8 +40,8 @@ struct ReplicaState {
 
 class Replica : public outer_sync::DeviceParameters, public outer_sync::InnerMoments {
  public:
-  /// Starts at step 0 with initial_parameters(table, seed) and zero moments. Buffers are allocated here,
-  /// once.
+  /// Starts at step 0 with initial_parameters(table, seed), or those in trainer.init_from, and zero moments.
+  /// Buffers are allocated here, once. Throws as read_pretrained does.
   Replica(ParameterTable table, const ReplicaOptions& options);
   ~Replica() override;
   Replica(const Replica&) = delete;

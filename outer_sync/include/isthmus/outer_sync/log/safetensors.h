@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "isthmus/base/file.h"
+
 namespace isthmus::outer_sync::log {
 
 struct TensorView {
@@ -22,5 +24,35 @@ struct TensorView {
 /// Throws Error(data) for two tensors of one name and when the file cannot be written.
 void write_safetensors(const std::filesystem::path& file, std::span<const TensorView> tensors,
                        const std::map<std::string, std::string>& metadata);
+
+/// A file of anybody's. Nothing is allocated that it is not long enough for, and no header is believed that
+/// does not describe all of the data, each byte once.
+class SafetensorsFile {
+ public:
+  struct Tensor {
+    std::string name, dtype;
+    std::vector<std::int64_t> shape;  ///< row-major; up to 8 extents
+    std::uint64_t begin = 0;          ///< of its data, in bytes of all data
+    std::uint64_t elements = 0;
+  };
+
+  /// Reads the header. Throws Error(data) naming the file, the tensor and what was expected.
+  explicit SafetensorsFile(const std::filesystem::path& file);
+
+  /// In the order of their data.
+  [[nodiscard]] std::span<const Tensor> tensors() const { return tensors_; }
+  /// Fills `out`, which is as long as the tensor has elements, from F32, F16 or BF16. Throws Error(data) for
+  /// another dtype and for a value that is not finite.
+  void read(const Tensor& tensor, std::span<float> out) const;
+  [[nodiscard]] const std::filesystem::path& path() const { return file_.path(); }
+
+ private:
+  [[noreturn]] void refuse(const std::string& reason) const;
+  [[nodiscard]] std::string header_text();
+
+  File file_;
+  std::uint64_t data_begin_ = 0;
+  std::vector<Tensor> tensors_;
+};
 
 }  // namespace isthmus::outer_sync::log
