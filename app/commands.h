@@ -23,6 +23,10 @@ struct Flags {
   DataRequest data;
   int announce_fd = -1;
   std::optional<std::uint64_t> until;
+  // of trained models:
+  std::string model, corpus, prompt;
+  std::uint64_t tokens = 200, seed = 0;
+  double temperature = 0.8;
   // of benchmarks:
   std::string params, step_time, role = "all", json;
   std::int64_t steps = 0, replicas = 0;

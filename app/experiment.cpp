@@ -198,8 +198,14 @@ void check_equal_batches(const std::vector<Site>& sites, const std::vector<Exper
 
 Experiment load_experiment(const std::filesystem::path& file, const std::vector<std::string>& assignments,
                            const std::optional<WorkerPlace>& worker, Purpose purpose) {
-  auto source = purpose == Purpose::benchmark && file.empty() ? config::Source::from_text("", "no file")
-                                                              : config::Source::from_file(file);
+  return load_experiment(purpose == Purpose::benchmark && file.empty()
+                             ? config::Source::from_text("", "no file")
+                             : config::Source::from_file(file),
+                         assignments, worker, purpose);
+}
+
+Experiment load_experiment(config::Source source, const std::vector<std::string>& assignments,
+                           const std::optional<WorkerPlace>& worker, Purpose purpose) {
   for (const auto& assignment : assignments) source.set(assignment);
   Experiment sample;
   auto sites = take_sites(source, config::list(sample));

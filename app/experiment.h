@@ -60,8 +60,9 @@ struct WorkerPlace {
 /// What the config asks of a loader; which sequences it takes says its source.
 [[nodiscard]] data::LoaderOptions loader_options(const Experiment& experiment);
 
-/// What an experiment is read for: a benchmark has no data, and may have no file.
-enum class Purpose { training, benchmark };
+/// What an experiment is read for: a benchmark has no data, and may have no file; nor needs a trained model
+/// any data.
+enum class Purpose { training, benchmark, inference };
 
 /// Reads a config file and `--set` assignments, makes paths in it relative to the file that names them, fills
 /// in what follows from other keys and refuses what cannot work, at any of its sites. With a worker it is the
@@ -70,6 +71,9 @@ enum class Purpose { training, benchmark };
                                          const std::vector<std::string>& assignments,
                                          const std::optional<WorkerPlace>& worker = std::nullopt,
                                          Purpose purpose = Purpose::training);
+/// Of what was read already.
+[[nodiscard]] Experiment load_experiment(config::Source source, const std::vector<std::string>& assignments,
+                                         const std::optional<WorkerPlace>& worker, Purpose purpose);
 
 /// Every key, those of the sites included, as `load_experiment` reads it back.
 [[nodiscard]] std::string to_yaml(Experiment& experiment);

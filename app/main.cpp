@@ -3,9 +3,12 @@
 #include <filesystem>
 
 #include "commands.h"
+#include "eval.h"
+#include "export.h"
 #include "isthmus/base/error.h"
 #include "launch.h"
 #include "observe.h"
+#include "sample.h"
 
 namespace {
 
@@ -53,6 +56,53 @@ void add_observe(CommandLine& commands) {
   });
 }
 
+void add_export(CommandLine& commands) {
+  auto& flags = commands.flags();
+  auto* verb = commands.app().add_subcommand("export", "write a run's model in Hugging Face's layout");
+  verb->add_option("run", flags.model, "folder of the run")->required();
+  verb->add_option("--to", flags.out, "folder that gets config.json, model.safetensors and the tokenizer")
+      ->required();
+  commands.add_set(*verb);
+  verb->footer("Example: isthmus export runs/quickstart --to quickstart-model");
+  commands.on(*verb, [&flags] { return run_export({flags.model, flags.out, flags.set}); });
+}
+
+void add_eval(CommandLine& commands) {
+  auto& flags = commands.flags();
+  auto* verb = commands.app().add_subcommand("eval", "loss, perplexity and bits per byte of a trained model");
+  verb->add_option("model", flags.model, "folder of a run, or of a model in Hugging Face's layout")
+      ->required();
+  verb->add_option("--data", flags.corpus, "all of it, as in data.path; without it the run's held-out part");
+  verb->add_option("--json", flags.json, "file that gets the figures");
+  commands.add_set(*verb);
+  verb->footer("Example: isthmus eval runs/quickstart --data /data/other.txt");
+  commands.on(*verb, [&flags] { return run_eval({flags.model, flags.corpus, flags.json, flags.set}); });
+}
+
+void add_sample(CommandLine& commands) {
+  auto& flags = commands.flags();
+  auto* verb = commands.app().add_subcommand("sample", "text from a trained model");
+  verb->add_option("model", flags.model, "folder of a run, or of a model in Hugging Face's layout")
+      ->required();
+  verb->add_option("--prompt", flags.prompt, "text that it goes on from; without it a document's begin");
+  verb->add_option("--tokens", flags.tokens, "to add")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1'000'000));
+  verb->add_option("--temperature", flags.temperature, "0 takes the likeliest token")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 100.0));
+  verb->add_option("--seed", flags.seed, "of what is drawn")->capture_default_str();
+  commands.add_set(*verb);
+  verb->footer("Example: isthmus sample runs/quickstart --prompt 'namespace at {'");
+  commands.on(*verb, [&flags] {
+    return run_sample(
+        {.model = flags.model,
+         .prompt = flags.prompt,
+         .options = {.tokens = flags.tokens, .temperature = flags.temperature, .seed = flags.seed},
+         .assignments = flags.set});
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -62,6 +112,9 @@ int main(int argc, char** argv) {
   commands.add_coordinator();
   commands.add_worker(run_worker);
   add_observe(commands);
+  add_export(commands);
+  add_eval(commands);
+  add_sample(commands);
   commands.add_config();
   commands.add_replay();
   commands.add_certs();

@@ -533,6 +533,18 @@ struct SavedState {
   }
 };
 
+[[noreturn]] void refuse_state(const std::string& what) {
+  throw Error(ErrorKind::data, "checkpoint: the outer loop's state " + what);
+}
+
+SavedState saved_state(std::span<const std::byte> bytes) {
+  try {
+    return from_bytes<SavedState>(bytes);
+  } catch (const Error&) {
+    refuse_state("is cut short or not one");
+  }
+}
+
 /// Whether these are a fragment's chunks in this codec, by their lengths; `may_lack` some.
 bool are_chunks(const std::vector<Bytes>& chunks, FragmentId p, const FragmentLayout& layout,
                 const quant::CodecSpec& codec, bool may_lack) {
@@ -621,31 +633,23 @@ std::optional<Bytes> OuterLoop::save() {
 }
 
 void OuterLoop::restore(std::span<const std::byte> bytes) {
-  const auto refuse = [](const std::string& what) {
-    throw Error(ErrorKind::data, "checkpoint: the outer loop's state " + what);
-  };
-  SavedState state;
-  try {
-    state = from_bytes<SavedState>(bytes);
-  } catch (const Error&) {
-    refuse("is cut short or not one");
-  }
+  auto state = saved_state(bytes);
   const auto n = layout_.buffer_size();
   const bool in_warmup = state.step < schedule_.warmup_steps();
   if (state.fragments.size() != fragments_.size() || state.tokens.size() != tokens_.size() ||
       state.samples.size() != samples_.size() || state.error_feedback != codecs_.error_feedback ||
       !fits(state.vectors, layout_, eager_) || state.gradient_residual.size() != (in_warmup ? n : 0) ||
       !state.pace.sound() || (paced_by_time_ ? state.owed > most_owed : state.owed > 0)) {
-    refuse("is of another layout or other settings");
+    refuse_state("is of another layout or other settings");
   }
   std::deque<InFlight> in_flight;
   for (auto& saved : state.in_flight) {
     const auto earlier =
         static_cast<std::uint64_t>(std::ranges::count(in_flight, saved.fragment, &InFlight::fragment));
     if (const auto* problem = problem_of(saved, earlier, state, layout_, schedule_, codecs_)) {
-      refuse(std::string("has a round in flight ") + problem);
+      refuse_state(std::string("has a round in flight ") + problem);
     }
-    if (earlier == most_in_flight()) refuse("has too many rounds of one fragment in flight");
+    if (earlier == most_in_flight()) refuse_state("has too many rounds of one fragment in flight");
     RoundResult result{.chunks = shared(std::move(saved.results)), .included = {}};
     auto own = shared(std::move(saved.own));
     for (const auto fate : saved.included) {
@@ -659,7 +663,7 @@ void OuterLoop::restore(std::span<const std::byte> bytes) {
     in_flight.back().result->samples = std::move(saved.together);
   }
   if (state.step > schedule_.warmup_steps() && !rounds_fit(state.fragments, in_flight, state.step)) {
-    refuse(
+    refuse_state(
         "has rounds in flight or applied that are not of its step; "
         "outer.sync_every, num_fragments and warmup_steps must be as they were");
   }
@@ -675,6 +679,12 @@ void OuterLoop::restore(std::span<const std::byte> bytes) {
   owed_ = state.owed;
   frozen_ = is_late();
   if (!synchronous()) offer_state();
+}
+
+AlignedVector<float> saved_global_parameters(std::span<const std::byte> state, const FragmentLayout& layout) {
+  auto global = saved_state(state).vectors.global;
+  if (global.size() != layout.buffer_size()) refuse_state("is of another layout");
+  return global;
 }
 
 /// Whether the rounds in flight are those that were sent by that step and are not applied. (Past the last

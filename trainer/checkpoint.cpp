@@ -144,14 +144,10 @@ const Bytes& Checkpoint::section(const std::string& name) const {
   return found->second;
 }
 
-Checkpoint read_checkpoint(const std::filesystem::path& file, const Digest& model) {
-  FileReader in(file);
-  const auto header = read_header(in);
-  if (header.model != model) {
-    in.refuse("it is of another model (fingerprint " + header.model.hex().substr(0, 16) + ", this run's is " +
-              model.hex().substr(0, 16) + ")");
-  }
-  Checkpoint checkpoint{file, header.step, {}};
+namespace {
+
+Checkpoint read_sections(const std::filesystem::path& file, FileReader& in, const Header& header) {
+  Checkpoint checkpoint{file, header.model, header.step, {}};
   for (const auto& entry : header.sections) {
     if (!checkpoint.sections.emplace(entry.name, read_section(in, entry)).second) {
       in.refuse("it has two sections " + entry.name);
@@ -159,6 +155,24 @@ Checkpoint read_checkpoint(const std::filesystem::path& file, const Digest& mode
   }
   if (in.left() != 0) in.refuse(std::to_string(in.left()) + " bytes follow its end");
   return checkpoint;
+}
+
+}  // namespace
+
+Checkpoint read_checkpoint(const std::filesystem::path& file, const Digest& model) {
+  FileReader in(file);
+  const auto header = read_header(in);
+  if (header.model != model) {
+    in.refuse("it is of another model (fingerprint " + header.model.hex().substr(0, 16) + ", this run's is " +
+              model.hex().substr(0, 16) + ")");
+  }
+  return read_sections(file, in, header);
+}
+
+Checkpoint read_checkpoint(const std::filesystem::path& file) {
+  FileReader in(file);
+  const auto header = read_header(in);
+  return read_sections(file, in, header);
 }
 
 namespace {

@@ -239,4 +239,9 @@ class OuterLoop {
   Stats stats_;
 };
 
+/// The global parameters, flat, in what `OuterLoop::save` gave. Throws Error(data) when it is no state of
+/// this layout.
+[[nodiscard]] AlignedVector<float> saved_global_parameters(std::span<const std::byte> state,
+                                                           const FragmentLayout& layout);
+
 }  // namespace isthmus::outer_sync

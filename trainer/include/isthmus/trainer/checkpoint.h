@@ -36,6 +36,7 @@ void write_checkpoint(const std::filesystem::path& file, const Digest& model, st
 
 struct Checkpoint {
   std::filesystem::path file;
+  Digest model;  ///< its fingerprint
   std::uint64_t step = 0;
   std::map<std::string, Bytes> sections;
   /// Throws Error(data) naming file and section if it is not there.
@@ -45,6 +46,8 @@ struct Checkpoint {
 /// Throws Error(data) naming file, section and reason if anything is wrong: a length is believed only as far
 /// as the file reaches, and nothing is returned before all checksums were right.
 [[nodiscard]] Checkpoint read_checkpoint(const std::filesystem::path& file, const Digest& model);
+/// The same of any model.
+[[nodiscard]] Checkpoint read_checkpoint(const std::filesystem::path& file);
 
 /// A replica's state in the sections "parameters", "first_moment" and "second_moment", and whatever else must
 /// stand beside it (the outer loop's state, the config as YAML).

@@ -1,0 +1,18 @@
+#pragma once
+// `isthmus export`: a run's model for `transformers` and whatever else reads Hugging Face's layout.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace isthmus::app {
+
+struct ExportRequest {
+  std::filesystem::path run, to;
+  std::vector<std::string> assignments;
+};
+
+/// Returns the exit status; throws as load_trained_model and write_pretrained do.
+[[nodiscard]] int run_export(const ExportRequest& request);
+
+}  // namespace isthmus::app

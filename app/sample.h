@@ -1,0 +1,22 @@
+#pragma once
+// `isthmus sample`: text from a trained model.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "isthmus/trainer/sample.h"
+
+namespace isthmus::app {
+
+struct SampleRequest {
+  std::filesystem::path model;
+  std::string prompt;
+  trainer::SampleOptions options;
+  std::vector<std::string> assignments;
+};
+
+/// Prints the prompt and what follows it. Returns the exit status; throws Error(config) or Error(data).
+[[nodiscard]] int run_sample(const SampleRequest& request);
+
+}  // namespace isthmus::app

@@ -1,0 +1,91 @@
+// `isthmus export`, `eval` and `sample`, and a run that begins with an exported model.
+
+#include <cmath>
+
+#include "site.h"
+
+namespace isthmus {
+namespace {
+
+using ::testing::HasSubstr;
+
+class TrainedModel : public ::testing::TestWithParam<std::string> {
+ protected:
+  /// Of `eval`, with these words.
+  nlohmann::json figures(Words words) {
+    words.insert(words.begin(), "eval");
+    words.insert(words.end(), {"--json", (site_ / "eval.json").string()});
+    const auto result = site_.isthmus(words);
+    EXPECT_EQ(result.status, 0) << result.report();
+    return nlohmann::json::parse(read_all(site_ / "eval.json"));
+  }
+  Words settings(Words more = {}) const {
+    more.push_back("model.architecture=" + GetParam());
+    return more;
+  }
+  std::string folder() const { return (site_ / "model").string(); }
+  /// As the run computes, which a folder does not say.
+  static Words as_the_run(Words words) {
+    return with_settings(std::move(words), {"inner.precision=fp32", "device=cpu", "trainer.threads=1"});
+  }
+
+  Site site_;
+};
+
+TEST_P(TrainedModel, IsTheSameInTheRunAndExportedAndToBeginWith) {
+  ASSERT_EQ(site_.launch(settings()).status, 0) << site_.logs();
+  const auto run = site_.run().string();
+  const auto text_file = site_.write("text.txt", read_all(site_ / "corpus.txt").substr(0, 20'000)).string();
+  const auto exported = site_.isthmus({"export", run, "--to", folder()});
+  ASSERT_EQ(exported.status, 0) << exported.report();
+  EXPECT_THAT(exported.output, HasSubstr(GetParam() == "gpt2" ? "GPT2LMHeadModel" : "Qwen3ForCausalLM"));
+
+  const double last = site_.summary()["final_eval_loss"].get<double>();
+  const auto heldout = figures({run});
+  EXPECT_NEAR(heldout["loss"].get<double>(), last, 1e-6) << "as the run evaluated itself";
+  EXPECT_NEAR(heldout["bits_per_byte"].get<double>(), last / std::log(2.0), 1e-6) << "a token is a byte";
+  const auto of_run = figures({run, "--data", text_file});
+  const auto of_folder = figures(as_the_run({folder(), "--data", text_file}));
+  EXPECT_EQ(of_run["tokens"], 20'000) << "all but the first, and the separator";
+  EXPECT_NEAR(of_folder["loss"].get<double>(), of_run["loss"].get<double>(), 1e-6);
+  EXPECT_NEAR(of_folder["perplexity"].get<double>(), std::exp(of_run["loss"].get<double>()), 1e-4);
+
+  const auto text = [&](const std::string& model) {
+    const auto result = site_.isthmus(
+        as_the_run({"sample", model, "--prompt", "the river ", "--temperature", "0", "--tokens", "40"}));
+    EXPECT_EQ(result.status, 0) << result.report();
+    EXPECT_TRUE(result.output.starts_with("the river ")) << result.report();
+    return result.output;
+  };
+  EXPECT_EQ(text(run), text(folder()));
+
+  const auto again = site_.launch(
+      settings({"trainer.init_from=" + folder(), "run.name=more", "run.steps=2", "outer.warmup_steps=1"}));
+  ASSERT_EQ(again.status, 0) << again.report() << site_.logs();
+  const auto summary = nlohmann::json::parse(read_all(site_ / "runs/more/summary.json"));
+  EXPECT_NEAR(summary["initial_eval_loss"].get<double>(), last, 1e-6);
+}
+
+INSTANTIATE_TEST_SUITE_P(Architectures, TrainedModel, ::testing::Values("llama", "gpt2"),
+                         [](const auto& architecture) { return architecture.param; });
+
+TEST(TrainedModelInput, IsRefusedByName) {
+  Site site;
+  const auto expect = [&](const Words& words, int status, const std::string& text) {
+    const auto result = site.isthmus(words);
+    EXPECT_EQ(result.status, status) << result.report();
+    EXPECT_THAT(result.output, HasSubstr(text));
+  };
+  const auto empty = site.write("empty/nothing", "").parent_path().string();
+  expect({"eval", empty}, 3, "holds no model; expected the folder of a run");
+  expect({"export", (site / "none").string(), "--to", empty}, 3, "holds no model");
+  expect({"export", empty}, 2, "--to is required");
+  const auto other = site.write("other/config.json", R"({"model_type": "mamba"})").parent_path().string();
+  expect({"sample", other}, 3, "config.json has model_type \"mamba\"; expected llama, qwen3 or gpt2");
+  const auto launched = site.launch({"trainer.init_from=" + other});
+  EXPECT_EQ(launched.status, 3) << launched.report();
+  EXPECT_THAT(launched.output + site.logs(), HasSubstr("expected llama, qwen3 or gpt2"));
+}
+
+}  // namespace
+}  // namespace isthmus
