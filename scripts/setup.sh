@@ -15,6 +15,7 @@ torch_cpu_needs=(nvidia-cuda-cupti==13.0.85 nvidia-cuda-runtime==13.0.96)
 cuda_major=13 # the CUDA that this torch was built with; nvcc has to match
 clang_format=clang-format==14.0.6 # pinned: every version formats a little differently
 tokenizers=tokenizers==0.23.3       # Hugging Face's, which tests compare ids with
+transformers=transformers==5.23.0   # the same's, which tests compare models with
 
 packages=(
   build-essential    # g++ 12 or newer
@@ -176,6 +177,12 @@ install_tokenizers() {
   step tokenizers "installing $tokenizers into .venv" "Check the network." pip_install --no-deps "$tokenizers"
 }
 
+install_transformers() {
+  local there=("$venv"/lib/python3*/site-packages/"${transformers/==/-}.dist-info")
+  [ ! -d "${there[0]}" ] || return 0
+  step transformers "installing $transformers into .venv" "Check the network." pip_install "$transformers" "$tokenizers"
+}
+
 # A translation unit with libtorch takes about 2 GB, so memory can be what limits the number of jobs.
 parallel_jobs() {
   local kib n cgroup=/sys/fs/cgroup/memory.max
@@ -236,6 +243,7 @@ install_torch
 if [ $tests = yes ]; then
   install_clang_format
   install_tokenizers
+  install_transformers
 fi
 [ $build = yes ] || exit 0
 for preset in "${presets[@]}"; do

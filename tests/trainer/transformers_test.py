@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""transformers_test.py MODEL_PROGRAM ISTHMUS: models that `transformers` has made are the same models here, those that
+are written here are the same there, and training in PyTorch's own functions from the same weights on the same batches
+has the same losses. fp32 throughout. Nothing is fetched: the models are made here."""
+
+import array
+import copy
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+try:
+    import torch
+    import transformers
+except ImportError as error:
+    sys.exit(f"{error}: scripts/setup.sh --tests installs what this needs")
+
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+torch.set_num_threads(1)
+
+PROGRAM = None
+ISTHMUS = None
+VOCAB = 97
+
+
+def llama(**settings):
+    config = transformers.LlamaConfig(
+        vocab_size=VOCAB, hidden_size=48, intermediate_size=80, num_hidden_layers=3, num_attention_heads=6,
+        num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5, rope_theta=5000.0, **settings)
+    return transformers.LlamaForCausalLM(config)
+
+
+def qwen3():
+    config = transformers.Qwen3Config(
+        vocab_size=VOCAB, hidden_size=48, intermediate_size=80, num_hidden_layers=3, num_attention_heads=6,
+        num_key_value_heads=3, head_dim=8, max_position_embeddings=64, rms_norm_eps=1e-6, tie_word_embeddings=True)
+    return transformers.Qwen3ForCausalLM(config)
+
+
+def gpt2(**settings):
+    config = transformers.GPT2Config(
+        vocab_size=VOCAB, n_embd=48, n_layer=3, n_head=6, n_positions=64, embd_pdrop=0.0, attn_pdrop=0.0,
+        resid_pdrop=0.0, **settings)
+    return transformers.GPT2LMHeadModel(config)
+
+
+KINDS = {
+    "llama": llama,
+    "llama, tied": lambda: llama(tie_word_embeddings=True),
+    "qwen3": qwen3,
+    "gpt2": gpt2,
+    "gpt2, untied": lambda: gpt2(tie_word_embeddings=False),
+}
+
+
+def make(kind):
+    """Weights so large that every part of the model matters, and norms and biases that are none."""
+    torch.manual_seed(sum(map(ord, kind)))
+    model = KINDS[kind]().float().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.15)
+            else:
+                parameter.add_(torch.empty_like(parameter).normal_(0, 0.1))
+    return model
+
+
+def run(*words):
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise AssertionError(f"{' '.join(map(str, words))}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def numbers(text):
+    return torch.tensor([float(line) for line in text.split()], dtype=torch.float64)
+
+
+def batches(steps, sequences, length):
+    """Sequences that go by a rule, with some noise, so that there is something to learn and something that is not."""
+    generator = torch.Generator().manual_seed(7)
+    ids = torch.zeros(steps, sequences, length + 1, dtype=torch.long)
+    ids[..., 0] = torch.randint(VOCAB, ids[..., 0].shape, generator=generator)
+    for t in range(length):
+        noise = torch.randint(VOCAB, ids[..., t].shape, generator=generator)
+        keep = torch.rand(ids[..., t].shape, generator=generator) < 0.8
+        ids[..., t + 1] = torch.where(keep, (ids[..., t] * 5 + 11) % VOCAB, noise)
+    return ids
+
+
+def train(model, ids, lr, weight_decay, clip):
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    vectors = [p for p in model.parameters() if p.dim() == 1]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), eps=1e-8)
+    losses = []
+    model.train()
+    for batch in ids:
+        logits = model(batch[:, :-1]).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        losses.append(loss.item())
+    return torch.tensor(losses, dtype=torch.float64)
+
+
+class Transformers(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def test_logits_are_equal_and_what_is_written_is_the_same_model(self):
+        ids = [3, 17, 17, 96, 0, 45, 8, 61, 2, 2, 30, 7]
+        for kind in KINDS:
+            with self.subTest(kind):
+                model = make(kind)
+                given, written = self.folder / kind / "given", self.folder / kind / "written"
+                model.save_pretrained(given)
+                logits = numbers(run(PROGRAM, "logits", given, written, *ids))
+                with torch.no_grad():
+                    expected = model.double()(torch.tensor([ids])).logits[0, -1]
+                self.assertLess(((logits - expected).abs().max() / expected.abs().max()).item(), 1e-5)
+                again, report = type(model).from_pretrained(written, output_loading_info=True)
+                self.assertFalse(report["missing_keys"] or report["unexpected_keys"] or report["mismatched_keys"], report)
+                self.assertEqual(type(transformers.AutoModelForCausalLM.from_pretrained(written)), type(model))
+                for name, value in model.state_dict().items():
+                    self.assertTrue(torch.equal(again.state_dict()[name].double(), value), name)
+                with torch.no_grad():
+                    theirs = again.double()(torch.tensor([ids])).logits[0, -1]
+                self.assertTrue(torch.equal(theirs, expected), "settings in config.json differ")
+
+    def test_the_loss_curve_is_pytorchs(self):
+        steps, sequences, length, lr, weight_decay, clip = 50, 8, 32, 1e-3, 0.1, 1.0
+        ids = batches(steps, sequences, length)
+        (self.folder / "ids").write_bytes(array.array("H", ids.flatten().tolist()).tobytes())
+        for kind in KINDS:
+            with self.subTest(kind):
+                model = make(kind)
+                model.save_pretrained(self.folder / kind)
+                ours = numbers(run(PROGRAM, "train", self.folder / kind, self.folder / "ids", sequences, length, lr,
+                                   weight_decay, clip))
+                theirs = train(copy.deepcopy(model), ids, lr, weight_decay, clip)
+                self.assertEqual(len(ours), steps)
+                furthest = ((ours - theirs).abs() / theirs).max().item()
+                print(f"{kind}: loss {theirs[0]:.4f} -> {theirs[-1]:.4f}, relative difference at most {furthest:.1e}")
+                self.assertLess(theirs[-1].item(), theirs[0].item() - 0.3, "it learns too little to tell anything")
+                self.assertLess(furthest, 1e-4)
+
+    def test_a_run_on_bytes_is_exported_with_its_tokenizer(self):
+        text = "the river under the bridge carries a small stone\n" * 600
+        (self.folder / "corpus.txt").write_text(text)
+        (self.folder / "tiny.yaml").write_text(json.dumps({
+            "run": {"name": "tiny", "out": str(self.folder), "steps": 20, "eval_every": 0, "sample_tokens": 0},
+            "replicas": 1, "device": "cpu", "model": {"layers": 2, "dim": 32, "heads": 2, "qk_norm": False},
+            "data": {"path": "corpus.txt", "seq_len": 32}, "trainer": {"threads": 1},
+            "inner": {"batch": 4, "lr": 0.01, "warmup_steps": 5, "precision": "fp32"},
+            "outer": {"sync_every": 5, "warmup_steps": 5}}))
+        run(ISTHMUS, "launch", self.folder / "tiny.yaml")
+        folder = self.folder / "model"
+        run(ISTHMUS, "export", self.folder / "tiny", "--to", folder)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        self.assertEqual(tokenizer("h\u00e4llo\n").input_ids, list("h\u00e4llo\n".encode()))
+        self.assertEqual(tokenizer.decode(list("h\u00e4llo\n".encode())), "h\u00e4llo\n")
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder).double()
+        self.assertEqual(type(model).__name__, "LlamaForCausalLM")
+        self.assertEqual((model.config.eos_token_id, tokenizer.eos_token_id), (0, 0))
+
+        sentence = text[:33]
+        (self.folder / "text.txt").write_text(sentence)
+        run(ISTHMUS, "eval", folder, "--data", self.folder / "text.txt", "--json", self.folder / "eval.json",
+            "--set", "device=cpu", "--set", "inner.precision=fp32", "--set", "data.seq_len=33")
+        figures = json.loads((self.folder / "eval.json").read_text())
+        ids = torch.tensor([tokenizer(sentence).input_ids + [0]])
+        with torch.no_grad():
+            loss = model(ids, labels=ids).loss.item()
+        self.assertEqual(figures["tokens"], 33)
+        self.assertAlmostEqual(figures["loss"], loss, delta=1e-5 * loss)
+        self.assertAlmostEqual(figures["perplexity"], math.exp(loss), delta=1e-4 * math.exp(loss))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    ISTHMUS, PROGRAM = sys.argv.pop(), sys.argv.pop()
+    unittest.main()
