@@ -10,6 +10,7 @@
 #include "certs.h"
 #include "free_port.h"
 #include "isthmus/base/error.h"
+#include "isthmus/base/event_file.h"
 #include "isthmus/base/metrics.h"
 #include "isthmus/base/progress.h"
 #include "isthmus/data/loader.h"
@@ -83,6 +84,7 @@ class Worker {
         setup_(config_),
         trace_(trace_file(folder_), request_.name),
         metrics_(folder_ / "metrics.jsonl"),
+        events_(folder_),
         progress_(request_.quiet ? nullptr : std::make_unique<Progress>(stdout, isatty(STDOUT_FILENO) == 1)),
         replica_(setup_.table, {.inner = config_.inner,
                                 .device = setup_.hardware.device,
@@ -409,6 +411,12 @@ class Worker {
                     {"rejected", outer_.stats().rejected},
                     {"uncommitted_steps", outer_.stats().uncommitted_steps},
                     {"bytes_sent", wire().total}});
+    events_.write(outer_.step(), {{"train/loss", loss},
+                                  {"train/lr", lr},
+                                  {"train/grad_norm", norm},
+                                  {"train/tokens_per_second", rate},
+                                  {"outer/stall_seconds", outer_.stats().stall_seconds},
+                                  {"outer/rounds", static_cast<double>(outer_.stats().rounds)}});
     if (progress_) {
       ProgressState state;
       state.step = outer_.step();
@@ -436,6 +444,8 @@ class Worker {
     const auto sum = setup_.evaluate(outer_.global_parameters(), rank.index, rank.of);
     node_.report_evaluation(step, sum.nats, sum.tokens);
     metrics_.write({{"step", step}, {"eval_nats", sum.nats}, {"eval_tokens", sum.tokens}});
+    if (sum.tokens > 0)
+      events_.write(step, {{"eval/loss_of_share", sum.nats / static_cast<double>(sum.tokens)}});
   }
 
   std::string sample() {
@@ -552,6 +562,7 @@ class Worker {
   ModelSetup setup_;
   Trace trace_;
   Metrics metrics_;
+  EventFile events_;
   std::unique_ptr<Progress> progress_;
   trainer::Replica replica_;
   outer_sync::MemberNode node_;

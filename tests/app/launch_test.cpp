@@ -1,5 +1,7 @@
 // `isthmus launch` from a config file to a summary.
 
+#include <algorithm>
+
 #include "site.h"
 
 namespace isthmus {
@@ -45,6 +47,11 @@ TEST(Launch, TrainsAndLeavesAWholeRunFolder) {
     EXPECT_GE(site.metric_lines(name), 40U);
     EXPECT_TRUE(std::filesystem::exists(folder / "checkpoints/step_000000000040_replica_0.ckpt"));
     EXPECT_TRUE(nlohmann::json::accept(read_all(folder / "trace.json"))) << folder / "trace.json";
+    const auto is_event_file = [](const auto& entry) {
+      return entry.path().filename().string().starts_with("events.out.tfevents.") &&
+             entry.file_size() > 40 * 100;
+    };
+    EXPECT_EQ(std::ranges::count_if(std::filesystem::directory_iterator(folder), is_event_file), 1);
   }
 }
 

@@ -1,0 +1,105 @@
+#include "isthmus/base/event_file.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <span>
+#include <string>
+
+#include "isthmus/base/checksum.h"
+#include "isthmus/base/error.h"
+
+namespace isthmus {
+namespace {
+
+/// A message of Protocol Buffers, field by field.
+class Message {
+ public:
+  void number(int field, std::uint64_t value) {
+    tag(field, 0);
+    varint(value);
+  }
+  void fixed(int field, double value) {
+    tag(field, 1);
+    append(value);
+  }
+  void fixed(int field, float value) {
+    tag(field, 5);
+    append(value);
+  }
+  void text(int field, std::string_view value) {
+    tag(field, 2);
+    varint(value.size());
+    bytes_.append(value);
+  }
+  [[nodiscard]] const std::string& bytes() const { return bytes_; }
+
+ private:
+  void tag(int field, int type) { varint(static_cast<std::uint64_t>(field << 3 | type)); }
+  void varint(std::uint64_t value) {
+    for (; value >= 128; value >>= 7) bytes_.push_back(static_cast<char>(value | 128));
+    bytes_.push_back(static_cast<char>(value));
+  }
+  template <class T>
+  void append(T value) {
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  std::string bytes_;
+};
+
+double seconds_since_epoch() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string path_name() {
+  return "events.out.tfevents." + std::to_string(static_cast<std::uint64_t>(seconds_since_epoch())) + "." +
+         std::to_string(getpid());
+}
+
+/// A checksum of bytes that hold checksums themselves would be weak.
+std::uint32_t masked_checksum(std::span<const std::byte> bytes) {
+  const auto sum = crc32c(bytes);
+  return (sum >> 15 | sum << 17) + 0xa282ead8U;
+}
+
+}  // namespace
+
+EventFile::EventFile(const std::filesystem::path& folder) : path_(folder / path_name()) {
+  file_.open(path_, std::ios::binary | std::ios::app);
+  if (!file_) throw Error(ErrorKind::data, "cannot open " + path_.string() + " to write metrics");
+  Message event;
+  event.fixed(1, seconds_since_epoch());
+  event.text(3, "brain.Event:2");
+  write_record(event.bytes());
+}
+
+void EventFile::write(std::uint64_t step,
+                      std::initializer_list<std::pair<std::string_view, double>> scalars) {
+  Message summary;
+  for (const auto& [name, number] : scalars) {
+    Message value;
+    value.text(1, name);
+    value.fixed(2, static_cast<float>(number));
+    summary.text(1, value.bytes());
+  }
+  Message event;
+  event.fixed(1, seconds_since_epoch());
+  event.number(2, step);
+  event.text(5, summary.bytes());
+  write_record(event.bytes());
+}
+
+void EventFile::write_record(std::string_view event) {
+  const auto put = [&](const auto& value) {
+    file_.write(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  const std::uint64_t length = event.size();
+  put(length);
+  put(masked_checksum(std::as_bytes(std::span(&length, 1))));
+  file_.write(event.data(), static_cast<std::streamsize>(event.size()));
+  put(masked_checksum(std::as_bytes(std::span(event))));
+  file_.flush();
+  if (!file_) throw Error(ErrorKind::data, "cannot write " + path_.string() + ": is the disk full?");
+}
+
+}  // namespace isthmus

@@ -1,0 +1,29 @@
+#pragma once
+// Scalars in TensorBoard's event files, beside the metrics: records of u64 length, its masked CRC32C, the
+// data and its masked CRC32C (TFRecord), little-endian, each an `Event` in Protocol Buffers
+// (tensorflow/core/util/event.proto).
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <initializer_list>
+#include <string_view>
+#include <utility>
+
+namespace isthmus {
+
+class EventFile {
+ public:
+  /// Makes a new file in the folder, by the time and the process: TensorBoard shows all that are in one.
+  /// Throws Error(data) naming it.
+  explicit EventFile(const std::filesystem::path& folder);
+  /// One event, which is readable when this returns. Throws Error(data) when it cannot be written.
+  void write(std::uint64_t step, std::initializer_list<std::pair<std::string_view, double>> scalars);
+
+ private:
+  void write_record(std::string_view event);
+  std::filesystem::path path_;
+  std::ofstream file_;
+};
+
+}  // namespace isthmus
