@@ -63,7 +63,8 @@ std::optional<Sealed> Member::seal(ViewNumber view) {
                 .step = 0,
                 .parameters = {},
                 .ledger = ledger_,
-                .taken = {}};
+                .taken = {},
+                .reserved = {}};
   for (const auto& [place, results] : results_) {
     HeldResults held{place.second, place.first, ChunkSet(results.by_chunk.size())};
     for (std::size_t i = 0; i < results.by_chunk.size(); ++i) {
@@ -101,7 +102,9 @@ bool Member::fits(const NewView& message, MemberIndex self) const {
                              [&](const auto& rounds) { return rounds.size() == fragments; }) &&
          message.ledger.size() == fragments &&
          std::ranges::all_of(message.ledger, [](const auto& of_fragment) { return of_fragment.sound(); }) &&
-         message.taken.sound() && message.tracks <= most_members;
+         message.taken.sound() && message.reserved.size() == members &&
+         std::ranges::all_of(message.reserved, [](const auto& of_member) { return of_member.sound(); }) &&
+         message.tracks <= most_members;
 }
 
 /// Only those that were in the view of reference are the run's history; anybody else's rounds must be the

@@ -169,7 +169,10 @@ void fill_in(ViewPlan& plan, const FragmentLayout& layout, const Reference& refe
   message.step = reference.step();
   message.chains = reference.chains();
   message.ledger = reference.ledger();
-  for (const auto& member : members) message.taken.add(member.sealed.taken);
+  for (const auto& member : members) {
+    message.taken.add(member.sealed.taken);
+    message.reserved.push_back(member.sealed.reserved);
+  }
   message.fixed = fixed_rounds(reference, members);
   std::vector<Site> sites;
   for (const auto& member : members) {
@@ -300,7 +303,8 @@ bool answer_fits(const FragmentLayout& layout, const Sealed& sealed) {
   if (sealed.fragments.size() != layout.fragment_count() ||
       sealed.history.size() != layout.fragment_count() || sealed.activated >= sealed.view)
     return false;
-  if (!ledger_fits(sealed.ledger, sealed.fragments) || !sealed.taken.sound()) return false;
+  if (!ledger_fits(sealed.ledger, sealed.fragments) || !sealed.taken.sound() || !sealed.reserved.sound())
+    return false;
   for (FragmentId p = 0; p < layout.fragment_count(); ++p) {
     const auto chain = chain_of(sealed, p);
     if (chain.size() > Member::history_length || chain.back().round > most_rounds) return false;

@@ -53,18 +53,19 @@ void WorkOrder::next_turn() {
   orphan.free.skip(std::exchange(orphan.skip, (trainers_ - 1) * block));
 }
 
-SampleSet WorkOrder::seal(const SampleSet& done) {
+void WorkOrder::seal(Sealed& sealed) {
   own_only_ = true;
-  given_.remove(done);
-  reserve_ = own_.first(reserved);
-  auto taken = given_;
-  taken.add(reserve_);
-  return taken;
+  given_.remove(done_everywhere(sealed.ledger));
+  sealed.taken.add(given_);
+  sealed.reserved = own_.first(reserved);
 }
 
 void WorkOrder::deal(const NewView& message, MemberIndex self) {
   auto shut = done_everywhere(message.ledger);
   shut.add(message.taken);
+  for (std::size_t m = 0; m < message.reserved.size(); ++m) {
+    if (m != self) shut.add(message.reserved[m]);
+  }
   std::set<std::uint64_t> owned;
   std::uint64_t index = 0;
   trainers_ = 0;
@@ -75,14 +76,15 @@ void WorkOrder::deal(const NewView& message, MemberIndex self) {
     ++trainers_;
     owned.insert(member.slot);
   }
+  auto own_shut = shut;
+  own_shut.add(given_);
+  shut.add(message.reserved.at(self));
   orphans_.clear();
   for (std::uint64_t track = 0; track < message.tracks; ++track) {
     if (owned.contains(track)) continue;
     orphans_.push_back({Free(shut.missing(track, endless)), (track + index) % trainers_ * block});
   }
-  shut.remove(std::exchange(reserve_, {}));
-  shut.add(given_);
-  own_ = Free(shut.missing(message.view.members.at(self).slot, endless));
+  own_ = Free(own_shut.missing(message.view.members.at(self).slot, endless));
   own_only_ = false;
   turn_ = 0;
   left_ = trainers_ * block;

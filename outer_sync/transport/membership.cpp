@@ -77,7 +77,7 @@ void Membership::answer_seal(ViewNumber view) {
   {
     const std::lock_guard lock(meet_.mutex);
     sealed->step = meet_.report.step;
-    sealed->taken.add(meet_.order.seal(done_everywhere(sealed->ledger)));
+    if (!reduces()) meet_.order.seal(*sealed);
   }
   sealed->parameters = parameters_;
   control_.send(std::move(*sealed));

@@ -81,6 +81,7 @@ std::vector<ControlMessage> all_messages() {
                          .applied = {{1, 0}, {1, 0}},
                          .ledger = held.ledger,
                          .taken = held.taken,
+                         .reserved = {held.taken, {}},
                          .tracks = 2};
   return {hello("a"),
           protocol::Refused{"no"},
@@ -188,7 +189,8 @@ void write_all_frames(const fs::path& folder) {
   write_frames(folder, "donor", 1,
                {archived(FrameType::state_request, transport::StateRequest{0, transport::agreed_parts, 1}),
                 archived(FrameType::round_request, transport::RoundRequest{1, 2})});
-  const transport::StateHead head{0, {1, digest_of(4)}, 20, transport::agreed_parts, 0};
+  const transport::StateHead head{0, {1, digest_of(4)},          20, transport::agreed_parts,
+                                  0, protocol::FragmentLedger(1)};
   const std::vector<transport::ReceivedFrame> state = {
       archived(FrameType::state_head, head), piece(StatePart::theta, 20), piece(StatePart::velocity, 20),
       archived(FrameType::state_done, transport::StateDone{0})};

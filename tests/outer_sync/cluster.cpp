@@ -245,7 +245,7 @@ void Cluster::hear(Replica& replica, const ControlMessage& message) {
       replica.member = std::make_unique<Member>(layout_, codecs_, closing_, std::vector<FragmentState>(1));
     }
     auto sealed = replica.member->seal(seal->view);
-    if (sealed) sealed->taken.add(replica.order.seal(done_everywhere(sealed->ledger)));
+    if (sealed) replica.order.seal(*sealed);
     if (sealed && coordinator_ && !is_cut(name, "coordinator"))
       coordinator_->receive(replica.connection, now_, *sealed);
   } else if (const auto* view = std::get_if<NewView>(&message)) {

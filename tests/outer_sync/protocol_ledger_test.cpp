@@ -57,6 +57,7 @@ NewView view_of(const std::vector<std::uint16_t>& slots, std::uint64_t tracks, c
   for (const auto slot : slots)
     view.view.members.push_back({std::string(1, static_cast<char>(97 + slot)), 1, "", slot});
   view.tracks = tracks;
+  view.reserved.resize(slots.size());
   view.ledger.resize(1);
   view.ledger.front().add(done.ranges());
   return view;
@@ -96,14 +97,25 @@ TEST(WorkOrder, BetweenASealAndItsViewItGetsOfItsOwnTrackAlone) {
   order.deal(view, 0);
   EXPECT_EQ(order.next(WorkOrder::block), (SampleRange{0, 0, WorkOrder::block}));
   EXPECT_EQ(order.next(10), (SampleRange{1, 0, 10}));
-  const auto taken = order.seal(SampleSet({{0, 0, 24}}));
-  EXPECT_EQ(taken, SampleSet({{0, 24, 17 * WorkOrder::block}, {1, 0, 10}}))
-      << "with what it may get until then";
+  Sealed sealed;
+  sealed.ledger.resize(1);
+  sealed.ledger.front().add({{0, 0, 24}});
+  order.seal(sealed);
+  EXPECT_EQ(sealed.taken, SampleSet({{0, 24, WorkOrder::block}, {1, 0, 10}}));
+  EXPECT_EQ(sealed.reserved, SampleSet({{0, WorkOrder::block, 17 * WorkOrder::block}}));
   const auto own = order.next(7);
   EXPECT_EQ(own, (SampleRange{0, WorkOrder::block, WorkOrder::block + 7}));
-  // The view knows what was given out before the seal, and this one what was since.
+  // What it was given since is not free for others, whose the track may be now.
   auto next = view_of({0}, 2, SampleSet({{0, 0, 24}}));
-  next.taken = taken;
+  next.taken = sealed.taken;
+  next.reserved = {sealed.reserved};
+  WorkOrder other;
+  auto moved = view_of({0, 1}, 2, SampleSet({{0, 0, 24}}));
+  moved.taken = sealed.taken;
+  moved.reserved = {{}, sealed.reserved};
+  other.deal(moved, 0);
+  for (int i = 0; i < 40; ++i)
+    EXPECT_TRUE(SampleSet({other.next(WorkOrder::block)}).common(SampleSet({own})).empty());
   order.deal(next, 0);
   EXPECT_EQ(order.next(1), (SampleRange{0, WorkOrder::block + 7, WorkOrder::block + 8}));
 }
@@ -203,7 +215,8 @@ class WrongSamples : public testing::Test {
                  .chains = {{{}}},
                  .fixed = {},
                  .applied = {{0}, {0}},
-                 .ledger = Ledger(1)};
+                 .ledger = Ledger(1),
+                 .reserved = std::vector<SampleSet>(2)};
     EXPECT_TRUE(owner.seal(1) && other.seal(1));
     EXPECT_EQ(owner.activate(view, 0), Member::Entry::begun);
     EXPECT_EQ(other.activate(view, 1), Member::Entry::begun);

@@ -42,6 +42,7 @@ class ProtocolMember : public testing::Test {
     for (const auto* name : {"a", "b", "c"}) {
       message.view.members.push_back({name, 1, "", 0});
       message.applied.push_back({which.fragments()[0].round, which.fragments()[1].round});
+      message.reserved.emplace_back();
     }
     ASSERT_TRUE(which.fits(message, self));
     ASSERT_EQ(which.activate(message, self), Member::Entry::begun);
@@ -549,7 +550,8 @@ TEST_F(ProtocolMember, AloneItReducesItsOwn) {
                             .chains = {{{}}, {{}}},
                             .fixed = {},
                             .applied = {{0, 0}},
-                            .ledger = Ledger(2)},
+                            .ledger = Ledger(2),
+                            .reserved = std::vector<SampleSet>(1)},
                            0),
             Member::Entry::begun);
   alone.contribute(2, 1, bytes(2, 5), 100);
@@ -574,7 +576,8 @@ TEST_F(ProtocolMember, ViewsThatDoNotFitAreTold) {
                .chains = {{{}}, {{}}},
                .fixed = {{0, 1, {{0, ChunkSet(2)}}}},
                .applied = {{0, 0}, {0, 0}},
-               .ledger = Ledger(2)};
+               .ledger = Ledger(2),
+               .reserved = std::vector<SampleSet>(2)};
   EXPECT_TRUE(member.fits(good, 1));
   EXPECT_FALSE(member.fits(good, 2)) << "there are two members";
   const auto fits_with = [&](auto change) {
@@ -592,6 +595,7 @@ TEST_F(ProtocolMember, ViewsThatDoNotFitAreTold) {
   EXPECT_FALSE(fits_with([](NewView& view) { view.applied.pop_back(); }));
   EXPECT_FALSE(fits_with([](NewView& view) { view.applied[0].pop_back(); }));
   EXPECT_FALSE(fits_with([](NewView& view) { view.ledger.pop_back(); }));
+  EXPECT_FALSE(fits_with([](NewView& view) { view.reserved.pop_back(); }));
   EXPECT_FALSE(fits_with([](NewView& view) { view.ledger[1].add({{0, 9, 9}}); })) << "samples that are none";
   EXPECT_FALSE(fits_with([](NewView& view) { view.tracks = most_members + 1; })) << "more than anybody walks";
   EXPECT_FALSE(fits_with([](NewView& view) {

@@ -131,7 +131,8 @@ class Receiver : public testing::Test {
     return {type, {}, {}, std::make_shared<const Bytes>(std::move(body))};
   }
   static Connection::Received head(FragmentId fragment, std::uint64_t elements, StateParts parts) {
-    return frame(FrameType::state_head, to_bytes(StateHead{fragment, {5, {}}, elements, parts}));
+    return frame(FrameType::state_head,
+                 to_bytes(StateHead{fragment, {5, {}}, elements, parts, 0, protocol::FragmentLedger(5)}));
   }
   static Connection::Received data(FragmentId fragment, unsigned part, std::uint64_t offset,
                                    std::size_t bytes, std::uint8_t zero = 0) {
@@ -173,6 +174,8 @@ TEST_F(Receiver, RefusesHeadsOfAnythingElse) {
   EXPECT_THAT(refusal({head(1, 1000, 1)}), HasSubstr("fragment 1; asked for were parts 1 of fragment 0"));
   EXPECT_THAT(refusal({head(0, 1000, 3)}), HasSubstr("it sent parts 3"));
   EXPECT_THAT(refusal({head(0, 999, 1)}), HasSubstr("1000 elements here and 999 there"));
+  const StateHead older{0, {5, {}}, 1000, 1, 0, protocol::FragmentLedger(4)};
+  EXPECT_THAT(refusal({frame(FrameType::state_head, to_bytes(older))}), HasSubstr("a ledger of fragment 0"));
   EXPECT_THAT(refusal({head(0, UINT64_MAX, 1)}), HasSubstr("1000 elements here"));
   EXPECT_THAT(refusal({head(0, 1000, 1), head(0, 1000, 1)}), HasSubstr("a second head"));
   EXPECT_THAT(refusal({frame(FrameType::state_head, Bytes(3))}), HasSubstr("ends too early"));
@@ -628,7 +631,8 @@ class FalseDonor : public testing::Test {
     return ended.get_future().get();
   }
   static Frame head() {
-    return {FrameType::state_head, to_bytes(StateHead{0, {5, {}}, 1000, theta}), nullptr};
+    return {FrameType::state_head,
+            to_bytes(StateHead{0, {5, {}}, 1000, theta, 0, protocol::FragmentLedger(5)}), nullptr};
   }
   static Frame data(std::uint64_t offset, std::size_t bytes) {
     return {FrameType::state_data, bytes_of(StateDataHeader{offset, 0, StatePart::theta, {}}),

@@ -329,7 +329,7 @@ void World::on_seal(Process& process, const Seal& seal) {
   }
   auto sealed = process.member->seal(seal.view);
   if (!sealed) return;
-  sealed->taken.add(process.order.seal(done_everywhere(sealed->ledger)));
+  process.order.seal(*sealed);
   tell("member " + std::to_string(process.id) + " seals view " + std::to_string(seal.view));
   process.answer = *sealed;
   answers_.insert_or_assign(process.id, Answer{*sealed, process.first, false});

@@ -220,9 +220,11 @@ struct Sealed {
   Digest parameters;       ///< of the global parameters; before the first view only
   Ledger ledger{};         ///< up to `fragments`
   SampleSet taken{};       ///< that it was given to train on, or that are in rounds not applied yet
+  SampleSet reserved{};    ///< that it may be given of its own track until the view begins
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(view, activated, layout, chunk_elements, fragments, history, held, step, parameters, ledger, taken);
+    ar(view, activated, layout, chunk_elements, fragments, history, held, step, parameters, ledger, taken,
+       reserved);
   }
 };
 
@@ -250,12 +252,14 @@ struct NewView {
   std::vector<FixedRound> fixed;
   /// By member, then fragment: last applied round, as it was when the member sealed.
   std::vector<std::vector<Round>> applied;
-  Ledger ledger{};           ///< up to the newest rounds of `chains`
-  SampleSet taken{};         ///< by any of the members
+  Ledger ledger{};                    ///< up to the newest rounds of `chains`
+  SampleSet taken{};                  ///< by any of the members
+  std::vector<SampleSet> reserved{};  ///< by member
   std::uint64_t tracks = 0;  ///< of the training data that the run goes through: the planned replicas'
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(view, token, layout, chunk_elements, reference, step, chains, fixed, applied, ledger, taken, tracks);
+    ar(view, token, layout, chunk_elements, reference, step, chains, fixed, applied, ledger, taken, reserved,
+       tracks);
   }
 };
 

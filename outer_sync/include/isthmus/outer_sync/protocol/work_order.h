@@ -23,7 +23,7 @@ class WorkOrder {
   static constexpr std::uint64_t endless = std::uint64_t{1} << 62;
 
   /// What was given out before is void (the parameters that were trained on it are): it is free again.
-  void forget() { given_ = {}; }
+  void forget() { *this = {}; }
   /// Given out and trained on by a replica that is resumed, and not done.
   void restore(SampleSet trained) { given_ = std::move(trained); }
 
@@ -31,9 +31,9 @@ class WorkOrder {
   [[nodiscard]] SampleRange next(std::uint64_t most);
 
   /// A view is to end: from here on this replica gets sequences of its own track only, so that whoever deals
-  /// the others knows what is free. Returns what was given out and is not `done`, and of its own track what
-  /// it may be given until the view begins: it may have another slot then.
-  [[nodiscard]] SampleSet seal(const SampleSet& done);
+  /// the others knows what is free. Says in `sealed`, by its ledger, what was given out and is not done, and
+  /// what it may be given of its own track until the view begins: it may have another slot then.
+  void seal(Sealed& sealed);
   /// A view has begun.
   void deal(const NewView& message, MemberIndex self);
 
@@ -60,7 +60,6 @@ class WorkOrder {
   static constexpr std::uint64_t reserved = 16 * block;
 
   SampleSet given_;
-  SampleSet reserve_;  ///< what it has named beyond that at the last seal
   Free own_;
   std::vector<Orphan> orphans_;
   std::uint64_t trainers_ = 1;
