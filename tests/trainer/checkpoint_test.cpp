@@ -93,7 +93,7 @@ TEST(Checkpoint, MessagesSayWhatIsWrong) {
   auto changed = sample.text;
   changed[8] = 9;
   sample.put(changed);
-  EXPECT_THAT(reading_error(sample.file), AllOf(HasSubstr("version 9"), HasSubstr("version 2")));
+  EXPECT_THAT(reading_error(sample.file), AllOf(HasSubstr("version 9"), HasSubstr("version 3")));
   sample.put(sample.text.substr(0, sample.text.size() - 1) + "x");
   EXPECT_THAT(reading_error(sample.file), HasSubstr("checksum of section outer"));
   sample.put(sample.text.substr(0, sample.text.size() - 1));
