@@ -14,6 +14,7 @@
 #include "isthmus/data/tokenizer.h"
 #include "ordered_stage.h"
 #include "store_writer.h"
+#include "text_batch.h"
 
 namespace isthmus::data {
 namespace {
@@ -21,9 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t batch_bytes = std::size_t{1} << 20;
 constexpr std::size_t waiting_batches = 2;
-constexpr std::size_t most_batch_pieces = std::size_t{1} << 16;
 
 /// From where an interrupted run goes on: reading from `place` gives the id number `token` first. From there
 /// to the last block's end are ids that are written already, and must come once more.
@@ -37,29 +36,7 @@ struct Resume {
   }
 };
 
-/// Some pieces of documents, one behind the other.
-struct Batch {
-  struct End {
-    std::size_t at;  ///< in the text
-    bool first, last;
-  };
-  std::string text;
-  std::vector<End> pieces;
-  Place place;  ///< of the first of them
-  bool resumable = false;
-};
-
-/// What became of a batch.
-struct Tokens {
-  Bytes ids;  ///< in stored_width() bytes each
-  std::vector<std::uint32_t> starts;
-  Place place;
-  bool resumable = false;
-};
-
-struct Block {
-  Bytes ids;
-  std::vector<std::uint32_t> starts;
+struct Block : IdBlock {
   Resume resume;  ///< behind it
 };
 
@@ -69,68 +46,10 @@ struct Record {
   Resume resume;
 };
 
-/// One thread's: text to ids, as few bytes wide as the vocabulary allows.
-class Encoder {
- public:
-  Encoder(const Tokenizer& tokenizer, const StoreSpec& spec) : tokenizer_(tokenizer), spec_(spec) {}
-
-  void operator()(Batch& batch, Tokens& out) {
-    out.ids.clear();
-    out.starts.clear();
-    out.place = batch.place;
-    out.resumable = batch.resumable;
-    std::size_t begin = 0;
-    for (const auto& piece : batch.pieces) {
-      ids_.clear();
-      tokenizer_.encode(std::string_view(batch.text).substr(begin, piece.at - begin), ids_);
-      if (piece.last) ids_.push_back(spec_.separator);
-      begin = piece.at;
-      if (piece.first)
-        out.starts.push_back(static_cast<std::uint32_t>(out.ids.size() / spec_.stored_width()));
-      append(out.ids);
-    }
-  }
-
- private:
-  void append(Bytes& out) const {
-    check();
-    const auto at = out.size();
-    out.resize(at + ids_.size() * spec_.stored_width());
-    switch (spec_.stored_width()) {
-      case 1:
-        return narrow<std::uint8_t>(out.data() + at);
-      case 2:
-        return narrow<std::uint16_t>(out.data() + at);
-      default:
-        return narrow<std::uint32_t>(out.data() + at);
-    }
-  }
-  void check() const {
-    // No id is above what all of them make together, which vectors of any machine can tell.
-    std::uint32_t all = 0;
-    for (const auto id : ids_) all |= id;
-    if (all < spec_.vocab_size) return;
-    for (const auto id : ids_) {
-      if (id < spec_.vocab_size) continue;
-      throw Error(ErrorKind::data, "the tokenizer gives id " + std::to_string(id) +
-                                       ", which is outside its vocabulary of " +
-                                       std::to_string(spec_.vocab_size));
-    }
-  }
-  template <class T>
-  void narrow(std::byte* out) const {
-    auto* const to = reinterpret_cast<T*>(out);  // which begins at a whole number of ids
-    for (std::size_t i = 0; i < ids_.size(); ++i) to[i] = static_cast<T>(ids_[i]);
-  }
-
-  const Tokenizer& tokenizer_;
-  const StoreSpec& spec_;
-  std::vector<std::uint32_t> ids_;
-};
-
 /// As many as a thread is busy with for about as long as with a batch.
 std::size_t blocks_of_a_batch(const StoreSpec& spec) {
-  return std::max<std::size_t>(1, batch_bytes / (std::size_t{spec.block_tokens} * spec.stored_width()));
+  return std::max<std::size_t>(
+      1, TextBatch::usual_bytes / (std::size_t{spec.block_tokens} * spec.stored_width()));
 }
 
 class Pipeline {
@@ -145,9 +64,8 @@ class Pipeline {
         written_(written),
         tokenising_(threads, waiting_batches,
                     [&] {
-                      return [encoder = Encoder(tokenizer, spec)](Batch& batch, Tokens& out) mutable {
-                        encoder(batch, out);
-                      };
+                      return [encoder = BatchEncoder(tokenizer, spec)](
+                                 TextBatch& batch, TokenBatch& out) mutable { encoder(batch, out); };
                     }),
         compressing_(threads, waiting_batches * blocks_of_a_batch(spec), [&] {
           return [encoder = std::make_shared<store::BlockEncoder>(spec), &spec](Block& block, Record& out) {
@@ -160,8 +78,7 @@ class Pipeline {
           };
         }) {
     document_options_.text_field = options.text_field;
-    // Each byte is an id of its own there; all others take text for what it means.
-    document_options_.require_utf8 = options.tokenizer != "bytes";
+    document_options_.require_utf8 = reads_utf8(options.tokenizer);
     reading_ = std::thread([this] { end_stage(tokenising_, [this] { read(); }); });
     cutting_ = std::thread([this] { end_stage(compressing_, [this] { cut(); }); });
   }
@@ -194,58 +111,39 @@ class Pipeline {
   }
 
   void read() {
-    Batch batch;
-    const auto clear = [&] {
-      batch.text.clear();
-      batch.pieces.clear();
-    };
-    end_ = for_each_document(files_, document_options_, bad_, from_.place, [&](const Piece& piece) {
-      if (batch.pieces.empty()) {
-        batch.place = piece.place;
-        batch.resumable = piece.resumable;
-      }
-      batch.text += piece.text;
-      batch.pieces.push_back({batch.text.size(), piece.first, piece.last});
-      if (batch.text.size() < batch_bytes && batch.pieces.size() < most_batch_pieces) return true;
-      if (!tokenising_.push(batch)) return false;
-      clear();
-      return true;
-    });
-    if (!batch.pieces.empty()) tokenising_.push(batch);
+    BatchCollector batches([this](TextBatch& batch) { return tokenising_.push(batch); });
+    end_ = for_each_document(files_, document_options_, bad_, from_.place,
+                             [&](const Piece& piece) { return batches.add(piece); });
+    batches.pass_on(end_);
   }
 
   void cut() {
     const auto width = spec_.stored_width();
-    const std::size_t full = std::size_t{spec_.block_tokens} * width;
     Block block;
-    Tokens tokens;
+    TokenBatch tokens;
     auto resume = from_;
     resume.checksum = 0;
     auto position = from_.token;
-    for (; tokenising_.pop(tokens); position += tokens.ids.size() / width) {
-      if (tokens.resumable) resume = {tokens.place, position, 0};
-      const auto known = pass_over(tokens, position) * width;
-      resume.checksum = crc32c(std::span(tokens.ids).first(known), resume.checksum);
-      auto start = std::lower_bound(tokens.starts.begin(), tokens.starts.end(), known / width);
-      for (std::size_t at = known; at < tokens.ids.size();) {
-        const auto part =
-            std::span(tokens.ids).subspan(at, std::min(full - block.ids.size(), tokens.ids.size() - at));
-        const auto filled = block.ids.size();
-        for (; start != tokens.starts.end() && *start < (at + part.size()) / width; ++start)
-          block.starts.push_back(static_cast<std::uint32_t>(*start - at / width + filled / width));
-        block.ids.resize(filled + part.size());
-        std::memcpy(block.ids.data() + filled, part.data(), part.size());
-        resume.checksum = crc32c(part, resume.checksum);
+    while (tokenising_.pop(tokens)) {
+      const auto ids = std::span(tokens.ids);
+      const auto count = ids.size() / width;
+      auto at = pass_over(tokens, position);
+      resume.checksum = crc32c(ids.first(at * width), resume.checksum);
+      while (at < count) {
+        const auto taken = block.take(tokens, at, spec_);
+        resume.checksum = crc32c(ids.subspan(at * width, taken * width), resume.checksum);
         block.resume = resume;
-        at += part.size();
-        if (block.ids.size() == full && !pass_on(block)) return;
+        at += taken;
+        if (block.full(spec_) && !pass_on(block)) return;
       }
+      position += count;
+      if (tokens.resumable) resume = {tokens.end, position, 0};
     }
     if (position < written_) refuse_other_text();
     if (!block.ids.empty()) pass_on(block);
   }
   /// How many ids at the begin are in blocks that were written before. They must be the same.
-  std::uint64_t pass_over(const Tokens& tokens, std::uint64_t position) {
+  std::uint64_t pass_over(const TokenBatch& tokens, std::uint64_t position) {
     if (position >= written_) return 0;
     const auto width = spec_.stored_width();
     const auto known = std::min<std::uint64_t>(written_ - position, tokens.ids.size() / width);
@@ -261,8 +159,7 @@ class Pipeline {
   }
   bool pass_on(Block& block) {
     if (!compressing_.push(block)) return false;
-    block.ids.clear();
-    block.starts.clear();
+    block.clear();
     return true;
   }
 
@@ -274,7 +171,7 @@ class Pipeline {
   std::uint64_t written_;  ///< ids that were written before
   std::uint32_t passed_over_ = 0;
   Place end_;
-  OrderedStage<Batch, Tokens> tokenising_;
+  OrderedStage<TextBatch, TokenBatch> tokenising_;
   OrderedStage<Block, Record> compressing_;
   std::thread reading_, cutting_;
 };
