@@ -98,6 +98,21 @@ data::LoaderOptions loader_options(const Experiment& experiment) {
           .shuffle_blocks = experiment.data.shuffle_blocks};
 }
 
+std::optional<data::StreamOptions> stream_options(const Experiment& experiment, const std::string& name) {
+  const auto& data = experiment.data;
+  if (!data.is_stream()) return {};
+  constexpr std::int64_t batches_ahead = 2;
+  const auto folder = data.store.empty() ? experiment.folder() / "stores" : std::filesystem::path(data.store);
+  const auto heldout = data.heldout > 0 ? experiment.run.eval_sequences * data.seq_len + 1 : 0;
+  data::StreamOptions options;
+  options.store = folder / name;
+  options.reader = name;
+  options.heldout_tokens = static_cast<std::uint64_t>(heldout);
+  options.buffer_tokens =
+      static_cast<std::uint64_t>(batches_ahead * experiment.inner.batch * data.seq_len + 1);
+  return options;
+}
+
 std::uint64_t noise_seed(const Experiment& experiment, const std::string& name) {
   auto seed = static_cast<std::uint64_t>(experiment.run.seed);
   for (const unsigned char c : name) seed = random_bits(seed, 0x6e616d65, c);
@@ -131,7 +146,8 @@ void anchor_mixture(data::DataConfig& data, const config::Source& source) {
 /// Without sites, or as it is at one of them.
 Experiment read_experiment(const config::Source& source, bool needs_data) {
   auto experiment = config::read<Experiment>(source);
-  anchor(experiment.data.path, source, "data.path");
+  if (!experiment.data.is_stream()) anchor(experiment.data.path, source, "data.path");
+  anchor(experiment.data.store, source, "data.store");
   anchor_mixture(experiment.data, source);
   anchor(experiment.outer.log, source, "outer.log");
   anchor(experiment.trainer.init_from, source, "trainer.init_from");
@@ -141,6 +157,7 @@ Experiment read_experiment(const config::Source& source, bool needs_data) {
   check_name("run.name", experiment.run.name);
   if (needs_data && experiment.data.path.empty() && experiment.data.mixture.empty())
     throw Error(ErrorKind::config, "data.path is empty; expected a text file, a folder or a .bin file");
+  if (needs_data) experiment.data.check();
   experiment.model.resolve(experiment.data.seq_len);
   experiment.outer.resolve();
   experiment.outer.take_replicas(experiment.replicas);

@@ -8,6 +8,7 @@
 
 #include "isthmus/base/config.h"
 #include "isthmus/data/config.h"
+#include "isthmus/data/corpus.h"
 #include "isthmus/data/loader.h"
 #include "isthmus/outer_sync/config.h"
 #include "isthmus/outer_sync/protocol/member.h"
@@ -59,6 +60,11 @@ struct WorkerPlace {
 
 /// What the config asks of a loader; which sequences it takes says its source.
 [[nodiscard]] data::LoaderOptions loader_options(const Experiment& experiment);
+
+/// Of `data.source: pipe`: where the worker of this name keeps its stream, what is held out, and two batches
+/// that are read ahead. Nothing for files. `say` is left to who makes it.
+[[nodiscard]] std::optional<data::StreamOptions> stream_options(const Experiment& experiment,
+                                                                const std::string& name);
 
 /// What an experiment is read for: a benchmark has no data, and may have no file; nor needs a trained model
 /// any data.

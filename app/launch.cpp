@@ -63,7 +63,25 @@ class Launch final : public LocalRun {
       const auto cores = std::max(1U, std::thread::hardware_concurrency());
       experiment.trainer.threads = std::max<std::int64_t>(1, cores / experiment.replicas);
     }
+    find_reader(file, experiment);
     return experiment;
+  }
+
+  /// The one worker whose stream is this process's standard input.
+  void find_reader(const std::filesystem::path& file, const Experiment& experiment) {
+    for (const auto& name : worker_names(experiment)) {
+      const auto own = experiment.sites.empty()
+                           ? experiment.data
+                           : load_experiment(file, request_.assignments, WorkerPlace{name, {}}).data;
+      if (!own.reads_standard_input()) continue;
+      if (!reader_.empty()) {
+        throw Error(ErrorKind::config,
+                    fmt::format("data.path is - for {} and {}; expected a stream of its own for each worker, "
+                                "like tcp://HOST:PORT or unix:///PATH: standard input is one",
+                                reader_, name));
+      }
+      reader_ = name;
+    }
   }
 
   void prepare_folder() {
@@ -124,7 +142,8 @@ class Launch final : public LocalRun {
         Process::Options{.name = name,
                          .command = with_resume(worker_command(name), request_.resume),
                          .log = experiment_.folder() / name / "worker.log",
-                         .keep_fd = -1});
+                         .keep_fd = -1,
+                         .standard_input = name == reader_});
   }
 
   std::vector<std::string> worker_command(const std::string& name) const {
@@ -177,6 +196,7 @@ class Launch final : public LocalRun {
   bool trains(const Process& process) const override { return !reducers_.contains(process.name()); }
 
   const LaunchRequest& request_;
+  std::string reader_;  ///< the worker that has standard input, if one has
   Experiment experiment_;
   std::set<std::string> reducers_;  ///< by name
   std::int64_t restarts_left_ = 0;  ///< of workers

@@ -13,9 +13,9 @@ Hardware::Hardware(const Experiment& experiment) {
   memory = device == trainer::Device::cuda ? data::make_cuda_device(0, nullptr) : data::make_cpu_device();
 }
 
-ModelSetup::ModelSetup(const Experiment& experiment)
+ModelSetup::ModelSetup(const Experiment& experiment, const std::optional<data::StreamOptions>& stream)
     : hardware(experiment),
-      corpus(experiment.data),
+      corpus(stream ? data::Corpus(experiment.data, *stream) : data::Corpus(experiment.data)),
       table({experiment.model, corpus.vocab_size()}, experiment.outer.num_fragments,
             static_cast<std::uint64_t>(experiment.outer.chunk_elements)),
       inference(table, hardware.device, hardware.precision, experiment.data.seq_len, corpus.mask_separator()),

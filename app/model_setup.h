@@ -3,6 +3,7 @@
 // of global parameters on held-out text.
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -33,7 +34,9 @@ struct ModelSetup {
   trainer::Inference inference;
   data::HeldOut heldout;
 
-  explicit ModelSetup(const Experiment& experiment);
+  /// `stream` where the data are one.
+  explicit ModelSetup(const Experiment& experiment,
+                      const std::optional<data::StreamOptions>& stream = std::nullopt);
 
   /// What it says first to the coordinator, as a trainer; the incarnation is the time.
   [[nodiscard]] outer_sync::protocol::Hello hello(Experiment& experiment, const std::string& name,

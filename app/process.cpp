@@ -17,19 +17,22 @@ namespace isthmus::app {
 namespace {
 
 /// Between fork and exec only calls that are safe after a fork of a threaded process.
-[[noreturn]] void become(const std::vector<char*>& arguments, int log, int keep_fd, pid_t parent) {
+[[noreturn]] void become(const std::vector<char*>& arguments, int log, const Process::Options& options,
+                         pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(127);  // the parent died before the line above
   setpgid(0, 0);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  if (const int null = open("/dev/null", O_RDONLY); null >= 0) dup2(null, STDIN_FILENO);
+  if (!options.standard_input) {
+    if (const int null = open("/dev/null", O_RDONLY); null >= 0) dup2(null, STDIN_FILENO);
+  }
   if (log >= 0) {
     dup2(log, STDOUT_FILENO);
     dup2(log, STDERR_FILENO);
   }
-  if (keep_fd >= 0) fcntl(keep_fd, F_SETFD, 0);
+  if (options.keep_fd >= 0) fcntl(options.keep_fd, F_SETFD, 0);
   execv(arguments[0], arguments.data());
   _exit(127);
 }
@@ -48,7 +51,7 @@ Process::Process(Options options) : options_(std::move(options)) {
   arguments.push_back(nullptr);
   const pid_t parent = getpid();
   pid_ = fork();
-  if (pid_ == 0) become(arguments, log, options_.keep_fd, parent);
+  if (pid_ == 0) become(arguments, log, options_, parent);
   if (log >= 0) close(log);
   if (pid_ < 0) throw Error(ErrorKind::data, "cannot start " + options_.name + ": " + std::strerror(errno));
 }

@@ -17,6 +17,7 @@ class Process {
     std::vector<std::string> command;  ///< program and arguments
     std::filesystem::path log;         ///< gets standard output and error; empty: they are inherited
     int keep_fd = -1;                  ///< one descriptor that the child inherits
+    bool standard_input = false;       ///< is inherited too; else it is empty
   };
   /// Starts the child in a process group of its own, so that a terminal's Ctrl-C reaches `launch` alone.
   /// Throws Error(data) when the log cannot be written or the program cannot be started.

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <mutex>
 #include <optional>
 
 #include "certs.h"
@@ -81,11 +82,11 @@ class Worker {
         config_(request_.experiment),
         folder_(own_folder(request_)),
         lock_(folder_),
-        setup_(config_),
+        progress_(request_.quiet ? nullptr : std::make_unique<Progress>(stdout, isatty(STDOUT_FILENO) == 1)),
+        setup_(config_, stream()),
         trace_(trace_file(folder_), request_.name),
         metrics_(folder_ / "metrics.jsonl"),
         events_(folder_),
-        progress_(request_.quiet ? nullptr : std::make_unique<Progress>(stdout, isatty(STDOUT_FILENO) == 1)),
         replica_(setup_.table, {.inner = config_.inner,
                                 .device = setup_.hardware.device,
                                 .precision = setup_.hardware.precision,
@@ -173,10 +174,14 @@ class Worker {
                        megabytes(bound.state), megabytes(bound.usual), megabytes(bound.most));
   }
 
-  /// Its count of sequences is then that of one that was there from the start.
+  /// Its count of sequences is then that of one that was there from the start. A stream is its own, and what
+  /// is in the store is taken for trained on.
   void begin_with_others_state() {
     take_state();
-    sequences_ = std::max(sequences_, outer_.step() * batch());
+    if (const auto stored = setup_.corpus.stored_sequences(config_.data.seq_len))
+      sequences_ = std::max(sequences_, *stored);
+    else
+      sequences_ = std::max(sequences_, outer_.step() * batch());
   }
 
   /// The state of the run from its members. Without their moments the inner optimizer begins anew, under a
@@ -241,7 +246,10 @@ class Worker {
     if (first_step_ == 0) evaluate(0);
     for (bool done = false; !done;) {
       try {
-        loader.emplace(setup_.corpus, loader_options(config_), samples_, *setup_.hardware.memory, trace_);
+        // A stream is its reader's alone: nobody could take it over.
+        data::OneTrack own(node_.view().members.at(node_.self()).slot, sequences_);
+        auto& source = config_.data.is_stream() ? static_cast<data::SampleSource&>(own) : samples_;
+        loader.emplace(setup_.corpus, loader_options(config_), source, *setup_.hardware.memory, trace_);
         train_to(last, *loader);
         stopped_ = outer_.step() < steps;
         if (!stopped_ && !left_ && outer_.step() > first_step_) finish();
@@ -429,6 +437,7 @@ class Worker {
       state.note = outer_.frozen() ? "NOT COMMITTING" : request_.name;
       if (config_.outer.paced_by_time() && !outer_.frozen())
         state.note += fmt::format(", H {}", outer_.inner_steps());
+      const std::lock_guard lock(output_);
       progress_->update(state);
     }
   }
@@ -487,6 +496,7 @@ class Worker {
     std::filesystem::create_directories(checkpoints());
     const auto outer = outer_.save();
     if (!outer) return say("no checkpoint: rounds do not commit at present");
+    setup_.corpus.commit();
     const auto yaml = to_yaml(config_);
     const auto position = to_bytes(sequences_), ledger = to_bytes(node_.ledger());
     const std::vector<trainer::SectionView> sections = {{"outer", *outer},
@@ -503,7 +513,18 @@ class Worker {
     ledger_ = from_bytes<outer_sync::protocol::Ledger>(checkpoint.section("ledger"));
     if (!outer_sync::protocol::ledger_fits(ledger_, outer_.fragments()))
       throw Error(ErrorKind::data, checkpoint.file.string() + ": section ledger is not of these rounds");
+    check_stored(checkpoint.file);
     say(fmt::format("resumed from {}", checkpoint.file.string()));
+  }
+
+  /// A stream goes on where it was: what was trained on must be in its store.
+  void check_stored(const std::filesystem::path& checkpoint) const {
+    const auto stored = setup_.corpus.stored_sequences(config_.data.seq_len);
+    if (!stored || *stored >= sequences_) return;
+    throw Error(ErrorKind::data,
+                fmt::format("{} was written after {} sequences of data.path {}, but its store {} has {}",
+                            checkpoint.string(), sequences_, config_.data.path,
+                            stream_options(config_, request_.name)->store.string(), *stored));
   }
 
   // ---- the end ----
@@ -542,13 +563,23 @@ class Worker {
     report.precision = to_string(setup_.hardware.precision);
     report.device = to_string(setup_.hardware.device);
     const auto problem = node_.done(to_json(report).dump(), hash);
-    if (progress_) progress_->finish();
+    if (progress_) {
+      const std::lock_guard lock(output_);
+      progress_->finish();
+    }
     if (!problem.empty()) throw Error(ErrorKind::divergence, problem);
     say(fmt::format("done: global hash {}", hash.hex()));
     return 0;
   }
 
+  std::optional<data::StreamOptions> stream() {
+    auto options = stream_options(config_, request_.name);
+    if (options) options->say = [this](const std::string& text) { say(text); };
+    return options;
+  }
+
   void say(const std::string& text) {
+    const std::lock_guard lock(output_);
     if (progress_) return progress_->message(request_.name + ": " + text);
     fmt::print("{}\n", text);
     std::fflush(stdout);  // before what may follow on standard error, in the same file
@@ -559,11 +590,12 @@ class Worker {
   Experiment& config_;
   std::filesystem::path folder_;
   FolderLock lock_;
+  std::mutex output_;  ///< a stream's threads speak too
+  std::unique_ptr<Progress> progress_;
   ModelSetup setup_;
   Trace trace_;
   Metrics metrics_;
   EventFile events_;
-  std::unique_ptr<Progress> progress_;
   trainer::Replica replica_;
   outer_sync::MemberNode node_;
   outer_sync::OuterLoop outer_;

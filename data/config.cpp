@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "isthmus/base/error.h"
+#include "live_input.h"
 #include "mixture.h"
 
 namespace isthmus::data {
@@ -74,6 +75,19 @@ std::vector<MixturePart> DataConfig::parts() const {
     throw Error(ErrorKind::config, "the weights of data.mixture add up to more than a number can be");
   for (auto& part : out) part.weight /= sum;
   return out;
+}
+
+void DataConfig::check() const {
+  if (!is_stream()) return;
+  const auto refuse = [](const std::string& why) {
+    throw Error(ErrorKind::config, "data.source is pipe and " + why);
+  };
+  if (!mixture.empty()) refuse("data.mixture is set; expected data.path: streams are not mixed");
+  check_live_path("data.path", path);
+  if (tokenizer.starts_with("vocab:"))
+    refuse("data.tokenizer is " + tokenizer + ", which reads no text; expected one that does");
+  if (format == "text" && path != LiveInput::standard_input)
+    refuse("data.format is text; expected jsonl: a socket has no other borders between documents");
 }
 
 }  // namespace isthmus::data

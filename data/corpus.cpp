@@ -10,10 +10,13 @@
 #include "documents.h"
 #include "id_files.h"
 #include "isthmus/base/error.h"
+#include "isthmus/data/sampler.h"
 #include "megatron.h"
 #include "store_format.h"
 #include "store_reader.h"
+#include "text_batch.h"
 #include "token_source.h"
+#include "token_stream.h"
 #include "utf8.h"
 
 namespace isthmus::data {
@@ -169,16 +172,13 @@ std::string apply_limit(std::vector<DocumentFile>& files, std::uint64_t limit, b
          " files, are used";
 }
 
-/// Each byte is an id of its own for `bytes`; all others take text for what it means.
-bool reads_utf8(const DataConfig& config) { return config.tokenizer != "bytes"; }
-
 /// Documents to ids, with a separator behind each.
 class TextReader {
  public:
   TextReader(const DataConfig& config, const Tokenizer& tokenizer, BadDocuments& bad, TextTokens& tokens)
       : tokenizer_(tokenizer), bad_(bad), tokens_(tokens) {
     options_.text_field = config.text_field;
-    options_.require_utf8 = reads_utf8(config);
+    options_.require_utf8 = reads_utf8(config.tokenizer);
   }
 
   /// Returns the hash of the text.
@@ -235,7 +235,8 @@ std::unique_ptr<TokenSource> read_text(const std::string& path, bool is_folder, 
   check_mask(path, tokenizer.separator(), config, tokenizer);
   BadDocuments bad(config.on_bad == "skip" ? BadDocuments::Policy::skip : BadDocuments::Policy::fail);
   auto files = find_documents({&path, 1}, {}, bad);
-  const auto note = apply_limit(files, static_cast<std::uint64_t>(config.max_bytes), reads_utf8(config));
+  const auto note =
+      apply_limit(files, static_cast<std::uint64_t>(config.max_bytes), reads_utf8(config.tokenizer));
   if (!note.empty()) notes.push_back(note);
   auto tokens = std::make_unique<TextTokens>(tokenizer.vocab_size());
   const auto heldout = choose_heldout(files, config.heldout);
@@ -349,6 +350,10 @@ void check_length(const std::string& name, const DataSet& set, const DataConfig&
 
 struct Corpus::Contents {
   explicit Contents(const DataConfig& config) : tokenizer(make_tokenizer(config.tokenizer)) {
+    if (config.is_stream()) {
+      throw Error(ErrorKind::config,
+                  "data.source is pipe: a stream is read by the workers of a run alone; expected files");
+    }
     begin(config);
     for (const auto& part : config.parts())
       add(open_source(part.path, config, *tokenizer, notes), part.path, part.weight, config);
@@ -359,6 +364,16 @@ struct Corpus::Contents {
     hasher.update("mixture");
     for (const auto& set : sets) hasher.update(set.fingerprint().hex());
     fingerprint = hasher.finish();
+  }
+
+  Contents(const DataConfig& config, const StreamOptions& options)
+      : tokenizer(make_tokenizer(config.tokenizer)) {
+    begin(config);
+    check_mask(config.path, tokenizer->separator(), config, *tokenizer);
+    sets.emplace_back(std::make_unique<TokenStream>(config, *tokenizer, options), tokenizer->vocab_size(),
+                      config.path);
+    check_separator(config);
+    fingerprint = sets.front().fingerprint();
   }
 
   Contents(const DataConfig& config, std::unique_ptr<const TokenSource> source)
@@ -416,6 +431,8 @@ struct Corpus::Contents {
 };
 
 Corpus::Corpus(const DataConfig& config) : contents_(std::make_unique<const Contents>(config)) {}
+Corpus::Corpus(const DataConfig& config, const StreamOptions& options)
+    : contents_(std::make_unique<const Contents>(config, options)) {}
 Corpus::Corpus(const DataConfig& config, std::unique_ptr<const TokenSource> source)
     : contents_(std::make_unique<const Contents>(config, std::move(source))) {}
 Corpus::~Corpus() = default;
@@ -452,6 +469,16 @@ void Corpus::read(Split split, std::uint64_t begin, std::span<std::int64_t> out)
     }
     begin -= std::min(begin, here);
   }
+}
+
+void Corpus::commit() const {
+  if (auto* stream = sets().front().stream()) stream->commit();
+}
+
+std::optional<std::uint64_t> Corpus::stored_sequences(std::int64_t seq_len) const {
+  const auto* stream = sets().front().stream();
+  if (stream == nullptr || stream->ended()) return {};
+  return window_count(stream->stored_tokens(), static_cast<std::uint64_t>(seq_len));
 }
 
 const Digest& Corpus::fingerprint() const { return contents_->fingerprint; }

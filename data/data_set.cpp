@@ -7,6 +7,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/data/corpus.h"
 #include "token_source.h"
+#include "token_stream.h"
 
 namespace isthmus::data {
 namespace {
@@ -29,11 +30,19 @@ DataSet::DataSet(std::unique_ptr<const TokenSource> source, std::uint32_t vocab_
       heldout_begin_(std::min(heldout_begin, source_->tokens())),
       name_(std::move(name)),
       weight_(weight) {}
+DataSet::DataSet(std::unique_ptr<TokenStream> stream, std::uint32_t vocab_size, std::string name)
+    : stream_(stream.get()), vocab_size_(vocab_size), heldout_begin_(0), name_(std::move(name)), weight_(1) {
+  source_ = std::move(stream);
+}
 DataSet::~DataSet() = default;
 DataSet::DataSet(DataSet&&) noexcept = default;
 DataSet& DataSet::operator=(DataSet&&) noexcept = default;
 
 std::uint64_t DataSet::tokens(Split split) const {
+  if (stream_ != nullptr) {
+    const auto heldout = stream_->heldout_tokens();
+    return split == Split::heldout ? heldout : stream_->tokens() - heldout;
+  }
   return split == Split::train ? heldout_begin_ : source_->tokens() - heldout_begin_;
 }
 
@@ -44,7 +53,11 @@ Digest DataSet::fingerprint() const { return source_->fingerprint(); }
 void DataSet::read(Split split, std::uint64_t begin, std::uint64_t count, std::uint32_t width,
                    std::byte* out) const {
   assert(begin <= tokens(split) && count <= tokens(split) - begin);
-  if (split == Split::heldout) begin += heldout_begin_;
+  if (stream_ != nullptr) {
+    begin += split == Split::train ? stream_->heldout_tokens() : 0;
+  } else if (split == Split::heldout) {
+    begin += heldout_begin_;
+  }
   const auto own_width = source_->width();
   std::vector<std::byte> other(own_width == width ? 0 : count * own_width);
   auto* ids = own_width == width ? out : other.data();

@@ -16,6 +16,7 @@
 #include "isthmus/base/aligned.h"
 #include "isthmus/base/checksum.h"
 #include "isthmus/base/error.h"
+#include "live_input.h"
 #include "text_files.h"
 #include "utf8.h"
 
@@ -104,9 +105,11 @@ std::size_t invalid_utf8(std::string_view text) {
   return sound;
 }
 
-/// A file, or standard input, that is read once from its begin to its end.
+/// A file, standard input or a stream that is read once from its begin to its end.
 class Input {
  public:
+  explicit Input(LiveInput& live)
+      : live_(&live), standard_(true), number_(-1), left_(DocumentFile::unknown) {}
   /// Not open where it cannot be, then problem() says why.
   explicit Input(const DocumentFile& file)
       : standard_(file.path == standard_input_path),
@@ -127,16 +130,35 @@ class Input {
   /// Fills `bytes` unless there is an end before, an error too; the number that it has filled.
   std::size_t read(std::span<char> bytes) {
     std::size_t filled = 0;
-    const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(bytes.size(), left_));
-    while (filled < wanted && error_ == 0) {
-      const auto got = ::read(number_, bytes.data() + filled, wanted - filled);
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) error_ = errno;
-      if (got <= 0) break;
-      filled += static_cast<std::size_t>(got);
+    while (filled < bytes.size()) {
+      const auto got = read_some(bytes.subspan(filled));
+      if (got == 0) break;
+      filled += got;
     }
-    if (left_ != DocumentFile::unknown) left_ -= filled;
     return filled;
+  }
+  /// As many as there are, one at least unless there is an end.
+  std::size_t read_some(std::span<char> bytes) {
+    if (live_ != nullptr) return live_->read(bytes);
+    const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(bytes.size(), left_));
+    if (error_ != 0 || wanted == 0) return 0;
+    ssize_t got = -1;
+    do {
+      got = ::read(number_, bytes.data(), wanted);
+    } while (got < 0 && errno == EINTR);
+    if (got < 0) error_ = errno;
+    if (got <= 0) return 0;
+    if (left_ != DocumentFile::unknown) left_ -= static_cast<std::uint64_t>(got);
+    return static_cast<std::size_t>(got);
+  }
+  [[nodiscard]] bool live() const { return live_ != nullptr; }
+  /// Whether a stream has nothing to read at present.
+  [[nodiscard]] bool quiet() const { return live() && live_->quiet(); }
+  /// Whether the last read() found no end, but a connection that is gone or a wish to stop.
+  [[nodiscard]] bool cut_off() const { return live() && (live_->broken() || live_->stopped()); }
+  /// Dials again what was cut off. False if nobody wants that.
+  [[nodiscard]] bool go_on(const Place& from) const {
+    return cut_off() && live_->open(from.offset, from.line);
   }
   void skip(std::uint64_t bytes) {
     assert(!standard_ && bytes <= left_);
@@ -147,6 +169,7 @@ class Input {
   [[nodiscard]] std::uint64_t missing() const { return left_ == DocumentFile::unknown ? 0 : left_; }
 
  private:
+  LiveInput* live_ = nullptr;
   bool standard_;
   int number_;
   std::uint64_t left_;
@@ -161,9 +184,14 @@ using Buffer = AlignedVector<char>;
 class Lines {
  public:
   static constexpr std::size_t padding = simdjson::SIMDJSON_PADDING;
-  /// The buffer has a piece and the padding at least.
-  Lines(Input& input, std::uint64_t longest, Buffer& buffer)
-      : input_(input), longest_(static_cast<std::size_t>(longest)), buffer_(buffer) {
+  /// The buffer has a piece and the padding at least. `idle` is called where a stream has nothing to read;
+  /// `whole` says whether the end of a line that is too long is looked for, which may never come.
+  Lines(Input& input, std::uint64_t longest, bool whole, Buffer& buffer, const std::function<void()>& idle)
+      : input_(input),
+        longest_(static_cast<std::size_t>(longest)),
+        whole_(whole),
+        buffer_(buffer),
+        idle_(idle) {
     assert(buffer_.size() >= piece_bytes + padding);
   }
 
@@ -173,6 +201,7 @@ class Lines {
     std::uint32_t checksum = 0;
     bool too_long = false;
   };
+  /// Nothing at the end, or where a stream was cut off: then what was read of a line is forgotten.
   /// `checksum` is of what was before; it is carried on if `sum` says so.
   std::optional<Line> next(bool sum, std::uint32_t checksum) {
     sum_ = sum;
@@ -188,9 +217,14 @@ class Lines {
         // None of it is kept: only its end is looked for.
         line.too_long = true;
         drop(line, length);
+        if (!whole_) return line;
       }
       seen = end_ - begin_;
       if (fill()) continue;
+      if (input_.cut_off()) {
+        begin_ = end_ = 0;
+        return std::nullopt;
+      }
       if (end_ == begin_ && line.bytes == 0) return std::nullopt;
       return ended(line, end_ - begin_, 0);
     }
@@ -220,16 +254,19 @@ class Lines {
       end_ -= begin_;
       begin_ = 0;
     }
+    if (input_.quiet()) idle_();
     if (end_ + padding == buffer_.size())
       buffer_.resize(std::min(2 * (buffer_.size() - padding), longest_ + piece_bytes) + padding);
-    const auto got = input_.read(std::span(buffer_).subspan(end_, buffer_.size() - padding - end_));
+    const auto got = input_.read_some(std::span(buffer_).subspan(end_, buffer_.size() - padding - end_));
     end_ += got;
     return got > 0;
   }
 
   Input& input_;
   std::size_t longest_;
+  bool whole_;
   Buffer& buffer_;
+  const std::function<void()>& idle_;
   std::size_t begin_ = 0, end_ = 0, used_ = 0;
   bool sum_ = false;
 };
@@ -237,8 +274,22 @@ class Lines {
 class Reader {
  public:
   Reader(const DocumentOptions& options, BadDocuments& bad, const Place& from,
-         const std::function<bool(const Piece&)>& use)
-      : options_(options), bad_(bad), place_(from), use_(use), buffer_(piece_bytes + Lines::padding) {}
+         const std::function<bool(const Piece&)>& use, std::function<void(const Place&)> idle = {})
+      : options_(options),
+        bad_(bad),
+        place_(from),
+        use_(use),
+        idle_([this, idle = std::move(idle)] { idle(place_); }),
+        buffer_(piece_bytes + Lines::padding) {}
+
+  void stream(LiveInput& live, DocumentFormat format) {
+    name_ = live.is_socket() ? live.path() : "standard input";
+    lines_ = format == DocumentFormat::jsonl;
+    Input input(live);
+    if (!live.open(place_.offset, place_.line)) return;
+    if (!live.is_socket()) repeat_standard_input(input);
+    static_cast<void>(lines_ ? lines(input, !live.is_socket()) : text(nullptr, input));
+  }
 
   /// False when it was told to stop.
   bool file(const DocumentFile& file) {
@@ -255,7 +306,7 @@ class Reader {
       } else {
         input.skip(place_.offset);
       }
-      go_on = lines_ ? lines(input, standard) : text(file, input, standard);
+      go_on = lines_ ? lines(input, standard) : text(standard ? nullptr : &file, input);
     }
     if (!go_on) return false;
     place_.offset = place_.line = 0;
@@ -304,12 +355,16 @@ class Reader {
 
   // ---- text ----
 
-  bool text(const DocumentFile& file, Input& input, bool standard) {
-    if (options_.require_utf8 && !standard && !place_.inside && !all_utf8(file)) return true;
+  /// `file` is the input's, where it can be read twice.
+  bool text(const DocumentFile* file, Input& input) {
+    const bool once = file == nullptr;
+    if (options_.require_utf8 && !once && !place_.inside && !all_utf8(*file)) return true;
     bool first = !place_.inside;
     std::size_t kept = 0;  // bytes at the front that the last piece left over
     while (true) {
+      if (input.quiet()) idle_();
       const auto got = input.read(std::span(buffer_).subspan(kept, piece_bytes - kept));
+      if (input.cut_off()) return false;
       const std::string_view all(buffer_.data(), kept + got);
       const bool last = all.size() < piece_bytes;
       if (last) {
@@ -330,7 +385,7 @@ class Reader {
       }
       if (!emit(piece, first, last, true)) return false;
       advance(piece.size(),
-              standard ? crc32c(std::as_bytes(std::span(piece)), place_.checksum) : place_.checksum);
+              once ? crc32c(std::as_bytes(std::span(piece)), place_.checksum) : place_.checksum);
       place_.inside = !last;
       if (last) return true;
       first = false;
@@ -373,18 +428,24 @@ class Reader {
 
   // ---- JSONL ----
 
-  bool lines(Input& input, bool standard) {
-    Lines all(input, options_.longest_line, buffer_);
-    while (const auto line = all.next(standard, place_.checksum)) {
-      if (line->too_long) {
-        bad("a line of " + std::to_string(line->bytes) + " bytes; expected " +
-            std::to_string(options_.longest_line) + " at most");
-      } else if (const auto text = text_of(line->text); text && !cut(*text)) {
-        return false;
+  bool lines(Input& input, bool sum) {
+    live_ = input.live();
+    const bool whole = !live_ || bad_.policy() == BadDocuments::Policy::skip;
+    Lines all(input, options_.longest_line, whole, buffer_, idle_);
+    do {
+      while (const auto line = all.next(sum, place_.checksum)) {
+        if (line->too_long) {
+          bad("a line of " + std::to_string(line->bytes) + " bytes" + (whole ? "" : " or more") +
+              "; expected " + std::to_string(options_.longest_line) + " at most");
+        } else if (const auto text = text_of(line->text); text && !cut(*text)) {
+          return false;
+        }
+        if (ended_) return true;
+        advance(line->bytes, line->checksum);
+        ++place_.line;
       }
-      advance(line->bytes, line->checksum);
-      ++place_.line;
-    }
+    } while (input.go_on(place_));
+    if (live_) return !input.cut_off();
     if (const auto problem = problem_at_end(input); !problem.empty()) bad(problem);
     return true;
   }
@@ -403,6 +464,7 @@ class Reader {
     } else if (document.get(object) != simdjson::SUCCESS) {
       bad("not an object of JSON");
     } else if (const auto missing = object.at_key(options_.text_field).error(); missing) {
+      if (live_ && object.at_key("end").get(ended_) == simdjson::SUCCESS && ended_) return std::nullopt;
       bad("has no field \"" + options_.text_field + "\"");
     } else if (object.at_key(options_.text_field).get(text) != simdjson::SUCCESS) {
       bad("its field \"" + options_.text_field + "\" is not a string");
@@ -428,11 +490,12 @@ class Reader {
   BadDocuments& bad_;
   Place place_;
   const std::function<bool(const Piece&)>& use_;
+  std::function<void()> idle_;
   Buffer buffer_;  ///< a piece at least; of JSONL as much as the longest line so far
   simdjson::dom::parser parser_;
   // Of the file that is read:
   std::string name_;
-  bool lines_ = false;
+  bool lines_ = false, live_ = false, ended_ = false;
 };
 
 }  // namespace
@@ -461,6 +524,14 @@ Place for_each_document(std::span<const DocumentFile> files, const DocumentOptio
   Reader reader(options, bad, from, use);
   while (reader.place().file < files.size() && reader.file(files[reader.place().file])) {
   }
+  return reader.place();
+}
+
+Place for_each_document(LiveInput& stream, DocumentFormat format, const DocumentOptions& options,
+                        BadDocuments& bad, const Place& from, const std::function<bool(const Piece&)>& use,
+                        const std::function<void(const Place&)>& idle) {
+  Reader reader(options, bad, from, use, idle);
+  reader.stream(stream, format);
   return reader.place();
 }
 

@@ -15,6 +15,8 @@
 
 namespace isthmus::data {
 
+class LiveInput;
+
 /// One file of documents: a text file is one document, a JSONL file one for each line.
 struct DocumentFile {
   std::string path;  ///< "-" is standard input
@@ -92,5 +94,12 @@ struct Piece {
 /// place of the end. Throws Error(data) naming file, offset (and line) and reason, as `bad` has it.
 Place for_each_document(std::span<const DocumentFile> files, const DocumentOptions& options,
                         BadDocuments& bad, const Place& from, const std::function<bool(const Piece&)>& use);
+
+/// The same of a stream, until it ends or is stopped. A socket ends with a line that has no text but "end":
+/// true; what was read of a line when it breaks is dropped. `idle` is called where nothing is there to be
+/// read: all before the place has been given.
+Place for_each_document(LiveInput& stream, DocumentFormat format, const DocumentOptions& options,
+                        BadDocuments& bad, const Place& from, const std::function<bool(const Piece&)>& use,
+                        const std::function<void(const Place&)>& idle);
 
 }  // namespace isthmus::data

@@ -16,6 +16,7 @@
 #include "bounded_queue.h"
 #include "isthmus/base/error.h"
 #include "mixture.h"
+#include "stream_reader.h"
 #include "window_reader.h"
 
 namespace isthmus::data {
@@ -73,27 +74,44 @@ std::vector<double> weights_of(const Corpus& corpus) {
   return weights;
 }
 
-std::vector<std::unique_ptr<WindowReader>> make_readers(const Corpus& corpus, const LoaderOptions& options,
-                                                        bool rows_stay) {
+std::unique_ptr<WindowReader> make_reader(const Corpus& corpus, const DataSet& set,
+                                          const LoaderOptions& options, bool rows_stay) {
   const auto seq_len = static_cast<std::uint64_t>(options.seq_len);
   // What lies in both queues, in the hands of both threads and of the consumer.
   const auto in_use = static_cast<std::uint64_t>(rows_stay ? options.batch * (2 * options.prefetch + 1) : 0);
+  const auto windows = window_count(set.tokens(Split::train), seq_len);
+  if (windows == 0) {
+    throw Error(ErrorKind::data, "the training part of the corpus " + set.name() + " has " +
+                                     std::to_string(set.tokens(Split::train)) +
+                                     " tokens, fewer than one window of " + std::to_string(seq_len + 1));
+  }
+  const WindowOrder order = {
+      .windows = windows,
+      .replicas = static_cast<std::uint64_t>(options.replicas),
+      .seed = options.seed,
+      .shuffle = shuffle_of(set, seq_len, static_cast<std::uint64_t>(options.shuffle_blocks))};
+  return std::make_unique<WindowReader>(set, order, seq_len, corpus.width(), in_use);
+}
+
+std::vector<std::unique_ptr<WindowReader>> make_readers(const Corpus& corpus, const LoaderOptions& options,
+                                                        bool rows_stay) {
   std::vector<std::unique_ptr<WindowReader>> readers;
   for (const auto& set : corpus.sets()) {
-    const auto windows = window_count(set.tokens(Split::train), seq_len);
-    if (windows == 0) {
-      throw Error(ErrorKind::data, "the training part of the corpus " + set.name() + " has " +
-                                       std::to_string(set.tokens(Split::train)) +
-                                       " tokens, fewer than one window of " + std::to_string(seq_len + 1));
-    }
-    const WindowOrder order = {
-        .windows = windows,
-        .replicas = static_cast<std::uint64_t>(options.replicas),
-        .seed = options.seed,
-        .shuffle = shuffle_of(set, seq_len, static_cast<std::uint64_t>(options.shuffle_blocks))};
-    readers.push_back(std::make_unique<WindowReader>(set, order, seq_len, corpus.width(), in_use));
+    if (set.stream() == nullptr) readers.push_back(make_reader(corpus, set, options, rows_stay));
   }
   return readers;
+}
+
+/// Where the corpus is a stream, which is all this replica's own.
+std::unique_ptr<StreamReader> make_stream_reader(const Corpus& corpus, const LoaderOptions& options,
+                                                 bool rows_stay) {
+  const auto& set = corpus.sets().front();
+  if (set.stream() == nullptr) return nullptr;
+  auto alone = options;
+  alone.replicas = 1;
+  return std::make_unique<StreamReader>(
+      set, static_cast<std::uint64_t>(options.seq_len),
+      [&corpus, &set, alone, rows_stay] { return make_reader(corpus, set, alone, rows_stay); });
 }
 
 std::uint64_t most_ahead(const std::vector<std::unique_ptr<WindowReader>>& readers) {
@@ -114,6 +132,7 @@ struct Loader::Pipeline {
         weights(weights_of(the_corpus)),
         source(the_source),
         readers(make_readers(the_corpus, options, on_host)),
+        stream(make_stream_reader(the_corpus, options, on_host)),
         wanted(static_cast<std::uint64_t>(options.batch) + most_ahead(readers)),
         host(static_cast<std::size_t>(options.prefetch)),
         // One more than may be ahead: the batch in the consumer's hands.
@@ -194,7 +213,7 @@ struct Loader::Pipeline {
       assert(given.size() > 0 && given.size() <= wanted - known);
       known += given.size();
       const auto turns = mixture_of(given.track);
-      for (std::size_t set = 0; set < readers.size(); ++set)
+      for (std::size_t set = 0; set < readers.size(); ++set)  // (of a stream there are none)
         readers[set]->expect({given.track, turns->count(set, given.begin), turns->count(set, given.end)},
                              pool);
       if (!runs.empty() && runs.back().samples.track == given.track &&
@@ -229,7 +248,7 @@ struct Loader::Pipeline {
       const auto stop = std::min(samples.end, samples.begin + (content.rows.size() - row));
       content.samples.push_back({samples.track, samples.begin, stop});
       for (auto sequence = samples.begin; sequence < stop; ++sequence, ++row, space += row_bytes())
-        if (!read(turns->at(sequence).set, content.rows[row], space, content.in_use)) return false;
+        if (!read(sequence, *turns, content.rows[row], space, content.in_use)) return false;
       samples.begin = stop;
       if (samples.begin == samples.end) runs.pop_front();
     }
@@ -239,8 +258,10 @@ struct Loader::Pipeline {
     return true;
   }
 
-  bool read(std::size_t set, const std::byte*& row, std::byte* space, InUse& in_use) {
-    const auto [tokens, group] = readers[set]->row(pool, space);
+  bool read(std::uint64_t sequence, const Mixture& turns, const std::byte*& row, std::byte* space,
+            InUse& in_use) {
+    const auto [tokens, group] =
+        stream ? stream->row(sequence, pool, space) : readers[turns.at(sequence).set]->row(pool, space);
     if (tokens == nullptr) return false;
     row = tokens;
     if (on_host) {
@@ -253,7 +274,8 @@ struct Loader::Pipeline {
 
   void note_epoch(Content& content) {
     const auto& [samples, turns] = runs.front();
-    content.epoch = readers.front()->epoch(samples.track, turns->count(0, samples.begin));
+    content.epoch = stream ? stream->epoch(samples.begin)
+                           : readers.front()->epoch(samples.track, turns->count(0, samples.begin));
     if (!first_epoch) first_epoch = content.epoch;
     content.traced = content.epoch < *first_epoch + options.traced_epochs;
   }
@@ -317,6 +339,7 @@ struct Loader::Pipeline {
   // disk_load's.
   SampleSource& source;
   std::vector<std::unique_ptr<WindowReader>> readers;
+  std::unique_ptr<StreamReader> stream;  ///< in place of these, where the corpus is one
   const std::uint64_t wanted;  ///< sequences to know of before a batch is made
   std::uint64_t known = 0;
   std::deque<Run> runs;  ///< of these

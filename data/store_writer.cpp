@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "block_codec.h"
 #include "isthmus/base/checksum.h"
 #include "isthmus/base/error.h"
 
@@ -31,6 +30,8 @@ constexpr std::uint64_t most_journal_bytes = std::uint64_t{64} << 20;
 fs::path without_slash(const fs::path& folder) {
   return folder.has_filename() ? folder : folder.parent_path();
 }
+
+fs::path partial_folder(const fs::path& folder) { return without_slash(folder).string() + partial_suffix; }
 
 void make_folder(const fs::path& folder) {
   std::error_code error;
@@ -78,7 +79,7 @@ struct StoreWriter::Journal {
 
 StoreWriter::StoreWriter(const fs::path& folder, const StoreSpec& spec, const Task& task)
     : folder_(without_slash(folder)),
-      partial_(folder_.string() + partial_suffix),
+      partial_(partial_folder(folder)),
       store_(partial_ / store_name),
       spec_(spec),
       task_(task) {
@@ -219,6 +220,31 @@ void StoreWriter::finish(const StoreSource& source) {
   fs::remove_all(partial_, error);
   if (error) fail("cannot remove " + partial_.string() + ": " + error.message());
   complete_ = true;
+}
+
+WrittenBlocks::WrittenBlocks(const fs::path& folder, const StoreSpec& spec)
+    : spec_(spec),
+      blocks_(partial_folder(folder) / store_name / store::blocks_name, File::Mode::read),
+      entries_(partial_folder(folder) / entries_name, File::Mode::read),
+      decoder_(spec) {}
+
+void WrittenBlocks::read(std::uint64_t block, std::span<std::byte> ids) {
+  std::array<Entry, 2> both = {};
+  const bool is_first = block == 0;
+  const auto wanted = std::span(both).subspan(is_first ? 1 : 0);
+  if (!entries_.read_at((is_first ? 0 : block - 1) * store::entry_bytes, std::as_writable_bytes(wanted)))
+    fail(entries_.path().string() + ": has become shorter");
+  const auto [before, entry] = both;
+  const auto refuse = [&](std::string_view why) {
+    fail(blocks_.path().string() + ", offset " + std::to_string(before.end) + ": block " +
+         std::to_string(block) + ": " + std::string(why));
+  };
+  if (entry.end < before.end || entry.end - before.end > store::most_record_bytes(spec_))
+    refuse("its end does not fit that of the one before it");
+  record_.resize(entry.end - before.end);
+  if (!blocks_.read_at(before.end, record_)) refuse("the file has become shorter");
+  if (crc32c(record_) != entry.checksum) refuse("it does not fit its checksum: the file is damaged");
+  if (const auto problem = decoder_.ids(record_, ids); !problem.empty()) refuse(problem);
 }
 
 void write_store(const fs::path& folder, const StoreSpec& spec, std::span<const std::uint32_t> ids,

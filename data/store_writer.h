@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "block_codec.h"
 #include "isthmus/base/archive.h"
 #include "isthmus/base/file.h"
 #include "isthmus/data/store.h"
@@ -77,6 +78,21 @@ class StoreWriter {
   std::optional<Bytes> resumed_;
   std::optional<File> blocks_, entries_;
   bool complete_ = false;
+};
+
+/// The blocks that are in a store while it is made.
+class WrittenBlocks {
+ public:
+  /// `folder` as StoreWriter has it. Throws Error(data) where there is none.
+  WrittenBlocks(const std::filesystem::path& folder, const StoreSpec& spec);
+  /// The ids of a whole block, in spec.width() bytes each. Throws Error(data) naming file, offset and reason.
+  void read(std::uint64_t block, std::span<std::byte> ids);
+
+ private:
+  StoreSpec spec_;
+  File blocks_, entries_;
+  store::BlockDecoder decoder_;
+  Bytes record_;
 };
 
 /// A whole store at once: ids in 4 bytes each, and where documents begin, ascending from 0.

@@ -47,6 +47,7 @@ void ReaderPool::stop() {
     stopped_ = true;
     tasks_.clear();
   }
+  stopping_.request_stop();
   work_.notify_all();
   done_.notify_all();
 }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <thread>
 #include <vector>
 
@@ -35,6 +36,8 @@ class ReaderPool {
   [[nodiscard]] bool wait(const WindowGroup& group);
   /// Ends all work and all waiting. Any thread.
   void stop();
+  /// Says that it was.
+  [[nodiscard]] std::stop_token stop_token() const { return stopping_.get_token(); }
 
  private:
   struct Task {
@@ -47,6 +50,7 @@ class ReaderPool {
   std::condition_variable work_, done_;
   std::deque<Task> tasks_;
   bool stopped_ = false;
+  std::stop_source stopping_;
   std::vector<std::jthread> threads_;  // after all that they use
   /// Before the threads are joined, also where not all of them could be started.
   struct Stop {

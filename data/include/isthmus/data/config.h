@@ -21,6 +21,7 @@ struct MixturePart {
 [[nodiscard]] std::string to_string(const std::vector<MixturePart>& parts);
 
 struct DataConfig {
+  std::string source = "files";
   std::string path;
   std::string mixture;
   std::string tokenizer = "bytes";
@@ -32,18 +33,32 @@ struct DataConfig {
   std::int64_t threads = 2;
   std::int64_t shuffle_blocks = 16;
   std::int64_t max_bytes = std::int64_t{4} << 30;
+  std::string format = "jsonl";
+  std::string store;
   std::string text_field = "text";
   std::string on_bad = "fail";
 
   /// What the corpus consists of, with weights that add up to 1: the mixture, or all of `path`.
   [[nodiscard]] std::vector<MixturePart> parts() const;
+  [[nodiscard]] bool is_stream() const { return source == "pipe"; }
+  [[nodiscard]] bool reads_standard_input() const { return is_stream() && path == "-"; }
+  /// Throws Error(config) naming the key where a stream is asked for that there cannot be.
+  void check() const;
 
   void serialize(config::Archive& ar) {
     using enum config::Scope;
+    ar({"source",
+        &source,
+        per_site,
+        "files, or pipe: a live stream of documents, which is trained on as it comes and put into a store",
+        -config::unbounded,
+        config::unbounded,
+        {"files", "pipe"}});
     ar({"path", &path, per_site,
         "text or JSONL file, folder of such (read recursively), chunk store, .bin file of nanoGPT's or "
         "llm.c's "
-        "or a folder of them, or Megatron data set (its prefix)"});
+        "or a folder of them, or Megatron data set (its prefix); of a stream: - (standard input), "
+        "tcp://HOST:PORT or unix:///PATH"});
     ar({"mixture", &mixture, per_site,
         "several of these in place of path, with weights: \"web.bin = 0.7; code.bin = 0.3\""});
     // What must agree is the vocabulary, not where its file lies: members compare
@@ -67,6 +82,17 @@ struct DataConfig {
         1, 256});
     ar({"max_bytes", &max_bytes, agreed,
         "bytes of text that are read at most (ids are read as they are used, however many)", 1});
+    ar({"format",
+        &format,
+        per_site,
+        "of a stream: jsonl, a document a line, or text, all of standard input one document",
+        -config::unbounded,
+        config::unbounded,
+        {"jsonl", "text"}});
+    ar({"store", &store, per_site,
+        "folder in which each worker keeps the store of its stream, under its name; empty: stores in the "
+        "run's "
+        "folder"});
     ar({"text_field", &text_field, per_site, "of JSONL: the field that holds the text"});
     ar({"on_bad",
         &on_bad,

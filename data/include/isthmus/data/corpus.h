@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -16,6 +18,7 @@
 namespace isthmus::data {
 
 class TokenSource;
+class TokenStream;
 
 enum class Split : std::uint8_t { train, heldout };
 
@@ -25,6 +28,8 @@ class DataSet {
   /// `source` gives ids below `vocab_size`, of which the ones from `heldout_begin` on are held out.
   DataSet(std::unique_ptr<const TokenSource> source, std::uint32_t vocab_size, std::uint64_t heldout_begin,
           std::string name, double weight);
+  /// Of a stream, which is the training part behind its held-out one.
+  DataSet(std::unique_ptr<TokenStream> stream, std::uint32_t vocab_size, std::string name);
   ~DataSet();
   DataSet(DataSet&&) noexcept;
   DataSet& operator=(DataSet&&) noexcept;
@@ -32,8 +37,10 @@ class DataSet {
   [[nodiscard]] const std::string& name() const { return name_; }
   /// The part of all sequences that come from here; the weights of a corpus add up to 1.
   [[nodiscard]] double weight() const { return weight_; }
-  /// Number of tokens in one part.
+  /// Number of tokens in one part; 0 in the training part of a stream that has not ended.
   [[nodiscard]] std::uint64_t tokens(Split split) const;
+  /// Where they come from as long as it has not ended, if that is a stream.
+  [[nodiscard]] TokenStream* stream() const { return stream_; }
   /// How many ids of the training part are best read together; 0 where it is all the same.
   [[nodiscard]] std::uint64_t block_tokens() const;
   [[nodiscard]] Digest fingerprint() const;
@@ -43,13 +50,23 @@ class DataSet {
 
  private:
   std::unique_ptr<const TokenSource> source_;
+  TokenStream* stream_ = nullptr;  ///< the same, if it is one
   std::uint32_t vocab_size_;
   std::uint64_t heldout_begin_;
   std::string name_;
   double weight_;
 };
 
-/// `data.path` is one of
+/// What a stream (`data.source: pipe`) needs to know beside the config.
+struct StreamOptions {
+  std::filesystem::path store;                  ///< folder of the store that is made of it, or gone on with
+  std::string reader;                           ///< who reads it, as the other end of a socket is told
+  std::uint64_t heldout_tokens = 0;             ///< at its begin, at least
+  std::uint64_t buffer_tokens = 0;              ///< that are read ahead of the loader
+  std::function<void(const std::string&)> say;  ///< sentences for the user; any thread
+};
+
+/// With `data.source: pipe`, `data.path` is a live stream (docs/data.md). Else it is one of
 /// - a text file: one document. The held-out part is its tail.
 /// - a JSONL file: a document for each line. The held-out part is its last ones.
 /// - a folder of such: every regular file below it. Names that start with a dot are left out; links are
@@ -70,6 +87,8 @@ class Corpus {
   /// shorter than one window of seq_len + 1 tokens in either part; Error(config) for the tokenizer and the
   /// mixture.
   explicit Corpus(const DataConfig& config);
+  /// Of a stream. Returns when its held-out part is there. Throws like the other.
+  Corpus(const DataConfig& config, const StreamOptions& options);
   /// Of a data set that is made otherwise. Throws like the other, but for files.
   Corpus(const DataConfig& config, std::unique_ptr<const TokenSource> source);
   ~Corpus();
@@ -94,6 +113,11 @@ class Corpus {
   /// Of names and contents; of large files that are read in place, of 256 evenly spaced MiB.
   [[nodiscard]] const Digest& fingerprint() const;
   [[nodiscard]] Digest tokenizer_fingerprint() const { return tokenizer().fingerprint(); }
+  /// Of a stream: returns when all that a loader has given is in the store on disk, without which no
+  /// checkpoint could be gone on with.
+  void commit() const;
+  /// Of a stream: how many sequences were in its store when it was opened, as long as it has not ended.
+  [[nodiscard]] std::optional<std::uint64_t> stored_sequences(std::int64_t seq_len) const;
   /// Sentences for the user, for example that `data.max_bytes` cut the corpus.
   [[nodiscard]] const std::vector<std::string>& notes() const;
 

@@ -4,6 +4,7 @@
 //   thread disk_load      windows of those, in order -> host buffer, where there is a GPU
 //   thread gpu_transfer   host buffer -> device buffer
 //   caller of next()      device buffer -> training
+// Of a stream, disk_load waits for what has not come yet.
 // Two bounded queues join them, and blocks are read some groups ahead. Every buffer is allocated by the
 // constructor. Which sequences come is asked of a source: before a batch is made, as many as it has, and as
 // many more as are read ahead, four groups' (of the data set with the largest ones; none where windows are
