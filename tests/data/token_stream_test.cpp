@@ -312,13 +312,14 @@ TEST(TokenStream, AStoreThatCannotGrowEndsItAndIsGoneOnWith) {
   const TemporaryFolder folder;
   const auto lines = stream_of_lines(12, 8000);
   const Expected expected(folder, lines);
-  StreamServer server(folder / "socket", gives(lines + end_of_stream));
+  StreamServer server(folder / "socket", gives(lines + end_of_stream), {.hold_at = 50'000});
   constexpr std::size_t first = 100;
   {
     Reader reader(server.address(), folder / "store");
     ASSERT_EQ(reader.next(first), expected.inputs(0, first));
     reader.corpus.commit();
     const FileLimit limit(40'000);
+    server.release();
     EXPECT_THAT(error_of(ErrorKind::data, [&] { reader.next(20'000); }),
                 HasSubstr("store.partial/store/blocks"));
   }
