@@ -177,7 +177,7 @@ void TokenStream::store(const TokenBatch& batch) {
   const auto width = spec_.stored_width();
   const auto count = batch.ids.size() / width;
   const auto known = std::min<std::uint64_t>(count, to_pass_over_);
-  to_pass_over_ = batch.resumable ? 0 : to_pass_over_ - known;
+  to_pass_over_ -= known;  // in batches that may end elsewhere than those of before
   {
     const std::lock_guard lock(mutex_);
     for (auto at = known; at < count;) {
@@ -188,7 +188,7 @@ void TokenStream::store(const TokenBatch& batch) {
     }
     if (batch.resumable) {
       position_.place = batch.end;
-      position_.passed = 0;
+      position_.passed = to_pass_over_;
     }
   }
   static_cast<void>(give(std::span(batch.ids).subspan(known * width)));
