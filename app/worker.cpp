@@ -237,6 +237,7 @@ class Worker {
   // ---- training ----
 
   void train() {
+    std::optional<data::OneTrack> own;  // a stream is its reader's alone: nobody could take it over
     std::optional<data::Loader> loader;
     const auto steps = static_cast<std::uint64_t>(config_.run.steps);
     const auto last = config_.run.stop_after > 0
@@ -246,9 +247,8 @@ class Worker {
     if (first_step_ == 0) evaluate(0);
     for (bool done = false; !done;) {
       try {
-        // A stream is its reader's alone: nobody could take it over.
-        data::OneTrack own(node_.view().members.at(node_.self()).slot, sequences_);
-        auto& source = config_.data.is_stream() ? static_cast<data::SampleSource&>(own) : samples_;
+        own.emplace(node_.view().members.at(node_.self()).slot, sequences_);
+        auto& source = config_.data.is_stream() ? static_cast<data::SampleSource&>(*own) : samples_;
         loader.emplace(setup_.corpus, loader_options(config_), source, *setup_.hardware.memory, trace_);
         train_to(last, *loader);
         stopped_ = outer_.step() < steps;

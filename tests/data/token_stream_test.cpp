@@ -50,7 +50,8 @@ class Reader {
   Reader(const std::string& path, const fs::path& store, std::uint64_t first = 0, std::int64_t threads = 2,
          const std::string& on_bad = "fail")
       : corpus(config(path, threads, on_bad), options(store)),
-        loader(corpus, loading(first, threads), *device, trace) {}
+        track(0, first),
+        loader(corpus, loading(threads), track, *device, trace) {}
 
   static DataConfig config(const std::string& path, std::int64_t threads, const std::string& on_bad) {
     DataConfig config;
@@ -65,12 +66,11 @@ class Reader {
     return {store, "reader-0", heldout, 2 * batch * seq_len + 1,
             [this](const std::string& text) { said(text); }};
   }
-  static LoaderOptions loading(std::uint64_t first, std::int64_t threads) {
+  static LoaderOptions loading(std::int64_t threads) {
     LoaderOptions options;
     options.seq_len = seq_len;
     options.batch = batch;
     options.seed = 3;
-    options.first_sequence = first;
     options.threads = threads;
     return options;
   }
@@ -88,6 +88,7 @@ class Reader {
   std::unique_ptr<Device> device = make_cpu_device();
   Trace trace;
   Corpus corpus;
+  OneTrack track;
   Loader loader;
 };
 
