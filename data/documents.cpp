@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <set>
 #include <system_error>
 
@@ -44,7 +45,8 @@ DocumentFormat format_of(const fs::path& path) {
 /// What the file is, if its ending says that it is not text.
 std::string_view other_than_text(const fs::path& path) {
   const auto ending = path.extension();
-  if (ending == ".bin" || ending == ".idx") return "it holds token ids already, not text";
+  if (ending == ".bin" || ending == ".idx")
+    return "it holds token ids already, not text; let data.path name it, or move it elsewhere";
   if (ending == ".parquet" || ending == ".arrow" || ending == ".feather")
     return "it holds tables, not text; pipe them in as JSONL (docs/data.md has the line)";
   for (const auto* packed : {".gz", ".zst", ".xz", ".bz2", ".lz4", ".zip", ".tar", ".tgz"}) {
@@ -82,6 +84,41 @@ class FileList {
 
   BadDocuments& bad_;
 };
+
+// ---- how much of them ----
+
+/// How many of the first `bytes` of a file, in which more follow, are of whole characters of UTF-8. What
+/// cannot be read, or is no UTF-8, is told of by who reads the file.
+std::uint64_t whole_characters(const std::string& path, std::uint64_t bytes) {
+  constexpr std::uint64_t longest = 4;
+  const auto begin = bytes - std::min(bytes, longest - 1);
+  std::string around(bytes - begin + 1, ' ');
+  std::ifstream file(path, std::ios::binary);
+  if (!file.seekg(static_cast<std::streamoff>(begin)) ||
+      !file.read(around.data(), static_cast<std::streamsize>(around.size())))
+    return bytes;
+  for (auto at = around.size(); at-- > 0;) {
+    if (!continues_character(around[at])) return begin + at;
+  }
+  return bytes;
+}
+
+/// How many of the first `bytes` of a file are of whole lines.
+std::uint64_t whole_lines(const std::string& path, std::uint64_t bytes) {
+  constexpr std::uint64_t part = 64 << 10;
+  std::ifstream file(path, std::ios::binary);
+  std::string some;
+  for (auto end = bytes; end > 0;) {
+    const auto begin = end - std::min(end, part);
+    some.resize(end - begin);
+    if (!file.seekg(static_cast<std::streamoff>(begin)) ||
+        !file.read(some.data(), static_cast<std::streamsize>(some.size())))
+      return bytes;
+    if (const auto at = some.rfind('\n'); at != std::string::npos) return begin + at + 1;
+    end = begin;
+  }
+  return 0;
+}
 
 // ---- what is in them ----
 
@@ -517,6 +554,30 @@ std::vector<DocumentFile> find_documents(std::span<const std::string> paths,
     list.files.push_back({path, path, DocumentFile::unknown, *standard_input});
   }
   return std::move(list.files);
+}
+
+std::string keep_first(std::vector<DocumentFile>& files, std::uint64_t limit, bool utf8) {
+  const auto drop_empty = [&] {
+    std::erase_if(files, [](const DocumentFile& file) { return file.bytes == 0; });
+  };
+  drop_empty();
+  const auto count = files.size();
+  std::uint64_t total = 0, kept = 0;
+  for (auto& file : files) {
+    const auto left = limit - std::min(limit, total);
+    total += file.bytes;
+    if (left > 0 && left < file.bytes) {
+      const bool jsonl = file.format == DocumentFormat::jsonl;
+      file.bytes = jsonl ? whole_lines(file.path, left) : utf8 ? whole_characters(file.path, left) : left;
+    }
+    if (left == 0) file.bytes = 0;
+    kept += file.bytes;
+  }
+  if (total <= limit) return {};
+  drop_empty();
+  return "data.max_bytes: of " + std::to_string(total) + " bytes of text in " + std::to_string(count) +
+         " files only the first " + std::to_string(kept) + " bytes, in " + std::to_string(files.size()) +
+         " files, are used";
 }
 
 Place for_each_document(std::span<const DocumentFile> files, const DocumentOptions& options,

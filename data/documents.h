@@ -90,6 +90,11 @@ struct Piece {
                                                        std::optional<DocumentFormat> standard_input,
                                                        BadDocuments& bad);
 
+/// Drops empty files and what lies beyond `limit` bytes (`data.max_bytes`), and of a line of JSONL or, if
+/// that is what is read, a character of UTF-8 all of what `limit` would divide. Returns a sentence for the
+/// user if that was something.
+[[nodiscard]] std::string keep_first(std::vector<DocumentFile>& files, std::uint64_t limit, bool utf8);
+
 /// Calls `use` for each piece of each document, in order, until it returns false. What it returns is the
 /// place of the end. Throws Error(data) naming file, offset (and line) and reason, as `bad` has it.
 Place for_each_document(std::span<const DocumentFile> files, const DocumentOptions& options,

@@ -39,10 +39,6 @@ class Finder {
     if (error) return bad_(path.string() + ": " + error.message());
     if (fs::is_directory(status)) return visit(path, name + "/");
     if (!fs::is_regular_file(status)) return;
-    if (path.extension() == ".bin") {
-      return bad_(path.string() + ": a .bin file in a folder of text; let data.path name the file itself" +
-                  " or move it elsewhere");
-    }
     const auto bytes = fs::file_size(path, error);
     if (error) return bad_(path.string() + ": " + error.message());
     files.push_back({path, name, bytes});

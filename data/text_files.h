@@ -18,8 +18,8 @@ struct TextFile {
 };
 
 /// Every regular file below `folder`, in the byte order of their names. Names that start with a dot are left
-/// out; links are followed, each real folder once. Tells `bad` of what cannot be read, of a link that leads
-/// nowhere, and of .bin files, which are no text, and goes on without it if that returns.
+/// out; links are followed, each real folder once. Tells `bad` of what cannot be read and of a link that
+/// leads nowhere, and goes on without it if that returns.
 [[nodiscard]] std::vector<TextFile> find_text_files(const std::filesystem::path& folder,
                                                     const std::function<void(const std::string&)>& bad);
 

@@ -6,16 +6,15 @@
 #include <cassert>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "block_codec.h"
 #include "documents.h"
-#include "id_files.h"
 #include "isthmus/base/error.h"
 #include "isthmus/data/tokenizer.h"
-#include "megatron.h"
+#include "open_ids.h"
 #include "store_format.h"
-#include "store_reader.h"
 
 namespace isthmus::data {
 namespace {
@@ -116,26 +115,16 @@ Sample sample_of_text(const TuneOptions& options) {
   return sample;
 }
 
-StoreSpec spec_of(const TokenSource& source) {
-  StoreSpec spec;
-  spec.vocab_size = source.width() == 2 ? 65536 : 0xFFFF'FFFF;
-  return spec;
-}
-
 Sample take_sample(const TuneOptions& options) {
-  if (is_store(options.path)) {
-    const auto store = open_store(options.path);
-    return sample_of(*store, store->info().spec, options);
+  std::optional<StoreSpec> spec;
+  const auto source =
+      open_ids(options.path, std::nullopt, [&](const StoreSpec& of_store) { spec = of_store; });
+  if (!source) return sample_of_text(options);
+  if (!spec) {
+    spec.emplace();
+    spec->vocab_size = source->width() == 2 ? 65536 : 0xFFFF'FFFF;
   }
-  if (const auto prefix = megatron_prefix(options.path)) {
-    const auto source = open_megatron(*prefix);
-    return sample_of(*source, spec_of(*source), options);
-  }
-  if (options.path.extension() == ".bin") {
-    const auto source = open_id_file(options.path, std::nullopt);
-    return sample_of(*source, spec_of(*source), options);
-  }
-  return sample_of_text(options);
+  return sample_of(*source, *spec, options);
 }
 
 /// A setting while it is measured.

@@ -12,7 +12,8 @@
 namespace isthmus::data {
 
 struct TuneOptions {
-  /// A store, a .bin file of nanoGPT's or llm.c's, a Megatron data set, or text: files, folders, JSONL.
+  /// A store, a .bin file of nanoGPT's or llm.c's or a folder of them, a Megatron data set, or text: files,
+  /// folders, JSONL.
   std::filesystem::path path;
   std::string tokenizer = "bytes";  ///< of text, and of ids the vocabulary; a store knows its own
   std::string text_field = "text";

@@ -1,0 +1,58 @@
+#include "open_ids.h"
+
+#include <algorithm>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "id_files.h"
+#include "isthmus/base/error.h"
+#include "megatron.h"
+#include "store_format.h"
+#include "store_reader.h"
+
+namespace isthmus::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail(const std::string& message) { throw Error(ErrorKind::data, message); }
+
+/// A folder of nothing but .bin files: shards, in the order of their names. Empty if it is anything else.
+std::vector<fs::path> shards_of(const fs::path& folder) {
+  std::vector<fs::path> shards;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; it != end; it.increment(error)) {
+    if (error) fail(folder.string() + ": " + error.message());
+    if (it->path().filename().string().starts_with('.')) continue;
+    if (it->path().extension() != ".bin" || !it->is_regular_file(error)) return {};
+    shards.push_back(it->path());
+  }
+  std::sort(shards.begin(), shards.end());
+  return shards;
+}
+
+}  // namespace
+
+std::unique_ptr<TokenSource> open_ids(const fs::path& path, std::optional<std::uint32_t> separator,
+                                      const std::function<void(const StoreSpec&)>& check) {
+  if (const auto prefix = megatron_prefix(path)) return open_megatron(*prefix);
+  if (is_store(path)) {
+    auto store = open_store(path);
+    check(store->info().spec);
+    return store;
+  }
+  std::error_code none;
+  if (fs::is_regular_file(path, none) && path.extension() == ".bin") return open_id_file(path, separator);
+  if (!fs::is_directory(path, none)) return nullptr;
+  if (fs::exists(path / store::journal_name) && fs::exists(path / store::blocks_name)) {
+    fail(path.string() +
+         " is a chunk store that is not complete: the isthmus data tokenize that made it goes on when it is "
+         "started again");
+  }
+  std::vector<std::unique_ptr<TokenSource>> shards;
+  for (const auto& shard : shards_of(path)) shards.push_back(open_id_file(shard, separator));
+  return shards.empty() ? nullptr : join_sources(std::move(shards), separator);
+}
+
+}  // namespace isthmus::data
