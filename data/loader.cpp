@@ -340,7 +340,7 @@ struct Loader::Pipeline {
   SampleSource& source;
   std::vector<std::unique_ptr<WindowReader>> readers;
   std::unique_ptr<StreamReader> stream;  ///< in place of these, where the corpus is one
-  const std::uint64_t wanted;  ///< sequences to know of before a batch is made
+  const std::uint64_t wanted;            ///< sequences to know of before a batch is made
   std::uint64_t known = 0;
   std::deque<Run> runs;  ///< of these
   std::shared_ptr<const Mixture> mixture;
