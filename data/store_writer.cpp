@@ -234,7 +234,7 @@ void WrittenBlocks::read(std::uint64_t block, std::span<std::byte> ids) {
   const auto wanted = std::span(both).subspan(is_first ? 1 : 0);
   if (!entries_.read_at((is_first ? 0 : block - 1) * store::entry_bytes, std::as_writable_bytes(wanted)))
     fail(entries_.path().string() + ": has become shorter");
-  const auto [before, entry] = both;
+  const auto &before = both[0], &entry = both[1];
   const auto refuse = [&](std::string_view why) {
     fail(blocks_.path().string() + ", offset " + std::to_string(before.end) + ": block " +
          std::to_string(block) + ": " + std::string(why));
