@@ -54,15 +54,14 @@ class WholeCorpus {
  private:
   void add(const data::DataSet& set, std::uint64_t at, std::uint64_t rows, std::uint64_t length) {
     const auto row_bytes = (length + 1) * width_;
-    std::vector<const std::byte*> row_begins;
     for (std::uint64_t r = 0; r < rows; ++r) {
       auto* row = host_->data() + r * row_bytes;
       set.read(data::Split::train, at + r * length, length + 1, width_, row);
-      row_begins.push_back(buffer_->data() + r * row_bytes);
       if (is_text_) all_.text_bytes += text_bytes(row + width_, length);
     }
     buffer_->fill(*host_, rows * row_bytes);
-    for (std::uint64_t r = 0; r < rows; ++r) row_begins[r] = buffer_->data() + r * row_bytes;
+    std::vector<const std::byte*> row_begins;
+    for (std::uint64_t r = 0; r < rows; ++r) row_begins.push_back(buffer_->data() + r * row_bytes);
     data::Batch batch;
     batch.rows = row_begins;
     batch.width = width_;

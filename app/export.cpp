@@ -17,10 +17,6 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-void write_text(const fs::path& file, const std::string& text) {
-  replace_file(file, [&](const File& out) { out.write(std::as_bytes(std::span(text))); });
-}
-
 /// Returns what is said of it.
 std::string write_tokenizer(const TrainedModel& model, const fs::path& folder) {
   const auto& name = model.experiment.data.tokenizer;
@@ -28,7 +24,7 @@ std::string write_tokenizer(const TrainedModel& model, const fs::path& folder) {
   Json settings = {{"model_max_length", model.experiment.data.seq_len}};
   const auto end_token = [&] { return model.tokenizer->decode(std::vector{model.tokenizer->separator()}); };
   if (name == "bytes") {
-    write_text(folder / "tokenizer.json", bytes_tokenizer());
+    replace_file(folder / "tokenizer.json", bytes_tokenizer());
     settings["eos_token"] = bytes_separator;
   } else if (name.ends_with(".json")) {
     fs::copy_file(name, folder / "tokenizer.json", fs::copy_options::overwrite_existing);
@@ -38,7 +34,7 @@ std::string write_tokenizer(const TrainedModel& model, const fs::path& folder) {
     settings["tokenizer_class"] = "LlamaTokenizer";
   }
   if (!settings.contains("tokenizer_class")) settings["tokenizer_class"] = "PreTrainedTokenizerFast";
-  write_text(folder / "tokenizer_config.json", settings.dump(2) + "\n");
+  replace_file(folder / "tokenizer_config.json", settings.dump(2) + "\n");
   return "tokenizer " + name;
 }
 

@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
-#include <span>
 #include <vector>
 
 #include "isthmus/base/error.h"
@@ -130,8 +129,7 @@ void write_ledger(const std::filesystem::path& file, std::uint64_t step, const L
   json["done"] = ranges_of(done_everywhere(ledger));
   json["in_some_fragments"] = ranges_of(done_anywhere(ledger));
   json["twice"] = ranges_of(done_twice(ledger));
-  const auto text = json.dump() + "\n";
-  replace_file(file, [&](const File& out) { out.write(std::as_bytes(std::span(text))); });
+  replace_file(file, json.dump() + "\n");
 }
 
 std::string ledger_report(const std::filesystem::path& run_folder) {

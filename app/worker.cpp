@@ -480,14 +480,17 @@ class Worker {
 
   std::filesystem::path checkpoints() const { return folder_ / "checkpoints"; }
 
-  /// For `isthmus data ledger`. A data-parallel run has no rounds.
+  /// A data-parallel run has no rounds.
+  outer_sync::protocol::Ledger ledger_now() {
+    if (!config_.outer.data_parallel()) return node_.ledger();
+    outer_sync::protocol::Ledger ledger(1);
+    ledger.front().add(first_of_all_tracks().ranges());
+    return ledger;
+  }
+  /// For `isthmus data ledger`.
   void keep_ledger() {
     ledger_kept_ = Clock::now();
-    auto ledger = node_.ledger();
-    if (config_.outer.data_parallel()) {
-      ledger.assign(1, {});
-      ledger.front().add(first_of_all_tracks().ranges());
-    }
+    const auto ledger = ledger_now();
     if (!ledger.empty()) write_ledger(folder_ / "ledger.json", outer_.step(), ledger);
   }
 

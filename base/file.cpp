@@ -111,6 +111,10 @@ void replace_file(const std::filesystem::path& file, const std::function<void(co
   File(file.has_parent_path() ? file.parent_path() : ".", File::Mode::folder).sync();
 }
 
+void replace_file(const std::filesystem::path& file, std::string_view text) {
+  replace_file(file, [&](const File& out) { out.write(std::as_bytes(std::span(text))); });
+}
+
 void remove_file(const std::filesystem::path& file) {
   std::error_code error;
   std::filesystem::remove(file, error);

@@ -33,10 +33,6 @@ void for_each_overlap(const Ranges& a, const Ranges& b, Overlap overlap) {
 
 }  // namespace
 
-SampleSet::SampleSet(const Ranges& ranges) {
-  for (const auto& range : ranges) add(range);
-}
-
 void SampleSet::add(const SampleRange& range, SampleSet* twice) {
   if (range.begin >= range.end) return;
   auto merged = range;
@@ -56,8 +52,8 @@ void SampleSet::add(const SampleRange& range, SampleSet* twice) {
   }
 }
 
-void SampleSet::add(const SampleSet& other, SampleSet* twice) {
-  for (const auto& range : other.ranges_) add(range, twice);
+void SampleSet::add(std::span<const SampleRange> ranges, SampleSet* twice) {
+  for (const auto& range : ranges) add(range, twice);
 }
 
 void SampleSet::remove(const SampleSet& other) {

@@ -108,7 +108,7 @@ void OuterLoop::average_gradients(std::span<float> gradients, std::uint64_t toke
     const auto round = fragments_[p].round + 1;
     const auto chunks = layout_.chunks_of(p);
     auto& flight = in_flight_.emplace_back(InFlight{p, round, Trace::Clock::now()});
-    for (const auto& range : samples) samples_[p].add(range);
+    samples_[p].add(samples);
     take_samples(flight);
     for (auto k = chunks.first; k < chunks.last; ++k) {
       const auto& chunk = layout_.chunk(k);
@@ -146,9 +146,7 @@ void OuterLoop::after_step(std::uint64_t tokens, std::span<const SampleRange> sa
     return;
   }
   for (auto& count : tokens_) count += tokens;
-  for (auto& pending : samples_) {
-    for (const auto& range : samples) pending.add(range);
-  }
+  for (auto& pending : samples_) pending.add(samples);
   // Whoever comes back after an absence goes on where the others are.
   if (const auto agreed = exchange_.agreed_step(); agreed > step_) {
     step_ = agreed;

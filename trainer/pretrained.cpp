@@ -285,8 +285,7 @@ void write_pretrained(const fs::path& folder, const ParameterTable& table, std::
   for (const auto& tensor : table.tensors())
     tensors.push_back({tensor.name, tensor.shape, parameters.subspan(tensor.range.begin, tensor.range.size)});
   outer_sync::log::write_safetensors(folder / weights_name, tensors, {});
-  const auto text = config.dump(2) + "\n";
-  replace_file(folder / config_name, [&](const File& out) { out.write(std::as_bytes(std::span(text))); });
+  replace_file(folder / config_name, config.dump(2) + "\n");
 }
 
 }  // namespace isthmus::trainer

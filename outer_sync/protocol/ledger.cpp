@@ -16,7 +16,7 @@ void FragmentLedger::skip() {
 }
 
 void FragmentLedger::fold_first() {
-  for (const auto& range : later_.front()) done_.add(range, &twice_);
+  done_.add(later_.front(), &twice_);
   later_.erase(later_.begin());
   ++base_;
 }
@@ -29,17 +29,13 @@ bool FragmentLedger::cut(std::uint64_t to) {
 
 SampleSet FragmentLedger::done() const {
   auto out = done_;
-  for (const auto& samples : later_) {
-    for (const auto& range : samples) out.add(range);
-  }
+  for (const auto& samples : later_) out.add(samples);
   return out;
 }
 
 SampleSet FragmentLedger::twice() const {
   auto all = done_, out = twice_;
-  for (const auto& samples : later_) {
-    for (const auto& range : samples) all.add(range, &out);
-  }
+  for (const auto& samples : later_) all.add(samples, &out);
   return out;
 }
 

@@ -22,19 +22,23 @@ FrameFront front_of(const Frame& frame, bool checked) {
   return front;
 }
 
+Bytes chunk_head(const ChunkHeader& header, std::span<const protocol::ReplicaId> contributors,
+                 std::span<const protocol::SquaredNorm> norms,
+                 std::span<const protocol::TrainedOn> trained_on) {
+  auto head = bytes_of(header);
+  for (const auto list : {std::as_bytes(contributors), std::as_bytes(norms), std::as_bytes(trained_on)})
+    head.insert(head.end(), list.begin(), list.end());
+  return head;
+}
+
 Frame control_frame(const protocol::ControlMessage& message) {
   return {FrameType::control, encode(message), nullptr};
 }
 
 Frame chunk_frame(const protocol::ChunkMessage& message, const protocol::SharedBytes& packed) {
   assert(message.contributors.size() <= protocol::most_members);
-  auto head = bytes_of(header_of(message, packed ? quant::Lossless::zstd : quant::Lossless::none));
-  const auto ids = std::as_bytes(std::span(message.contributors));
-  head.insert(head.end(), ids.begin(), ids.end());
-  const auto norms = std::as_bytes(std::span(message.norms));
-  head.insert(head.end(), norms.begin(), norms.end());
-  const auto trained_on = std::as_bytes(std::span(message.trained_on));
-  head.insert(head.end(), trained_on.begin(), trained_on.end());
+  const auto header = header_of(message, packed ? quant::Lossless::zstd : quant::Lossless::none);
+  auto head = chunk_head(header, message.contributors, message.norms, message.trained_on);
   return {FrameType::chunk, std::move(head), packed ? packed : message.bytes};
 }
 

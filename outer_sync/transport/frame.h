@@ -203,6 +203,10 @@ template <class Struct>
   return bytes;
 }
 
+/// A chunk's header and the lists that follow it.
+[[nodiscard]] Bytes chunk_head(const ChunkHeader& header, std::span<const protocol::ReplicaId> contributors,
+                               std::span<const protocol::SquaredNorm> norms,
+                               std::span<const protocol::TrainedOn> trained_on);
 [[nodiscard]] Frame control_frame(const protocol::ControlMessage& message);
 /// With `packed`, these bytes go in place of the message's.
 [[nodiscard]] Frame chunk_frame(const protocol::ChunkMessage& message,

@@ -75,13 +75,7 @@ Frame frame_of(const ReceivedFrame& received) {
   const bool has_head = received.type == FrameType::chunk || received.type == FrameType::ack ||
                         (received.relay && received.type == FrameType::relay_taken);
   if (!has_head) return frame;
-  frame.head = bytes_of(received.head);
-  const auto ids = std::as_bytes(std::span(received.contributors));
-  frame.head.insert(frame.head.end(), ids.begin(), ids.end());
-  const auto norms = std::as_bytes(std::span(received.norms));
-  frame.head.insert(frame.head.end(), norms.begin(), norms.end());
-  const auto trained_on = std::as_bytes(std::span(received.trained_on));
-  frame.head.insert(frame.head.end(), trained_on.begin(), trained_on.end());
+  frame.head = chunk_head(received.head, received.contributors, received.norms, received.trained_on);
   return frame;
 }
 

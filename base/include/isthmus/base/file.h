@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <span>
+#include <string_view>
 
 namespace isthmus {
 
@@ -50,6 +51,8 @@ class File {
 /// there is all that was written or what was there before, also when the machine stops in between. Throws
 /// Error(data) naming the file and the system's reason.
 void replace_file(const std::filesystem::path& file, const std::function<void(const File&)>& write);
+/// The same with a text that is all of it.
+void replace_file(const std::filesystem::path& file, std::string_view text);
 
 /// Throws Error(data) naming the file when it is there and cannot be removed.
 void remove_file(const std::filesystem::path& file);

@@ -5,6 +5,7 @@
 // track t is the same window of tokens in every process of a run.
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace isthmus {
@@ -25,11 +26,12 @@ class SampleSet {
  public:
   SampleSet() = default;
   /// Of ranges in any order.
-  explicit SampleSet(const std::vector<SampleRange>& ranges);
+  explicit SampleSet(const std::vector<SampleRange>& ranges) { add(std::span(ranges)); }
 
   /// Puts a range in; `twice`, if given, gets what of it was there already. An empty range is none.
   void add(const SampleRange& range, SampleSet* twice = nullptr);
-  void add(const SampleSet& other, SampleSet* twice = nullptr);
+  void add(std::span<const SampleRange> ranges, SampleSet* twice = nullptr);
+  void add(const SampleSet& other, SampleSet* twice = nullptr) { add(std::span(other.ranges_), twice); }
   void remove(const SampleSet& other);
   /// What is in both.
   [[nodiscard]] SampleSet common(const SampleSet& other) const;
