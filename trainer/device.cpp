@@ -65,7 +65,7 @@ void prepare_process(const TrainerConfig& config) {
   // variable of cuBLAS then, which is repeatable without it as long as one stream computes.
   at::globalContext().setDeterministicAlgorithms(config.deterministic, /*warn_only=*/true);
 #ifdef __GLIBC__
-  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, -1);
 #endif
 }

@@ -8,12 +8,6 @@ using at::Tensor;
 
 namespace {
 
-/// y = x W + b, W [in, out] as GPT-2's checkpoints have it.
-struct Linear {
-  Tensor weight, bias;
-  Tensor operator()(const Tensor& x) const { return at::addmm(bias, x, weight); }
-};
-
 class Gpt2 final : public Decoder {
  public:
   explicit Gpt2(const Leaves& leaf)
@@ -23,7 +17,7 @@ class Gpt2 final : public Decoder {
         no_qk_norms_(at::empty({0}, leaf.flat.options())) {
     const auto& config = leaf.table.model().config;
     const auto linear = [&](const std::string& name) {
-      return Linear{leaf(name + ".weight"), leaf(name + ".bias")};
+      return Product{.weight = leaf(name + ".weight"), .bias = leaf(name + ".bias"), .input_first = true};
     };
     const auto norm = [&](const std::string& name) {
       return leaf.stacked({name + ".weight", name + ".bias"});
@@ -54,9 +48,10 @@ class Gpt2 final : public Decoder {
     const auto& layer = layers_[index];
     const auto& ops = ops_on(stream.residual_NC);
     auto [residual_NC, h_NC] = ops.add_layer_norm(stream.residual_NC, stream.delta_NC, layer.norm1_2C, eps_);
-    const auto delta_NC = layer.out(ops.attention(shape, layer.qkv(h_NC), no_qk_norms_));
+    const auto delta_NC =
+        ops.product(ops.attention(shape, ops.product(h_NC, layer.qkv), no_qk_norms_), layer.out);
     std::tie(residual_NC, h_NC) = ops.add_layer_norm(residual_NC, delta_NC, layer.norm2_2C, eps_);
-    return {residual_NC, layer.down(ops.gelu(layer.up(h_NC)))};
+    return {residual_NC, ops.gelu_product(ops.product(h_NC, layer.up), layer.down)};
   }
 
   Tensor final_norm(const Stream& stream) const override {
@@ -68,7 +63,7 @@ class Gpt2 final : public Decoder {
  private:
   struct Layer {
     Tensor norm1_2C, norm2_2C;  ///< weight and bias
-    Linear qkv, out, up, down;
+    Product qkv, out, up, down;
   };
   double eps_;
   std::vector<Layer> layers_;

@@ -41,9 +41,9 @@ class Llama final : public Decoder {
     const auto& ops = ops_on(stream.residual_NC);
     auto [residual_NC, h_NC] = ops.add_norm(stream.residual_NC, stream.delta_NC, layer.input_norm_C, eps_);
     const auto delta_NC =
-        at::linear(ops.attention(shape, at::linear(h_NC, layer.qkv_EC), layer.qk_norms_2D), layer.o_CC);
+        ops.product(ops.attention(shape, ops.product(h_NC, {layer.qkv_EC}), layer.qk_norms_2D), {layer.o_CC});
     std::tie(residual_NC, h_NC) = ops.add_norm(residual_NC, delta_NC, layer.post_norm_C, eps_);
-    return {residual_NC, at::linear(ops.swiglu(at::linear(h_NC, layer.gate_up_2FC)), layer.down_CF)};
+    return {residual_NC, ops.swiglu_product(ops.product(h_NC, {layer.gate_up_2FC}), {layer.down_CF})};
   }
 
   Tensor final_norm(const Stream& stream) const override {

@@ -29,6 +29,13 @@ struct LossWeights {
   double loss = 1, z_loss = 0;
 };
 
+/// A matrix of a layer and what is added to its products.
+struct Product {
+  at::Tensor weight;         ///< [out, in], or [in, out] where `input_first`
+  at::Tensor bias = {};      ///< [out], `input_first` alone; else undefined
+  bool input_first = false;  ///< as GPT-2's checkpoints have it
+};
+
 namespace plain {
 at::Tensor embed(const at::Tensor& weight_VC, const at::Tensor& tokens_N);
 /// (x + delta, RMSNorm of it times weight); delta may be undefined.
@@ -40,10 +47,12 @@ std::pair<at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& x_NC, const a
 /// Causal attention on qkv_NE, E = (H + 2K) D, with rotary positions. norms_2D are the weights of the
 /// RMSNorms of queries and of keys, one behind the other; empty for none. Returns N x (H D).
 at::Tensor attention(const AttentionShape& shape, const at::Tensor& qkv_NE, const at::Tensor& norms_2D);
-/// silu(first half) * second half.
-at::Tensor swiglu(const at::Tensor& gate_up_N2F);
-/// The tanh form.
-at::Tensor gelu(const at::Tensor& x_NF);
+/// x W^T, or x W + b.
+at::Tensor product(const at::Tensor& x_NI, const Product& by);
+/// The product of silu(first half) * second half.
+at::Tensor swiglu_product(const at::Tensor& gate_up_N2F, const Product& by);
+/// The product of GELU in its tanh form.
+at::Tensor gelu_product(const at::Tensor& x_NF, const Product& by);
 /// Sum of the rows' cross-entropies, double; the logits become the gradient of that with z-loss, times
 /// `scale`.
 at::Tensor softmax_loss(const at::Tensor& logits_NV, const at::Tensor& targets_N, double scale,
@@ -56,15 +65,21 @@ std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x_NC, const at::Ten
                                            const at::Tensor& weight_C, double eps);
 std::pair<at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& x_NC, const at::Tensor& delta_NC,
                                                  const at::Tensor& affine_2C, double eps);
-/// Keeps the weights of all heads, sequences * heads * length^2 elements, for the backward pass: on a CPU, at
-/// 32 x 4 x 128^2 in bf16, forward and backward take 5 ms where ATen's flash attention takes 33 ms. Above
+/// By the weights of all heads, sequences * heads * length^2 elements: on a CPU, at 32 x 4 x 128^2 in bf16,
+/// forward and backward take 5 ms where ATen's flash attention takes 33 ms. They are kept for the backward
+/// pass where length <= 4 head_dim; where they would be most of what is kept they are made again there. Above
 /// 2^26 elements it is `plain`'s.
 at::Tensor attention(const AttentionShape& shape, const at::Tensor& qkv_NE, const at::Tensor& norms_2D);
-at::Tensor swiglu(const at::Tensor& gate_up_N2F);
-at::Tensor gelu(const at::Tensor& x_NF);
+/// The gradient of a weight that has one already is added to it within the product (a temporary of the
+/// matrix's size, and two passes over it, less).
+at::Tensor product(const at::Tensor& x_NI, const Product& by);
+/// What goes into the activation is kept for the backward pass, and what comes out of it made again there.
+at::Tensor swiglu_product(const at::Tensor& gate_up_N2F, const Product& by);
+at::Tensor gelu_product(const at::Tensor& x_NF, const Product& by);
 /// Mean cross-entropy of h W^T against the targets, in nats, fp32; on any device, with `plain::softmax_loss`
 /// where there is no loop for it. Its gradient is that of the mean as `weights` say. It must be the root of
-/// the graph: its backward pass expects the gradient 1.
+/// the graph: its backward pass expects the gradient 1, and an fp32 weight that has a gradient already gets
+/// its own in the forward pass.
 at::Tensor head_loss(const at::Tensor& h_NC, const at::Tensor& weight_VC, const at::Tensor& targets_N,
                      LossWeights weights = {});
 }  // namespace fused
@@ -75,8 +90,9 @@ struct Ops {
   decltype(&plain::add_norm) add_norm;
   decltype(&plain::add_layer_norm) add_layer_norm;
   decltype(&plain::attention) attention;
-  decltype(&plain::swiglu) swiglu;
-  decltype(&plain::gelu) gelu;
+  decltype(&plain::product) product;
+  decltype(&plain::swiglu_product) swiglu_product;
+  decltype(&plain::gelu_product) gelu_product;
 };
 /// The form for the device on which `x` lies.
 [[nodiscard]] const Ops& ops_on(const at::Tensor& x);

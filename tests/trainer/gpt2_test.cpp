@@ -101,11 +101,14 @@ TEST(Fused, AddLayerNorm) {
                         plain::add_layer_norm(x, delta, affine, 1e-5).second, {x, delta, affine});
 }
 
-TEST(Fused, Gelu) {
-  const auto x = leaf({130, 45}, 1);
-  expect_same_gradients(fused::gelu(x), plain::gelu(x), {x});
+TEST(Fused, ProductOfGelu) {
+  const auto x = leaf({130, 45}, 1), weight = leaf({45, 30}, 2), bias = leaf({30}, 3);
+  const Product by{.weight = weight, .bias = bias, .input_first = true};
+  expect_same_gradients(fused::product(x, by), plain::product(x, by), {x, weight, bias});
+  expect_same_gradients(fused::gelu_product(x, by), plain::gelu_product(x, by), {x, weight, bias});
   const auto large = at::tensor({-200.0F, -9.0F, 9.0F, 200.0F}).view({1, 4}).requires_grad_();
-  expect_same_gradients(fused::gelu(large), plain::gelu(large), {large});
+  const Product same{.weight = at::eye(4), .bias = at::zeros({4}), .input_first = true};
+  expect_same_gradients(fused::gelu_product(large, same), plain::gelu_product(large, same), {large});
 }
 
 TEST(RecomputedLayers, GiveTheSameBits) {

@@ -172,15 +172,34 @@ TEST(Fused, AddNorm) {
                         plain::add_norm(x, {}, weight, 1e-5).second, {x, weight});
 }
 
-TEST(Fused, SwiGlu) {
-  const auto x = leaf({130, 2 * 45}, 1);
-  expect_same_gradients(fused::swiglu(x), plain::swiglu(x), {x});
+TEST(Fused, ProductOfSwiGlu) {
+  const auto x = leaf({130, 2 * 45}, 1), weight = leaf({30, 45}, 2);
+  expect_same_gradients(fused::swiglu_product(x, {weight}), plain::swiglu_product(x, {weight}), {x, weight});
 }
 
-TEST(Fused, SwiGluOfLargeNumbers) {
+TEST(Fused, ProductOfSwiGluOfLargeNumbers) {
   const auto x =
       at::tensor({-200.0F, -90.0F, 90.0F, 200.0F, 1.0F, 1.0F, 1.0F, 1.0F}).view({1, 8}).requires_grad_();
-  expect_same_gradients(fused::swiglu(x), plain::swiglu(x), {x});
+  const Product same{at::eye(4)};
+  expect_same_gradients(fused::swiglu_product(x, same), plain::swiglu_product(x, same), {x});
+}
+
+TEST(Fused, AWeightThatHasAGradientGetsTheNextOneOnTopOfIt) {
+  const auto x = leaf({40, 24}, 1), ids = at::arange(20, at::kLong) % 7;
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    const auto fresh = random({12, 24}, 2).to(type).requires_grad_(), so_far = random({12, 24}, 3).to(type);
+    const auto held = fresh.detach().requires_grad_();
+    held.mutable_grad() = so_far.clone();
+    const auto address = held.grad().data_ptr();
+    const auto gradient_of = [&](const Tensor& weight) {
+      const auto sum = fused::product(x.to(type), {weight}).sum() + fused::embed(weight, ids).square().sum();
+      sum.backward();
+      return weight.grad();
+    };
+    const auto expected = gradient_of(fresh) + so_far;
+    EXPECT_LT(relative_error(gradient_of(held), expected), type == at::kFloat ? 1e-6 : 1e-2);
+    EXPECT_EQ(held.grad().data_ptr(), address);
+  }
 }
 
 AttentionShape attention_shape(std::int64_t kv_heads) {

@@ -1,0 +1,129 @@
+// Training steps of one replica, without data, outer loop or anything else:  bench_step [--model gpt2|llama]
+// [--layers L] [--dim C] [--heads H] [--vocab V] [--batch B] [--seq-len T] [--precision fp32|bf16]
+// [--threads N] [--steps S] [--rounds R]
+//
+// Prints a line of JSON a round: tokens per second over its steps, the loss, and the most memory that the
+// process has had so far, in all and beyond what it had before there was a model. With --on-request a round
+// is made for each line of standard input, so that others can be measured in turn with it
+// (tests/bench/compare_step.py).
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "isthmus/base/random.h"
+#include "isthmus/trainer/device.h"
+#include "isthmus/trainer/replica.h"
+
+namespace isthmus::trainer {
+namespace {
+
+struct Request {
+  ModelConfig model;
+  InnerConfig inner;
+  TrainerConfig trainer;
+  std::int64_t vocab = 512, seq_len = 256;
+  int steps = 10, rounds = 5;
+  bool on_request = false;
+};
+
+/// In bytes, a line of /proc/self/status.
+std::uint64_t memory(const std::string& name) {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    std::uint64_t kibibytes = 0;
+    if (word == name + ":" && status >> kibibytes) return kibibytes << 10;
+  }
+  return 0;
+}
+
+/// Random ids of two bytes.
+class Batch {
+ public:
+  explicit Batch(const Request& request) {
+    const auto row = static_cast<std::size_t>(request.seq_len) + 1;
+    ids_.resize(static_cast<std::size_t>(request.inner.batch) * row);
+    for (std::size_t i = 0; i < ids_.size(); ++i)
+      ids_[i] = static_cast<std::uint16_t>(random_bits(1, 2, i) % static_cast<std::uint64_t>(request.vocab));
+    for (std::size_t i = 0; i < ids_.size(); i += row)
+      rows_.push_back(reinterpret_cast<const std::byte*>(ids_.data() + i));
+    batch_.rows = rows_;
+    batch_.seq_len = request.seq_len;
+    batch_.together = true;
+  }
+  [[nodiscard]] const data::Batch& get() const { return batch_; }
+
+ private:
+  std::vector<std::uint16_t> ids_;
+  std::vector<const std::byte*> rows_;
+  data::Batch batch_;
+};
+
+void measure(Request request) {
+  prepare_process(request.trainer);
+  request.model.resolve(request.seq_len);
+  const Batch batch(request);
+  const auto before = memory("VmRSS");
+  ReplicaOptions options;
+  options.inner = request.inner;
+  options.precision = request.inner.precision == "bf16" ? Precision::bf16 : Precision::fp32;
+  options.longest_sequence = request.seq_len;
+  options.trainer = request.trainer;
+  Replica replica(ParameterTable({request.model, request.vocab}, 1, 1 << 16), options);
+  std::string line;
+  for (int round = 0; request.on_request ? bool(std::getline(std::cin, line)) : round < request.rounds;
+       ++round) {
+    const auto begin = std::chrono::steady_clock::now();
+    float loss = 0;
+    for (int step = 0; step < request.steps; ++step) {
+      loss = replica.forward_backward(batch.get());
+      replica.inner_step(request.inner.lr);
+    }
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    const auto tokens = static_cast<double>(request.steps * request.inner.batch * request.seq_len);
+    const auto peak = memory("VmHWM");
+    fmt::print(
+        "{{\"tokens_per_second\": {:.1f}, \"loss\": {:.4f}, \"peak_bytes\": {}, \"model_bytes\": {}, "
+        "\"parameters\": {}}}\n",
+        tokens / took.count(), loss, peak, peak - before, replica.table().parameters());
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+}  // namespace isthmus::trainer
+
+int main(int argc, char** argv) {
+  isthmus::trainer::Request request;
+  request.inner.batch = 8;
+  request.inner.lr = 1e-3;
+  request.inner.precision = "fp32";
+  request.model.qk_norm = false;
+  request.model.tie_embeddings = true;
+  CLI::App app("training steps of one replica");
+  app.add_option("--model", request.model.architecture)->check(CLI::IsMember({"llama", "gpt2"}));
+  app.add_option("--layers", request.model.layers)->check(CLI::Range(1, 1000));
+  app.add_option("--dim", request.model.dim)->check(CLI::Range(1, 1 << 20));
+  app.add_option("--heads", request.model.heads)->check(CLI::Range(1, 1 << 10));
+  app.add_option("--vocab", request.vocab)->check(CLI::Range(1, 1 << 16));
+  app.add_option("--batch", request.inner.batch)->check(CLI::Range(1, 1 << 16));
+  app.add_option("--seq-len", request.seq_len)->check(CLI::Range(2, 1 << 20));
+  app.add_option("--precision", request.inner.precision)->check(CLI::IsMember({"fp32", "bf16"}));
+  app.add_option("--threads", request.trainer.threads)->check(CLI::Range(0, 4096));
+  app.add_option("--steps", request.steps, "of a round")->check(CLI::Range(1, 1 << 20));
+  app.add_option("--rounds", request.rounds)->check(CLI::Range(1, 1 << 20));
+  app.add_flag("--on-request", request.on_request, "a round for each line of standard input");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    isthmus::trainer::measure(request);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "bench_step: {}\n", error.what());
+    return 1;
+  }
+}

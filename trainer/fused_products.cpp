@@ -1,0 +1,195 @@
+// Matrix products with what belongs to them, as one autograd node each.
+
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "cpu_kernels.h"
+#include "cpu_tensor.h"
+#include "ops.h"
+
+namespace isthmus::trainer {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+namespace fused {
+namespace {
+
+/// What a node's forward pass got as `Product`, in its backward pass.
+struct Kept {
+  Product by;
+  /// Gradient of what was multiplied.
+  [[nodiscard]] Tensor back(const Tensor& grad) const {
+    return at::mm(grad, by.input_first ? by.weight.t() : by.weight);
+  }
+  /// Gradients of weight and bias, `x` having been multiplied. Undefined where there is none to hand on: a
+  /// leaf's weight takes its own at once.
+  [[nodiscard]] std::pair<Tensor, Tensor> of_parameters(const Tensor& x, const Tensor& grad) const {
+    const auto left = by.input_first ? x.t() : grad.t();
+    const auto& right = by.input_first ? grad : x;
+    const auto bias = by.input_first ? grad.sum(0) : Tensor();
+    auto& so_far = by.weight.mutable_grad();
+    if (!so_far.defined()) return {at::mm(left, right), bias};
+    so_far.addmm_(left, right);
+    return {Tensor(), bias};
+  }
+};
+
+/// Tensors of a product that autograd takes: none of them undefined.
+Tensor bias_of(const Product& by) { return by.input_first ? by.bias : at::empty({0}, by.weight.options()); }
+Product product_of(const Tensor& weight, const Tensor& bias) {
+  const bool input_first = bias.numel() > 0;
+  return {weight, input_first ? bias : Tensor(), input_first};
+}
+
+struct Linear : Function<Linear> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x_NI, const Tensor& weight, const Tensor& bias) {
+    ctx->save_for_backward({x_NI, weight, bias});
+    return plain::product(x_NI, product_of(weight, bias));
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto saved = ctx->get_saved_variables();
+    const Kept kept{product_of(saved[1], saved[2])};
+    const auto grad = grads[0].contiguous();
+    const auto [weight_grad, bias_grad] = kept.of_parameters(saved[0], grad);
+    return {kept.back(grad), weight_grad, bias_grad};
+  }
+};
+
+struct SwigluActivation {
+  static Tensor forward(const Tensor& gate_up) {
+    const auto out = at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
+    dispatch(gate_up, [&](auto type) {
+      using T = decltype(type);
+      cpu::swiglu(cpu::SwiGlu<T>{out.size(0), out.size(1), data<T>(gate_up), data<T>(out)});
+    });
+    return out;
+  }
+  static Tensor backward(const Tensor& gate_up, const Tensor& grad) {
+    auto grad_gate_up = at::empty_like(gate_up);
+    dispatch(gate_up, [&](auto type) {
+      using T = decltype(type);
+      cpu::swiglu_backward(cpu::SwiGluBackward<T>{grad.size(0), grad.size(1), data<T>(gate_up), data<T>(grad),
+                                                  data<T>(grad_gate_up)});
+    });
+    return grad_gate_up;
+  }
+};
+
+struct GeluActivation {
+  static Tensor forward(const Tensor& x) {
+    auto out = at::empty_like(x);
+    dispatch(x, [&](auto type) {
+      using T = decltype(type);
+      cpu::gelu(cpu::Gelu<T>{x.size(0), x.size(1), data<T>(x), data<T>(out)});
+    });
+    return out;
+  }
+  static Tensor backward(const Tensor& x, const Tensor& grad) {
+    dispatch(x, [&](auto type) {
+      using T = decltype(type);
+      cpu::gelu_backward(
+          cpu::GeluBackward<T>{x.size(0), x.size(1), data<T>(x), data<T>(grad), data<T>(grad)});
+    });
+    return grad;
+  }
+};
+
+template <class Activation>
+struct Activated : Function<Activated<Activation>> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& in, const Tensor& weight, const Tensor& bias) {
+    const auto x = in.contiguous();
+    ctx->save_for_backward({x, weight, bias});
+    return plain::product(Activation::forward(x), product_of(weight, bias));
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto saved = ctx->get_saved_variables();
+    const Kept kept{product_of(saved[1], saved[2])};
+    const auto grad = grads[0].contiguous();
+    const auto [weight_grad, bias_grad] = kept.of_parameters(Activation::forward(saved[0]), grad);
+    return {Activation::backward(saved[0], kept.back(grad)), weight_grad, bias_grad};
+  }
+};
+
+/// The logits are the largest tensor of the model, so they are made for a few rows at a time, and turned into
+/// their own gradient at once.
+struct HeadLoss : Function<HeadLoss> {
+  /// Elements: a core's caches are small, a GPU wants large products.
+  static std::int64_t logits_at_once(const Tensor& h) { return h.is_cpu() ? 1 << 22 : 1 << 26; }
+  /// Each part reads the matrix, and goes over its gradient.
+  static constexpr std::int64_t least_rows_at_once = 256;
+
+  static Tensor forward(AutogradContext* ctx, const Tensor& h_NC, const Tensor& weight_VC,
+                        const Tensor& targets_N, const LossWeights& weights, bool with_gradient) {
+    const auto h = h_NC.contiguous();
+    const auto rows = h.size(0);
+    const auto vocab = weight_VC.size(0);
+    const auto rows_at_once = std::min(rows, std::max(least_rows_at_once, logits_at_once(h) / vocab));
+    const auto grad_h = with_gradient ? at::empty_like(h) : Tensor();
+    // Several parts are summed in fp32.
+    const auto& so_far = weight_VC.grad();
+    const bool at_once = with_gradient && so_far.defined() && so_far.scalar_type() == at::kFloat;
+    auto grad_weight = at_once ? so_far : Tensor();
+    auto loss = at::zeros({}, h.options().dtype(at::kDouble));
+    for (std::int64_t row = 0; row < rows; row += rows_at_once) {
+      const auto n = std::min(rows_at_once, rows - row);
+      const auto h_part = h.narrow(0, row, n);
+      const auto logits = at::linear(h_part, weight_VC);
+      loss += softmax_loss(logits, targets_N.narrow(0, row, n), weights.loss / static_cast<double>(rows),
+                           weights.z_loss);
+      if (!with_gradient) continue;
+      auto grad_part = grad_h.narrow(0, row, n);
+      at::mm_out(grad_part, logits, weight_VC);
+      if (!grad_weight.defined()) {
+        grad_weight = at::mm(logits.t(), h_part);
+        if (n < rows) grad_weight = grad_weight.to(at::kFloat);
+      } else if (h.scalar_type() == at::kFloat) {
+        grad_weight.addmm_(logits.t(), h_part);
+      } else {
+        grad_weight.add_(at::mm(logits.t(), h_part));
+      }
+    }
+    if (with_gradient) ctx->save_for_backward({grad_h, at_once ? Tensor() : grad_weight.to(h.scalar_type())});
+    return (loss / rows).to(at::kFloat);
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list&) {
+    const auto saved = ctx->get_saved_variables();
+    return {saved[0], saved[1], Tensor(), Tensor(), Tensor()};
+  }
+
+ private:
+  static Tensor softmax_loss(const Tensor& logits, const Tensor& targets_N, double scale, double z_loss) {
+    if (!logits.is_cpu()) return plain::softmax_loss(logits, targets_N, scale, z_loss);
+    const double sum = dispatch(logits, [&](auto type) {
+      using T = decltype(type);
+      return cpu::softmax_loss(cpu::SoftmaxLoss<T>{logits.size(0), logits.size(1), static_cast<float>(scale),
+                                                   static_cast<float>(z_loss), data<T>(logits),
+                                                   data<std::int64_t>(targets_N)});
+    });
+    return at::scalar_tensor(sum, at::kDouble);
+  }
+};
+
+}  // namespace
+
+Tensor product(const Tensor& x_NI, const Product& by) { return Linear::apply(x_NI, by.weight, bias_of(by)); }
+
+Tensor swiglu_product(const Tensor& gate_up_N2F, const Product& by) {
+  return Activated<SwigluActivation>::apply(gate_up_N2F, by.weight, bias_of(by));
+}
+
+Tensor gelu_product(const Tensor& x_NF, const Product& by) {
+  return Activated<GeluActivation>::apply(x_NF, by.weight, bias_of(by));
+}
+
+Tensor head_loss(const Tensor& h_NC, const Tensor& weight_VC, const Tensor& targets_N, LossWeights weights) {
+  const bool with_gradient =
+      at::GradMode::is_enabled() && (h_NC.requires_grad() || weight_VC.requires_grad());
+  return HeadLoss::apply(h_NC, weight_VC, targets_N, weights, with_gradient);
+}
+
+}  // namespace fused
+}  // namespace isthmus::trainer
