@@ -171,6 +171,12 @@ Experiment read_experiment(const config::Source& source, bool needs_data) {
     throw Error(ErrorKind::config,
                 "network.listen is none and outer.method is data_parallel; expected ADDRESS:PORT: with Gloo "
                 "every worker must have an address that the others can dial");
+  if (experiment.inner.is_muon() && experiment.outer.warmup_steps > 0)
+    throw Error(
+        ErrorKind::config,
+        fmt::format("inner.optimizer is muon and outer.warmup_steps is {}; expected 0: steps that all "
+                    "make alike must have the same bits on any processor, and Muon's have not",
+                    experiment.outer.warmup_steps));
   if (experiment.reducers > 0 && experiment.outer.data_parallel()) {
     throw Error(ErrorKind::config, "reducers is " + std::to_string(experiment.reducers) +
                                        " and outer.method is data_parallel; expected 0: there is nothing "

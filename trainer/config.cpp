@@ -90,7 +90,13 @@ void ModelConfig::resolve(std::int64_t seq_len) {
 }
 
 void InnerConfig::serialize(config::Archive& ar) {
-  ar({"optimizer", &optimizer, Scope::agreed, "inner optimizer", -unbounded, unbounded, {"adamw"}});
+  ar({"optimizer",
+      &optimizer,
+      Scope::agreed,
+      "inner optimizer; muon is for the matrices inside layers, beside adamw for the rest",
+      -unbounded,
+      unbounded,
+      {"adamw", "muon"}});
   ar({"lr", &lr, Scope::agreed, "highest learning rate", 0, 10});
   ar({"schedule",
       &schedule,
@@ -107,6 +113,8 @@ void InnerConfig::serialize(config::Archive& ar) {
       0, 1});
   ar({"beta1", &beta1, Scope::agreed, "decay per step of the gradient's running mean", 0, 0.9999});
   ar({"beta2", &beta2, Scope::agreed, "decay per step of the squared gradient's running mean", 0, 0.99999});
+  ar({"momentum", &momentum, Scope::agreed, "muon: decay per step of the gradient's running mean", 0,
+      0.9999});
   ar({"eps", &eps, Scope::agreed, "added to the root of the squared gradient's running mean", 1e-15, 1});
   ar({"weight_decay", &weight_decay, Scope::agreed,
       "decoupled weight decay of matrices, times the learning rate", 0, 10});

@@ -15,6 +15,7 @@
 #include "isthmus/trainer/adamw.h"
 #include "isthmus/trainer/pretrained.h"
 #include "model.h"
+#include "muon.h"
 
 namespace isthmus::trainer {
 
@@ -41,6 +42,10 @@ struct Replica::Impl {
                                .separator = options.separator,
                                .recompute_layers = options.trainer.activation_checkpointing},
                   bf16 ? buffers.twin : buffers.parameters, gradient);
+    if (options.inner.is_muon()) {
+      matrices = muon_matrices(table);
+      segments = without(segments, matrices);
+    }
     put(buffers.parameters, options.trainer.init_from.empty()
                                 ? initial_parameters(table, options.seed)
                                 : read_pretrained(options.trainer.init_from, table));
@@ -90,7 +95,8 @@ struct Replica::Impl {
 
   ParameterTable table;
   ReplicaOptions options;
-  std::vector<DecaySegment> segments;
+  std::vector<DecaySegment> segments;  ///< for AdamW
+  std::vector<MuonMatrix> matrices;    ///< for Muon
   BiasCorrection bias;
   at::Device device;
   flat::Buffers buffers;
@@ -138,8 +144,12 @@ double Replica::inner_step(double lr) {
     throw Error(ErrorKind::divergence,
                 "the gradient of step " + std::to_string(s.steps + 1) + " is not finite");
   }
-  const auto step = s.bias.next(s.options.inner, lr, clip_scale(norm, s.options.inner.clip));
+  const auto& inner = s.options.inner;
+  const auto clip = clip_scale(norm, inner.clip);
+  const auto step = s.bias.next(inner, lr, clip);
   for (const auto& segment : s.segments) flat::adamw(step, segment, gradient, s.buffers);
+  const MuonStep muon_step{lr, inner.momentum, inner.weight_decay, clip};
+  for (const auto& matrix : s.matrices) muon(muon_step, matrix, gradient, s.buffers);
   ++s.steps;
   return norm;
 }

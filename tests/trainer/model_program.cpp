@@ -3,7 +3,7 @@
 //   model_program logits FOLDER OUT ID ...      logits of what follows the ids, one a line; and the model,
 //   written
 //                                               to the folder OUT
-//   model_program train FOLDER BATCHES SEQUENCES LENGTH LR WEIGHT_DECAY CLIP
+//   model_program train FOLDER BATCHES SEQUENCES LENGTH LR WEIGHT_DECAY CLIP OPTIMIZER
 //                                               the loss of each step, one a line. BATCHES: u16 ids,
 //                                               SEQUENCES rows of LENGTH + 1 for each step
 
@@ -51,6 +51,7 @@ int print_losses(const Words& words) {
   const double lr = std::stod(words[5]);
   options.inner.weight_decay = std::stod(words[6]);
   options.inner.clip = std::stod(words[7]);
+  options.inner.optimizer = words[8];
   options.trainer.init_from = words[1];
   Replica replica(table_of(words[1]), options);
   data::Batch batch;
@@ -75,7 +76,7 @@ int main(int argc, char** argv) {
   prepare_process({.threads = 1, .deterministic = false});
   try {
     if (words.size() > 3 && words[0] == "logits") return print_logits(words);
-    if (words.size() == 8 && words[0] == "train") return print_losses(words);
+    if (words.size() == 9 && words[0] == "train") return print_losses(words);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "model_program: %s\n", error.what());
     return 1;

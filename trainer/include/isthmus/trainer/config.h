@@ -46,6 +46,7 @@ struct InnerConfig {
   double decay_fraction = 0.2;
   double beta1 = 0.9;
   double beta2 = 0.95;
+  double momentum = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
   double clip = 1.0;
@@ -53,6 +54,7 @@ struct InnerConfig {
   std::int64_t batch = 32;
   std::string precision = "auto";
   void serialize(config::Archive& ar);
+  [[nodiscard]] bool is_muon() const { return optimizer == "muon"; }
 };
 
 struct TrainerConfig {

@@ -56,7 +56,7 @@ class Replica : public outer_sync::DeviceParameters, public outer_sync::InnerMom
   /// inner_step, which then uses it. (fp32 on a CPU: the storage itself; else a copy.)
   [[nodiscard]] std::span<float> gradients();
 
-  /// Clips the gradient to inner.clip and makes one AdamW step with learning rate `lr`; the step count grows
+  /// Clips the gradient to inner.clip and makes one step of inner.optimizer with learning rate `lr`; the step count grows
   /// by one. Returns the gradient's norm before clipping. Throws Error(divergence), with nothing changed, if
   /// it is not finite.
   double inner_step(double lr);
