@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <mutex>
 #include <optional>
@@ -23,6 +24,7 @@
 #include "isthmus/trainer/checkpoint.h"
 #include "isthmus/trainer/evaluate.h"
 #include "isthmus/trainer/gloo.h"
+#include "isthmus/trainer/loss_watch.h"
 #include "isthmus/trainer/outer_state.h"
 #include "isthmus/trainer/replica.h"
 #include "isthmus/trainer/sample.h"
@@ -358,6 +360,11 @@ class Worker {
     const auto took = seconds_since(begin);
     train_seconds_ += took;
     measure_speed(took - (waited_seconds() - waited));
+    if (const auto spike = loss_watch_.add(loss)) {
+      ++loss_spikes_;
+      say(fmt::format("the loss of step {} is {:.4g}; it was {:.4g} of late ({:.0f} standard deviations)",
+                      step, spike->loss, spike->usual, spike->deviations));
+    }
     record(step, loss, lr, norm, took, tokens);
   }
 
@@ -407,6 +414,7 @@ class Worker {
                     {"loss", loss},
                     {"lr", lr},
                     {"grad_norm", norm},
+                    {"loss_spikes", loss_spikes_},
                     {"step_seconds", took},
                     {"tokens_per_second", rate},
                     {"utilization", utilization},
@@ -452,9 +460,23 @@ class Worker {
     const auto rank = node_.rank();
     const auto sum = setup_.evaluate(outer_.global_parameters(), rank.index, rank.of);
     node_.report_evaluation(step, sum.nats, sum.tokens);
-    metrics_.write({{"step", step}, {"eval_nats", sum.nats}, {"eval_tokens", sum.tokens}});
+    const double apart = drift();
+    metrics_.write({{"step", step}, {"eval_nats", sum.nats}, {"eval_tokens", sum.tokens}, {"drift", apart}});
+    events_.write(step, {{"outer/drift", apart}});
     if (sum.tokens > 0)
       events_.write(step, {{"eval/loss_of_share", sum.nats / static_cast<double>(sum.tokens)}});
+  }
+
+  /// How far the local parameters are from the global ones: the norm of the difference over the global one's.
+  double drift() {
+    const auto global = outer_.global_parameters(), local = replica_.parameters();
+    double apart = 0, all = 0;
+    for (std::size_t i = 0; i < global.size(); ++i) {
+      const double difference = static_cast<double>(local[i]) - static_cast<double>(global[i]);
+      apart += difference * difference;
+      all += static_cast<double>(global[i]) * static_cast<double>(global[i]);
+    }
+    return all > 0 ? std::sqrt(apart / all) : 0;
   }
 
   std::string sample() {
@@ -618,6 +640,8 @@ class Worker {
   bool left_ = false;
   std::optional<std::uint64_t> evaluated_;  ///< newest step
   bool joined_ = false, stopped_ = false;
+  trainer::LossWatch loss_watch_;
+  std::uint64_t loss_spikes_ = 0;
   double busy_step_seconds_ = 0;  ///< of an inner step, a mean over the last ones; 0 before the first
   double train_seconds_ = 0, compute_seconds_ = 0, data_wait_seconds_ = 0, gloo_seconds_ = 0;
 };

@@ -93,6 +93,19 @@ struct Replica::Impl {
     return gradient_sum.defined() ? gradient_sum : gradient;
   }
 
+  /// The first value of a flat buffer that is not finite, by tensor and element: " of X at element 7". Empty
+  /// where all are.
+  [[nodiscard]] std::string first_not_finite(const at::Tensor& buffer) const {
+    for (const auto& tensor : table.tensors()) {
+      const auto values = flat::part(buffer, tensor.range);
+      const auto bad = at::isfinite(values).logical_not();
+      if (bad.any().item<bool>())
+        return " of " + tensor.name + " at element " +
+               std::to_string(bad.to(at::kByte).argmax().item<std::int64_t>());
+    }
+    return {};
+  }
+
   ParameterTable table;
   ReplicaOptions options;
   std::vector<DecaySegment> segments;  ///< for AdamW
@@ -119,7 +132,11 @@ float Replica::forward_backward(const data::Batch& batch) {
   s.use_host_gradient = false;
   const auto loss = static_cast<float>(s.backward(tokens));
   if (!std::isfinite(loss)) {
-    throw Error(ErrorKind::divergence, "the loss of step " + std::to_string(s.steps + 1) + " is not finite");
+    const auto parameter = s.first_not_finite(s.buffers.parameters);
+    throw Error(ErrorKind::divergence,
+                "the loss of step " + std::to_string(s.steps + 1) + " is not finite; " +
+                    (parameter.empty() ? "all parameters are: look at its batch and at inner.lr"
+                                       : "nor is the parameter" + parameter));
   }
   return loss;
 }
@@ -141,8 +158,8 @@ double Replica::inner_step(double lr) {
   const auto gradient = s.use_host_gradient ? s.host_gradient.to(s.device) : s.batch_gradient();
   const double norm = flat::norm(gradient);
   if (!std::isfinite(norm)) {
-    throw Error(ErrorKind::divergence,
-                "the gradient of step " + std::to_string(s.steps + 1) + " is not finite");
+    throw Error(ErrorKind::divergence, "the gradient of step " + std::to_string(s.steps + 1) +
+                                           s.first_not_finite(gradient) + " is not finite");
   }
   const auto& inner = s.options.inner;
   const auto clip = clip_scale(norm, inner.clip);

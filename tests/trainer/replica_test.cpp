@@ -222,7 +222,10 @@ TEST(Replica, ALossThatIsNotFiniteIsAnError) {
   replica.modify({0, 1})[0] = std::numeric_limits<float>::quiet_NaN();
   replica.modified({0, 1});
   OwnedBatch batch(1, 4, 12);
-  expect_error(ErrorKind::divergence, "step 1", [&] { replica.forward_backward(batch.get()); });
+  const auto& first = replica.table().tensors().front().name;
+  expect_error(ErrorKind::divergence,
+               "step 1 is not finite; nor is the parameter of " + first + " at element 0",
+               [&] { replica.forward_backward(batch.get()); });
 }
 
 TEST(Replica, AGradientThatIsNotFiniteChangesNothing) {
@@ -230,8 +233,10 @@ TEST(Replica, AGradientThatIsNotFiniteChangesNothing) {
   const auto before = copy(replica.parameters());
   OwnedBatch batch(1, 4, 12);
   replica.forward_backward(batch.get());
-  replica.gradients()[3] = std::numeric_limits<float>::infinity();
-  expect_error(ErrorKind::divergence, "gradient", [&] { replica.inner_step(0.01); });
+  const auto& second = replica.table().tensors()[1];
+  replica.gradients()[second.range.begin + 3] = std::numeric_limits<float>::infinity();
+  expect_error(ErrorKind::divergence, "gradient of step 1 of " + second.name + " at element 3",
+               [&] { replica.inner_step(0.01); });
   EXPECT_EQ(copy(replica.parameters()), before);
   EXPECT_EQ(replica.steps(), 0);
 }

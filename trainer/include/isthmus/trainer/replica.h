@@ -48,17 +48,17 @@ class Replica : public outer_sync::DeviceParameters, public outer_sync::InnerMom
   Replica& operator=(const Replica&) = delete;
 
   /// Loss of the batch (mean, nats per token, without z-loss) and its gradient, which replaces the last one.
-  /// The batch lies on the replica's device. Throws Error(divergence) for a loss that is not finite,
-  /// Error(data) for an id outside the vocabulary.
+  /// The batch lies on the replica's device. Throws Error(divergence) for a loss that is not finite, naming a
+  /// parameter that is not, Error(data) for an id outside the vocabulary.
   float forward_backward(const data::Batch& batch);
 
   /// The gradient as fp32 in host memory, flat order, padding zero; it may be changed in place until
   /// inner_step, which then uses it. (fp32 on a CPU: the storage itself; else a copy.)
   [[nodiscard]] std::span<float> gradients();
 
-  /// Clips the gradient to inner.clip and makes one step of inner.optimizer with learning rate `lr`; the step count grows
-  /// by one. Returns the gradient's norm before clipping. Throws Error(divergence), with nothing changed, if
-  /// it is not finite.
+  /// Clips the gradient to inner.clip and makes one step of inner.optimizer with learning rate `lr`; the step
+  /// count grows by one. Returns the gradient's norm before clipping. Throws Error(divergence), with nothing
+  /// changed, if it is not finite.
   double inner_step(double lr);
 
   /// Steps made, those before a restore included; of moments that were taken over, their steps.
