@@ -65,7 +65,7 @@ class Reading {
         set_(std::make_unique<Counting>(tokens_, sizes.block * sizes.seq_len, reads), 1U << 31, tokens_,
              "counting", 1),
         order_({sizes.windows, sizes.replicas, 5, shuffle_of(set_, sizes.seq_len, sizes.blocks)}),
-        reader_(set_, order_, sizes.seq_len, 4, sizes.in_use),
+        reader_(set_, order_, sizes.seq_len, 4, sizes.in_use, 2),
         runs_(std::move(runs)),
         space_((sizes.seq_len + 1) * 4),
         length_(sizes.seq_len) {}
