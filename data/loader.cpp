@@ -9,6 +9,7 @@
 #include <deque>
 #include <exception>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -255,13 +256,20 @@ struct Loader::Pipeline {
     ask();
     note_epoch(content);
     content.samples.clear();
-    for (std::size_t row = 0; row < content.rows.size();) {
+    for (auto rows = std::span(content.rows); !rows.empty();) {
       auto& [samples, turns] = runs.front();
-      const auto stop = std::min(samples.end, samples.begin + (content.rows.size() - row));
+      const auto stop = std::min(samples.end, samples.begin + rows.size());
       content.samples.push_back({samples.track, samples.begin, stop});
-      for (auto sequence = samples.begin; sequence < stop; ++sequence, ++row, space += row_bytes())
-        if (!read(sequence, *turns, content.rows[row], space, content.in_use)) return false;
-      samples.begin = stop;
+      while (samples.begin < stop) {
+        const auto end = turns->end_of_turn(samples.begin, stop);
+        const auto count =
+            read(samples.begin, turns->at(samples.begin).set,
+                 rows.first(static_cast<std::size_t>(end - samples.begin)), space, content.in_use);
+        if (count == 0) return false;
+        samples.begin += count;
+        rows = rows.subspan(count);
+        space += count * row_bytes();
+      }
       if (samples.begin == samples.end) runs.pop_front();
     }
     known -= content.rows.size();
@@ -270,18 +278,17 @@ struct Loader::Pipeline {
     return true;
   }
 
-  bool read(std::uint64_t sequence, const Mixture& turns, const std::byte*& row, std::byte* space,
-            InUse& in_use) {
-    const auto [tokens, group] =
-        stream ? stream->row(sequence, pool, space) : readers[turns.at(sequence).set]->row(pool, space);
-    if (tokens == nullptr) return false;
-    row = tokens;
+  /// Sequences of one data set, as many as lie together. Returns how many those are, 0 if the loader ends.
+  std::size_t read(std::uint64_t sequence, std::size_t set, std::span<const std::byte*> rows,
+                   std::byte* space, InUse& in_use) {
+    const auto [count, group] =
+        stream ? stream->rows(sequence, rows, pool, space) : readers[set]->rows(rows, pool, space);
     if (on_host) {
       in_use.add(group);
-    } else if (row != space) {
-      std::memcpy(space, row, row_bytes());
+    } else if (group != nullptr) {
+      for (std::size_t i = 0; i < count; ++i, space += row_bytes()) std::memcpy(space, rows[i], row_bytes());
     }
-    return true;
+    return count;
   }
 
   void note_epoch(Content& content) {

@@ -184,18 +184,26 @@ void WindowReader::expect(SampleRange run, ReaderPool& pool) {
   load_ahead(pool);
 }
 
-WindowReader::Row WindowReader::row(ReaderPool& pool, std::byte* space) {
-  if (!(taken_ && visits_.front().begin < visits_.front().end) && !take(pool)) return {nullptr, nullptr};
+WindowReader::Rows WindowReader::rows(std::span<const std::byte*> out, ReaderPool& pool, std::byte* space) {
+  if (!(taken_ && visits_.front().begin < visits_.front().end) && !take(pool)) return {0, nullptr};
   auto& now = visits_.front();
-  const auto sequence = now.begin++;
-  if (now.group == nullptr) {
-    set_.read(Split::train, sampler_.at(sequence).window * seq_len_, seq_len_ + 1, width_, space);
-    return {space, nullptr};
+  const auto first = now.begin;
+  const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(out.size(), now.end - first));
+  now.begin += count;
+  if (now.group != nullptr) {
+    for (std::size_t i = 0; i < count; ++i) out[i] = now.group->row(rank_ + i);
+    rank_ += count;
+    if (stays_) return {count, now.group};
   }
-  const auto* tokens = now.group->row(rank_++);
-  if (stays_) return {tokens, now.group};
-  std::memcpy(space, tokens, (seq_len_ + 1) * width_);
-  return {space, nullptr};
+  const auto bytes = (seq_len_ + 1) * width_;
+  for (std::size_t i = 0; i < count; ++i, space += bytes) {
+    if (now.group != nullptr)
+      std::memcpy(space, out[i], bytes);
+    else
+      set_.read(Split::train, sampler_.at(first + i).window * seq_len_, seq_len_ + 1, width_, space);
+    out[i] = space;
+  }
+  return {count, nullptr};
 }
 
 /// Goes on to the next visit: waits for its group, and has those after it loaded meanwhile.

@@ -132,13 +132,14 @@ class WindowReader {
   /// These come behind those before, in the track's own count in this data set. What goes on where the last
   /// ones ended is one run with them, however many pieces it comes in.
   void expect(SampleRange run, ReaderPool& pool);
-  struct Row {
-    const std::byte* tokens;  ///< null if the pool was stopped
-    WindowGroup* group;       ///< whose memory that is, if it is one's
+  struct Rows {
+    std::size_t count;   ///< 0 if the pool was stopped
+    WindowGroup* group;  ///< in whose memory they all lie; null if they were copied
   };
-  /// The window of the next sequence, which is expected: in memory of its own, or copied to `space`. Throws
-  /// what the data set throws.
-  [[nodiscard]] Row row(ReaderPool& pool, std::byte* space);
+  /// The windows of the next sequences, which are expected: of as many as lie together, at most out.size()
+  /// (>= 1), `out` gets where each lies: in memory of its own, or copied to `space`, row by row. Throws what
+  /// the data set throws.
+  [[nodiscard]] Rows rows(std::span<const std::byte*> out, ReaderPool& pool, std::byte* space);
 
  private:
   /// Sequences of one track that follow one another in one group; where there are none, in a run.
