@@ -296,7 +296,7 @@ struct Loader::Pipeline {
     content.epoch = stream ? stream->epoch(samples.begin)
                            : readers.front()->epoch(samples.track, turns->count(0, samples.begin));
     if (!first_epoch) first_epoch = content.epoch;
-    content.traced = content.epoch < *first_epoch + options.traced_epochs;
+    content.traced = trace.recording() && content.epoch < *first_epoch + options.traced_epochs;
   }
 
   void transfer_all() {

@@ -70,7 +70,10 @@ void ReaderPool::work() {
     }
     lock.lock();
     if (fault && !task.group->fault_) task.group->fault_ = std::move(fault);
-    if (--task.group->missing_ == 0) done_.notify_all();
+    if (--task.group->missing_ > 0) continue;
+    lock.unlock();  // whoever wakes wants it at once
+    done_.notify_all();
+    lock.lock();
   }
 }
 
