@@ -9,6 +9,7 @@
 #include <deque>
 #include <exception>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -43,19 +44,20 @@ class InUse {
 
 /// What a batch is made of, on its way from stage to stage.
 struct Content {
-  std::vector<const std::byte*> rows;  ///< in the buffer, or where they were read to
+  std::vector<const std::byte*> rows;
   std::vector<SampleRange> samples;
   InUse in_use;
   std::uint64_t epoch = 0;
   bool traced = false;
+  Clock::time_point begin;
 };
 
 struct HostSlot {
   std::unique_ptr<HostBuffer> buffer;
   Content content;
-  Clock::time_point begin;
 };
 
+/// On a host its rows lie in the buffer, or where they were read to.
 struct DeviceSlot {
   std::unique_ptr<DeviceBuffer> buffer;
   Content content;
@@ -77,8 +79,8 @@ std::vector<double> weights_of(const Corpus& corpus) {
 std::unique_ptr<WindowReader> make_reader(const Corpus& corpus, const DataSet& set,
                                           const LoaderOptions& options, bool rows_stay) {
   const auto seq_len = static_cast<std::uint64_t>(options.seq_len);
-  // What lies in both queues, in the hands of both threads and of the consumer.
-  const auto in_use = static_cast<std::uint64_t>(rows_stay ? options.batch * (2 * options.prefetch + 1) : 0);
+  // What lies in the queue, and in the hands of the thread before it or of the consumer.
+  const auto in_use = static_cast<std::uint64_t>(rows_stay ? options.batch * (options.prefetch + 1) : 0);
   const auto windows = window_count(set.tokens(Split::train), seq_len);
   if (windows == 0) {
     throw Error(ErrorKind::data, "the training part of the corpus " + set.name() + " has " +
@@ -90,7 +92,8 @@ std::unique_ptr<WindowReader> make_reader(const Corpus& corpus, const DataSet& s
       .replicas = static_cast<std::uint64_t>(options.replicas),
       .seed = options.seed,
       .shuffle = shuffle_of(set, seq_len, static_cast<std::uint64_t>(options.shuffle_blocks))};
-  return std::make_unique<WindowReader>(set, order, seq_len, corpus.width(), in_use);
+  return std::make_unique<WindowReader>(set, order, seq_len, corpus.width(), in_use,
+                                        static_cast<std::uint64_t>(options.threads));
 }
 
 std::vector<std::unique_ptr<WindowReader>> make_readers(const Corpus& corpus, const LoaderOptions& options,
@@ -134,7 +137,7 @@ struct Loader::Pipeline {
         readers(make_readers(the_corpus, options, on_host)),
         stream(make_stream_reader(the_corpus, options, on_host)),
         wanted(static_cast<std::uint64_t>(options.batch) + most_ahead(readers)),
-        host(static_cast<std::size_t>(options.prefetch)),
+        host(on_host ? 0 : static_cast<std::size_t>(options.prefetch)),
         // One more than may be ahead: the batch in the consumer's hands.
         on_device(static_cast<std::size_t>(options.prefetch) + 1),
         free_host(host.size()),
@@ -143,7 +146,9 @@ struct Loader::Pipeline {
         full_device(on_device.size()),
         pool(static_cast<std::size_t>(options.threads)) {
     allocate(device);
-    disk_load = std::jthread([this] { run_stage("disk_load", full_host, [this] { load_all(); }); });
+    disk_load = std::jthread(
+        [this] { run_stage("disk_load", on_host ? full_device : full_host, [this] { load_all(); }); });
+    if (on_host) return;
     gpu_transfer =
         std::jthread([this] { run_stage("gpu_transfer", full_device, [this] { transfer_all(); }); });
   }
@@ -199,11 +204,22 @@ struct Loader::Pipeline {
   }
 
   void load_all() {
-    while (true) {
-      const auto slot = free_host.pop();
-      if (!slot || !load(host[*slot])) return;
-      full_host.push(*slot);
+    while (on_host ? load_to_device() : load_to_host()) {
     }
+  }
+
+  /// These are false if the loader ends.
+  bool load_to_host() {
+    const auto slot = free_host.pop();
+    if (!slot || !load(host[*slot].content, host[*slot].buffer->data())) return false;
+    full_host.push(*slot);
+    return true;
+  }
+  bool load_to_device() {
+    const auto slot = free_device.pop();
+    if (!slot || !load(on_device[*slot].content, on_device[*slot].buffer->data())) return false;
+    hand_over(*slot);
+    return true;
   }
 
   /// Asks the source for what the next batch has and what is read ahead.
@@ -235,41 +251,44 @@ struct Loader::Pipeline {
     return mixture;
   }
 
-  /// False if the loader ends.
-  bool load(HostSlot& slot) {
-    slot.begin = Clock::now();
+  bool load(Content& content, std::byte* space) {
+    content.begin = Clock::now();
     ask();
-    auto& content = slot.content;
     note_epoch(content);
     content.samples.clear();
-    auto* space = slot.buffer->data();
-    for (std::size_t row = 0; row < content.rows.size();) {
+    for (auto rows = std::span(content.rows); !rows.empty();) {
       auto& [samples, turns] = runs.front();
-      const auto stop = std::min(samples.end, samples.begin + (content.rows.size() - row));
+      const auto stop = std::min(samples.end, samples.begin + rows.size());
       content.samples.push_back({samples.track, samples.begin, stop});
-      for (auto sequence = samples.begin; sequence < stop; ++sequence, ++row, space += row_bytes())
-        if (!read(sequence, *turns, content.rows[row], space, content.in_use)) return false;
-      samples.begin = stop;
+      while (samples.begin < stop) {
+        const auto end = turns->end_of_turn(samples.begin, stop);
+        const auto count =
+            read(samples.begin, turns->at(samples.begin).set,
+                 rows.first(static_cast<std::size_t>(end - samples.begin)), space, content.in_use);
+        if (count == 0) return false;
+        samples.begin += count;
+        rows = rows.subspan(count);
+        space += count * row_bytes();
+      }
       if (samples.begin == samples.end) runs.pop_front();
     }
     known -= content.rows.size();
     if (content.traced)
-      trace.complete(Trace::Row::disk_load, "disk_load", slot.begin, Clock::now(), argument(content));
+      trace.complete(Trace::Row::disk_load, "disk_load", content.begin, Clock::now(), argument(content));
     return true;
   }
 
-  bool read(std::uint64_t sequence, const Mixture& turns, const std::byte*& row, std::byte* space,
-            InUse& in_use) {
-    const auto [tokens, group] =
-        stream ? stream->row(sequence, pool, space) : readers[turns.at(sequence).set]->row(pool, space);
-    if (tokens == nullptr) return false;
-    row = tokens;
+  /// Sequences of one data set, as many as lie together. Returns how many those are, 0 if the loader ends.
+  std::size_t read(std::uint64_t sequence, std::size_t set, std::span<const std::byte*> rows,
+                   std::byte* space, InUse& in_use) {
+    const auto [count, group] =
+        stream ? stream->rows(sequence, rows, pool, space) : readers[set]->rows(rows, pool, space);
     if (on_host) {
       in_use.add(group);
-    } else if (row != space) {
-      std::memcpy(space, row, row_bytes());
+    } else if (group != nullptr) {
+      for (std::size_t i = 0; i < count; ++i, space += row_bytes()) std::memcpy(space, rows[i], row_bytes());
     }
-    return true;
+    return count;
   }
 
   void note_epoch(Content& content) {
@@ -277,7 +296,7 @@ struct Loader::Pipeline {
     content.epoch = stream ? stream->epoch(samples.begin)
                            : readers.front()->epoch(samples.track, turns->count(0, samples.begin));
     if (!first_epoch) first_epoch = content.epoch;
-    content.traced = content.epoch < *first_epoch + options.traced_epochs;
+    content.traced = trace.recording() && content.epoch < *first_epoch + options.traced_epochs;
   }
 
   void transfer_all() {
@@ -288,7 +307,7 @@ struct Loader::Pipeline {
       if (!to) return;
       transfer(host[*from], on_device[*to]);
       free_host.push(*from);
-      full_device.push(*to);
+      hand_over(*to);
     }
   }
 
@@ -297,17 +316,22 @@ struct Loader::Pipeline {
     to.buffer->fill(*from.buffer, batch_bytes());
     std::swap(to.content, from.content);
     auto& content = to.content;
-    if (!on_host)
-      for (std::size_t i = 0; i < content.rows.size(); ++i)
-        content.rows[i] = to.buffer->data() + i * row_bytes();
-    to.batch.rows = content.rows;
-    to.batch.samples = content.samples;
-    to.batch.epoch = content.epoch;
-    const auto number = transferred++;
-    if (!content.traced) return;
-    const auto end = Clock::now();
-    trace.complete(Trace::Row::gpu_transfer, "gpu_transfer", begin, end, argument(content));
-    trace.async(Trace::Row::disk_load, "chunk", number, from.begin, end, argument(content));
+    for (std::size_t i = 0; i < content.rows.size(); ++i)
+      content.rows[i] = to.buffer->data() + i * row_bytes();
+    if (content.traced)
+      trace.complete(Trace::Row::gpu_transfer, "gpu_transfer", begin, Clock::now(), argument(content));
+  }
+
+  /// To the consumer.
+  void hand_over(std::size_t index) {
+    auto& [buffer, content, batch] = on_device[index];
+    batch.rows = content.rows;
+    batch.samples = content.samples;
+    batch.epoch = content.epoch;
+    const auto number = handed_over++;
+    if (content.traced)
+      trace.async(Trace::Row::disk_load, "chunk", number, content.begin, Clock::now(), argument(content));
+    full_device.push(index);
   }
 
   const Batch& next() {
@@ -347,7 +371,7 @@ struct Loader::Pipeline {
   std::uint64_t mixture_seed = 0;
   std::optional<std::uint64_t> first_epoch;
 
-  std::uint64_t transferred = 0;  ///< batches; gpu_transfer's
+  std::uint64_t handed_over = 0;  ///< batches; the last stage's
 
   // The caller's.
   std::optional<std::uint64_t> epoch;

@@ -57,6 +57,14 @@ Mixture::Turn Mixture::at(std::uint64_t sequence) const {
   return {slot.set, sequence / pattern * slots_of_[slot.set].size() + slot.rank};
 }
 
+std::uint64_t Mixture::end_of_turn(std::uint64_t sequence, std::uint64_t end) const {
+  if (slots_of_.size() == 1) return end;
+  const auto set = slots_[sequence % pattern].set;
+  while (++sequence < end && slots_[sequence % pattern].set == set) {
+  }
+  return sequence;
+}
+
 std::uint64_t Mixture::count(std::size_t set, std::uint64_t sequences) const {
   const auto& slots = slots_of_[set];
   const auto last = std::ranges::lower_bound(slots, sequences % pattern);

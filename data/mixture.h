@@ -21,6 +21,8 @@ class Mixture {
   /// 1 to 1024 weights above 0 that add up to 1.
   Mixture(std::span<const double> weights, std::uint64_t seed);
   [[nodiscard]] Turn at(std::uint64_t sequence) const;
+  /// The end of those from `sequence` on, all before `end` (> sequence), that come from one data set.
+  [[nodiscard]] std::uint64_t end_of_turn(std::uint64_t sequence, std::uint64_t end) const;
   /// How many of the first `sequences` are of one data set.
   [[nodiscard]] std::uint64_t count(std::size_t set, std::uint64_t sequences) const;
 

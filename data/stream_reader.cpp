@@ -22,25 +22,28 @@ std::uint64_t StreamReader::epoch(std::uint64_t sequence) const {
   return !streamed_ || sequence < *streamed_ ? 0 : 1 + epochs_->epoch(0, sequence - *streamed_);
 }
 
-/// They go on from here, so they are read as far ahead as any.
-void StreamReader::expect_from(std::uint64_t sequence, ReaderPool& pool) {
+/// They go on from there, so they are read as far ahead as any.
+void StreamReader::expect(std::uint64_t sequence, std::uint64_t count, ReaderPool& pool) {
   const auto begin = std::max(expected_, sequence - *streamed_);
-  const auto end = sequence - *streamed_ + 1 + epochs_->ahead();
+  const auto end = sequence - *streamed_ + count + epochs_->ahead();
   if (begin >= end) return;
   epochs_->expect({0, begin, end}, pool);
   expected_ = end;
 }
 
-WindowReader::Row StreamReader::row(std::uint64_t sequence, ReaderPool& pool, std::byte* space) {
+WindowReader::Rows StreamReader::rows(std::uint64_t sequence, std::span<const std::byte*> out,
+                                      ReaderPool& pool, std::byte* space) {
   if (!streamed_ || sequence < *streamed_) {
     const auto stop = pool.stop_token();
-    if (set_.stream()->take(sequence * seq_len_, seq_len_ + 1, space, stop) == seq_len_ + 1)
-      return {space, nullptr};
-    if (stop.stop_requested()) return {nullptr, nullptr};
+    if (set_.stream()->take(sequence * seq_len_, seq_len_ + 1, space, stop) == seq_len_ + 1) {
+      out.front() = space;
+      return {1, nullptr};
+    }
+    if (stop.stop_requested()) return {0, nullptr};
     begin_epochs();
   }
-  expect_from(sequence, pool);
-  return epochs_->row(pool, space);
+  expect(sequence, out.size(), pool);
+  return epochs_->rows(out, pool, space);
 }
 
 }  // namespace isthmus::data

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "isthmus/data/corpus.h"
 #include "window_reader.h"
@@ -21,12 +22,13 @@ class StreamReader {
                std::function<std::unique_ptr<WindowReader>()> make_epochs);
   /// 0 as long as sequences come out of the stream.
   [[nodiscard]] std::uint64_t epoch(std::uint64_t sequence) const;
-  /// Like WindowReader's, waiting for the stream. Sequences ascend one by one.
-  [[nodiscard]] WindowReader::Row row(std::uint64_t sequence, ReaderPool& pool, std::byte* space);
+  /// Like WindowReader's, from `sequence` on, waiting for the stream. No sequence is left out.
+  [[nodiscard]] WindowReader::Rows rows(std::uint64_t sequence, std::span<const std::byte*> out,
+                                        ReaderPool& pool, std::byte* space);
 
  private:
   void begin_epochs();
-  void expect_from(std::uint64_t sequence, ReaderPool& pool);
+  void expect(std::uint64_t sequence, std::uint64_t count, ReaderPool& pool);
 
   const DataSet& set_;
   std::uint64_t seq_len_;

@@ -70,23 +70,42 @@ void ReaderPool::work() {
     }
     lock.lock();
     if (fault && !task.group->fault_) task.group->fault_ = std::move(fault);
-    if (--task.group->missing_ == 0) done_.notify_all();
+    if (--task.group->missing_ > 0) continue;
+    lock.unlock();  // whoever wakes wants it at once
+    done_.notify_all();
+    lock.lock();
   }
 }
 
 // ---- WindowGroup ----
 
+namespace {
+
+/// Blocks begin at a cache line: the system copies to anything else a third more slowly.
+std::uint64_t block_bytes(const Shuffle& shuffle, std::uint64_t seq_len, std::uint32_t width) {
+  constexpr std::uint64_t line = 64;
+  return ((shuffle.block * seq_len + 1) * width + line - 1) / line * line;
+}
+
+/// One more than full blocks: the one that is not.
+std::uint64_t most_blocks(const Shuffle& shuffle) { return shuffle.group + 1; }
+
+}  // namespace
+
+std::uint64_t WindowGroup::bytes(const Shuffle& shuffle, std::uint64_t seq_len, std::uint32_t width) {
+  return most_blocks(shuffle) * block_bytes(shuffle, seq_len, width);
+}
+
 WindowGroup::WindowGroup(const DataSet& set, const Shuffle& shuffle, std::uint64_t seq_len,
-                         std::uint32_t width)
+                         std::uint32_t width, std::span<std::byte> memory)
     : set_(set),
       seq_len_(seq_len),
-      block_(shuffle.block),
+      block_bytes_(block_bytes(shuffle, seq_len, width)),
       width_(width),
-      // One more than full blocks: the one that is not.
-      tokens_((shuffle.group + 1) * block_bytes()),
-      order_((shuffle.group + 1) * block_) {
+      tokens_(memory),
+      order_(most_blocks(shuffle) * shuffle.block) {
   for (std::uint64_t window = 0; window < order_.size(); ++window)
-    places_.push_back(window / block_ * block_bytes() + window % block_ * seq_len_ * width_);
+    places_.push_back(window / shuffle.block * block_bytes_ + window % shuffle.block * seq_len_ * width_);
 }
 
 void WindowGroup::assign(const Sampler& sampler, const Sampler::Visit& visit) {
@@ -104,15 +123,18 @@ void WindowGroup::load(std::uint64_t rank) {
   if (rank == 0) sampler_->order(epoch_, group_, order_);
   const auto block = sampler_->block(epoch_, group_, rank);
   set_.read(Split::train, block.first * seq_len_, block.count * seq_len_ + 1, width_,
-            tokens_.data() + rank * block_bytes());
+            tokens_.data() + rank * block_bytes_);
 }
 
 // ---- WindowReader ----
 
 namespace {
 
-/// Groups that are read before they are needed: with one, the threads would rest until the next is asked for.
-constexpr std::uint64_t read_ahead = 4;
+/// Groups that are read before they are needed: enough for each thread to have four blocks, and one of which
+/// all may be read by now. No more: memory that was used lately is in the processor's caches.
+std::uint64_t groups_ahead(const Shuffle& shuffle, std::uint64_t threads) {
+  return 1 + (4 * threads + shuffle.group - 1) / shuffle.group;
+}
 
 /// Groups that rows may stay in: of a window and of the `in_use` before it. Windows in a row lie in as many
 /// as they fill, in one more at each end and at each epoch's. Where replicas take turns they are of as many
@@ -127,16 +149,26 @@ std::uint64_t groups_for(const WindowOrder& order, std::uint64_t in_use) {
 }  // namespace
 
 WindowReader::WindowReader(const DataSet& set, const WindowOrder& order, std::uint64_t seq_len,
-                           std::uint32_t width, std::uint64_t in_use)
-    : set_(set), order_(order), seq_len_(seq_len), width_(width), sampler_(order.of_track(0)) {
+                           std::uint32_t width, std::uint64_t in_use, std::uint64_t threads)
+    : set_(set),
+      order_(order),
+      seq_len_(seq_len),
+      width_(width),
+      read_ahead_(groups_ahead(order.shuffle, threads)),
+      sampler_(order.of_track(0)) {
   if (!sampler_.has_groups()) return;
-  groups_.resize(static_cast<std::size_t>(groups_for(order, in_use) + read_ahead));
-  for (auto& group : groups_) group = std::make_unique<WindowGroup>(set_, order.shuffle, seq_len, width);
+  groups_.resize(static_cast<std::size_t>(groups_for(order, in_use) + read_ahead_));
+  const auto bytes = WindowGroup::bytes(order.shuffle, seq_len, width);
+  memory_.emplace(groups_.size() * bytes);
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    groups_[i] = std::make_unique<WindowGroup>(set_, order.shuffle, seq_len, width,
+                                               memory_->bytes().subspan(i * bytes, bytes));
+  }
 }
 
 std::uint64_t WindowReader::ahead() const {
   // The last group of an epoch may have windows of one block more.
-  return groups_.empty() ? 0 : read_ahead * (order_.shuffle.group + 1) * order_.shuffle.block;
+  return groups_.empty() ? 0 : read_ahead_ * (order_.shuffle.group + 1) * order_.shuffle.block;
 }
 
 void WindowReader::expect(SampleRange run, ReaderPool& pool) {
@@ -155,25 +187,34 @@ void WindowReader::expect(SampleRange run, ReaderPool& pool) {
   load_ahead(pool);
 }
 
-WindowReader::Row WindowReader::row(ReaderPool& pool, std::byte* space) {
-  if (!(taken_ && visits_.front().begin < visits_.front().end) && !take(pool)) return {nullptr, nullptr};
+WindowReader::Rows WindowReader::rows(std::span<const std::byte*> out, ReaderPool& pool, std::byte* space) {
+  if (!(taken_ && visits_.front().begin < visits_.front().end) && !take(pool)) return {0, nullptr};
   auto& now = visits_.front();
-  const auto sequence = now.begin++;
-  if (now.group == nullptr) {
-    set_.read(Split::train, sampler_.at(sequence).window * seq_len_, seq_len_ + 1, width_, space);
-    return {space, nullptr};
+  const auto first = now.begin;
+  const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(out.size(), now.end - first));
+  now.begin += count;
+  if (now.group != nullptr) {
+    for (std::size_t i = 0; i < count; ++i) out[i] = now.group->row(rank_ + i);
+    rank_ += count;
+    if (stays_) return {count, now.group};
   }
-  const auto* tokens = now.group->row(rank_++);
-  if (stays_) return {tokens, now.group};
-  std::memcpy(space, tokens, (seq_len_ + 1) * width_);
-  return {space, nullptr};
+  const auto bytes = (seq_len_ + 1) * width_;
+  for (std::size_t i = 0; i < count; ++i, space += bytes) {
+    if (now.group != nullptr)
+      std::memcpy(space, out[i], bytes);
+    else
+      set_.read(Split::train, sampler_.at(first + i).window * seq_len_, seq_len_ + 1, width_, space);
+    out[i] = space;
+  }
+  return {count, nullptr};
 }
 
 /// Goes on to the next visit: waits for its group, and has those after it loaded meanwhile.
 bool WindowReader::take(ReaderPool& pool) {
   if (taken_) {
-    if (auto* group = visits_.front().group; group != nullptr) {
-      --group->visits;
+    if (const auto& last = visits_.front(); last.group != nullptr) {
+      --last.group->visits;
+      last.group->used_up = last.begin == last.limit;
       --loaded_;
     }
     visits_.pop_front();
@@ -193,7 +234,7 @@ bool WindowReader::take(ReaderPool& pool) {
 /// Of the visit that is next or in use, and of those after it as far as there are groups.
 void WindowReader::load_ahead(ReaderPool& pool) {
   if (groups_.empty()) return;
-  for (; loaded_ < std::min<std::size_t>(visits_.size(), 1 + read_ahead); ++loaded_) {
+  for (; loaded_ < std::min<std::size_t>(visits_.size(), 1 + read_ahead_); ++loaded_) {
     auto& visit = visits_[loaded_];
     const auto sampler = order_.of_track(visit.track);
     visit.group = find_group(sampler, sampler.visit(visit.begin), pool);
@@ -202,28 +243,39 @@ void WindowReader::load_ahead(ReaderPool& pool) {
   }
 }
 
-/// One that has it already, else one that is free, by turns; null where none is.
+/// One that has it already, else one that is free; null where none is.
 WindowGroup* WindowReader::find_group(const Sampler& sampler, const Sampler::Visit& visit, ReaderPool& pool) {
   const auto has =
       std::ranges::find_if(groups_, [&](const auto& group) { return group->has(sampler, visit); });
   if (has != groups_.end()) return has->get();
+  auto* const group = free_group();
+  if (group == nullptr) return nullptr;
+  group->assign(sampler, visit);
+  pool.load(*group);
+  return group;
+}
+
+/// The first one that is used up, so that the same few are loaded over again and again. Where short runs of
+/// several tracks leave none, the others by turns: what they have left may be wanted.
+WindowGroup* WindowReader::free_group() {
+  const auto is_free = [](const WindowGroup& group) { return group.visits == 0 && !group.used(); };
+  const auto found =
+      std::ranges::find_if(groups_, [&](const auto& group) { return group->used_up && is_free(*group); });
+  if (found != groups_.end()) return found->get();
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     const auto index = (oldest_ + i) % groups_.size();
-    auto& group = *groups_[index];
-    if (group.visits > 0 || group.used()) continue;
+    if (!is_free(*groups_[index])) continue;
     oldest_ = index + 1;
-    group.assign(sampler, visit);
-    pool.load(group);
-    return &group;
+    return groups_[index].get();
   }
   return nullptr;
 }
 
-/// So that there are always `read_ahead` groups in which no rows stay.
+/// So that there are always `read_ahead_` groups in which no rows stay.
 bool WindowReader::may_stay(const WindowGroup& group) const {
   const auto others = std::ranges::count_if(
       groups_, [&](const auto& other) { return other.get() != &group && other->used(); });
-  return static_cast<std::size_t>(others) + read_ahead < groups_.size();
+  return static_cast<std::size_t>(others) + read_ahead_ < groups_.size();
 }
 
 Shuffle shuffle_of(const DataSet& set, std::uint64_t seq_len, std::uint64_t blocks) {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <stop_token>
 #include <thread>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "isthmus/base/samples.h"
 #include "isthmus/data/corpus.h"
 #include "isthmus/data/sampler.h"
+#include "paged_memory.h"
 
 namespace isthmus::data {
 
@@ -59,11 +61,14 @@ class ReaderPool {
   } stop_{*this};
 };
 
-/// The windows of one group, as its blocks stand in the data set. Memory is taken by the constructor.
+/// The windows of one group, as its blocks stand in the data set.
 class WindowGroup {
  public:
-  /// Of `width` bytes a token. set outlives it.
-  WindowGroup(const DataSet& set, const Shuffle& shuffle, std::uint64_t seq_len, std::uint32_t width);
+  /// Of `width` bytes a token, in `memory` of bytes() bytes. set outlives it.
+  WindowGroup(const DataSet& set, const Shuffle& shuffle, std::uint64_t seq_len, std::uint32_t width,
+              std::span<std::byte> memory);
+  [[nodiscard]] static std::uint64_t bytes(const Shuffle& shuffle, std::uint64_t seq_len,
+                                           std::uint32_t width);
   /// What it is to have, once it is loaded. Not while it is in use.
   void assign(const Sampler& sampler, const Sampler::Visit& visit);
   /// Whether it has that, or will.
@@ -78,18 +83,19 @@ class WindowGroup {
   void release() { --users_; }
   [[nodiscard]] bool used() const { return users_ > 0; }
 
-  std::uint64_t visits = 0;  ///< that it was promised to; its reader's
+  // Its reader's.
+  std::uint64_t visits = 0;  ///< that it was promised to
+  bool used_up = true;       ///< the last one took all that it had left
 
  private:
   friend class ReaderPool;
-  [[nodiscard]] std::uint64_t block_bytes() const { return (block_ * seq_len_ + 1) * width_; }
   void load(std::uint64_t rank);
 
   const DataSet& set_;
   std::optional<Sampler> sampler_;  ///< of any track of its seed
-  std::uint64_t seq_len_, block_;
+  std::uint64_t seq_len_, block_bytes_;
   std::uint32_t width_;
-  std::vector<std::byte> tokens_;
+  std::span<std::byte> tokens_;
   std::vector<std::uint64_t> places_;  ///< of windows, as blocks are laid out
   std::vector<std::uint32_t> order_;   ///< which of them comes at which rank
   std::uint64_t epoch_ = 0, group_ = 0;
@@ -107,12 +113,15 @@ class WindowGroup {
 /// for one to be let go could take for ever, since a batch may lie in any number of them and is let go only
 /// when it is whole. So the rows beyond are copied: the groups that rows stay in are bounded, and those that
 /// are read ahead are never among them.
+///
+/// A group that is used up is the first to be loaded over: its memory is still in the processor's caches.
 class WindowReader {
  public:
   /// set outlives it. Of the sequences of one track at most `in_use` before the newest one that was taken are
-  /// used later than the call that gave them; of any more, rows may be copied.
+  /// used later than the call that gave them; of any more, rows may be copied. So many `threads` are kept
+  /// busy.
   WindowReader(const DataSet& set, const WindowOrder& order, std::uint64_t seq_len, std::uint32_t width,
-               std::uint64_t in_use);
+               std::uint64_t in_use, std::uint64_t threads);
   WindowReader(const WindowReader&) = delete;
   WindowReader& operator=(const WindowReader&) = delete;
   [[nodiscard]] std::uint64_t epoch(std::uint64_t track, std::uint64_t sequence) const {
@@ -123,13 +132,14 @@ class WindowReader {
   /// These come behind those before, in the track's own count in this data set. What goes on where the last
   /// ones ended is one run with them, however many pieces it comes in.
   void expect(SampleRange run, ReaderPool& pool);
-  struct Row {
-    const std::byte* tokens;  ///< null if the pool was stopped
-    WindowGroup* group;       ///< whose memory that is, if it is one's
+  struct Rows {
+    std::size_t count;   ///< 0 if the pool was stopped
+    WindowGroup* group;  ///< in whose memory they all lie; null if they were copied
   };
-  /// The window of the next sequence, which is expected: in memory of its own, or copied to `space`. Throws
-  /// what the data set throws.
-  [[nodiscard]] Row row(ReaderPool& pool, std::byte* space);
+  /// The windows of the next sequences, which are expected: of as many as lie together, at most out.size()
+  /// (>= 1), `out` gets where each lies: in memory of its own, or copied to `space`, row by row. Throws what
+  /// the data set throws.
+  [[nodiscard]] Rows rows(std::span<const std::byte*> out, ReaderPool& pool, std::byte* space);
 
  private:
   /// Sequences of one track that follow one another in one group; where there are none, in a run.
@@ -142,12 +152,15 @@ class WindowReader {
   void load_ahead(ReaderPool& pool);
   [[nodiscard]] WindowGroup* find_group(const Sampler& sampler, const Sampler::Visit& visit,
                                         ReaderPool& pool);
+  [[nodiscard]] WindowGroup* free_group();
   [[nodiscard]] bool may_stay(const WindowGroup& group) const;
 
   const DataSet& set_;
   const WindowOrder order_;
   std::uint64_t seq_len_;
   std::uint32_t width_;
+  std::uint64_t read_ahead_;  ///< groups
+  std::optional<PagedMemory> memory_;
   std::vector<std::unique_ptr<WindowGroup>> groups_;  ///< none where windows are read one by one
   std::size_t oldest_ = 0;                            ///< of these
   std::deque<Visit> visits_;                          ///< of the group in use and of those to come

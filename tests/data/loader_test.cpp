@@ -68,7 +68,7 @@ class StrangeDevice : public Device {
     ++device_buffers;
     return std::make_unique<Buffer>(*this, plain_->device_buffer(bytes));
   }
-  bool is_host() const override { return true; }
+  bool is_host() const override { return false; }
 
  private:
   class Buffer : public DeviceBuffer {
@@ -163,7 +163,7 @@ TEST_F(LoaderTest, WhereNothingIsReadAheadTheSourceIsAskedForBatchesAlone) {
   Loader loader(corpus, options(), counting, *device, trace);
   for (std::uint64_t taken = 1; taken <= 100; ++taken) {
     loader.next();
-    ASSERT_LE(counting.given(), 3 * (taken + 4));
+    ASSERT_LE(counting.given(), 3 * (taken + 2));
   }
 }
 
@@ -277,7 +277,7 @@ TEST_F(LoaderTest, TheTraceShowsTheStagesOfTheFirstEpochsAndEveryBorder) {
   for (const auto& event : nlohmann::json::parse(read_all(file))) ++count[event.value("name", "")];
   EXPECT_EQ(count["gpu_queue_wait"], 8);
   EXPECT_EQ(count["disk_load"], 8);
-  EXPECT_EQ(count["gpu_transfer"], 8);
+  EXPECT_EQ(count["gpu_transfer"], 0) << "on a CPU there is nothing to transfer";
   EXPECT_GE(count["chunk"], 8);
   EXPECT_EQ(count["epoch"], 4);
 }
@@ -392,14 +392,15 @@ TEST_F(BlocksTest, RunsOfSeveralTracksAreWhatALoaderOfEachGives) {
   }
 }
 
-TEST_F(BlocksTest, TheSourceIsAskedForFourGroupsMoreThanBatches) {
-  constexpr std::uint64_t ahead = 4 * 3 * 32;  // of three blocks, as an epoch's last one may be
+TEST_F(BlocksTest, TheSourceIsAskedForWhatIsReadAheadMoreThanBatches) {
+  // Two threads have four blocks each in four groups; of three blocks, as an epoch's last one may be.
+  constexpr std::uint64_t ahead = 5 * 3 * 32;
   ListedRuns counting({{0, 0, 1}}, 50);
   Loader loader(corpus, options(), counting, *device, trace);
   for (std::uint64_t taken = 1; taken <= 200; ++taken) {
     loader.next();
     ASSERT_GE(counting.given(), 7 * taken + ahead);
-    ASSERT_LE(counting.given(), 7 * (taken + 4) + ahead);
+    ASSERT_LE(counting.given(), 7 * (taken + 2) + ahead);
   }
 }
 

@@ -65,19 +65,25 @@ class Reading {
         set_(std::make_unique<Counting>(tokens_, sizes.block * sizes.seq_len, reads), 1U << 31, tokens_,
              "counting", 1),
         order_({sizes.windows, sizes.replicas, 5, shuffle_of(set_, sizes.seq_len, sizes.blocks)}),
-        reader_(set_, order_, sizes.seq_len, 4, sizes.in_use),
+        reader_(set_, order_, sizes.seq_len, 4, sizes.in_use, 2),
         runs_(std::move(runs)),
         space_((sizes.seq_len + 1) * 4),
         length_(sizes.seq_len) {}
 
+  struct Row {
+    const std::byte* tokens;
+    WindowGroup* group;
+  };
   /// Of the next sequence.
-  WindowReader::Row next() {
+  Row next() {
     for (; told_ < runs_.size() && known_ <= reader_.ahead(); ++told_) {
       reader_.expect(runs_[told_], pool_);
       known_ += runs_[told_].size();
     }
     --known_;
-    return reader_.row(pool_, space_.data());
+    const std::byte* tokens = nullptr;
+    const auto rows = reader_.rows({&tokens, 1}, pool_, space_.data());
+    return {tokens, rows.group};
   }
   [[nodiscard]] bool is_window(const std::byte* row, std::uint64_t track, std::uint64_t sequence) const {
     const auto id = order_.of_track(track).at(sequence).window * length_;
@@ -103,7 +109,7 @@ bool rows_stay(const Sizes& s, const std::vector<SampleRange>& runs, std::uint64
   Reading reading(s, runs);
   struct Held {
     std::uint64_t track, sequence;
-    WindowReader::Row row;
+    Reading::Row row;
   };
   std::deque<Held> held;
   copied = 0;

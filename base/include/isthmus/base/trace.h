@@ -44,6 +44,8 @@ class Trace {
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
+  /// False where nothing is kept of what comes: there is no need to make it.
+  [[nodiscard]] bool recording() const { return recording_; }
   /// A finished interval. `args` is a JSON object or empty; it is written as it stands.
   void complete(Row row, std::string_view name, Clock::time_point begin, Clock::time_point end,
                 std::string_view args = {});

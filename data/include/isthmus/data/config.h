@@ -74,7 +74,8 @@ struct DataConfig {
         4294967294.0});
     ar({"document_mask", &document_mask, agreed,
         "tokens attend to their own document only, not to those before it in the sequence"});
-    ar({"prefetch", &prefetch, per_site, "batches that each of the loader's two stages may be ahead", 1, 64});
+    ar({"prefetch", &prefetch, per_site,
+        "batches that each of the loader's stages (two with a GPU, else one) may be ahead", 1, 64});
     ar({"threads", &threads, per_site, "threads that read and unpack what lies on the disk", 1, 64});
     ar({"shuffle_blocks", &shuffle_blocks, agreed,
         "blocks (128 KiB, or a store's own) from anywhere in the data set whose windows are mixed with each "

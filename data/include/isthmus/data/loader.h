@@ -2,15 +2,16 @@
 // Batches of the training split, made ahead of their use:
 //   data.threads threads  disk -> blocks of tokens, checked    (what is read in place)
 //   thread disk_load      windows of those, in order -> host buffer, where there is a GPU
-//   thread gpu_transfer   host buffer -> device buffer
+//   thread gpu_transfer   host buffer -> device buffer         (likewise)
 //   caller of next()      device buffer -> training
 // Of a stream, disk_load waits for what has not come yet.
-// Two bounded queues join them, and blocks are read some groups ahead. Every buffer is allocated by the
-// constructor. Which sequences come is asked of a source: before a batch is made, as many as it has, and as
-// many more as are read ahead, four groups' (of the data set with the largest ones; none where windows are
-// read one by one). So what the source has given and next() has not is at most that and 2 prefetch + 1
-// batches. The trace shows disk_load, gpu_transfer, chunk (one batch from the start of its load to its
-// arrival), gpu_queue_wait (the caller waits) and epoch (an instant at each border).
+// Bounded queues join them, and blocks are read ahead: a group's, and four for each thread, in whole groups.
+// Every buffer is allocated by the constructor. Which sequences come is asked of a source: before a batch is
+// made, as many as it has, and as many more as are read ahead (of the data set with the largest groups; none
+// where windows are read one by one). So what the source has given and next() has not is at most that and
+// prefetch + 1 batches, on a GPU 2 prefetch + 1. The trace shows disk_load, gpu_transfer, chunk (one batch
+// from the start of its load to its arrival), gpu_queue_wait (the caller waits) and epoch (an instant at each
+// border).
 
 #include <cstddef>
 #include <cstdint>
@@ -61,7 +62,7 @@ class Loader {
   /// device throws if there is no memory for the buffers.
   Loader(const Corpus& corpus, const LoaderOptions& options, SampleSource& source, Device& device,
          Trace& trace);
-  /// Stops both threads at once, whatever they are doing.
+  /// Stops all threads at once, whatever they are doing.
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
