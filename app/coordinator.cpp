@@ -68,7 +68,8 @@ class Display final : public outer_sync::CoordinatorObserver {
   explicit Display(const Experiment& experiment)
       : experiment_(experiment),
         progress_(stdout, isatty(STDOUT_FILENO) == 1),
-        metrics_(experiment.folder() / "metrics.jsonl") {}
+        metrics_(experiment.folder() / "metrics.jsonl",
+                 [this](const std::string& text) { progress_.message(text); }) {}
 
   void store(const outer_sync::protocol::LastView& view) override {
     const auto bytes = to_bytes(view);

@@ -24,6 +24,12 @@ void RunConfig::serialize(config::Archive& ar) {
       "held-out sequences in one evaluation, shared among the replicas", 1, 1e9});
   ar({"checkpoint_every", &checkpoint_every, Scope::live, "steps between checkpoints; 0 only at the end", 0,
       1e12});
+  ar({"keep_checkpoints", &keep_checkpoints, Scope::live,
+      "checkpoints that each replica keeps, the newest, 2 or more; older ones go once all replicas have a "
+      "newer one; 0 keeps all",
+      0, 1e9});
+  ar({"keep_every", &keep_every, Scope::live, "keep those too whose step is a multiple of this; 0 none", 0,
+      1e12});
   ar({"sample_tokens", &sample_tokens, Scope::agreed, "tokens of text generated at the end; 0 none", 0,
       100000});
   ar({"trace_steps", &trace_steps, Scope::per_site, "steps, from the first, that trace.json shows", 0, 1e6});
@@ -158,6 +164,10 @@ Experiment read_experiment(const config::Source& source, bool needs_data) {
   if (needs_data && experiment.data.path.empty() && experiment.data.mixture.empty())
     throw Error(ErrorKind::config, "data.path is empty; expected a text file, a folder or a .bin file");
   if (needs_data) experiment.data.check();
+  if (experiment.run.keep_checkpoints == 1)
+    throw Error(ErrorKind::config,
+                "run.keep_checkpoints is 1; expected 2 or more, or 0 to keep all: while a replica writes its "
+                "newest, the one before is what all have");
   experiment.model.resolve(experiment.data.seq_len);
   experiment.outer.resolve();
   experiment.outer.take_replicas(experiment.replicas);

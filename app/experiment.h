@@ -26,6 +26,8 @@ struct RunConfig {
   std::int64_t eval_every = 100;
   std::int64_t eval_sequences = 256;
   std::int64_t checkpoint_every = 0;
+  std::int64_t keep_checkpoints = 3;
+  std::int64_t keep_every = 0;
   std::int64_t sample_tokens = 240;
   std::int64_t trace_steps = 400;
   std::int64_t record_outer_gradients = 0;

@@ -14,7 +14,7 @@
 
 #include "experiment.h"
 #include "isthmus/base/error.h"
-#include "isthmus/trainer/checkpoint.h"
+#include "isthmus/trainer/checkpoint_folder.h"
 #include "local_run.h"
 #include "run_folder.h"
 #include "signals.h"
@@ -112,8 +112,11 @@ class Launch final : public LocalRun {
   /// Said at once, and not after all replicas have loaded their data.
   void check_checkpoints() const {
     std::vector<std::vector<std::uint64_t>> steps;
-    for (const auto& name : worker_names(experiment_))
-      steps.push_back(trainer::checkpoint_steps(experiment_.folder() / name / "checkpoints", 0));
+    for (const auto& name : worker_names(experiment_)) {
+      auto theirs = trainer::checkpoint_steps(experiment_.folder() / name / "checkpoints", 0);
+      // Who has none takes the state from the others, where the method knows newcomers.
+      if (!theirs.empty() || experiment_.outer.data_parallel()) steps.push_back(std::move(theirs));
+    }
     if (trainer::latest_common_step(steps)) return;
     throw Error(ErrorKind::data, fmt::format("{} has no checkpoint that all {} replicas have; start without "
                                              "--resume",

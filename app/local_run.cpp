@@ -121,7 +121,13 @@ LocalRun::Failure LocalRun::failure_of(Process& process) const {
 int LocalRun::verdict(bool interrupted) {
   std::fflush(stdout);
   // What became of the others was said when it happened.
-  if (elastic() && !interrupted && processes_.front()->poll() == 0) return 0;
+  if (elastic() && !interrupted && processes_.front()->poll() == 0) {
+    for (auto& process : processes_) {
+      const bool failed = failure_of(*process) == Failure::has_a_reason;
+      if (failed && !told(*process)) describe(*process, *process->poll());
+    }
+    return 0;
+  }
   auto worst = Failure::none;
   for (auto& process : processes_) worst = std::max(worst, failure_of(*process));
   if (interrupted && worst <= Failure::lost_a_peer) return killed_.empty() ? 130 : 1;

@@ -135,7 +135,8 @@ void print_training(const TraceSummary& trace) {
       Part{"WAITED for Gloo's all-reduce", total_of(trace, "train", "all_reduce")},
       Part{"WAITED for the outer loop", total_of(trace, "train", "outer_wait")},
       Part{"evaluation", total_of(trace, "train", "evaluate")},
-      Part{"checkpoint", total_of(trace, "writer", "checkpoint")},
+      Part{"copy for a checkpoint", total_of(trace, "train", "checkpoint")},
+      Part{"WAITED for a checkpoint", total_of(trace, "train", "checkpoint_wait")},
   };
   double sum = 0;
   for (auto part : parts) {
@@ -155,7 +156,7 @@ void print_training(const TraceSummary& trace) {
 void print_others(const TraceSummary& trace) {
   for (const auto& [key, total] : trace.totals) {
     const auto& [row, name] = key;
-    if (row == "train" || row == "outer" || name == "checkpoint") continue;
+    if (row == "train" || row == "outer") continue;
     line(row == name ? row : row + ": " + name, total, trace.seconds);
   }
 }

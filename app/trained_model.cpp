@@ -11,6 +11,7 @@
 #include "isthmus/base/file.h"
 #include "isthmus/outer_sync/outer_loop.h"
 #include "isthmus/trainer/checkpoint.h"
+#include "isthmus/trainer/checkpoint_folder.h"
 #include "isthmus/trainer/pretrained.h"
 
 namespace isthmus::app {

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "certs.h"
+#include "checkpoints.h"
 #include "free_port.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/event_file.h"
@@ -18,10 +19,8 @@
 #include "isthmus/data/loader.h"
 #include "isthmus/outer_sync/memory.h"
 #include "isthmus/outer_sync/outer_loop.h"
-#include "isthmus/outer_sync/protocol/view_change.h"
 #include "isthmus/outer_sync/transport/address.h"
 #include "isthmus/outer_sync/transport/member_node.h"
-#include "isthmus/trainer/checkpoint.h"
 #include "isthmus/trainer/evaluate.h"
 #include "isthmus/trainer/gloo.h"
 #include "isthmus/trainer/loss_watch.h"
@@ -57,7 +56,7 @@ std::filesystem::path trace_file(const std::filesystem::path& folder) {
 /// The log of all lives stays where it is: `launch` has opened it by that name, and people look for it there.
 std::filesystem::path own_folder(const WorkerRequest& request) {
   auto folder = request.experiment.folder() / request.name;
-  if (request.resume || !std::filesystem::exists(folder / "checkpoints")) return folder;
+  if (request.resume || !std::filesystem::exists(checkpoints_in(folder))) return folder;
   const auto kept = make_room(folder);
   if (std::filesystem::exists(kept / "worker.log")) {
     std::filesystem::create_directories(folder);
@@ -87,8 +86,8 @@ class Worker {
         progress_(request_.quiet ? nullptr : std::make_unique<Progress>(stdout, isatty(STDOUT_FILENO) == 1)),
         setup_(config_, stream()),
         trace_(trace_file(folder_), request_.name),
-        metrics_(folder_ / "metrics.jsonl"),
-        events_(folder_),
+        metrics_(folder_ / "metrics.jsonl", [this](const std::string& text) { say(text); }),
+        events_(folder_, [this](const std::string& text) { say(text); }),
         replica_(setup_.table, {.inner = config_.inner,
                                 .device = setup_.hardware.device,
                                 .precision = setup_.hardware.precision,
@@ -100,6 +99,14 @@ class Worker {
               closing_rule(config_), trace_, config_.outer.lossless_stage(), config_.join.moments()),
         outer_(config_.outer, setup_.table.layout(), trainer::make_outer_state(replica_, config_.outer),
                node_, trace_, noise_seed(config_, request_.name)),
+        checkpoints_({.experiment = config_,
+                      .replica = replica_,
+                      .outer = outer_,
+                      .node = node_,
+                      .corpus = setup_.corpus,
+                      .trace = trace_,
+                      .folder = checkpoints_in(folder_),
+                      .say = [this](const std::string& text) { say(text); }}),
         samples_(node_) {
     outer_.share_moments(replica_);
     for (const auto& note : setup_.corpus.notes()) say(note);
@@ -118,7 +125,11 @@ class Worker {
     try {
       join();
       train();
-      return left_ ? leave() : report();
+      if (left_) return leave();
+      const bool saved = checkpoints_.finish();
+      const int status = report();
+      if (!saved) throw Error(ErrorKind::data, "the run has ended, and its last checkpoint is not on disk");
+      return status;
     } catch (const std::exception& error) {
       stopper_.ending();
       if (joined_) node_.leave(error.what());
@@ -143,6 +154,7 @@ class Worker {
       if (admission.how == How::resumes) restore(admission.step);
       try {
         node_.activate(outer_.fragments(), outer_.global_hash(), ledger_, trained_before());
+        if (admission.how == How::resumes) checkpoints_.leave_later_than(admission.step);
       } catch (const outer_sync::Displaced& why) {  // the first view has begun without this replica
         say(why.what());
         begin_with_others_state();
@@ -191,6 +203,7 @@ class Worker {
   void take_state() {
     const auto begin = Clock::now();
     node_.catch_up(outer_);
+    took_state_ = true;
     if (!config_.join.moments()) {
       replica_.forget_moments();
       ramp_steps_ = 0;
@@ -203,7 +216,7 @@ class Worker {
   outer_sync::protocol::Hello hello() {
     auto hello = setup_.hello(config_, request_.name, request_.build);
     hello.resume = request_.resume;
-    if (request_.resume) hello.checkpoints = trainer::checkpoint_steps(checkpoints(), 0);
+    if (request_.resume) hello.checkpoints = checkpoints_.offer();
     return hello;
   }
 
@@ -254,7 +267,7 @@ class Worker {
         loader.emplace(setup_.corpus, loader_options(config_), source, *setup_.hardware.memory, trace_);
         train_to(last, *loader);
         stopped_ = outer_.step() < steps;
-        if (!stopped_ && !left_ && outer_.step() > first_step_) finish();
+        if (!stopped_ && !left_ && has_gone_on()) finish();
         done = true;
       } catch (const outer_sync::Displaced& why) {
         say(why.what());
@@ -266,7 +279,7 @@ class Worker {
     data_wait_seconds_ += loader->waited_seconds();
     keep_ledger();
     if (left_) return;
-    if (outer_.step() > first_step_) save();
+    if (has_gone_on()) save();
     evaluate(outer_.step());
   }
 
@@ -294,6 +307,7 @@ class Worker {
   /// What is done between two agreed steps.
   void at_agreed_step(std::uint64_t last) {
     const auto step = outer_.step();
+    checkpoints_.exchange_news();
     // The agreed step of one that was away may leap.
     if (step - first_step_ >= static_cast<std::uint64_t>(config_.run.trace_steps)) trace_.close();
     if (step >= last) return;
@@ -301,6 +315,10 @@ class Worker {
     if (due(config_.run.checkpoint_every, step)) save();
     if (Clock::now() - ledger_kept_ > ledger_every) keep_ledger();
   }
+
+  /// Not one that was resumed at the run's end. A newcomer may have come in at the last step: the others wait
+  /// for its last rounds.
+  [[nodiscard]] bool has_gone_on() const { return outer_.step() > first_step_ || took_state_; }
 
   /// Rounds of an interrupted run are not the last ones; nor are those of one that was resumed at its end.
   void finish() {
@@ -500,8 +518,6 @@ class Worker {
 
   // ---- checkpoints ----
 
-  std::filesystem::path checkpoints() const { return folder_ / "checkpoints"; }
-
   /// A data-parallel run has no rounds.
   outer_sync::protocol::Ledger ledger_now() {
     if (!config_.outer.data_parallel()) return node_.ledger();
@@ -513,33 +529,22 @@ class Worker {
   void keep_ledger() {
     ledger_kept_ = Clock::now();
     const auto ledger = ledger_now();
-    if (!ledger.empty()) write_ledger(folder_ / "ledger.json", outer_.step(), ledger);
+    if (ledger.empty()) return;
+    try {
+      write_ledger(folder_ / "ledger.json", outer_.step(), ledger);
+    } catch (const Error& error) {  // it is for people, and a full disk ends no training
+      say(error.what());
+    }
   }
 
-  void save() {
-    const Trace::Scope scope(trace_, Trace::Row::writer, "checkpoint");
-    std::filesystem::create_directories(checkpoints());
-    const auto outer = outer_.save();
-    if (!outer) return say("no checkpoint: rounds do not commit at present");
-    setup_.corpus.commit();
-    const auto yaml = to_yaml(config_);
-    const auto position = to_bytes(sequences_), ledger = to_bytes(node_.ledger());
-    const std::vector<trainer::SectionView> sections = {{"outer", *outer},
-                                                        {"sequences", position},
-                                                        {"ledger", ledger},
-                                                        {"config", std::as_bytes(std::span(yaml))}};
-    trainer::save_replica(trainer::checkpoint_file(checkpoints(), outer_.step(), 0), replica_, sections);
-  }
+  void save() { checkpoints_.save({.sequences = sequences_, .ramp_steps = ramp_steps_}); }
 
   void restore(std::uint64_t step) {
-    const auto checkpoint = trainer::load_replica(trainer::checkpoint_file(checkpoints(), step, 0), replica_);
-    outer_.restore(checkpoint.section("outer"));
-    sequences_ = from_bytes<std::uint64_t>(checkpoint.section("sequences"));
-    ledger_ = from_bytes<outer_sync::protocol::Ledger>(checkpoint.section("ledger"));
-    if (!outer_sync::protocol::ledger_fits(ledger_, outer_.fragments()))
-      throw Error(ErrorKind::data, checkpoint.file.string() + ": section ledger is not of these rounds");
-    check_stored(checkpoint.file);
-    say(fmt::format("resumed from {}", checkpoint.file.string()));
+    auto restored = checkpoints_.restore(step);
+    sequences_ = restored.loop.sequences;
+    ramp_steps_ = restored.loop.ramp_steps;
+    ledger_ = std::move(restored.ledger);
+    check_stored(restored.file);
   }
 
   /// A stream goes on where it was: what was trained on must be in its store.
@@ -624,6 +629,7 @@ class Worker {
   trainer::Replica replica_;
   outer_sync::MemberNode node_;
   outer_sync::OuterLoop outer_;
+  Checkpoints checkpoints_;
   LeasedSamples samples_;
   std::optional<trainer::GlooAllReduce> gloo_;
 
@@ -639,7 +645,7 @@ class Worker {
   std::optional<std::uint64_t> leave_by_;  ///< agreed step
   bool left_ = false;
   std::optional<std::uint64_t> evaluated_;  ///< newest step
-  bool joined_ = false, stopped_ = false;
+  bool joined_ = false, took_state_ = false, stopped_ = false;
   trainer::LossWatch loss_watch_;
   std::uint64_t loss_spikes_ = 0;
   double busy_step_seconds_ = 0;  ///< of an inner step, a mean over the last ones; 0 before the first

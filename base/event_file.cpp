@@ -5,9 +5,9 @@
 #include <chrono>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "isthmus/base/checksum.h"
-#include "isthmus/base/error.h"
 
 namespace isthmus {
 namespace {
@@ -64,9 +64,8 @@ std::uint32_t masked_checksum(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-EventFile::EventFile(const std::filesystem::path& folder) : path_(folder / path_name()) {
-  file_.open(path_, std::ios::binary | std::ios::app);
-  if (!file_) throw Error(ErrorKind::data, "cannot open " + path_.string() + " to write metrics");
+EventFile::EventFile(const std::filesystem::path& folder, AppendFile::Say say)
+    : file_(folder / path_name(), std::move(say)) {
   Message event;
   event.fixed(1, seconds_since_epoch());
   event.text(3, "brain.Event:2");
@@ -90,16 +89,16 @@ void EventFile::write(std::uint64_t step,
 }
 
 void EventFile::write_record(std::string_view event) {
+  std::string record;
   const auto put = [&](const auto& value) {
-    file_.write(reinterpret_cast<const char*>(&value), sizeof value);
+    record.append(reinterpret_cast<const char*>(&value), sizeof value);
   };
   const std::uint64_t length = event.size();
   put(length);
   put(masked_checksum(std::as_bytes(std::span(&length, 1))));
-  file_.write(event.data(), static_cast<std::streamsize>(event.size()));
+  record += event;
   put(masked_checksum(std::as_bytes(std::span(event))));
-  file_.flush();
-  if (!file_) throw Error(ErrorKind::data, "cannot write " + path_.string() + ": is the disk full?");
+  file_.append(record);
 }
 
 }  // namespace isthmus

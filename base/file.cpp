@@ -99,14 +99,17 @@ void File::fail(const char* what) const {
 void replace_file(const std::filesystem::path& file, const std::function<void(const File&)>& write) {
   auto temporary = file;
   temporary += partial_suffix;
-  {
+  std::error_code error;
+  try {
     const File out(temporary, File::Mode::replace);
     write(out);
     out.sync();
+    std::filesystem::rename(temporary, file, error);
+    if (error) throw Error(ErrorKind::data, "cannot rename " + temporary.string() + ": " + error.message());
+  } catch (...) {
+    std::filesystem::remove(temporary, error);  // half a file on a full disk is in everybody's way
+    throw;
   }
-  std::error_code error;
-  std::filesystem::rename(temporary, file, error);
-  if (error) throw Error(ErrorKind::data, "cannot rename " + temporary.string() + ": " + error.message());
   // The folder's entry for the new name is data of the folder, which has its own sync.
   File(file.has_parent_path() ? file.parent_path() : ".", File::Mode::folder).sync();
 }

@@ -1,8 +1,8 @@
 #include "isthmus/base/metrics.h"
 
 #include <cmath>
-
-#include "isthmus/base/error.h"
+#include <fstream>
+#include <utility>
 
 namespace isthmus {
 
@@ -28,22 +28,20 @@ bool ends_in_mid_line(const std::filesystem::path& file) {
 
 }  // namespace
 
-Metrics::Metrics(const std::filesystem::path& file) {
+Metrics::Metrics(const std::filesystem::path& file, AppendFile::Say say) {
   const bool mend = ends_in_mid_line(file);
-  file_.open(file, std::ios::app | std::ios::binary);
-  if (!file_) throw Error(ErrorKind::data, "cannot open " + file.string() + " to append metrics");
-  if (mend) file_ << '\n';
+  file_.emplace(file, std::move(say));
+  if (mend) file_->append("\n");
 }
 
 void Metrics::write(const nlohmann::ordered_json& line) {
-  if (!file_.is_open()) return;
+  if (!file_) return;
   auto copy = line;
   name_non_finite(copy);
   // Names come from hosts and users: bytes that are not UTF-8 must not end a run.
   const auto text = copy.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
   const std::lock_guard lock(mutex_);
-  file_ << text << std::flush;
-  if (!file_) throw Error(ErrorKind::data, "cannot write metrics: is the disk full?");
+  file_->append(text);
 }
 
 }  // namespace isthmus

@@ -192,14 +192,20 @@ void DeviceOuterState::install(FragmentId p, std::span<const float> theta, std::
   fill(velocity_.part(fragment), velocity);
 }
 
-OuterState::Vectors DeviceOuterState::save() {
-  Vectors vectors;
-  static_cast<void>(download(global_.values, vectors.global));
-  static_cast<void>(download(velocity_.values, vectors.velocity));
-  vectors.residuals.resize(layout_.chunk_count());
-  for (ChunkId k = 0; error_feedback_ && k < layout_.chunk_count(); ++k)
-    static_cast<void>(download(residual_.part(layout_.chunk(k)), vectors.residuals[k]));
-  return vectors;
+void DeviceOuterState::save(BinaryWriter& out) {
+  const std::size_t vectors = 2 + (error_feedback_ ? 1 : 0);
+  out.expect(vectors * layout_.buffer_size() * sizeof(float));
+  static_cast<void>(download(global_.values, host_global_));
+  static_cast<void>(download(velocity_.values, host_velocity_));
+  out(host_global_, host_velocity_);
+  out.count(layout_.chunk_count());
+  for (ChunkId k = 0; k < layout_.chunk_count(); ++k) {
+    host_velocity_.clear();
+    if (error_feedback_) static_cast<void>(download(residual_.part(layout_.chunk(k)), host_velocity_));
+    out(host_velocity_);
+  }
+  const AlignedVector<float> none;
+  out(none, none);  // no eager updates here
 }
 
 void DeviceOuterState::restore(Vectors vectors) {

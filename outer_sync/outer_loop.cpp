@@ -607,27 +607,26 @@ std::vector<protocol::SharedBytes> shared(std::vector<Bytes> chunks) {
 /// have begun to be so while its clock was frozen.
 constexpr std::uint64_t most_owed = 64;
 
-std::optional<Bytes> OuterLoop::save() {
-  SavedState state;
-  for (auto& flight : in_flight_) {
-    if (!fetch(flight, Waiting::save)) return std::nullopt;
-    state.in_flight.push_back(
-        {flight.fragment, flight.round, schedule_.send_step(flight.fragment, flight.round),
-         description_of(codecs_.of(flight.round)), copies(flight.result->chunks), copies(flight.own),
-         fates(*flight.result), flight.ahead, flight.weight, flight.samples, flight.result->samples});
+bool OuterLoop::await_results() {
+  return std::ranges::all_of(in_flight_, [&](InFlight& flight) { return fetch(flight, Waiting::save); });
+}
+
+/// What `SavedState` reads, without a copy of the large parts in between.
+std::optional<Bytes> OuterLoop::save(Bytes memory) {
+  if (!await_results()) return std::nullopt;
+  std::vector<SavedFlight> in_flight;
+  for (const auto& flight : in_flight_) {
+    in_flight.push_back({flight.fragment, flight.round, schedule_.send_step(flight.fragment, flight.round),
+                         description_of(codecs_.of(flight.round)), copies(flight.result->chunks),
+                         copies(flight.own), fates(*flight.result), flight.ahead, flight.weight,
+                         flight.samples, flight.result->samples});
   }
-  state.step = step_;
-  state.fragments = fragments_;
-  state.tokens = tokens_;
-  state.samples = samples_;
-  state.error_feedback = codecs_.error_feedback;
   if (synchronous()) state_->take_local();
-  state.vectors = state_->save();
-  state.gradient_residual = gradient_residual_;
-  state.owner_residuals = exchange_.reducer().residuals();
-  state.pace = pace_;
-  state.owed = owed_;
-  return to_bytes(state);
+  BinaryWriter out(std::move(memory));
+  out(step_, fragments_, tokens_, samples_, codecs_.error_feedback);
+  state_->save(out);
+  out(gradient_residual_, in_flight, exchange_.reducer().residuals(), pace_, owed_);
+  return out.take();
 }
 
 void OuterLoop::restore(std::span<const std::byte> bytes) {

@@ -136,12 +136,12 @@ void HostOuterState::install(FragmentId p, std::span<const float> theta, std::sp
   std::ranges::copy(velocity, velocity_.begin() + at);
 }
 
-OuterState::Vectors HostOuterState::save() {
-  Vectors vectors{
-      .global = global_, .velocity = velocity_, .residuals = residuals_, .ahead = {}, .ahead_velocity = {}};
-  if (ahead_) vectors.ahead = ahead_->parameters;
-  if (ahead_) vectors.ahead_velocity = ahead_->velocity;
-  return vectors;
+void HostOuterState::save(BinaryWriter& out) {
+  const std::size_t vectors = 2 + (error_feedback_ ? 1 : 0) + (ahead_ ? 2 : 0);
+  out.expect(vectors * layout_.buffer_size() * sizeof(float));
+  out(global_, velocity_, residuals_);
+  const AlignedVector<float> none;
+  out(ahead_ ? ahead_->parameters : none, ahead_ ? ahead_->velocity : none);
 }
 
 void HostOuterState::restore(Vectors vectors) {

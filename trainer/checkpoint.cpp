@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstring>
-#include <system_error>
 #include <utility>
 
 #include "isthmus/base/error.h"
@@ -109,13 +107,41 @@ Header read_header(FileReader& in) {
   return header;
 }
 
+std::string name_of(const SectionEntry& entry) { return "section " + entry.name; }
+
+void refuse_other_model(const FileReader& in, const Header& header, const Digest& model) {
+  if (header.model == model) return;
+  in.refuse("it is of another model (fingerprint " + header.model.hex().substr(0, 16) + ", this run's is " +
+            model.hex().substr(0, 16) + ")");
+}
+
+void refuse_other_length(const FileReader& in, const Header& header) {
+  auto left = in.left();
+  for (const auto& entry : header.sections) {
+    if (entry.length > left) in.refuse("it ends inside " + name_of(entry));
+    left -= entry.length;
+  }
+  if (left != 0) in.refuse(std::to_string(left) + " bytes follow its end");
+}
+
 Bytes read_section(FileReader& in, const SectionEntry& entry) {
-  const auto what = "section " + entry.name;
-  if (entry.length > in.left()) in.refuse("it ends inside " + what);
+  if (entry.length > in.left()) in.refuse("it ends inside " + name_of(entry));
   Bytes bytes(entry.length);
-  in.take(bytes, what);
-  if (hash_of(bytes) != entry.digest) in.refuse("the checksum of " + what + " is wrong");
+  in.take(bytes, name_of(entry));
+  if (hash_of(bytes) != entry.digest) in.refuse("the checksum of " + name_of(entry) + " is wrong");
   return bytes;
+}
+
+/// In pieces through `memory`.
+void check_section(FileReader& in, const SectionEntry& entry, std::span<std::byte> memory) {
+  Hasher hasher;
+  for (auto left = entry.length; left > 0;) {
+    const auto piece = memory.first(std::min<std::uint64_t>(left, memory.size()));
+    in.take(piece, name_of(entry));
+    hasher.update(piece);
+    left -= piece.size();
+  }
+  if (hasher.finish() != entry.digest) in.refuse("the checksum of " + name_of(entry) + " is wrong");
 }
 
 Header header_of(const Digest& model, std::uint64_t step, std::span<const SectionView> sections) {
@@ -162,10 +188,7 @@ Checkpoint read_sections(const std::filesystem::path& file, FileReader& in, cons
 Checkpoint read_checkpoint(const std::filesystem::path& file, const Digest& model) {
   FileReader in(file);
   const auto header = read_header(in);
-  if (header.model != model) {
-    in.refuse("it is of another model (fingerprint " + header.model.hex().substr(0, 16) + ", this run's is " +
-              model.hex().substr(0, 16) + ")");
-  }
+  refuse_other_model(in, header, model);
   return read_sections(file, in, header);
 }
 
@@ -173,6 +196,23 @@ Checkpoint read_checkpoint(const std::filesystem::path& file) {
   FileReader in(file);
   const auto header = read_header(in);
   return read_sections(file, in, header);
+}
+
+void check_checkpoint(const std::filesystem::path& file, const Digest& model) {
+  constexpr std::size_t piece = std::size_t{1} << 20;
+  FileReader in(file);
+  const auto header = read_header(in);
+  refuse_other_model(in, header, model);
+  refuse_other_length(in, header);
+  Bytes memory(piece);
+  for (const auto& entry : header.sections) check_section(in, entry, memory);
+}
+
+void check_checkpoint_header(const std::filesystem::path& file, const Digest& model) {
+  FileReader in(file);
+  const auto header = read_header(in);
+  refuse_other_model(in, header, model);
+  refuse_other_length(in, header);
 }
 
 namespace {
@@ -196,9 +236,8 @@ std::vector<float> take_floats(Checkpoint& checkpoint, const char* name, std::ui
 
 }  // namespace
 
-void save_replica(const std::filesystem::path& file, const Replica& replica,
+void save_replica(const std::filesystem::path& file, const Digest& model, const ReplicaState& state,
                   std::span<const SectionView> others) {
-  const auto state = replica.state();
   const auto view = [](const char* name, const std::vector<float>& values) {
     return SectionView{name, std::as_bytes(std::span(values))};
   };
@@ -206,7 +245,12 @@ void save_replica(const std::filesystem::path& file, const Replica& replica,
                                        view(first_moment_name, state.first_moment),
                                        view(second_moment_name, state.second_moment)};
   sections.insert(sections.end(), others.begin(), others.end());
-  write_checkpoint(file, replica.table().fingerprint(), state.steps, sections);
+  write_checkpoint(file, model, state.steps, sections);
+}
+
+void save_replica(const std::filesystem::path& file, const Replica& replica,
+                  std::span<const SectionView> others) {
+  save_replica(file, replica.table().fingerprint(), replica.state(), others);
 }
 
 Checkpoint load_replica(const std::filesystem::path& file, Replica& replica) {
@@ -217,57 +261,6 @@ Checkpoint load_replica(const std::filesystem::path& file, Replica& replica) {
                    .first_moment = take_floats(checkpoint, first_moment_name, size),
                    .second_moment = take_floats(checkpoint, second_moment_name, size)});
   return checkpoint;
-}
-
-namespace {
-
-constexpr std::string_view step_prefix = "step_";
-constexpr std::size_t step_digits = 12;
-
-std::string file_suffix(std::uint64_t replica) { return "_replica_" + std::to_string(replica) + ".ckpt"; }
-
-/// The step in "step_<12 or more digits><suffix>".
-std::optional<std::uint64_t> step_of(std::string_view name, std::string_view suffix) {
-  if (!name.starts_with(step_prefix) || !name.ends_with(suffix)) return std::nullopt;
-  if (name.size() < step_prefix.size() + step_digits + suffix.size()) return std::nullopt;
-  const auto digits = name.substr(step_prefix.size(), name.size() - step_prefix.size() - suffix.size());
-  std::uint64_t step = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
-  return step;
-}
-
-}  // namespace
-
-std::filesystem::path checkpoint_file(const std::filesystem::path& folder, std::uint64_t step,
-                                      std::uint64_t replica) {
-  auto digits = std::to_string(step);
-  if (digits.size() < step_digits) digits.insert(0, step_digits - digits.size(), '0');
-  return folder / (std::string(step_prefix) + digits + file_suffix(replica));
-}
-
-std::vector<std::uint64_t> checkpoint_steps(const std::filesystem::path& folder, std::uint64_t replica) {
-  std::vector<std::uint64_t> steps;
-  std::error_code no_folder;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, no_folder)) {
-    if (const auto step = step_of(entry.path().filename().string(), file_suffix(replica)))
-      steps.push_back(*step);
-  }
-  std::sort(steps.begin(), steps.end());
-  return steps;
-}
-
-std::optional<std::uint64_t> latest_common_step(
-    std::span<const std::vector<std::uint64_t>> steps_of_replicas) {
-  if (steps_of_replicas.empty()) return std::nullopt;
-  const auto& first = steps_of_replicas.front();
-  for (auto step = first.rbegin(); step != first.rend(); ++step) {
-    const auto has_it = [&](const auto& steps) {
-      return std::binary_search(steps.begin(), steps.end(), *step);
-    };
-    if (std::all_of(steps_of_replicas.begin(), steps_of_replicas.end(), has_it)) return *step;
-  }
-  return std::nullopt;
 }
 
 }  // namespace isthmus::trainer

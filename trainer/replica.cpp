@@ -207,16 +207,21 @@ void Replica::set_steps(std::uint64_t steps) {
 }
 
 ReplicaState Replica::state() const {
+  ReplicaState state;
+  copy_state(state);
+  return state;
+}
+
+void Replica::copy_state(ReplicaState& state) const {
   const auto& s = *impl_;
-  const auto copy = [&](const at::Tensor& buffer) {
-    const auto host = buffer.cpu();
-    const auto values = flat::floats(host);
-    return std::vector<float>(values.begin(), values.end());
+  const auto copy = [&](const at::Tensor& buffer, std::vector<float>& to) {
+    to.resize(s.table.buffer_size());
+    flat::view_of(to).copy_(buffer);
   };
-  return {.steps = s.steps,
-          .parameters = copy(s.buffers.parameters),
-          .first_moment = copy(s.buffers.first_moment),
-          .second_moment = copy(s.buffers.second_moment)};
+  state.steps = s.steps;
+  copy(s.buffers.parameters, state.parameters);
+  copy(s.buffers.first_moment, state.first_moment);
+  copy(s.buffers.second_moment, state.second_moment);
 }
 
 void Replica::forget_moments() {

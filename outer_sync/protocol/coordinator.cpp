@@ -39,16 +39,14 @@ std::string place_of(const MemberInfo& member) {
 
 bool trains(const Coordinator::MemberStatus& member) { return protocol::trains(member.hello.member); }
 
-/// Of all that train.
-std::uint64_t newest_common_checkpoint(const std::map<std::string, Coordinator::MemberStatus>& members) {
+/// The newest that is in all lists; 0 where there is none.
+std::uint64_t newest_in_all(std::vector<std::vector<std::uint64_t>> lists) {
   std::optional<std::vector<std::uint64_t>> common;
-  for (const auto& [name, member] : members) {
-    if (!trains(member)) continue;
-    auto theirs = member.hello.checkpoints;
-    std::ranges::sort(theirs);
+  for (auto& list : lists) {
+    std::ranges::sort(list);
     std::vector<std::uint64_t> both;
-    if (common) std::ranges::set_intersection(*common, theirs, std::back_inserter(both));
-    common = common ? std::move(both) : std::move(theirs);
+    if (common) std::ranges::set_intersection(*common, list, std::back_inserter(both));
+    common = common ? std::move(both) : std::move(list);
   }
   return !common || common->empty() ? 0 : common->back();
 }
@@ -479,16 +477,45 @@ void Coordinator::seal_first_view_if_all_are_here() {
 
 void Coordinator::seal_first_view() {
   first_sealed_ = true;
+  for (auto& [name, member] : members_) member.has_nothing = false;
   const bool resume = first_trainer()->hello.resume;
-  const auto step = resume ? newest_common_checkpoint(members_) : 0;
-  if (resume && step == 0) {
-    return end(Ended::How::failed,
-               "no checkpoint is complete on all replicas; start without --resume, or bring them back");
-  }
-  if (step > 0) say("resuming from the checkpoint of step " + std::to_string(step));
+  const auto step = resume ? choose_checkpoint() : 0;
+  if (!step) return end(Ended::How::failed, without_common_checkpoint());
+  if (*step > 0) say("resuming from the checkpoint of step " + std::to_string(*step));
   ++number_;
-  for (auto& [name, member] : members_) member.answered = false;
-  broadcast(Seal{number_, step});
+  for (auto& [name, member] : members_) {
+    member.answered = false;
+    if (!member.has_nothing) send(member, Seal{number_, *step});
+    if (member.has_nothing) say(name + " has no checkpoint: it takes the state from the others");
+  }
+}
+
+/// The newest that all have who have any. The others come in as newcomers do, where the run knows such.
+std::optional<std::uint64_t> Coordinator::choose_checkpoint() {
+  std::vector<std::vector<std::uint64_t>> lists;
+  for (auto& [name, member] : members_) {
+    member.has_nothing = trains(member) && options_.elastic && member.hello.checkpoints.empty();
+    if (trains(member) && !member.has_nothing) lists.push_back(member.hello.checkpoints);
+  }
+  const bool enough = lists.size() >= std::max<std::size_t>(options_.least, 1);
+  const auto step = enough ? newest_in_all(std::move(lists)) : 0;
+  return step > 0 ? std::optional(step) : std::nullopt;
+}
+
+std::string Coordinator::without_common_checkpoint() const {
+  std::string newest;
+  for (const auto& [name, member] : members_) {
+    if (!trains(member)) continue;
+    const auto& steps = member.hello.checkpoints;
+    newest += (newest.empty() ? "" : ", ") + name + " has " +
+              (steps.empty() ? "none" : "them up to step " + std::to_string(std::ranges::max(steps)));
+  }
+  return "no checkpoint is complete on all replicas (" + newest +
+         "); bring them back, start without --resume, or move away the checkpoints of those who are behind: "
+         "who has none takes the state from the others" +
+         (options_.elastic
+              ? ", of whom there must be " + std::to_string(std::max<std::size_t>(options_.least, 1))
+              : ", but not in a data-parallel run");
 }
 
 std::string Coordinator::initial_disagreement() const {
@@ -497,7 +524,7 @@ std::string Coordinator::initial_disagreement() const {
   const auto layout = layout_of(first.state.layout, first.state.chunk_elements);
   if (!layout) return "the fragments of " + first_name + " are not a layout";
   for (const auto& [name, member] : members_) {
-    if (!trains(member)) continue;
+    if (!trains(member) || member.has_nothing) continue;
     if (!same_layout(*layout, member.state) || !answer_fits(*layout, member.state))
       return "the fragments of " + name + " and " + first_name + " differ";
     if (member.state.parameters != first.state.parameters ||
@@ -513,7 +540,12 @@ std::string Coordinator::initial_disagreement() const {
 /// others those that are here.
 void Coordinator::begin_first_view_if_sealed() {
   if (!first_sealed_ || trainers() != options_.replicas) return;
-  if (count([](const MemberStatus& member) { return !member.answered; }) == 0) begin_first_view();
+  if (unanswered_at_first() == 0) begin_first_view();
+}
+
+/// Of those who were asked.
+std::size_t Coordinator::unanswered_at_first() const {
+  return count([](const MemberStatus& member) { return !member.answered && !member.has_nothing; });
 }
 
 /// An earlier one may have begun unheard of at some of those who are here. Nobody has committed in it: with
@@ -657,6 +689,7 @@ void Coordinator::announce(NewView message) {
   message.token = options_.token;
   message.tracks = options_.replicas;
   for (auto& [name, member] : members_) {
+    member.has_nothing = false;  // from here on it is one more newcomer
     if (!member.answered || !(first || able(member))) continue;
     member.role = Role::member;
     missed_.erase(name);
@@ -747,7 +780,8 @@ void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat)
                        .lowest = {},
                        .newest = {},
                        .lease = 0,
-                       .inner_steps_per_second = median_speed()};
+                       .inner_steps_per_second = median_speed(),
+                       .checkpoint = common_checkpoint()};
   if (phase_ == Phase::running) {
     if (member.role == Role::member) {
       reply.view = number_;
@@ -893,6 +927,16 @@ double Coordinator::median_speed() const {
   if (speeds.empty()) return 0;
   std::ranges::sort(speeds);
   return (speeds[(speeds.size() - 1) / 2] + speeds[speeds.size() / 2]) / 2;
+}
+
+/// What anybody deletes is older than this, so there always is one that all have.
+std::uint64_t Coordinator::common_checkpoint() const {
+  if (phase_ != Phase::running) return 0;
+  std::vector<std::vector<std::uint64_t>> lists;
+  for (const auto& [name, member] : members_) {
+    if (member.role == Role::member && trains(member)) lists.push_back(member.heartbeat.checkpoints);
+  }
+  return newest_in_all(std::move(lists));
 }
 
 std::vector<Round> Coordinator::newest_of_donors() const {
@@ -1258,7 +1302,8 @@ std::size_t Coordinator::participating() const {
   return count([](const MemberStatus& member) { return member.role == Role::member && trains(member); });
 }
 const Coordinator::MemberStatus* Coordinator::first_trainer() const {
-  const auto place = std::ranges::find_if(members_, [](const auto& entry) { return trains(entry.second); });
+  const auto place = std::ranges::find_if(
+      members_, [](const auto& entry) { return trains(entry.second) && !entry.second.has_nothing; });
   return place == members_.end() ? nullptr : &place->second;
 }
 

@@ -70,6 +70,10 @@ bool MemberNode::may_begin(std::uint64_t step, std::uint64_t reach) {
 }
 std::optional<std::uint64_t> MemberNode::stops_at() const { return impl_->trainer.stops_at(); }
 double MemberNode::reference_speed() const { return impl_->trainer.reference_speed(); }
+void MemberNode::report_checkpoints(std::vector<std::uint64_t> steps) {
+  impl_->trainer.report_checkpoints(std::move(steps));
+}
+std::uint64_t MemberNode::common_checkpoint() const { return impl_->trainer.common_checkpoint(); }
 void MemberNode::report(const StepReport& report) { impl_->trainer.report(report); }
 void MemberNode::report_evaluation(std::uint64_t step, double sum_nats, std::uint64_t tokens) {
   impl_->network.report_evaluation({step, sum_nats, tokens});

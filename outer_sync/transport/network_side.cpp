@@ -259,7 +259,10 @@ void NetworkSide::on_control(ControlMessage message) {
 }
 
 void NetworkSide::hear(const HeartbeatReply& reply) {
-  meet_.update([&] { meet_.reference_speed = reply.inner_steps_per_second; });
+  meet_.update([&] {
+    meet_.reference_speed = reply.inner_steps_per_second;
+    meet_.common_checkpoint = reply.checkpoint;
+  });
   if (taker_) taker_->on_newest(reply.newest);
   pulse_.on_reply(reply);
 }

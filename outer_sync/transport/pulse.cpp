@@ -54,6 +54,7 @@ Heartbeat Pulse::next() {
     beat.utilization = meet_.report.utilization;
     beat.bytes_sent = meet_.report.other_bytes;
     beat.inner_steps_per_second = meet_.report.inner_steps_per_second;
+    beat.checkpoints = meet_.checkpoints;
     beat.contributed = static_cast<std::uint16_t>(meet_.participation.contributed);
   }
   beat.bytes_sent += counters_.total;

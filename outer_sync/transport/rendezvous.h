@@ -79,7 +79,9 @@ struct Rendezvous {
   bool stopped = false;
   bool gone = false;  ///< the control connection has ended for good
   StepReport report;
-  double reference_speed = 0;  ///< of the run, as the coordinator has said
+  std::vector<std::uint64_t> checkpoints;  ///< the newest steps of which there is one here
+  double reference_speed = 0;              ///< of the run, as the coordinator has said
+  std::uint64_t common_checkpoint = 0;     ///< the same; newest step
   Participation participation;
 
   /// Blocks until `ready()` or failure.

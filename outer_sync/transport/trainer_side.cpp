@@ -64,6 +64,13 @@ bool TrainerSide::may_begin(std::uint64_t step, std::uint64_t reach) {
   return true;
 }
 
+void TrainerSide::report_checkpoints(std::vector<std::uint64_t> steps) {
+  constexpr std::size_t most_said = 16;
+  if (steps.size() > most_said) steps.erase(steps.begin(), steps.end() - most_said);
+  const std::lock_guard lock(meet_.mutex);
+  meet_.checkpoints = std::move(steps);
+}
+
 std::string TrainerSide::announced() {
   Lock lock(meet_.mutex);
   meet_.wait_for(lock, [&] { return meet_.announced.has_value(); });
@@ -130,6 +137,7 @@ Participation TrainerSide::participation() const {
 std::optional<Finished> TrainerSide::finished() const { return read(&Rendezvous::finished); }
 std::optional<std::uint64_t> TrainerSide::stops_at() const { return read(&Rendezvous::stop_at); }
 double TrainerSide::reference_speed() const { return read(&Rendezvous::reference_speed); }
+std::uint64_t TrainerSide::common_checkpoint() const { return read(&Rendezvous::common_checkpoint); }
 bool TrainerSide::stopped_early() const { return read(&Rendezvous::stopped); }
 std::uint64_t TrainerSide::agreed_step() const { return read(&Rendezvous::agreed_step); }
 

@@ -33,6 +33,7 @@ class TrainerSide {
   [[nodiscard]] bool may_begin(std::uint64_t step, std::uint64_t reach);
   [[nodiscard]] std::string announced();
   void report(const StepReport& report);
+  void report_checkpoints(std::vector<std::uint64_t> steps);
   [[nodiscard]] std::string done(std::string summary, const Digest& global_hash);
   /// Safe from any thread.
   void leave(const std::string& reason);
@@ -44,6 +45,7 @@ class TrainerSide {
   [[nodiscard]] std::optional<protocol::Finished> finished() const;
   [[nodiscard]] std::optional<std::uint64_t> stops_at() const;
   [[nodiscard]] double reference_speed() const;
+  [[nodiscard]] std::uint64_t common_checkpoint() const;
   [[nodiscard]] bool stopped_early() const;
   [[nodiscard]] std::uint64_t agreed_step() const;
 

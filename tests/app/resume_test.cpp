@@ -1,5 +1,10 @@
 // Runs that stop and go on end as if they had never stopped.
 
+#include <csignal>
+#include <fstream>
+#include <random>
+#include <thread>
+
 #include "site.h"
 
 namespace isthmus {
@@ -62,7 +67,7 @@ TEST(Resume, AFinishedRunStaysAsItIs) {
 
 TEST(Resume, FromAnOlderCheckpointForgetsWhatComesAgain) {
   Site site;
-  ASSERT_EQ(site.launch({"run.checkpoint_every=5"}).status, 0) << site.logs();
+  ASSERT_EQ(site.launch({"run.checkpoint_every=5", "run.keep_checkpoints=0"}).status, 0) << site.logs();
   for (const auto* replica : {"replica-0", "replica-1"}) {
     for (const auto* step : {"20", "25", "30", "35", "40"}) {
       const auto name = std::string("step_0000000000") + step + "_replica_0.ckpt";
@@ -87,6 +92,130 @@ TEST(Resume, KeepsErrorFeedbackAndTheBaselinesState) {
     const auto end = parted.resume({"run.stop_after=0"});
     ASSERT_EQ(end.status, 0) << end.report() << parted.logs();
     EXPECT_EQ(parted.hash(), whole.hash()) << setting;
+  }
+}
+
+std::string checkpoint_name(int step) {
+  const auto digits = std::to_string(step);
+  return "checkpoints/step_" + std::string(12 - digits.size(), '0') + digits + "_replica_0.ckpt";
+}
+
+/// Turns over one bit in the middle.
+void damage(const std::filesystem::path& file) {
+  auto bytes = read_all(file);
+  ASSERT_FALSE(bytes.empty()) << file;
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  std::ofstream(file, std::ios::binary) << bytes;
+}
+
+TEST(Resume, ADamagedCheckpointIsNamedAndAllTakeTheOneBefore) {
+  Site site;
+  ASSERT_EQ(site.launch({"run.checkpoint_every=5", "run.stop_after=23"}).status, 0) << site.logs();
+  const auto damaged = site.run() / "replica-1" / checkpoint_name(23);
+  damage(damaged);
+  const auto end = site.resume({"run.stop_after=0"});
+  EXPECT_THAT(end.output, HasSubstr("resuming from the checkpoint of step 20"));
+  expect_reference(site, end);
+  const auto log = read_all(site.run() / "replica-1" / "worker.log");
+  EXPECT_THAT(log, HasSubstr(damaged.string() + " cannot be used: the checksum of section"));
+  EXPECT_TRUE(std::filesystem::exists(site.run() / "replica-0" / (checkpoint_name(23) + ".undone")))
+      << "it was whole, and of a history that nobody goes on with";
+}
+
+TEST(Resume, OlderCheckpointsGoAndThoseAskedForStay) {
+  Site site;
+  ASSERT_EQ(site.launch({"run.checkpoint_every=2", "run.keep_checkpoints=2", "run.keep_every=12",
+                         "network.heartbeat=50ms", "network.emulate.rtt=150ms"})
+                .status,
+            0)
+      << site.logs();
+  for (const auto* replica : {"replica-0", "replica-1"}) {
+    for (const auto step : {12, 24, 36, 38, 40})
+      EXPECT_TRUE(std::filesystem::exists(site.run() / replica / checkpoint_name(step))) << step;
+    for (const auto step : {2, 4, 6, 8, 10, 14})
+      EXPECT_FALSE(std::filesystem::exists(site.run() / replica / checkpoint_name(step))) << step;
+  }
+}
+
+/// Goes on until the view has so many replicas, stops there, and returns what was said.
+std::string resume_until_all_are_in(Site& site, std::size_t replicas, const Words& settings) {
+  auto words = with_settings({"launch", "--resume", site.run().string()}, settings);
+  // For as long as it takes: alone a replica makes a thousand steps a second.
+  words = with_settings(words, {"run.stop_after=0", "run.steps=1000000", "run.eval_every=0",
+                                "outer.max_local_rounds=1000", "run.stop_grace=60s"});
+  auto launch = site.start(words);
+  const auto all_in = "begins with " + std::to_string(replicas) + " replicas";
+  EXPECT_TRUE(eventually([&] {
+    return launch.output().find(all_in) != std::string::npos || !launch.running();
+  })) << site.logs();
+  launch.signal(SIGINT);
+  const auto end = launch.wait();
+  EXPECT_EQ(end.status, 130) << end.report() << site.logs();
+  EXPECT_EQ(site.summary()["global_hash"].size(), replicas) << site.logs();
+  EXPECT_EQ(site.hash().size(), 64U);
+  return end.output;
+}
+
+TEST(Resume, WhoHasLostItsDiskTakesTheStateFromTheOthers) {
+  Site site;
+  expect_stopped_at(site, 24, site.launch({"run.stop_after=24"}));
+  std::filesystem::remove_all(site.run() / "replica-1");
+  const auto output = resume_until_all_are_in(site, 2, {});
+  EXPECT_THAT(output, HasSubstr("replica-1 has no checkpoint: it takes the state from the others"));
+}
+
+TEST(Resume, WithAnotherNumberOfReplicasItSaysWhatChanges) {
+  for (const std::size_t replicas : {1, 3}) {
+    Site site;
+    expect_stopped_at(site, 24, site.launch({"run.stop_after=24"}));
+    const auto number = std::to_string(replicas);
+    EXPECT_THAT(resume_until_all_are_in(site, replicas, {"replicas=" + number}),
+                HasSubstr("resuming from the checkpoint of step 24"));
+    EXPECT_THAT(read_all(site.run() / "replica-0" / "worker.log"),
+                HasSubstr("it is of a run with replicas 2, and this one has " + number));
+  }
+}
+
+TEST(Resume, KilledAgainAndAgainARunEndsAsOneThatWasNot) {
+  Site site;
+  const Words slowly = {"run.checkpoint_every=1", "network.emulate.rtt=100ms"};
+  std::minstd_rand random(5);
+  int kills = 0;
+  for (int run = 0; run < 20; ++run) {
+    const bool begun = std::filesystem::exists(site.run() / "replica-1" / "checkpoints");
+    auto words =
+        begun ? Words{"launch", "--resume", site.run().string()} : Words{"launch", site.config().string()};
+    auto launch = site.start(with_settings(words, slowly));
+    const auto before = site.metric_lines();
+    ASSERT_TRUE(eventually([&] { return site.metric_lines() > before + 2 || !launch.running(); }))
+        << site.logs();
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 700));
+    if (!launch.running()) break;
+    launch.signal(SIGKILL);
+    static_cast<void>(launch.wait());
+    ASSERT_TRUE(eventually([&] { return site.processes().empty(); }));
+    ++kills;
+  }
+  EXPECT_GT(kills, 1);
+  expect_reference(site, site.resume({"network.emulate.rtt=0"}));
+}
+
+TEST(Resume, OnAFullDiskTrainingGoesOnAndSaysSo) {
+  Site site;
+  // No file of these processes can grow beyond so much: less than a checkpoint, more than all else.
+  constexpr auto limit = "ulimit -f 400; trap '' XFSZ; exec \"$@\"";
+  auto words = with_settings({"sh", "-c", limit, "sh", ISTHMUS_BINARY, "launch", site.config().string()},
+                             {"run.checkpoint_every=5", "run.trace_steps=0"});
+  words.front() = "/bin/sh";
+  const auto result = run_command(words, site / "full.log");
+  EXPECT_THAT(result.output, HasSubstr("replica-1 failed with exit status 3"))
+      << "it lacks its last checkpoint";
+  EXPECT_EQ(site.hash(), reference().hash) << result.report() << site.logs();
+  for (const auto* replica : {"replica-0", "replica-1"}) {
+    const auto log = read_all(site.run() / replica / "worker.log");
+    EXPECT_THAT(log, HasSubstr("NO CHECKPOINT of step 5: cannot write"));
+    EXPECT_THAT(log, HasSubstr("the run has ended, and its last checkpoint is not on disk"));
+    EXPECT_TRUE(std::filesystem::is_empty(site.run() / replica / "checkpoints"));
   }
 }
 

@@ -71,7 +71,7 @@ TEST(Trace, StepsGoOnWhileFragmentsAreInFlight) {
                            << key.second;
     }
     for (const auto* what : {"reduce/reduce", "send/chunk", "receive/chunk", "outer/encode", "outer/apply",
-                             "train/inner_step", "train/evaluate", "writer/checkpoint"}) {
+                             "train/inner_step", "train/evaluate", "train/checkpoint", "writer/checkpoint"}) {
       EXPECT_GT(line.count[what], 0) << what << " of " << replica;
     }
   }

@@ -89,7 +89,7 @@ std::vector<ControlMessage> all_messages() {
           held,
           view,
           heartbeat(),
-          protocol::HeartbeatReply{1, 3, {1, 0}, {1, 0}, 5'000'000, 2.5},
+          protocol::HeartbeatReply{1, 3, {1, 0}, {1, 0}, 5'000'000, 2.5, 100},
           protocol::EvalReport{10, 25.5, 100},
           protocol::Announce{"127.0.0.1:1"},
           protocol::StopRequest{"enough"},

@@ -227,6 +227,87 @@ TEST(Resuming, WithoutACommonCheckpointTheRunFailsAndSaysWhatToDo) {
   EXPECT_THAT(harness.ended->reason, HasSubstr("no checkpoint is complete on all replicas"));
 }
 
+Hello resuming(const std::string& name, std::vector<std::uint64_t> checkpoints) {
+  auto hello = CoordinatorHarness::hello(name);
+  hello.resume = true;
+  hello.checkpoints = std::move(checkpoints);
+  return hello;
+}
+
+TEST(Resuming, WhoHasNothingTakesTheStateFromTheOthers) {
+  CoordinatorHarness harness(3);
+  harness.receive(1, resuming("r0", {100, 200}));
+  harness.receive(2, resuming("r1", {}));
+  harness.receive(3, resuming("r2", {200}));
+  EXPECT_EQ(harness.last<Seal>(1)->resume_step, 200U);
+  EXPECT_EQ(harness.last<Seal>(3)->resume_step, 200U);
+  EXPECT_FALSE(harness.last<Seal>(2)) << "it has no rounds to begin with";
+  EXPECT_THAT(harness.said, testing::Contains(HasSubstr("r1 has no checkpoint: it takes the state")));
+  for (const ConnectionId member : {1, 3}) harness.receive(member, CoordinatorHarness::sealed());
+  ASSERT_TRUE(harness.last<NewView>(1));
+  EXPECT_EQ(harness.last<NewView>(1)->view.members.size(), 2U);
+  EXPECT_EQ(harness.last<NewView>(1)->tracks, 3U);
+  EXPECT_FALSE(harness.last<NewView>(2));
+  ASSERT_TRUE(harness.last<Admitted>(2));
+  EXPECT_EQ(harness.last<Admitted>(2)->donors.size(), 2U);
+  harness.receive(2, Ready{});
+  harness.seal_all({1, 2, 3});
+  EXPECT_EQ(harness.last<NewView>(2)->view.members.size(), 3U);
+}
+
+TEST(Resuming, WhoHasNothingMayComeBackWithSomething) {
+  CoordinatorHarness harness(2);
+  harness.receive(1, resuming("r0", {100, 200}));
+  harness.receive(2, resuming("r1", {}));
+  EXPECT_EQ(harness.last<Seal>(1)->resume_step, 200U);
+  harness.close(2);
+  harness.receive(3, resuming("r1", {100}));
+  EXPECT_EQ(harness.last<Seal>(1)->resume_step, 100U) << "it had not begun";
+  EXPECT_EQ(harness.last<Seal>(3)->resume_step, 100U);
+}
+
+TEST(Resuming, ThereMustBeEnoughWhoHaveTheState) {
+  auto options = CoordinatorHarness::default_options(3);
+  options.least = 2;
+  CoordinatorHarness harness(options);
+  for (const ConnectionId i : {1, 2, 3}) {
+    harness.receive(i, resuming("r" + std::to_string(i),
+                                i == 1 ? std::vector<std::uint64_t>{100} : std::vector<std::uint64_t>{}));
+  }
+  ASSERT_TRUE(harness.ended);
+  EXPECT_THAT(harness.ended->reason,
+              AllOf(HasSubstr("r1 has them up to step 100, r2 has none"), HasSubstr("must be 2")));
+}
+
+TEST(Resuming, ADataParallelRunNeedsTheStateOfAll) {
+  CoordinatorHarness harness(CoordinatorHarness::rigid(2));
+  harness.receive(1, resuming("r0", {100}));
+  harness.receive(2, resuming("r1", {}));
+  ASSERT_TRUE(harness.ended);
+  EXPECT_THAT(harness.ended->reason, HasSubstr("r1 has none"));
+}
+
+TEST(Checkpoints, TheNewestThatAllTrainersOfTheViewHaveIsSaid) {
+  CoordinatorHarness harness(2);
+  harness.run_all({"eu-1", "us-1"});
+  const auto beat = [&](ConnectionId from, std::vector<std::uint64_t> steps) {
+    Heartbeat heartbeat{.number = 1, .view = 1, .lost = {}, .fragments = {}, .health = {}};
+    heartbeat.checkpoints = std::move(steps);
+    harness.receive(from, heartbeat);
+    return harness.last<HeartbeatReply>(from)->checkpoint;
+  };
+  EXPECT_EQ(beat(1, {100, 200}), 0U) << "the other one has said nothing yet";
+  EXPECT_EQ(beat(2, {100}), 100U);
+  EXPECT_EQ(beat(1, {100, 200, 300}), 100U);
+  EXPECT_EQ(beat(2, {100, 300}), 300U) << "200 could not be written";
+  harness.receive(3, CoordinatorHarness::hello("asia-1"));
+  EXPECT_EQ(beat(1, {100, 300}), 300U) << "who is on the way in counts when it is in";
+  harness.close(3);
+  harness.close(2);
+  harness.seal_all({1});
+  EXPECT_EQ(beat(1, {300, 400}), 400U) << "it is alone now";
+}
+
 TEST(Resuming, CheckpointsAreIgnoredByThoseThatStartAfresh) {
   CoordinatorHarness harness(1);
   auto hello = CoordinatorHarness::hello("us-1");

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "isthmus/base/error.h"
+#include "isthmus/base/random.h"
 #include "small_model.h"
 #include "temporary_folder.h"
 
@@ -13,7 +14,6 @@ namespace isthmus::trainer {
 namespace {
 
 using testing::AllOf;
-using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
@@ -78,11 +78,37 @@ TEST(Checkpoint, EveryFlippedBitIsNoticed) {
   }
 }
 
+TEST(Checkpoint, AThousandFlippedBitsOfAReplicasCheckpointAreNoticed) {
+  TemporaryFolder folder;
+  Replica replica(small_table(), small_options());
+  train(replica, 3);
+  const auto outer = bytes_of("state of the outer loop");
+  const auto file = folder / "r.ckpt";
+  save_replica(file, replica, std::vector<SectionView>{{"outer", outer}});
+  const auto fingerprint = replica.table().fingerprint();
+  check_checkpoint(file, fingerprint);
+  auto text = read_all(file);
+  const auto header = 8 + 4 + 32 + 8 + 4;  // without the table of sections
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    // Every fifth in the header, which is a small part of the file.
+    const auto size = i % 5 == 0 ? header : text.size();
+    const auto bit = random_bits(7, i, 0) % (8 * size);
+    auto& byte = text[bit / 8];
+    byte = static_cast<char>(byte ^ (1 << (bit % 8)));
+    (void)folder.write("r.ckpt", text);
+    EXPECT_THROW(check_checkpoint(file, fingerprint), Error) << "bit " << bit;
+    EXPECT_NE(reading_error(file, fingerprint), "no error") << "bit " << bit;
+    byte = static_cast<char>(byte ^ (1 << (bit % 8)));
+  }
+}
+
 TEST(Checkpoint, EveryTruncationIsNoticed) {
   Sample sample;
   for (std::size_t size = 0; size < sample.text.size(); ++size) {
     sample.put(sample.text.substr(0, size));
     EXPECT_THAT(reading_error(sample.file), HasSubstr("ends inside")) << size;
+    EXPECT_THROW(check_checkpoint(sample.file, model), Error) << size;
+    EXPECT_THROW(check_checkpoint_header(sample.file, model), Error) << size;
   }
 }
 
@@ -93,7 +119,7 @@ TEST(Checkpoint, MessagesSayWhatIsWrong) {
   auto changed = sample.text;
   changed[8] = 9;
   sample.put(changed);
-  EXPECT_THAT(reading_error(sample.file), AllOf(HasSubstr("version 9"), HasSubstr("version 3")));
+  EXPECT_THAT(reading_error(sample.file), AllOf(HasSubstr("version 9"), HasSubstr("version 4")));
   sample.put(sample.text.substr(0, sample.text.size() - 1) + "x");
   EXPECT_THAT(reading_error(sample.file), HasSubstr("checksum of section outer"));
   sample.put(sample.text.substr(0, sample.text.size() - 1));
@@ -119,6 +145,7 @@ TEST(Checkpoint, LengthsAreNotBelievedBeyondTheFile) {
   const auto file =
       folder.write("a.ckpt", std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
   EXPECT_THAT(reading_error(file), HasSubstr("ends inside section big"));
+  EXPECT_THROW(check_checkpoint(file, model), Error);
 }
 
 TEST(Checkpoint, AFolderThatIsNotThereIsAnError) {
@@ -160,28 +187,6 @@ TEST(Checkpoint, OfAnotherModelLeavesTheReplicaAsItWas) {
   EXPECT_THROW((void)load_replica(folder / "s.ckpt", other), Error);
   EXPECT_EQ(other.steps(), 0);
   EXPECT_TRUE(std::ranges::equal(other.parameters(), initial_parameters(small_table(1), 5)));
-}
-
-TEST(CheckpointSteps, ListsCompleteFilesOfTheReplica) {
-  TemporaryFolder folder;
-  for (const std::uint64_t step : {300, 100, 20})
-    write_checkpoint(checkpoint_file(folder / "", step, 1), model, step, {});
-  write_checkpoint(checkpoint_file(folder / "", 400, 11), model, 400, {});
-  (void)folder.write(checkpoint_file("", 500, 1).string() + ".partial", "cut off");
-  (void)folder.write("step_x_replica_1.ckpt", "");
-  (void)folder.write("notes.txt", "");
-  EXPECT_THAT(checkpoint_steps(folder / "", 1), ElementsAre(20, 100, 300));
-  EXPECT_THAT(checkpoint_steps(folder / "", 11), ElementsAre(400));
-  EXPECT_THAT(checkpoint_steps(folder / "none", 1), IsEmpty());
-}
-
-TEST(CheckpointSteps, TheLatestThatAllHave) {
-  using Lists = std::vector<std::vector<std::uint64_t>>;
-  EXPECT_EQ(latest_common_step(Lists{{1, 2, 3}, {1, 2}, {2, 3}}), 2);
-  EXPECT_EQ(latest_common_step(Lists{{5}}), 5);
-  EXPECT_EQ(latest_common_step(Lists{{1}, {2}}), std::nullopt);
-  EXPECT_EQ(latest_common_step(Lists{{1}, {}}), std::nullopt);
-  EXPECT_EQ(latest_common_step(Lists{}), std::nullopt);
 }
 
 }  // namespace

@@ -31,6 +31,11 @@ using Bytes = AlignedVector<std::byte>;
 class BinaryWriter : public cereal::OutputArchive<BinaryWriter, cereal::AllowEmptyClassElision> {
  public:
   BinaryWriter() : OutputArchive(this) {}
+  /// Writes over what is in `memory`, as far as it reaches: nothing is allocated for what has been written
+  /// before.
+  explicit BinaryWriter(Bytes memory) : OutputArchive(this), bytes_(std::move(memory)) { bytes_.clear(); }
+  /// So many bytes are to follow.
+  void expect(std::size_t size) { bytes_.reserve(bytes_.size() + size); }
   void raw(const void* data, std::size_t size) {
     const auto at = bytes_.size();
     bytes_.resize(at + size);

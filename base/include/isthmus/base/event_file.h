@@ -5,25 +5,26 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <initializer_list>
 #include <string_view>
 #include <utility>
+
+#include "isthmus/base/append_file.h"
 
 namespace isthmus {
 
 class EventFile {
  public:
   /// Makes a new file in the folder, by the time and the process: TensorBoard shows all that are in one.
-  /// Throws Error(data) naming it.
-  explicit EventFile(const std::filesystem::path& folder);
-  /// One event, which is readable when this returns. Throws Error(data) when it cannot be written.
+  /// Throws Error(data) naming it. `say`: see AppendFile.
+  explicit EventFile(const std::filesystem::path& folder, AppendFile::Say say = nullptr);
+  /// One event, which is readable when this returns. Throws Error(data) when it cannot be written, unless
+  /// that is said.
   void write(std::uint64_t step, std::initializer_list<std::pair<std::string_view, double>> scalars);
 
  private:
   void write_record(std::string_view event);
-  std::filesystem::path path_;
-  std::ofstream file_;
+  AppendFile file_;
 };
 
 }  // namespace isthmus

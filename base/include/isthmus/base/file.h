@@ -49,7 +49,7 @@ class File {
 
 /// Calls `write` with a temporary file in the same folder, syncs, renames, syncs the folder: under `file`
 /// there is all that was written or what was there before, also when the machine stops in between. Throws
-/// Error(data) naming the file and the system's reason.
+/// Error(data) naming the file and the system's reason, or what `write` throws; nothing is left behind then.
 void replace_file(const std::filesystem::path& file, const std::function<void(const File&)>& write);
 /// The same with a text that is all of it.
 void replace_file(const std::filesystem::path& file, std::string_view text);

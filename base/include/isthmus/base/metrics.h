@@ -3,9 +3,11 @@
 // goes on.
 
 #include <filesystem>
-#include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
+
+#include "isthmus/base/append_file.h"
 
 namespace isthmus {
 
@@ -15,14 +17,14 @@ class Metrics {
  public:
   /// Records nothing.
   Metrics() = default;
-  /// Opens for appending. Throws Error(data) naming the file.
-  explicit Metrics(const std::filesystem::path& file);
-  /// Throws Error(data) when the line cannot be written.
+  /// Opens for appending. Throws Error(data) naming the file. `say`: see AppendFile.
+  explicit Metrics(const std::filesystem::path& file, AppendFile::Say say = nullptr);
+  /// Throws Error(data) when the line cannot be written, unless that is said.
   void write(const nlohmann::ordered_json& line);
 
  private:
   std::mutex mutex_;
-  std::ofstream file_;
+  std::optional<AppendFile> file_;
 };
 
 }  // namespace isthmus

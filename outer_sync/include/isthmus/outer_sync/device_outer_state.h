@@ -89,7 +89,7 @@ class DeviceOuterState : public OuterState {
   [[nodiscard]] std::span<const float> velocity(Range range) override;
   void install(FragmentId fragment, std::span<const float> theta, std::span<const float> velocity) override;
   [[nodiscard]] LocalParameters& local() override { return local_; }
-  [[nodiscard]] Vectors save() override;
+  void save(BinaryWriter& out) override;
   void restore(Vectors vectors) override;
 
  private:

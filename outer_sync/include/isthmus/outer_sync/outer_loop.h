@@ -147,10 +147,13 @@ class OuterLoop {
   };
   [[nodiscard]] const Stats& stats() const { return stats_; }
 
-  /// Everything that is not in the local parameters. Waits until the results of all rounds in flight are here
-  /// (they are saved, not applied), so that nothing has to be sent again after a restart. Nothing when rounds
-  /// do not commit at present.
-  [[nodiscard]] std::optional<Bytes> save();
+  /// Waits until the results of all rounds in flight are here, for `save`. False when rounds do not commit at
+  /// present.
+  [[nodiscard]] bool await_results();
+  /// Everything that is not in the local parameters, written over `memory`. The results of rounds in flight
+  /// are saved, not applied, so that nothing has to be sent again after a restart; where they are not here
+  /// yet it waits for them. Nothing when rounds do not commit at present.
+  [[nodiscard]] std::optional<Bytes> save(Bytes memory = {});
   /// Throws Error(data) when the bytes are not such a state of this layout.
   void restore(std::span<const std::byte> state);
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "isthmus/base/aligned.h"
+#include "isthmus/base/archive.h"
 #include "isthmus/outer_sync/layout.h"
 #include "isthmus/outer_sync/local_parameters.h"
 #include "isthmus/outer_sync/methods/eager.h"
@@ -87,7 +88,8 @@ class OuterState {
       ar(global, velocity, residuals, ahead, ahead_velocity);
     }
   };
-  [[nodiscard]] virtual Vectors save() = 0;
+  /// Writes what reads back as Vectors.
+  virtual void save(BinaryWriter& out) = 0;
   /// The shape must be this layout's (`fits`).
   virtual void restore(Vectors vectors) = 0;
 };
@@ -118,7 +120,7 @@ class HostOuterState final : public OuterState {
   [[nodiscard]] std::span<const float> velocity(Range range) override;
   void install(FragmentId fragment, std::span<const float> theta, std::span<const float> velocity) override;
   [[nodiscard]] LocalParameters& local() override { return local_; }
-  [[nodiscard]] Vectors save() override;
+  void save(BinaryWriter& out) override;
   void restore(Vectors vectors) override;
 
  private:

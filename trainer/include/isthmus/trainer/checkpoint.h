@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,7 +19,7 @@
 
 namespace isthmus::trainer {
 
-inline constexpr std::uint32_t checkpoint_version = 3;
+inline constexpr std::uint32_t checkpoint_version = 4;
 
 /// A named run of bytes that is to be written; the bytes stay the owner's.
 struct SectionView {
@@ -49,23 +48,19 @@ struct Checkpoint {
 /// The same of any model.
 [[nodiscard]] Checkpoint read_checkpoint(const std::filesystem::path& file);
 
+/// Reads all of the file, in pieces, and keeps none of it. Throws as read_checkpoint does.
+void check_checkpoint(const std::filesystem::path& file, const Digest& model);
+/// The same of the header alone, and of whether the file is as long as that says.
+void check_checkpoint_header(const std::filesystem::path& file, const Digest& model);
+
 /// A replica's state in the sections "parameters", "first_moment" and "second_moment", and whatever else must
-/// stand beside it (the outer loop's state, the config as YAML).
+/// stand beside it (the outer loop's state, the config as YAML). `model` is the table's fingerprint.
+void save_replica(const std::filesystem::path& file, const Digest& model, const ReplicaState& state,
+                  std::span<const SectionView> others);
 void save_replica(const std::filesystem::path& file, const Replica& replica,
                   std::span<const SectionView> others);
 /// Restores the replica and returns the other sections. Throws as read_checkpoint does, and Error(data) for a
 /// section of the replica that is missing or has another size; the replica is then as it was.
 [[nodiscard]] Checkpoint load_replica(const std::filesystem::path& file, Replica& replica);
-
-/// "FOLDER/step_000000001200_replica_3.ckpt"
-[[nodiscard]] std::filesystem::path checkpoint_file(const std::filesystem::path& folder, std::uint64_t step,
-                                                    std::uint64_t replica);
-/// Steps, ascending, for which the replica has a file (only complete files bear that name). Empty without the
-/// folder.
-[[nodiscard]] std::vector<std::uint64_t> checkpoint_steps(const std::filesystem::path& folder,
-                                                          std::uint64_t replica);
-/// The latest step that is in every (ascending) list.
-[[nodiscard]] std::optional<std::uint64_t> latest_common_step(
-    std::span<const std::vector<std::uint64_t>> steps_of_replicas);
 
 }  // namespace isthmus::trainer

@@ -81,6 +81,8 @@ class Replica : public outer_sync::DeviceParameters, public outer_sync::InnerMom
   /// All parameters, in host memory; valid until the next call of anything here.
   [[nodiscard]] std::span<const float> parameters() { return read({0, table().buffer_size()}); }
   [[nodiscard]] ReplicaState state() const;
+  /// The same, written over `state`: its memory is used again.
+  void copy_state(ReplicaState& state) const;
   void restore(const ReplicaState& state);
   /// The inner optimizer begins anew: zero moments, zero steps.
   void forget_moments();

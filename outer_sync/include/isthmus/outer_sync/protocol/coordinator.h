@@ -108,6 +108,8 @@ class Coordinator {
     bool admitted = false;       ///< was told whom to take the state from
     bool found_no_port = false;  ///< it was said that nobody who has the state can be dialled
     bool answered = false, held = false, done = false;
+    /// The run is resumed, and it has nothing to resume from: it takes the state from the others.
+    bool has_nothing = false;
     Sealed state;
     std::vector<Round> to_reach;  ///< by fragment, where it was seen to lag: what the others had by then
     Time lags_since{};
@@ -204,6 +206,9 @@ class Coordinator {
 
   void seal_first_view_if_all_are_here();
   void seal_first_view();
+  [[nodiscard]] std::optional<std::uint64_t> choose_checkpoint();
+  [[nodiscard]] std::string without_common_checkpoint() const;
+  [[nodiscard]] std::size_t unanswered_at_first() const;
   void begin_first_view_if_sealed();
   void begin_first_view();
   [[nodiscard]] std::string initial_disagreement() const;
@@ -219,6 +224,7 @@ class Coordinator {
   [[nodiscard]] bool expects_more() const;
   [[nodiscard]] std::vector<Round> newest_of_donors() const;
   [[nodiscard]] double median_speed() const;
+  [[nodiscard]] std::uint64_t common_checkpoint() const;
   [[nodiscard]] bool has_heir() const;
   [[nodiscard]] bool nobody_has_begun() const;
   [[nodiscard]] bool state_is_gone() const;

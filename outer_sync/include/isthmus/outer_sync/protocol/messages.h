@@ -20,7 +20,7 @@
 namespace isthmus::outer_sync::protocol {
 
 /// Grows whenever a message changes its form or meaning; members with another one are refused by name.
-inline constexpr std::uint32_t protocol_version = 5;
+inline constexpr std::uint32_t protocol_version = 6;
 /// Grows whenever encoded bytes or agreed arithmetic change their bits.
 inline constexpr std::uint32_t numerics_version = 2;
 
@@ -170,7 +170,8 @@ struct Hello {
   Digest model;      ///< names, shapes and fragments of all tensors; of trainers alone, like the tokenizer
   Digest tokenizer;  ///< vocabulary
   bool resume = false;
-  std::vector<std::uint64_t> checkpoints;  ///< steps this member could resume from
+  std::vector<std::uint64_t> checkpoints;  ///< steps this member could resume from; to resume without any
+                                           ///< is to take the state from those who have
   ViewNumber sealed = 0;                   ///< highest view that this member has sealed
   ViewNumber activated = 0;                ///< highest view that has begun for it; 0: it is fresh
   Digest token;                            ///< of the run, where it has been in one
@@ -318,10 +319,11 @@ struct Heartbeat {
   std::uint64_t relays = 0;           ///< Relays::number of those in force here
   std::vector<ReplicaId>
       relayed{};  ///< members to whom there is no connection, and for whom there is a relay
+  std::vector<std::uint64_t> checkpoints{};  ///< steps of the newest that are complete here
   template <class Archive>
   void serialize(Archive& ar) {
     ar(number, view, step, contributed, lost, loss, tokens_per_second, utilization, bytes_sent, uplink,
-       inner_steps_per_second, fragments, health, paths, relays, relayed);
+       inner_steps_per_second, fragments, health, paths, relays, relayed, checkpoints);
   }
 };
 
@@ -335,9 +337,10 @@ struct HeartbeatReply {
   std::vector<Round> newest;          ///< by fragment: applied by any of them
   std::uint64_t lease = 0;            ///< in microseconds; 0: none
   double inner_steps_per_second = 0;  ///< the median of the view's members; 0: not known
+  std::uint64_t checkpoint = 0;  ///< newest step of which all trainers of the view have one; 0: none known
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(view, number, lowest, newest, lease, inner_steps_per_second);
+    ar(view, number, lowest, newest, lease, inner_steps_per_second, checkpoint);
   }
 };
 

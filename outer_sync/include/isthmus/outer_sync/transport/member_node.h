@@ -120,6 +120,10 @@ class MemberNode final : public RoundExchange {
   [[nodiscard]] std::optional<std::uint64_t> stops_at() const;
   /// Inner steps per second of the run, the median of its members; 0 while it is not known.
   [[nodiscard]] double reference_speed() const;
+  /// Steps of whose state this replica has a complete checkpoint, ascending.
+  void report_checkpoints(std::vector<std::uint64_t> steps);
+  /// The newest step of which all trainers of the view have said that; 0 while there is none.
+  [[nodiscard]] std::uint64_t common_checkpoint() const;
   void report(const StepReport& report);
   void report_evaluation(std::uint64_t step, double sum_nats, std::uint64_t tokens);
   /// Asks the coordinator to end the run at a step that all share. Safe from any thread.

@@ -1,0 +1,207 @@
+// What checkpoints cost training:  bench_checkpoint FOLDER [--dim D] [--layers L] [--sequences S] [--steps N]
+//
+// A real replica trains by the CPU, in blocks of N steps: by turns without a checkpoint and with one, taken
+// at the block's first step and written in the background while the block goes on, as a run does with
+// run.checkpoint_every = N. All in one run, so that whoever else is on the machine disturbs both alike. Said
+// are the copy, for which training stops; the write, alone on the machine and beside training; and the
+// difference of the blocks in percent, by the clock and by processor time of all threads, which is what the
+// background takes from training where no core is free.
+
+#include <fmt/format.h>
+#include <time.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "isthmus/base/archive.h"
+#include "isthmus/base/error.h"
+#include "isthmus/base/random.h"
+#include "isthmus/outer_sync/outer_state.h"
+#include "isthmus/trainer/checkpoint_writer.h"
+#include "isthmus/trainer/device.h"
+#include "isthmus/trainer/replica.h"
+
+namespace isthmus::trainer {
+namespace {
+
+constexpr int rounds = 6;  // two blocks each
+constexpr std::int64_t vocab = 256;
+constexpr std::int64_t seq_len = 256;
+
+struct Options {
+  std::filesystem::path folder;
+  std::int64_t dim = 256, layers = 4, sequences = 8, steps = 100;
+};
+
+double clock_of(clockid_t clock) {
+  timespec time{};
+  ::clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+double wall() { return clock_of(CLOCK_MONOTONIC); }
+double processor() { return clock_of(CLOCK_PROCESS_CPUTIME_ID); }
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+ParameterTable table_of(const Options& options) {
+  ModelConfig model;
+  model.dim = options.dim;
+  model.layers = options.layers;
+  model.resolve(seq_len);
+  return {{model, vocab}, 4, 1 << 20};
+}
+
+/// Batches of one length, each row by a rule of its own.
+class Batches {
+ public:
+  explicit Batches(std::int64_t sequences) : ids_(static_cast<std::size_t>(sequences * (seq_len + 1))) {
+    for (std::size_t i = 0; i < ids_.size(); ++i)
+      ids_[i] = static_cast<std::uint16_t>(random_bits(1, 2, i) % vocab);
+    batch_.seq_len = seq_len;
+    batch_.together = true;
+    for (std::int64_t i = 0; i < sequences; ++i)
+      rows_.push_back(reinterpret_cast<const std::byte*>(ids_.data()) +
+                      static_cast<std::size_t>(i) * batch_.row_bytes());
+    batch_.rows = rows_;
+  }
+  [[nodiscard]] const data::Batch& get() const { return batch_; }
+
+ private:
+  std::vector<std::uint16_t> ids_;
+  std::vector<const std::byte*> rows_;
+  data::Batch batch_;
+};
+
+ReplicaOptions options_of_replica() {
+  ReplicaOptions options;
+  options.longest_sequence = seq_len;
+  return options;
+}
+
+class Bench {
+ public:
+  explicit Bench(const Options& options)
+      : options_(options),
+        replica_(table_of(options), options_of_replica()),
+        outer_(replica_.table().layout(), replica_, true),
+        batches_(options.sequences),
+        writer_({.folder = options.folder,
+                 .keep = {.newest = 2, .every = 0},
+                 .say = [](const std::string& text) { fmt::print("{}\n", text); }},
+                {}, trace_) {}
+
+  void run() {
+    train(4);
+    const double first = checkpoint();
+    const double begin = wall();
+    if (!writer_.finish()) throw Error(ErrorKind::data, "nothing is written, so nothing is measured");
+    const double alone = wall() - begin;
+    const auto bytes =
+        static_cast<double>(std::filesystem::file_size(checkpoint_file(options_.folder, step_, 0)));
+    fmt::print("{:.2f} M parameters, a checkpoint of {:.1f} MB\n",
+               1e-6 * static_cast<double>(replica_.table().parameters()), 1e-6 * bytes);
+    fmt::print(
+        "first copy, which takes the memory: {:.1f} ms; write with nothing beside it: {:.0f} ms, {:.2f} "
+        "GB/s\n",
+        1e3 * first, 1e3 * alone, 1e-9 * bytes / alone);
+    std::vector<double> copies, walls, processors, plain_walls;
+    for (int round = 0; round < rounds; ++round) {
+      const bool first_with = round % 2 == 1;
+      Block with, without;
+      for (const bool is_with : {first_with, !first_with}) (is_with ? with : without) = block(is_with);
+      copies.push_back(with.copy);
+      plain_walls.push_back(without.wall);
+      walls.push_back(with.wall / without.wall);
+      processors.push_back(with.processor / without.processor);
+    }
+    const double step = median(plain_walls) / static_cast<double>(options_.steps);
+    fmt::print("a step {:.1f} ms; the copy {:.1f} ms, {:.2f} GB/s, {:.2f} of a step, {:.3f} % of {} steps\n",
+               1e3 * step, 1e3 * median(copies), 1e-9 * bytes / median(copies), median(copies) / step,
+               100 * median(copies) / median(plain_walls), options_.steps);
+    fmt::print("with a checkpoint every {} steps: {:+.2f} % by the clock, {:+.2f} % of processor time\n",
+               options_.steps, 100 * (median(walls) - 1), 100 * (median(processors) - 1));
+  }
+
+ private:
+  struct Block {
+    double wall = 0, processor = 0, copy = 0;
+  };
+  Block block(bool with) {
+    Block out{wall(), processor(), 0};
+    train(1);
+    if (with) out.copy = checkpoint();
+    train(options_.steps - 1);
+    if (with && (writer_.steps().empty() || writer_.steps().back() != step_of_last_))
+      fmt::print("the block was too short for the write, which is not all counted\n");
+    out.wall = wall() - out.wall;
+    out.processor = processor() - out.processor;
+    if (!writer_.finish()) throw Error(ErrorKind::data, "a checkpoint could not be written");
+    return out;
+  }
+  void train(std::int64_t steps) {
+    for (std::int64_t i = 0; i < steps; ++i, ++step_) {
+      static_cast<void>(replica_.forward_backward(batches_.get()));
+      static_cast<void>(replica_.inner_step(1e-3));
+    }
+  }
+  /// Seconds of the copy.
+  double checkpoint() {
+    auto& snapshot = writer_.begin(step_);
+    const double begin = wall();
+    snapshot.model = replica_.table().fingerprint();
+    replica_.copy_state(snapshot.replica);
+    auto& outer = snapshot.others["outer"];
+    BinaryWriter out(std::move(outer));
+    outer_.save(out);
+    outer = out.take();
+    const double seconds = wall() - begin;
+    writer_.write();
+    writer_.all_have(step_of_last_);
+    step_of_last_ = step_;
+    return seconds;
+  }
+
+  Options options_;
+  Trace trace_;
+  Replica replica_;
+  outer_sync::HostOuterState outer_;
+  Batches batches_;
+  CheckpointWriter writer_;
+  std::uint64_t step_ = 0, step_of_last_ = 0;
+};
+
+Options parse(int argc, char** argv) {
+  if (argc < 2 || argc % 2 != 0)
+    throw Error(ErrorKind::config,
+                "usage: bench_checkpoint FOLDER [--dim D] [--layers L] [--sequences S] [--steps N]");
+  Options options;
+  options.folder = argv[1];
+  for (int i = 2; i < argc; i += 2) {
+    const std::string_view key = argv[i];
+    const auto value = std::max(1L, std::atol(argv[i + 1]));
+    if (key == "--dim") options.dim = value;
+    if (key == "--layers") options.layers = value;
+    if (key == "--sequences") options.sequences = value;
+    if (key == "--steps") options.steps = value;
+  }
+  return options;
+}
+
+}  // namespace
+}  // namespace isthmus::trainer
+
+int main(int argc, char** argv) try {
+  isthmus::trainer::Bench(isthmus::trainer::parse(argc, argv)).run();
+  return 0;
+} catch (const isthmus::Error& error) {
+  fmt::print(stderr, "{}\n", error.what());
+  return error.exit_status();
+}
