@@ -46,6 +46,7 @@ void Experiment::serialize(config::Archive& ar) {
   ar.section("data", data);
   ar.section("inner", inner);
   ar.section("trainer", trainer);
+  ar.section("replica", replica);
   ar.section("outer", outer);
   ar.section("join", join);
   ar.section("network", network);
@@ -162,6 +163,11 @@ Experiment read_experiment(const config::Source& source, bool needs_data) {
   experiment.outer.resolve();
   experiment.outer.take_replicas(experiment.replicas);
   experiment.network.check();
+  experiment.replica.check(experiment.inner.batch);
+  if (experiment.outer.data_parallel() && experiment.replica.ranks > 1)
+    throw Error(ErrorKind::config,
+                "replica.ranks is " + std::to_string(experiment.replica.ranks) +
+                    " and outer.method is data_parallel; expected 1: there every process is a replica");
   const auto open = experiment.network.reachable();
   if (experiment.outer.data_parallel() && !open.empty() && !experiment.network.insecure)
     throw Error(ErrorKind::config, "outer.method is data_parallel and " + open +
