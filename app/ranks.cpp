@@ -77,14 +77,17 @@ void check_gpus(std::int64_t ranks, trainer::Device device) {
                           ranks, gpus));
 }
 
-/// How a child has ended, which stays to be collected; nothing while it runs.
-std::optional<std::string> end_of(const Process& process) {
+/// How a child has ended, which stays to be collected.
+struct End {
+  bool killed;
+  int status;  ///< or the signal
+};
+/// Nothing while it runs.
+std::optional<End> end_of(const Process& process) {
   siginfo_t info{};
-  if (waitid(P_PID, static_cast<id_t>(process.pid()), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-      info.si_pid == 0)
-    return std::nullopt;
-  return info.si_code == CLD_EXITED ? fmt::format("ended with exit status {}", info.si_status)
-                                    : fmt::format("was killed by signal {}", info.si_status);
+  const auto id = static_cast<id_t>(process.pid());
+  if (waitid(P_PID, id, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return std::nullopt;
+  return End{info.si_code != CLD_EXITED, info.si_status};
 }
 
 }  // namespace
@@ -125,11 +128,20 @@ RankProcesses::~RankProcesses() {
 
 trainer::SiteReplica::Ranks RankProcesses::take_ranks() { return std::exchange(ranks_, {}); }
 
+/// One that only lost another counts after that one.
 std::string RankProcesses::fate_now() const {
+  const int lost_another = Error(ErrorKind::network, "").exit_status();
+  std::string fate;
   for (const auto& process : processes_) {
-    if (const auto how = end_of(process)) return fmt::format("{} {}", process.name(), *how);
+    const auto end = end_of(process);
+    if (!end) continue;
+    const bool is_cause = end->killed || end->status != lost_another;
+    if (!is_cause && !fate.empty()) continue;
+    fate = fmt::format("{} {} {}", process.name(),
+                       end->killed ? "was killed by signal" : "ended with exit status", end->status);
+    if (is_cause) break;
   }
-  return {};
+  return fate;
 }
 
 std::string RankProcesses::fate() const {

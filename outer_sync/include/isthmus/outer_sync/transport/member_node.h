@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "isthmus/base/error.h"
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/config.h"
 #include "isthmus/outer_sync/protocol/messages.h"
