@@ -52,6 +52,7 @@ void Experiment::serialize(config::Archive& ar) {
   ar.section("data", data);
   ar.section("inner", inner);
   ar.section("trainer", trainer);
+  ar.section("replica", replica);
   ar.section("outer", outer);
   ar.section("join", join);
   ar.section("network", network);
@@ -172,6 +173,11 @@ Experiment read_experiment(const config::Source& source, bool needs_data) {
   experiment.outer.resolve();
   experiment.outer.take_replicas(experiment.replicas);
   experiment.network.check();
+  experiment.replica.check(experiment.inner.batch);
+  if (experiment.outer.data_parallel() && experiment.replica.ranks > 1)
+    throw Error(ErrorKind::config,
+                "replica.ranks is " + std::to_string(experiment.replica.ranks) +
+                    " and outer.method is data_parallel; expected 1: there every process is a replica");
   const auto open = experiment.network.reachable();
   if (experiment.outer.data_parallel() && !open.empty() && !experiment.network.insecure)
     throw Error(ErrorKind::config, "outer.method is data_parallel and " + open +
@@ -187,6 +193,10 @@ Experiment read_experiment(const config::Source& source, bool needs_data) {
         fmt::format("inner.optimizer is muon and outer.warmup_steps is {}; expected 0: steps that all "
                     "make alike must have the same bits on any processor, and Muon's have not",
                     experiment.outer.warmup_steps));
+  if (experiment.inner.is_muon() && experiment.replica.zero)
+    throw Error(ErrorKind::config,
+                "inner.optimizer is muon and replica.zero is true; expected false: a matrix that is "
+                "orthogonalised cannot be cut into shares");
   if (experiment.reducers > 0 && experiment.outer.data_parallel()) {
     throw Error(ErrorKind::config, "reducers is " + std::to_string(experiment.reducers) +
                                        " and outer.method is data_parallel; expected 0: there is nothing "

@@ -45,6 +45,7 @@ struct Experiment {
   data::DataConfig data;
   trainer::InnerConfig inner;
   trainer::TrainerConfig trainer;
+  trainer::ReplicaConfig replica;
   outer_sync::OuterConfig outer;
   outer_sync::JoinConfig join;
   outer_sync::NetworkConfig network;

@@ -16,6 +16,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/trainer/checkpoint_folder.h"
 #include "local_run.h"
+#include "ranks.h"
 #include "run_folder.h"
 #include "signals.h"
 
@@ -59,12 +60,20 @@ class Launch final : public LocalRun {
       experiment.run.out = clean.parent_path().string();
       if (clean.filename() != experiment.run.name) experiment.run.name = clean.filename().string();
     }
-    if (experiment.trainer.threads == 0) {
-      const auto cores = std::max(1U, std::thread::hardware_concurrency());
-      experiment.trainer.threads = std::max<std::int64_t>(1, cores / experiment.replicas);
-    }
+    if (experiment.trainer.threads == 0)
+      experiment.trainer.threads = threads_each(training_processes(file, experiment));
     find_reader(file, experiment);
     return experiment;
+  }
+
+  /// All ranks of all replicas.
+  [[nodiscard]] std::int64_t training_processes(const std::filesystem::path& file,
+                                                const Experiment& experiment) const {
+    if (experiment.sites.empty()) return experiment.replicas * experiment.replica.ranks;
+    std::int64_t sum = 0;
+    for (const auto& name : worker_names(experiment))
+      sum += load_experiment(file, request_.assignments, WorkerPlace{name, {}}).replica.ranks;
+    return sum;
   }
 
   /// The one worker whose stream is this process's standard input.

@@ -8,7 +8,9 @@
 #include "isthmus/base/error.h"
 #include "launch.h"
 #include "observe.h"
+#include "ranks.h"
 #include "sample.h"
+#include "selftest.h"
 
 namespace {
 
@@ -103,6 +105,25 @@ void add_sample(CommandLine& commands) {
   });
 }
 
+void add_selftest(CommandLine& commands, SelftestRequest& request) {
+  auto* verb = commands.app().add_subcommand(
+      "selftest", "check on this machine that ranks, shares and codecs give what they must");
+  verb->add_option("--gpus", request.gpus, "that take part, each as a rank: all, or how many");
+  verb->add_option("--ranks", request.ranks, "processes that are one replica, without --gpus on the CPU")
+      ->check(CLI::Range(2, 64));
+  verb->footer("Example: isthmus selftest --gpus all");
+  commands.on(*verb, [&request] { return run_selftest(request); });
+}
+
+/// Of `worker` and `selftest`, which start it.
+void add_rank(CommandLine& commands, RankRequest& request) {
+  auto* verb = commands.app().add_subcommand("rank", "one of the ranks of a replica")->group("");
+  verb->add_option("--folder", request.folder, "of the replica")->required();
+  verb->add_option("--rank", request.rank, "its number")->required();
+  verb->add_option("--socket", request.socket, "descriptor of its end")->required();
+  commands.on(*verb, [&request] { return run_rank(request); });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -121,5 +142,9 @@ int main(int argc, char** argv) {
   commands.add_data();
   commands.add_bench();
   commands.add_trace();
+  SelftestRequest selftest;
+  add_selftest(commands, selftest);
+  RankRequest rank;
+  add_rank(commands, rank);
   return commands.run(argc, argv);
 }

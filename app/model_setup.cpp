@@ -5,12 +5,12 @@
 
 namespace isthmus::app {
 
-Hardware::Hardware(const Experiment& experiment) {
+Hardware::Hardware(const Experiment& experiment, int gpu) {
   trainer::prepare_process(experiment.trainer);
   const auto found = trainer::probe_hardware();
   device = trainer::choose_device(experiment.device, found);
   precision = trainer::choose_precision(experiment.inner, device, found);
-  memory = device == trainer::Device::cuda ? data::make_cuda_device(0, nullptr) : data::make_cpu_device();
+  memory = device == trainer::Device::cuda ? data::make_cuda_device(gpu, nullptr) : data::make_cpu_device();
 }
 
 ModelSetup::ModelSetup(const Experiment& experiment, const std::optional<data::StreamOptions>& stream)

@@ -24,7 +24,8 @@ struct Hardware {
   trainer::Precision precision;
   std::unique_ptr<data::Device> memory;
 
-  explicit Hardware(const Experiment& experiment);
+  /// `gpu`, where it computes on one: the thread's current one from now on.
+  explicit Hardware(const Experiment& experiment, int gpu = 0);
 };
 
 struct ModelSetup {

@@ -31,6 +31,7 @@
 #include "ledger.h"
 #include "model_setup.h"
 #include "outer_gradient_recorder.h"
+#include "ranks.h"
 #include "run_folder.h"
 #include "stopper.h"
 #include "summary.h"
@@ -88,13 +89,9 @@ class Worker {
         trace_(trace_file(folder_), request_.name),
         metrics_(folder_ / "metrics.jsonl", [this](const std::string& text) { say(text); }),
         events_(folder_, [this](const std::string& text) { say(text); }),
-        replica_(setup_.table, {.inner = config_.inner,
-                                .device = setup_.hardware.device,
-                                .precision = setup_.hardware.precision,
-                                .longest_sequence = config_.data.seq_len,
-                                .seed = static_cast<std::uint64_t>(config_.run.seed),
-                                .separator = setup_.corpus.mask_separator(),
-                                .trainer = config_.trainer}),
+        ranks_(start_ranks(config_, setup_, request_.name, folder_)),
+        made_(make_replica(config_, setup_, ranks_.get())),
+        replica_(*made_),
         node_(config_.network, setup_.table.layout(), outer_sync::codec_plan(config_.outer, seed()),
               closing_rule(config_), trace_, config_.outer.lossless_stage(), config_.join.moments()),
         outer_(config_.outer, setup_.table.layout(), trainer::make_outer_state(replica_, config_.outer),
@@ -109,6 +106,7 @@ class Worker {
                       .say = [this](const std::string& text) { say(text); }}),
         samples_(node_) {
     outer_.share_moments(replica_);
+    if (ranks_) watch_ranks();
     for (const auto& note : setup_.corpus.notes()) say(note);
     for (const auto& note : config_.outer.notes()) say(note);
     if (!config_.outer.log.empty()) outer_.keep_log(log_plan());
@@ -141,6 +139,14 @@ class Worker {
   [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(config_.run.seed); }
   [[nodiscard]] std::uint64_t batch() const { return static_cast<std::uint64_t>(config_.inner.batch); }
 
+  /// A replica without one of its ranks is none.
+  void watch_ranks() {
+    watch_ = std::make_unique<RankWatch>(*ranks_, [this](const std::string& fate) {
+      node_.fail({ErrorKind::network, fate});
+      abort_ranks(*made_);
+    });
+  }
+
   // ---- joining ----
 
   void join() {
@@ -163,8 +169,9 @@ class Worker {
     stopper_.in_run(node_);
     first_step_ = outer_.step();
     const auto rank = node_.rank();
-    say(fmt::format("member {} of {}, {}, {} threads", rank.index + 1, rank.of,
-                    to_string(setup_.hardware.precision), config_.trainer.threads));
+    say(fmt::format("member {} of {}, {}, {} threads{}", rank.index + 1, rank.of,
+                    to_string(setup_.hardware.precision), config_.trainer.threads,
+                    ranks_ ? fmt::format(" in each of {} ranks", config_.replica.ranks) : ""));
     if (config_.outer.data_parallel() && rank.of > 1) join_gloo();
     say(memory_line());
   }
@@ -626,7 +633,9 @@ class Worker {
   Trace trace_;
   Metrics metrics_;
   EventFile events_;
-  trainer::Replica replica_;
+  std::unique_ptr<RankProcesses> ranks_;  ///< of one with several
+  std::unique_ptr<trainer::Replica> made_;
+  trainer::Replica& replica_;
   outer_sync::MemberNode node_;
   outer_sync::OuterLoop outer_;
   Checkpoints checkpoints_;
@@ -650,12 +659,16 @@ class Worker {
   std::uint64_t loss_spikes_ = 0;
   double busy_step_seconds_ = 0;  ///< of an inner step, a mean over the last ones; 0 before the first
   double train_seconds_ = 0, compute_seconds_ = 0, data_wait_seconds_ = 0, gloo_seconds_ = 0;
+  std::unique_ptr<RankWatch> watch_;  ///< last: it speaks to what stands above
 };
 
 }  // namespace
 
 int run_worker(WorkerRequest request) {
   take_replica_name(request.name, request.experiment.network.certs);
+  auto& experiment = request.experiment;
+  if (experiment.replica.ranks > 1 && experiment.trainer.threads == 0)
+    experiment.trainer.threads = threads_each(experiment.replica.ranks);
   return run_stoppable([&](Stopper& stopper) { return Worker(std::move(request), stopper).run(); });
 }
 

@@ -20,6 +20,11 @@ if(ISTHMUS_WITH_CUDA)
   target_link_libraries(isthmus_torch INTERFACE
     "-Wl,--no-as-needed" torch_cuda c10_cuda "-Wl,--as-needed" torch_cpu c10 CUDA::cudart)
   target_include_directories(isthmus_torch SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
+  # The ranks of a replica on GPUs meet through NCCL, whose header c10d's names; it comes with libtorch, as does the library.
+  get_filename_component(_site_packages "${ISTHMUS_TORCH_DIR}" DIRECTORY)
+  find_path(ISTHMUS_NCCL_INCLUDE nccl.h HINTS "${_site_packages}/nvidia/nccl/include" REQUIRED)
+  target_include_directories(isthmus_torch SYSTEM INTERFACE ${ISTHMUS_NCCL_INCLUDE})
+  target_compile_definitions(isthmus_torch INTERFACE USE_C10D_NCCL)
 else()
   target_link_libraries(isthmus_torch INTERFACE torch_cpu c10)
 endif()

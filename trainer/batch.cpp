@@ -2,6 +2,10 @@
 
 #include <torch/torch.h>
 
+#ifdef ISTHMUS_WITH_CUDA
+#include <c10/cuda/CUDAFunctions.h>
+#endif
+
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -19,6 +23,9 @@ void check_ids(std::span<const std::int64_t> ids, std::int64_t vocab) {
 }
 
 at::Device torch_device(Device device) {
+#ifdef ISTHMUS_WITH_CUDA
+  if (device == Device::cuda) return {at::kCUDA, c10::cuda::current_device()};
+#endif
   return device == Device::cpu ? at::Device(at::kCPU) : at::Device(at::kCUDA, 0);
 }
 

@@ -11,6 +11,7 @@
 
 namespace isthmus::trainer {
 
+/// Of GPUs the one that the calling thread has chosen: the first, unless a rank of a replica has another.
 [[nodiscard]] at::Device torch_device(Device device);
 
 /// Throws Error(data) for an id outside [0, vocab).

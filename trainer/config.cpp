@@ -157,6 +157,21 @@ void TrainerConfig::serialize(config::Archive& ar) {
       "on a GPU: slower kernels that repeat to the bit (a CPU always does)"});
 }
 
+void ReplicaConfig::serialize(config::Archive& ar) {
+  ar({"ranks", &ranks, Scope::per_site,
+      "processes that are one replica together: on a GPU each has one of its own, on a CPU they share the "
+      "cores; inner.batch is shared out over them",
+      1, 64});
+  ar({"zero", &zero, Scope::per_site,
+      "ZeRO-1: each rank holds the inner optimizer's moments of its share of the parameters alone, and "
+      "updates that share; the same bits as without"});
+}
+
+void ReplicaConfig::check(std::int64_t batch) const {
+  if (batch % ranks != 0)
+    refuse("inner.batch", batch, "replica.ranks", ranks, "a multiple of ranks: each takes as many sequences");
+}
+
 void DeviceConfig::serialize(config::Archive& ar) {
   ar({"device",
       &device,

@@ -22,4 +22,8 @@ std::unique_ptr<outer_sync::OuterState> make_outer_state(Replica& replica,
                                                         cuda::make_device_passes(0, nullptr));
 }
 
+std::unique_ptr<outer_sync::DevicePasses> make_gpu_passes(int gpu) {
+  return cuda::make_device_passes(gpu, nullptr);
+}
+
 }  // namespace isthmus::trainer

@@ -16,6 +16,7 @@
 #include "isthmus/trainer/pretrained.h"
 #include "model.h"
 #include "muon.h"
+#include "shares.h"
 
 namespace isthmus::trainer {
 
@@ -25,18 +26,20 @@ struct Replica::Impl {
   Impl(ParameterTable its_table, const ReplicaOptions& its_options)
       : table(std::move(its_table)),
         options(its_options),
-        segments(decay_segments(table.decay_ranges(), table.buffer_size())),
+        share(options.share.value_or(Range{0, table.buffer_size()})),
+        segments(segments_in(decay_segments(table.decay_ranges(), table.buffer_size()), share)),
         bias(options.inner, 0),
         device(torch_device(options.device)) {
     const auto size = table.buffer_size();
     const bool bf16 = options.precision == Precision::bf16;
     buffers = {.parameters = flat::zeros(size, at::kFloat, device),
-               .first_moment = flat::zeros(size, at::kFloat, device),
-               .second_moment = flat::zeros(size, at::kFloat, device),
+               .first_moment = flat::zeros(share.size, at::kFloat, device),
+               .second_moment = flat::zeros(share.size, at::kFloat, device),
                .twin = bf16 ? flat::zeros(size, at::kBFloat16, device) : at::Tensor()};
     gradient = flat::zeros(size, bf16 ? at::kBFloat16 : at::kFloat, device);
     if (!device.is_cpu()) staging = flat::host_buffer(size, true);
-    if (bf16 && options.trainer.micro_batch > 0) gradient_sum = flat::zeros(size, at::kFloat, device);
+    if (bf16 && (options.trainer.micro_batch > 0 || options.shared_gradient))
+      gradient_sum = flat::zeros(size, at::kFloat, device);
     model.emplace(table,
                   ModelOptions{.longest = options.longest_sequence,
                                .separator = options.separator,
@@ -53,7 +56,7 @@ struct Replica::Impl {
   }
 
   void put(const at::Tensor& buffer, std::span<const float> values) const {
-    assert(values.size() == table.buffer_size());
+    assert(static_cast<std::int64_t>(values.size()) == buffer.numel());
     buffer.copy_(flat::view_of(values));
   }
   void refresh(Range range) const {
@@ -66,6 +69,20 @@ struct Replica::Impl {
     return flat::floats(staging).subspan(range.begin, range.size);
   }
 
+  /// What inner_step changes: the moments as they are, the rest cut to the share.
+  [[nodiscard]] flat::Buffers own_buffers() const {
+    return {.parameters = flat::part(buffers.parameters, share),
+            .first_moment = buffers.first_moment,
+            .second_moment = buffers.second_moment,
+            .twin = buffers.twin.defined() ? flat::part(buffers.twin, share) : at::Tensor()};
+  }
+  /// A range of the whole buffer, as the moments count.
+  [[nodiscard]] Range in_share(Range range) const {
+    if (range.size == 0) return {};
+    assert(range.begin >= share.begin && range.end() <= share.end());
+    return {range.begin - share.begin, range.size};
+  }
+
   /// Mean loss of a batch. Each part's mean counts for as much of it as it has sequences.
   double backward(const BatchTensors& batch) {
     const auto sequences = batch.inputs_BT.size(0);
@@ -75,12 +92,12 @@ struct Replica::Impl {
     double loss = 0;
     for (std::int64_t begin = 0; begin < sequences; begin += at_once) {
       const auto count = std::min(at_once, sequences - begin);
-      const double share = static_cast<double>(count) / static_cast<double>(sequences);
+      const double weight = static_cast<double>(count) / static_cast<double>(sequences);
       const auto part =
           model->loss(batch.inputs_BT.narrow(0, begin, count), batch.targets_BT.narrow(0, begin, count),
-                      {.loss = share, .z_loss = options.inner.z_loss});
+                      {.loss = weight, .z_loss = options.inner.z_loss});
       part.backward();
-      loss += share * part.item<float>();
+      loss += weight * part.item<float>();
       if (!gradient_sum.defined()) continue;
       gradient_sum.add_(gradient);
       gradient.zero_();
@@ -108,8 +125,9 @@ struct Replica::Impl {
 
   ParameterTable table;
   ReplicaOptions options;
-  std::vector<DecaySegment> segments;  ///< for AdamW
-  std::vector<MuonMatrix> matrices;    ///< for Muon
+  Range share;
+  std::vector<DecaySegment> segments;  ///< of the share, counted from its begin; for AdamW
+  std::vector<MuonMatrix> matrices;    ///< for Muon, which has no shares
   BiasCorrection bias;
   at::Device device;
   flat::Buffers buffers;
@@ -153,6 +171,15 @@ std::span<float> Replica::gradients() {
   return flat::floats(s.host_gradient);
 }
 
+std::span<float> Replica::device_gradients() {
+  auto& s = *impl_;
+  assert(s.options.shared_gradient);
+  const auto& gradient = s.batch_gradient();
+  if (s.use_host_gradient) gradient.copy_(s.host_gradient);
+  s.use_host_gradient = false;
+  return {gradient.data_ptr<float>(), static_cast<std::size_t>(gradient.numel())};
+}
+
 double Replica::inner_step(double lr) {
   auto& s = *impl_;
   const auto gradient = s.use_host_gradient ? s.host_gradient.to(s.device) : s.batch_gradient();
@@ -164,7 +191,9 @@ double Replica::inner_step(double lr) {
   const auto& inner = s.options.inner;
   const auto clip = clip_scale(norm, inner.clip);
   const auto step = s.bias.next(inner, lr, clip);
-  for (const auto& segment : s.segments) flat::adamw(step, segment, gradient, s.buffers);
+  const auto own_gradient = flat::part(gradient, s.share);
+  const auto own = s.own_buffers();
+  for (const auto& segment : s.segments) flat::adamw(step, segment, own_gradient, own);
   const MuonStep muon_step{lr, inner.momentum, inner.weight_decay, clip};
   for (const auto& matrix : s.matrices) muon(muon_step, matrix, gradient, s.buffers);
   ++s.steps;
@@ -189,16 +218,16 @@ std::span<float> Replica::device_values() {
 void Replica::modified_on_device(Range range) { impl_->refresh(range); }
 
 std::span<const float> Replica::first_moment(Range range) {
-  return impl_->on_host(impl_->buffers.first_moment, range);
+  return impl_->on_host(impl_->buffers.first_moment, impl_->in_share(range));
 }
 std::span<const float> Replica::second_moment(Range range) {
-  return impl_->on_host(impl_->buffers.second_moment, range);
+  return impl_->on_host(impl_->buffers.second_moment, impl_->in_share(range));
 }
 void Replica::set_moments(Range range, std::span<const float> first, std::span<const float> second) {
   auto& s = *impl_;
   assert(first.size() == range.size && second.size() == range.size);
-  flat::part(s.buffers.first_moment, range).copy_(flat::view_of(first));
-  flat::part(s.buffers.second_moment, range).copy_(flat::view_of(second));
+  flat::part(s.buffers.first_moment, s.in_share(range)).copy_(flat::view_of(first));
+  flat::part(s.buffers.second_moment, s.in_share(range)).copy_(flat::view_of(second));
 }
 void Replica::set_steps(std::uint64_t steps) {
   auto& s = *impl_;
@@ -215,7 +244,7 @@ ReplicaState Replica::state() const {
 void Replica::copy_state(ReplicaState& state) const {
   const auto& s = *impl_;
   const auto copy = [&](const at::Tensor& buffer, std::vector<float>& to) {
-    to.resize(s.table.buffer_size());
+    to.resize(static_cast<std::size_t>(buffer.numel()));
     flat::view_of(to).copy_(buffer);
   };
   state.steps = s.steps;
@@ -228,16 +257,17 @@ void Replica::forget_moments() {
   auto& s = *impl_;
   s.buffers.first_moment.zero_();
   s.buffers.second_moment.zero_();
-  set_steps(0);
+  Replica::set_steps(0);
 }
 
 void Replica::restore(const ReplicaState& state) {
   auto& s = *impl_;
   s.put(s.buffers.parameters, state.parameters);
-  s.put(s.buffers.first_moment, state.first_moment);
-  s.put(s.buffers.second_moment, state.second_moment);
+  const auto own = [&](std::span<const float> all) { return all.subspan(s.share.begin, s.share.size); };
+  s.put(s.buffers.first_moment, own(state.first_moment));
+  s.put(s.buffers.second_moment, own(state.second_moment));
   s.refresh({0, s.table.buffer_size()});
-  set_steps(state.steps);
+  Replica::set_steps(state.steps);
   s.use_host_gradient = false;
 }
 

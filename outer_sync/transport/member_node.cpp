@@ -94,6 +94,7 @@ void MemberNode::leave(const std::string& reason) noexcept {
     // Leaving politely is best effort: the coordinator notices a closed connection too.
   }
 }
+void MemberNode::fail(const Error& error) { impl_->meet.fail(error); }
 void MemberNode::contribute(ChunkId chunk, Round round, SharedBytes bytes, std::uint64_t weight,
                             const SampleSet& samples) {
   impl_->trainer.contribute(chunk, round, std::move(bytes), weight, samples);

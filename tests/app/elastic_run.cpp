@@ -49,6 +49,12 @@ void ElasticRun::kill(const std::string& worker) {
   workers_.erase(worker);
 }
 
+Result ElasticRun::end_of(const std::string& worker) {
+  auto result = workers_.at(worker)->wait();
+  workers_.erase(worker);
+  return result;
+}
+
 void ElasticRun::stop() {
   coordinator_->signal(SIGINT);
   EXPECT_EQ(coordinator_->wait().status, 130) << logs();

@@ -28,6 +28,8 @@ class ElasticRun {
   void add(const std::string& worker, const Words& flags = {});
   /// The process is gone at once, and nobody waits for it.
   void kill(const std::string& worker);
+  /// Waits for a worker that ends before the run does.
+  Result end_of(const std::string& worker);
   /// Ctrl-C at the coordinator; all must end well.
   void stop();
   /// Waits for the end, which must be a good one.

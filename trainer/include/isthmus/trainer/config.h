@@ -1,5 +1,5 @@
 #pragma once
-// Keys `model.*`, `inner.*`, `trainer.*` and `device`.
+// Keys `model.*`, `inner.*`, `trainer.*`, `replica.*` and `device`.
 
 #include <cstdint>
 #include <string>
@@ -64,6 +64,16 @@ struct TrainerConfig {
   bool activation_checkpointing = false;
   bool deterministic = false;
   void serialize(config::Archive& ar);
+};
+
+/// One replica as several processes on one machine.
+struct ReplicaConfig {
+  std::int64_t ranks = 1;
+  bool zero = false;
+  void serialize(config::Archive& ar);
+
+  /// Throws Error(config) naming both keys where a batch of so many sequences cannot be shared out evenly.
+  void check(std::int64_t batch) const;
 };
 
 /// The top-level key `device`: visited without a section.

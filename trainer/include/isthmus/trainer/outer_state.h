@@ -14,4 +14,8 @@ namespace isthmus::trainer {
 [[nodiscard]] std::unique_ptr<outer_sync::OuterState> make_outer_state(Replica& replica,
                                                                        const outer_sync::OuterConfig& config);
 
+/// The passes of one GPU over codecs' bytes, beside libtorch's default stream. Throws Error(config) if there
+/// is no such GPU or this build has no CUDA.
+[[nodiscard]] std::unique_ptr<outer_sync::DevicePasses> make_gpu_passes(int gpu);
+
 }  // namespace isthmus::trainer

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -30,6 +31,10 @@ struct ReplicaOptions {
   std::uint64_t seed = 0;             ///< of the initial parameters; equal on all replicas
   std::int64_t separator = -1;        ///< id that ends a document, which bounds attention; -1: nothing does
   TrainerConfig trainer = {};         ///< what it is to begin with, and how it saves memory
+  /// The gradient is kept in fp32 on the device, where others' may be added to it (device_gradients).
+  bool shared_gradient = false;
+  /// Elements whose moments are held here, and which inner_step updates; nothing: all of them.
+  std::optional<outer_sync::Range> share = {};
 };
 
 /// What a replica needs to go on as if it had never stopped. Vectors are buffer_size() long.
@@ -50,16 +55,18 @@ class Replica : public outer_sync::DeviceParameters, public outer_sync::InnerMom
   /// Loss of the batch (mean, nats per token, without z-loss) and its gradient, which replaces the last one.
   /// The batch lies on the replica's device. Throws Error(divergence) for a loss that is not finite, naming a
   /// parameter that is not, Error(data) for an id outside the vocabulary.
-  float forward_backward(const data::Batch& batch);
+  virtual float forward_backward(const data::Batch& batch);
 
   /// The gradient as fp32 in host memory, flat order, padding zero; it may be changed in place until
   /// inner_step, which then uses it. (fp32 on a CPU: the storage itself; else a copy.)
-  [[nodiscard]] std::span<float> gradients();
+  [[nodiscard]] virtual std::span<float> gradients();
+  /// The same on the device, with what gradients() gave out taken over; only with `shared_gradient`.
+  [[nodiscard]] std::span<float> device_gradients();
 
   /// Clips the gradient to inner.clip and makes one step of inner.optimizer with learning rate `lr`; the step
   /// count grows by one. Returns the gradient's norm before clipping. Throws Error(divergence), with nothing
   /// changed, if it is not finite.
-  double inner_step(double lr);
+  virtual double inner_step(double lr);
 
   /// Steps made, those before a restore included; of moments that were taken over, their steps.
   [[nodiscard]] std::uint64_t steps() const override;
@@ -71,7 +78,7 @@ class Replica : public outer_sync::DeviceParameters, public outer_sync::InnerMom
   // DeviceParameters; on a CPU the storage itself.
   [[nodiscard]] std::span<float> device_values() override;
   void modified_on_device(outer_sync::Range range) override;
-  // InnerMoments.
+  // InnerMoments; ranges lie in the share.
   [[nodiscard]] std::span<const float> first_moment(outer_sync::Range range) override;
   [[nodiscard]] std::span<const float> second_moment(outer_sync::Range range) override;
   void set_moments(outer_sync::Range range, std::span<const float> first,
@@ -80,12 +87,13 @@ class Replica : public outer_sync::DeviceParameters, public outer_sync::InnerMom
 
   /// All parameters, in host memory; valid until the next call of anything here.
   [[nodiscard]] std::span<const float> parameters() { return read({0, table().buffer_size()}); }
+  /// Of a share: its moments are as long as it, and `restore` takes those of the whole buffer.
   [[nodiscard]] ReplicaState state() const;
   /// The same, written over `state`: its memory is used again.
-  void copy_state(ReplicaState& state) const;
-  void restore(const ReplicaState& state);
+  virtual void copy_state(ReplicaState& state) const;
+  virtual void restore(const ReplicaState& state);
   /// The inner optimizer begins anew: zero moments, zero steps.
-  void forget_moments();
+  virtual void forget_moments();
 
   [[nodiscard]] const ParameterTable& table() const;
   [[nodiscard]] Device device() const;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "isthmus/base/error.h"
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/config.h"
 #include "isthmus/outer_sync/protocol/messages.h"
@@ -141,6 +142,9 @@ class MemberNode final : public RoundExchange {
   /// Tells the coordinator that this member cannot go on, and why; waits a moment for it to leave. Safe from
   /// any thread.
   void leave(const std::string& reason) noexcept;
+  /// Something that this replica cannot do without is lost: whoever waits in a call of this node, or calls
+  /// one that may wait, gets this error. Safe from any thread.
+  void fail(const Error& error);
 
   void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes, std::uint64_t weight,
                   const SampleSet& samples) override;

@@ -1,0 +1,160 @@
+// Replicas of several ranks, as processes: what they learn, and what becomes of them when one is killed.
+
+#include <csignal>
+
+#include "elastic_run.h"
+#include "stream_server.h"
+
+namespace isthmus {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+const Words two_ranks = {"replica.ranks=2"};
+const Words two_ranks_with_zero = {"replica.ranks=2", "replica.zero=true"};
+
+/// Nats per byte.
+constexpr double rounding = 0.02;
+
+TEST(Ranks, LearnWhatOneLearns) {
+  Site site;
+  const auto result = site.launch(two_ranks);
+  ASSERT_EQ(result.status, 0) << result.report() << site.logs();
+  EXPECT_EQ(site.hash().size(), 64U);  // equal on both replicas
+  const auto summary = site.summary();
+  ASSERT_EQ(summary["evaluations"].size(), reference().evaluations.size());
+  for (std::size_t i = 0; i < reference().evaluations.size(); ++i) {
+    EXPECT_NEAR(summary["evaluations"][i]["loss"].get<double>(),
+                reference().evaluations[i]["loss"].get<double>(), rounding);
+  }
+  EXPECT_THAT(site.logs(), HasSubstr("1 threads in each of 2 ranks"));
+  // Tokens of all ranks.
+  EXPECT_EQ(summary["tokens"], 2 * 40 * 4 * 32);
+  EXPECT_THAT(site.processes(), SizeIs(0));
+}
+
+TEST(Ranks, ZeroChangesNoBitOfARun) {
+  Site plain, sharded;
+  ASSERT_EQ(plain.launch(two_ranks).status, 0) << plain.logs();
+  ASSERT_EQ(sharded.launch(two_ranks_with_zero).status, 0) << sharded.logs();
+  EXPECT_EQ(sharded.hash(), plain.hash());
+}
+
+TEST(Ranks, GoOnFromACheckpointWithAsManyAndWithOthers) {
+  Site whole, same, other;
+  ASSERT_EQ(whole.launch(two_ranks_with_zero).status, 0) << whole.logs();
+  auto stopping = two_ranks_with_zero;
+  stopping.emplace_back("run.stop_after=24");
+  for (auto* site : {&same, &other}) ASSERT_EQ(site->launch(stopping).status, 0) << site->logs();
+  auto end = same.resume({"run.stop_after=0"});
+  ASSERT_EQ(end.status, 0) << end.report() << same.logs();
+  EXPECT_EQ(same.hash(), whole.hash());
+  for (const auto* step_and_ranks :
+       {"run.stop_after=30 replica.ranks=1", "run.stop_after=0 replica.ranks=4"}) {
+    const std::string text = step_and_ranks;
+    const auto space = text.find(' ');
+    end = other.resume({text.substr(0, space), text.substr(space + 1)});
+    ASSERT_EQ(end.status, 0) << end.report() << other.logs();
+  }
+  EXPECT_NEAR(other.summary()["final_eval_loss"].get<double>(),
+              whole.summary()["final_eval_loss"].get<double>(), rounding);
+}
+
+TEST(Ranks, OfAStreamGetItsRowsFromTheOneThatReadsIt) {
+  Site site;
+  StreamServer server(site / "feed", [](const std::string&) { return stream_of_lines(1, 20'000); });
+  const auto result =
+      site.launch({"data.source=pipe", "data.path=\"" + server.address() + "\"", "replica.ranks=2"});
+  ASSERT_EQ(result.status, 0) << result.report() << site.logs();
+}
+
+/// Two replicas of one rank, and zz-1 of two.
+class LostRank : public ::testing::Test {
+ protected:
+  void start() {
+    run_.start({"eu-1", "us-1"});
+    run_.add("zz-1", {"--set", "replica.ranks=2", "--set", "replica.zero=true"});
+    ASSERT_TRUE(run_.reaches("zz-1", 15)) << run_.logs();
+  }
+  /// The others train on, and nothing of zz-1 stays.
+  void expect_others_go_on() {
+    EXPECT_TRUE(eventually([&] { return processes_with(folder() + " ").empty(); })) << run_.logs();
+    const auto now = run_.metrics("eu-1").back().value("step", std::uint64_t{0});
+    EXPECT_TRUE(run_.reaches("eu-1", now + 30) && run_.reaches("us-1", now + 30)) << run_.logs();
+    run_.stop();
+  }
+  [[nodiscard]] std::string folder() const { return (run_.site().run() / "zz-1").string(); }
+
+  ElasticRun run_{{"replicas=3", "run.steps=1000000", "inner.schedule=constant"}};
+};
+
+TEST_F(LostRank, TakesItsReplicaOutAndIsNamed) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  kill(run_.site().process("zz-1 --rank 1"), SIGKILL);
+  const auto end = run_.end_of("zz-1");
+  EXPECT_EQ(end.status, 4) << end.report();
+  EXPECT_THAT(end.output, HasSubstr("isthmus: rank 1 of zz-1 was killed by signal 9"));
+  expect_others_go_on();
+}
+
+TEST_F(LostRank, NoneStaysWhenRank0IsKilled) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  run_.kill("zz-1");
+  expect_others_go_on();
+}
+
+// While rank 0 waits for other members and not for its ranks.
+TEST(Ranks, ARankThatDiesWhileItsReplicaWaitsIsNoticedAtOnce) {
+  ElasticRun run({"replica.ranks=2", "replicas=2"});
+  run.start({"eu-1"});  // and the second one does not come
+  // Said when its ranks are there, before it waits for the others.
+  ASSERT_TRUE(eventually([&] { return run.logs().find("parameters in 3 fragments") != std::string::npos; }));
+  kill(run.site().process("eu-1 --rank 1"), SIGKILL);
+  const auto end = run.end_of("eu-1");
+  EXPECT_EQ(end.status, 4) << end.report();
+  EXPECT_THAT(end.output, HasSubstr("rank 1 of eu-1 was killed by signal 9"));
+}
+
+TEST(Ranks, OfANewcomerTakeTheStateOfTheRun) {
+  for (const auto* moments : {"donor", "fresh"}) {
+    ElasticRun run({std::string("join.inner_state=") + moments, "run.steps=1000000",
+                    "inner.schedule=constant", "network.heartbeat=50ms", "run.checkpoint_every=10"});
+    // The donors share their moments out too.
+    run.start({});
+    for (const auto* worker : {"eu-1", "us-1"})
+      run.add(worker, {"--set", "replica.ranks=2", "--set", "replica.zero=true"});
+    ASSERT_TRUE(run.reaches("eu-1", 30)) << run.logs();
+    run.add("zz-1", {"--set", "replica.ranks=4", "--set", "replica.zero=true"});
+    const auto begin = run.joined_at("zz-1");
+    ASSERT_TRUE(begin) << run.logs();
+    ASSERT_TRUE(run.reaches("zz-1", *begin + 25)) << run.logs();  // and with it checkpoints, which compare
+    run.stop();
+    EXPECT_EQ(run.hash().size(), 64U);
+  }
+}
+
+TEST(Selftest, FindsThisMachineSound) {
+  Site site;
+  const auto result = site.isthmus({"selftest", "--ranks", "3"});
+  EXPECT_EQ(result.status, 0) << result.report();
+  for (const auto* part :
+       {"codecs on the CPU", "3 ranks on CPU processes: gradients", "equal parameters", "ZeRO-1"})
+    EXPECT_THAT(result.output, HasSubstr(part));
+  EXPECT_THAT(result.output, ::testing::Not(HasSubstr("FAILED")));
+}
+
+TEST(Selftest, RefusesGpusThatAreNotThere) {
+  Site site;
+  if (std::filesystem::exists("/dev/nvidia0")) GTEST_SKIP() << "there is a GPU here";
+  for (const auto* gpus : {"all", "2", "some"}) {
+    const auto result = site.isthmus({"selftest", "--gpus", gpus});
+    EXPECT_EQ(result.status, 2) << result.report();
+    EXPECT_THAT(result.output,
+                AnyOf(HasSubstr("--gpus is all, and there is none"), HasSubstr("libtorch can use 0")));
+  }
+}
+
+}  // namespace
+}  // namespace isthmus

@@ -1,0 +1,287 @@
+// Ranks as threads: each with a model, a socket and a place in the group of its own, as processes have them.
+
+#include "isthmus/trainer/site_replica.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <cmath>
+#include <thread>
+#include <utility>
+
+#include "isthmus/base/error.h"
+#include "isthmus/trainer/checkpoint.h"
+#include "shares.h"
+#include "small_model.h"
+#include "temporary_folder.h"
+
+namespace isthmus::trainer {
+namespace {
+
+using outer_sync::Range;
+using testing::HasSubstr;
+
+using Values = std::vector<float>;
+Values copy(std::span<const float> values) { return {values.begin(), values.end()}; }
+
+/// Rank 0's replica, with the others on threads.
+class Site {
+ public:
+  Site(std::uint32_t ranks, bool zero, ReplicaOptions options = small_options()) {
+    options.inner.clip = 0.05;  // in force at every step
+    SiteReplica::Ranks leader{
+        .links = {},
+        .group = {.store = folder_ / "store", .rank = 0, .ranks = ranks, .timeout = std::chrono::seconds(30)},
+        .zero = zero,
+        .fate = {}};
+    for (std::uint32_t rank = 1; rank < ranks; ++rank) {
+      int ends[2];
+      EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+      leader.links.push_back(std::make_unique<RankLink>(ends[0]));
+      auto group = leader.group;
+      group.rank = rank;
+      threads_.emplace_back([=, end = ends[1]] { follow(end, group, zero, options); });
+    }
+    replica_ = std::make_unique<SiteReplica>(small_table(), options, std::move(leader));
+  }
+  ~Site() {
+    replica_.reset();
+    for (auto& thread : threads_) thread.join();
+  }
+  Site(const Site&) = delete;
+  Site& operator=(const Site&) = delete;
+
+  SiteReplica& operator*() { return *replica_; }
+  SiteReplica* operator->() { return replica_.get(); }
+
+ private:
+  static void follow(int socket, const RankGroupOptions& group, bool zero, ReplicaOptions options) {
+    try {
+      RankLink link(socket);
+      options.seed += group.rank;  // its own parameters must not matter
+      const auto memory = data::make_cpu_device();
+      Replica replica(small_table(), rank_options(options, small_table(), group.rank, group.ranks, zero));
+      follow_rank_0(link, replica, group, zero, *memory);
+    } catch (const Error&) {
+      // Rank 0 sees it too.
+    }
+  }
+
+  TemporaryFolder folder_;
+  std::vector<std::thread> threads_;
+  std::unique_ptr<SiteReplica> replica_;
+};
+
+ReplicaOptions options_of(Precision precision) {
+  auto options = small_options(precision);
+  options.inner.clip = 0.05;
+  return options;
+}
+
+/// Steps on batches of 12 sequences that depend on the step alone.
+Values train_on_twelve(Replica& replica, std::uint64_t steps) {
+  Values losses;
+  for (std::uint64_t i = 0; i < steps; ++i) {
+    OwnedBatch batch(replica.steps() + 100, 12, 12);
+    losses.push_back(replica.forward_backward(batch.get()));
+    EXPECT_GT(replica.inner_step(1e-2), 0.05);
+  }
+  return losses;
+}
+
+double distance(std::span<const float> a, std::span<const float> b) {
+  double square = 0, scale = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    square += std::pow(double{a[i]} - b[i], 2);
+    scale += std::pow(double{b[i]}, 2);
+  }
+  return std::sqrt(square / scale);
+}
+
+TEST(Shares, CoverTheBufferOnceAndInOrder) {
+  for (const std::uint64_t size : {1UL, 63UL, 64UL, 65UL, 1000UL, 4096UL, 100'001UL}) {
+    for (const std::uint64_t ranks : {1UL, 2UL, 3UL, 7UL, 64UL}) {
+      std::uint64_t end = 0;
+      for (std::uint64_t rank = 0; rank < ranks; ++rank) {
+        const auto share = share_of(rank, ranks, size);
+        EXPECT_EQ(share.begin, end) << size << ' ' << ranks << ' ' << rank;
+        EXPECT_TRUE(share.size == 0 || share.begin % 64 == 0) << share.begin;
+        end = share.end();
+      }
+      EXPECT_EQ(end, size);
+    }
+  }
+}
+
+TEST(Shares, CommonRangesAreWithinBoth) {
+  EXPECT_EQ(common({10, 10}, {15, 20}), (Range{15, 5}));
+  EXPECT_EQ(common({10, 10}, {0, 100}), (Range{10, 10}));
+  EXPECT_EQ(common({10, 10}, {0, 5}).size, 0U);
+  EXPECT_EQ(common({10, 10}, {40, 5}).size, 0U);
+}
+
+TEST(SiteReplica, TheGradientIsThatOfOneRankWithTheJoinedBatch) {
+  for (const std::uint32_t ranks : {2U, 3U, 4U}) {
+    Replica one(small_table(), small_options());
+    OwnedBatch batch(3, 12, 12);
+    const auto loss = one.forward_backward(batch.get());
+    Site site(ranks, false);
+    EXPECT_NEAR(site->forward_backward(batch.get()), loss, 1e-5);
+    EXPECT_LT(distance(site->gradients(), one.gradients()), 1e-6) << ranks;
+  }
+}
+
+TEST(SiteReplica, TrainsAsOneRankWithTheJoinedBatchDoes) {
+  for (const auto precision : {Precision::fp32, Precision::bf16}) {
+    Replica one(small_table(), options_of(precision));
+    Site site(2, true, small_options(precision));
+    const auto expected = train_on_twelve(one, 20), actual = train_on_twelve(*site, 20);
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      EXPECT_NEAR(actual[i], expected[i], precision == Precision::fp32 ? 2e-3 : 0.1) << i;
+    EXPECT_EQ(site->steps(), 20);
+  }
+}
+
+TEST(SiteReplica, ZeroChangesNoBit) {
+  for (const auto precision : {Precision::fp32, Precision::bf16}) {
+    for (const std::uint32_t ranks : {2U, 3U}) {
+      Site plain(ranks, false, small_options(precision)), sharded(ranks, true, small_options(precision));
+      EXPECT_EQ(train_on_twelve(*sharded, 6), train_on_twelve(*plain, 6)) << to_string(precision);
+      const auto expected = plain->state(), actual = sharded->state();
+      EXPECT_EQ(actual.parameters, expected.parameters);
+      EXPECT_EQ(actual.first_moment, expected.first_moment);
+      EXPECT_EQ(actual.second_moment, expected.second_moment);
+      EXPECT_GT(std::ranges::count_if(expected.second_moment, [](float v) { return v > 0; }), 1000);
+    }
+  }
+}
+
+TEST(SiteReplica, AllRanksHaveTheSameParametersAfterEveryStep) {
+  for (const bool zero : {false, true}) {
+    Site site(3, zero);
+    for (int step = 0; step < 5; ++step) {
+      train_on_twelve(*site, 1);
+      EXPECT_NO_THROW(static_cast<void>(site->state()));  // which compares
+      const auto& fragment = site->table().layout().fragment(static_cast<outer_sync::FragmentId>(step % 3));
+      for (auto& value : site->modify(fragment)) value *= 0.5F;
+      site->modified(fragment);
+      EXPECT_NO_THROW(static_cast<void>(site->state()));
+    }
+  }
+}
+
+/// Without it the test above could not fail.
+TEST(SiteReplica, OtherParametersOnARankAreNamed) {
+  Site site(3, false);
+  train_on_twelve(*site, 1);
+  // Past the others' knowledge, as a fault would.
+  site->Replica::modify({5, 1})[0] += 1;
+  site->Replica::modified({5, 1});
+  try {
+    static_cast<void>(site->state());
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::divergence);
+    EXPECT_THAT(error.what(), HasSubstr("rank 1"));
+  }
+}
+
+TEST(SiteReplica, AGradientThatWasGivenOutIsTheOneThatAllUse) {
+  for (const auto precision : {Precision::fp32, Precision::bf16}) {
+    Site site(2, true, small_options(precision));
+    OwnedBatch batch(1, 12, 12);
+    for (int step = 0; step < 3; ++step) {
+      site->forward_backward(batch.get());
+      const auto gradient = site->gradients();
+      for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] *= 2;
+      site->inner_step(1e-2);
+      EXPECT_NO_THROW(static_cast<void>(site->state()));
+    }
+    site->forward_backward(batch.get());
+    std::ranges::fill(site->gradients(), 0.0F);
+    EXPECT_EQ(site->inner_step(1e-2), 0);
+  }
+}
+
+TEST(SiteReplica, GoesOnWithAnotherNumberOfRanks) {
+  TemporaryFolder folder;
+  const auto file = folder / "replica.ckpt";
+  ReplicaState before;
+  Values expected;
+  {
+    Site site(3, true);
+    train_on_twelve(*site, 4);
+    before = site->state();
+    save_replica(file, *site, {});
+    expected = train_on_twelve(*site, 4);
+  }
+  for (const auto& [ranks, zero] : {std::pair{3U, true}, {3U, false}}) {
+    Site same(ranks, zero);
+    static_cast<void>(load_replica(file, *same));
+    EXPECT_EQ(same->steps(), 4);
+    EXPECT_EQ(same->state().second_moment, before.second_moment);
+    EXPECT_EQ(train_on_twelve(*same, 4), expected) << zero;
+  }
+  const auto expect_close = [&](Replica& replica) {
+    static_cast<void>(load_replica(file, replica));
+    EXPECT_EQ(replica.state().first_moment, before.first_moment);
+    const auto losses = train_on_twelve(replica, 4);
+    for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 2e-3);
+  };
+  Site two(2, true);
+  expect_close(*two);
+  Replica one(small_table(), options_of(Precision::fp32));
+  expect_close(one);
+}
+
+TEST(SiteReplica, GivesAndTakesMomentsInAnyParts) {
+  Site donor(3, true), joiner(2, true);
+  train_on_twelve(*donor, 4);
+  train_on_twelve(*joiner, 2);  // of its own, to be overwritten
+  const Range all{0, donor->table().buffer_size()};
+  std::ranges::copy(donor->read(all), joiner->modify(all).begin());
+  joiner->modified(all);
+  for (const Range part : {Range{0, 128}, Range{128, 1000}, Range{1128, all.size - 1128}}) {
+    const auto first = copy(donor->first_moment(part));
+    joiner->set_moments(part, first, donor->second_moment(part));
+  }
+  joiner->set_steps(donor->steps());
+  const auto expected = donor->state(), actual = joiner->state();
+  EXPECT_EQ(actual.first_moment, expected.first_moment);
+  EXPECT_EQ(actual.second_moment, expected.second_moment);
+  EXPECT_EQ(actual.steps, 4U);
+  joiner->forget_moments();
+  EXPECT_THAT(joiner->state().second_moment, testing::Each(0));
+  EXPECT_EQ(joiner->steps(), 0U);
+  train_on_twelve(*joiner, 2);
+  EXPECT_NO_THROW(static_cast<void>(joiner->state()));
+}
+
+TEST(SiteReplica, ABatchThatCannotBeSharedOutIsAnError) {
+  Site site(2, false);
+  OwnedBatch batch(1, 5, 12);
+  try {
+    site->forward_backward(batch.get());
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("5 sequences"));
+  }
+}
+
+TEST(SiteReplica, WhatARankThrowsIsThrownWithItsKind) {
+  Site site(2, false);
+  OwnedBatch batch(1, 4, 12);
+  batch.id(3 * 13 + 2) = 31;  // in the last row, which is rank 1's
+  try {
+    site->forward_backward(batch.get());
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::data);
+    EXPECT_THAT(error.what(), HasSubstr("rank 1"));
+    EXPECT_THAT(error.what(), HasSubstr("31"));
+  }
+}
+
+}  // namespace
+}  // namespace isthmus::trainer

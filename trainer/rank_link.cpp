@@ -1,0 +1,99 @@
+#include "isthmus/trainer/rank_link.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <type_traits>
+
+namespace isthmus::trainer {
+namespace {
+
+/// Before each answer.
+struct Verdict {
+  std::uint32_t failed = 0;
+  ErrorKind kind = ErrorKind::network;
+};
+
+template <class T>
+std::span<const std::byte> bytes_of(const T& value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  return std::as_bytes(std::span(&value, 1));
+}
+template <class T>
+std::span<std::byte> room_of(T& value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  return std::as_writable_bytes(std::span(&value, 1));
+}
+
+[[noreturn]] void lost(const char* doing, ssize_t result) {
+  const std::string why = result == 0 ? "the other end has closed it" : std::strerror(errno);
+  throw Error(ErrorKind::network, std::string(doing) + " a rank of this replica failed: " + why);
+}
+
+constexpr std::uint64_t longest_text = 1 << 24;
+
+}  // namespace
+
+RankLink::~RankLink() { close(socket_); }
+
+void RankLink::send_bytes(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const auto n = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) lost("writing to", n);
+    bytes = bytes.subspan(static_cast<std::size_t>(n));
+  }
+}
+
+void RankLink::receive_bytes(std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const auto n = ::recv(socket_, bytes.data(), bytes.size(), MSG_WAITALL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) lost("reading from", n);
+    bytes = bytes.subspan(static_cast<std::size_t>(n));
+  }
+}
+
+void RankLink::send(const RankOrder& order) { send_bytes(bytes_of(order)); }
+RankOrder RankLink::order() {
+  RankOrder order;
+  receive_bytes(room_of(order));
+  return order;
+}
+
+void RankLink::send(const RankAnswer& answer) {
+  send_bytes(bytes_of(Verdict{}));
+  send_bytes(bytes_of(answer));
+}
+void RankLink::send_failure(const Error& error) {
+  send_bytes(bytes_of(Verdict{1, error.kind()}));
+  send_text(error.what());
+}
+RankAnswer RankLink::answer() {
+  Verdict verdict;
+  receive_bytes(room_of(verdict));
+  if (verdict.failed != 0) throw Error(verdict.kind, text());
+  RankAnswer answer;
+  receive_bytes(room_of(answer));
+  return answer;
+}
+
+void RankLink::send_text(const std::string& text) {
+  const std::uint64_t size = text.size();
+  send_bytes(bytes_of(size));
+  send_bytes(std::as_bytes(std::span(text)));
+}
+std::string RankLink::text() {
+  std::uint64_t size = 0;
+  receive_bytes(room_of(size));
+  if (size > longest_text)
+    throw Error(ErrorKind::network, "a rank of this replica announces a text of " + std::to_string(size) +
+                                        " bytes; expected at most " + std::to_string(longest_text));
+  std::string text(size, '\0');
+  receive_bytes(std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+}  // namespace isthmus::trainer
