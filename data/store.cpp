@@ -16,13 +16,32 @@ namespace isthmus::data {
 
 using store::Entry;
 
+namespace {
+
+/// Blocks whose ids are kept. Of a small store all of them: its windows may be drawn in any order, and each
+/// would have its block unpacked again.
+std::size_t blocks_to_hold(const StoreInfo& info) {
+  constexpr std::uint64_t most_blocks = 256, most_bytes = 16 << 20;
+  const bool small = info.blocks() <= most_blocks && info.tokens * info.spec.width() <= most_bytes;
+  return small ? std::max<std::size_t>(1, static_cast<std::size_t>(info.blocks())) : 1;
+}
+
+}  // namespace
+
+struct StoreReader::Held {
+  std::uint64_t block = none;
+  Bytes ids;
+  static constexpr std::uint64_t none = ~std::uint64_t{0};
+};
+
 struct StoreReader::Worker {
-  explicit Worker(const StoreSpec& spec) : decoder(spec) {}
+  explicit Worker(const StoreInfo& info) : decoder(info.spec), held(blocks_to_hold(info)) {}
+  /// Where a block's ids are, if it was read in part and no other one that has its place was since.
+  Held& place_of(std::uint64_t block) { return held[block % held.size()]; }
+
   store::BlockDecoder decoder;
   Bytes record;  ///< as it is in the file
-  Bytes block;   ///< ids of the block that was last read in part
-  std::uint64_t held = none;
-  static constexpr std::uint64_t none = ~std::uint64_t{0};
+  std::vector<Held> held;
 };
 
 /// A worker for as long as it lives. The one that was given back last is given out first: its memory is warm.
@@ -36,7 +55,7 @@ class StoreReader::Lease {
         reader.idle_.pop_back();
       }
     }
-    if (!worker_) worker_ = std::make_unique<Worker>(reader.info_.spec);
+    if (!worker_) worker_ = std::make_unique<Worker>(reader.info_);
   }
   ~Lease() {
     const std::lock_guard lock(reader_.mutex_);
@@ -176,6 +195,14 @@ void StoreReader::decode(std::uint64_t block, std::span<std::byte> out, Worker& 
     fail(record.begin, block, "its first id is not the one that the index has");
 }
 
+void StoreReader::hold(std::uint64_t block, Held& held, Worker& worker) const {
+  const auto bytes = tokens_of(block) * width();
+  held.block = Held::none;
+  if (held.ids.size() < bytes) held.ids.resize(bytes);
+  decode(block, std::span(held.ids).first(bytes), worker);
+  held.block = block;
+}
+
 void StoreReader::read(std::uint64_t begin, std::uint64_t count, std::byte* out) const {
   assert(begin <= info_.tokens && count <= info_.tokens - begin);
   const Lease lease(*this);
@@ -183,19 +210,15 @@ void StoreReader::read(std::uint64_t begin, std::uint64_t count, std::byte* out)
   while (count > 0) {
     const auto block = begin / info_.spec.block_tokens, first = begin % info_.spec.block_tokens;
     const auto in_block = tokens_of(block), part = std::min(count, in_block - first);
-    if (first == 0 && part == 1 && worker.held != block) {
+    auto& held = worker.place_of(block);
+    if (first == 0 && part == 1 && held.block != block) {
       // Rows of tokens end with the first id of the next block: it is not unpacked for that.
       std::memcpy(out, &firsts_[block], width());
-    } else if (part == in_block && worker.held != block) {
+    } else if (part == in_block && held.block != block) {
       decode(block, {out, part * width()}, worker);
     } else {
-      if (worker.held != block) {
-        worker.held = Worker::none;
-        if (worker.block.size() < in_block * width()) worker.block.resize(in_block * width());
-        decode(block, std::span(worker.block).first(in_block * width()), worker);
-        worker.held = block;
-      }
-      std::memcpy(out, worker.block.data() + first * width(), part * width());
+      if (held.block != block) hold(block, held, worker);
+      std::memcpy(out, held.ids.data() + first * width(), part * width());
     }
     out += part * width();
     begin += part;
@@ -242,13 +265,9 @@ std::uint64_t StoreReader::verify(std::uint64_t block) const {
   if (block == 0 && (starts.empty() || starts.front() != 0))
     fail(0, 0, "the first document does not begin with the first id");
   const Lease lease(*this);
-  auto& worker = *lease;
-  worker.held = Worker::none;
-  const auto bytes = tokens_of(block) * width();
-  if (worker.block.size() < bytes) worker.block.resize(bytes);
-  const auto ids = std::span(worker.block).first(bytes);
-  decode(block, ids, worker);
-  if (highest_id(ids.data(), width(), tokens_of(block)) >= info_.spec.vocab_size)
+  auto& held = (*lease).place_of(block);
+  hold(block, held, *lease);
+  if (highest_id(held.ids.data(), width(), tokens_of(block)) >= info_.spec.vocab_size)
     fail(find(block).begin, block, "an id in it is outside the store's vocabulary");
   return starts.size();
 }

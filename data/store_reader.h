@@ -1,6 +1,7 @@
 #pragma once
 // A chunk store as a source of ids. Its files are read where ids are asked for, and 4 bytes are kept of each
-// block: memory is that and a few blocks for each thread that reads at the same time.
+// block: memory is that and a few blocks for each thread that reads at the same time, of a store of up to
+// 16 MiB and 256 blocks all that thread has read in part.
 
 #include <cstdint>
 #include <filesystem>
@@ -31,8 +32,8 @@ class StoreReader : public TokenSource {
   /// The last document's border that leaves `wanted` ids and not twice as many; where there is none, `wanted`
   /// before the end: one long document at the end must not take the rest with it.
   [[nodiscard]] std::uint64_t heldout_begin(std::uint64_t wanted) const override;
-  /// Whole blocks are decompressed into `out`. Of a block that is read in parts the last one is kept, so that
-  /// reading on costs no more than a copy.
+  /// Whole blocks are decompressed into `out`. Of those that are read in parts the last one is kept, of a
+  /// small store all of them, so that reading on costs no more than a copy.
   void read(std::uint64_t begin, std::uint64_t count, std::byte* out) const override;
   [[nodiscard]] std::string place(std::uint64_t token) const override;
   [[nodiscard]] std::optional<std::uint32_t> separator() const override { return info_.spec.separator; }
@@ -47,6 +48,7 @@ class StoreReader : public TokenSource {
  private:
   /// What one thread needs while it reads; used again by whoever reads next.
   struct Worker;
+  struct Held;
   class Lease;
   struct Record {
     std::uint64_t begin = 0;
@@ -58,6 +60,7 @@ class StoreReader : public TokenSource {
   [[nodiscard]] std::span<const std::byte> fetch(std::uint64_t block, const Record& record,
                                                  Worker& worker) const;
   void decode(std::uint64_t block, std::span<std::byte> out, Worker& worker) const;
+  void hold(std::uint64_t block, Held& held, Worker& worker) const;
   [[nodiscard]] std::uint64_t tokens_of(std::uint64_t block) const;
   [[noreturn]] void fail(std::uint64_t offset, std::uint64_t block, std::string_view why) const;
 

@@ -125,6 +125,20 @@ RC_GTEST_PROP(Store, GivesWhatWasWrittenInAnyRange, ()) {
   RC_ASSERT(problem_with(folder / "s").empty());
 }
 
+TEST(Store, ASmallOnesBlocksAreUnpackedOnceHoweverItsWindowsAreDrawn) {
+  const TemporaryFolder folder(memory());
+  const auto ids = some_ids(16 * 1024, 40000);
+  write_store(folder / "s", spec_of(40000, StoreCodec::zstd, 1024), ids, Starts{0});
+  const auto reader = open_store(folder / "s");
+  const auto window = [&](std::size_t begin) {
+    const auto from = ids.begin() + static_cast<std::ptrdiff_t>(begin);
+    return read_ids(*reader, begin, 100) == Ids(from, from + 100);
+  };
+  for (std::size_t block = 0; block < 16; ++block) EXPECT_TRUE(window(block * 1024 + 7));
+  fs::resize_file(folder / "s" / store::blocks_name, 0);  // nothing is there any more
+  for (std::size_t block = 16; block-- > 0;) EXPECT_TRUE(window(block * 1024 + 500));
+}
+
 TEST(Store, IsReadByManyThreadsAtOnce) {
   const TemporaryFolder folder(memory());
   const auto ids = some_ids(50000, 40000);

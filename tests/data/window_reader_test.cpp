@@ -183,11 +183,11 @@ RC_GTEST_PROP(WindowReaderProperty, RowsOfAnyRunsStayAsLongAsTheyAreInUse, ()) {
   RC_ASSERT(rows_stay(any_sizes(), runs, copied));
 }
 
-/// Takes all of some runs, and says how often a block was read at most.
-int most_reads(const std::vector<SampleRange>& runs) {
+/// Takes all of some runs of so many replicas' tracks, and says how often a block was read at most.
+int most_reads(const std::vector<SampleRange>& runs, std::uint64_t replicas) {
   Reads reads;
   {
-    Reading reading({640, 3, 4, 8, 2, 30}, runs, &reads);
+    Reading reading({640, 3, 4, 8, replicas, 30}, runs, &reads);
     for (const auto& run : runs)
       for (auto sequence = run.begin; sequence < run.end; ++sequence)
         EXPECT_TRUE(reading.is_window(reading.next().tokens, run.track, sequence));
@@ -199,18 +199,21 @@ int most_reads(const std::vector<SampleRange>& runs) {
 }
 
 TEST(WindowReader, NoGroupIsReadTwiceHoweverItsRunIsHandedOut) {
-  // An epoch: 20 groups of 32 windows, of which each of two tracks has ten.
-  for (const std::uint64_t piece : {1, 3, 31, 32, 33, 320}) {
-    std::vector<SampleRange> one_after_another, by_turns;
-    for (const std::uint64_t track : {0, 1}) {
-      for (std::uint64_t k = 0; k < 320; k += piece)
-        one_after_another.push_back({track, k, std::min<std::uint64_t>(k + piece, 320)});
+  // An epoch: 20 groups of 32 windows, which the tracks share.
+  for (const std::uint64_t tracks : {2, 4}) {
+    for (const std::uint64_t piece : {1, 3, 31, 32, 33, 320}) {
+      const auto share = 640 / tracks;
+      std::vector<SampleRange> one_after_another, by_turns;
+      const auto add = [&](std::vector<SampleRange>& runs, std::uint64_t track, std::uint64_t k) {
+        runs.push_back({track, k, std::min(k + piece, share)});
+      };
+      for (std::uint64_t track = 0; track < tracks; ++track)
+        for (std::uint64_t k = 0; k < share; k += piece) add(one_after_another, track, k);
+      for (std::uint64_t k = 0; k < share; k += piece)
+        for (std::uint64_t track = 0; track < tracks; ++track) add(by_turns, track, k);
+      EXPECT_EQ(most_reads(one_after_another, tracks), 1) << tracks << ' ' << piece;
+      EXPECT_EQ(most_reads(by_turns, tracks), 1) << tracks << ' ' << piece;
     }
-    const auto pieces = one_after_another.size() / 2;
-    for (std::size_t i = 0; i < pieces; ++i)
-      for (const auto track : {std::size_t{0}, pieces}) by_turns.push_back(one_after_another[track + i]);
-    EXPECT_EQ(most_reads(one_after_another), 1) << piece;
-    EXPECT_EQ(most_reads(by_turns), 1) << piece;
   }
 }
 
