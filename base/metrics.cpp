@@ -29,9 +29,8 @@ bool ends_in_mid_line(const std::filesystem::path& file) {
 }  // namespace
 
 Metrics::Metrics(const std::filesystem::path& file, AppendFile::Say say) {
-  const bool mend = ends_in_mid_line(file);
+  mend_ = ends_in_mid_line(file);
   file_.emplace(file, std::move(say));
-  if (mend) file_->append("\n");
 }
 
 void Metrics::write(const nlohmann::ordered_json& line) {
@@ -41,7 +40,8 @@ void Metrics::write(const nlohmann::ordered_json& line) {
   // Names come from hosts and users: bytes that are not UTF-8 must not end a run.
   const auto text = copy.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
   const std::lock_guard lock(mutex_);
-  file_->append(text);
+  file_->append(mend_ ? '\n' + text : text);
+  mend_ = false;
 }
 
 }  // namespace isthmus

@@ -1,17 +1,18 @@
-// What checkpoints cost training:  bench_checkpoint FOLDER [--dim D] [--layers L] [--sequences S] [--steps N]
+// What checkpoints cost training:
+//   bench_checkpoint FOLDER [--dim D] [--layers L] [--sequences S] [--steps N] [--rounds R]
 //
-// A real replica trains by the CPU, in blocks of N steps: by turns without a checkpoint and with one, taken
-// at the block's first step and written in the background while the block goes on, as a run does with
-// run.checkpoint_every = N. All in one run, so that whoever else is on the machine disturbs both alike. Said
-// are the copy, for which training stops; the write, alone on the machine and beside training; and the
-// difference of the blocks in percent, by the clock and by processor time of all threads, which is what the
-// background takes from training where no core is free.
+// A real replica trains by the CPU, in short blocks of N steps: by turns without a checkpoint and with one,
+// taken at the block's first step and written in the background while the block goes on. R blocks of each in
+// one run, so that whoever else is on the machine disturbs both alike. Said are the copy, for which training
+// stops; the write, alone; and what the blocks with a checkpoint took more, in steps, by the clock and by
+// processor time of all threads, which is what the background takes from training where no core is free.
 
 #include <fmt/format.h>
 #include <time.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -29,13 +30,12 @@
 namespace isthmus::trainer {
 namespace {
 
-constexpr int rounds = 6;  // two blocks each
 constexpr std::int64_t vocab = 256;
 constexpr std::int64_t seq_len = 256;
 
 struct Options {
   std::filesystem::path folder;
-  std::int64_t dim = 256, layers = 4, sequences = 8, steps = 100;
+  std::int64_t dim = 256, layers = 4, sequences = 8, steps = 6, rounds = 100;
 };
 
 double clock_of(clockid_t clock) {
@@ -49,6 +49,24 @@ double processor() { return clock_of(CLOCK_PROCESS_CPUTIME_ID); }
 double median(std::vector<double> values) {
   std::ranges::sort(values);
   return values[values.size() / 2];
+}
+
+struct Mean {
+  double value = 0, error = 0;  ///< standard
+};
+/// Of all but the tenth at each end: who was interrupted for long says nothing.
+Mean mean_of(std::vector<double> values) {
+  std::ranges::sort(values);
+  const auto cut = values.size() / 10;
+  values = {values.begin() + static_cast<std::ptrdiff_t>(cut),
+            values.end() - static_cast<std::ptrdiff_t>(cut)};
+  const auto n = static_cast<double>(values.size());
+  Mean mean;
+  for (const auto value : values) mean.value += value / n;
+  double squares = 0;
+  for (const auto value : values) squares += (value - mean.value) * (value - mean.value);
+  mean.error = std::sqrt(squares / n / n);
+  return mean;
 }
 
 ParameterTable table_of(const Options& options) {
@@ -101,36 +119,41 @@ class Bench {
   void run() {
     train(4);
     const double first = checkpoint();
-    const double begin = wall();
+    const double begin = wall(), used = processor();
     if (!writer_.finish()) throw Error(ErrorKind::data, "nothing is written, so nothing is measured");
-    const double alone = wall() - begin;
+    const double alone = wall() - begin, work = processor() - used;
     const auto bytes =
         static_cast<double>(std::filesystem::file_size(checkpoint_file(options_.folder, step_, 0)));
     fmt::print("{:.2f} M parameters, a checkpoint of {:.1f} MB\n",
                1e-6 * static_cast<double>(replica_.table().parameters()), 1e-6 * bytes);
+    fmt::print("first copy, which takes the memory: {:.1f} ms\n", 1e3 * first);
     fmt::print(
-        "first copy, which takes the memory: {:.1f} ms; write with nothing beside it: {:.0f} ms, {:.2f} "
-        "GB/s\n",
-        1e3 * first, 1e3 * alone, 1e-9 * bytes / alone);
-    std::vector<double> copies, walls, processors, plain_walls;
-    for (int round = 0; round < rounds; ++round) {
+        "write with nothing beside it: {:.0f} ms, {:.2f} GB/s; of a processor {:.0f} ms, {:.2f} GB/s\n",
+        1e3 * alone, 1e-9 * bytes / alone, 1e3 * work, 1e-9 * bytes / work);
+    std::vector<double> copies, plain, walls, processors;
+    for (std::int64_t round = 0; round < options_.rounds; ++round) {
       const bool first_with = round % 2 == 1;
       Block with, without;
       for (const bool is_with : {first_with, !first_with}) (is_with ? with : without) = block(is_with);
       copies.push_back(with.copy);
-      plain_walls.push_back(without.wall);
-      walls.push_back(with.wall / without.wall);
-      processors.push_back(with.processor / without.processor);
+      plain.push_back(without.wall);
+      walls.push_back(with.wall - without.wall);
+      processors.push_back(with.processor - without.processor);
     }
-    const double step = median(plain_walls) / static_cast<double>(options_.steps);
-    fmt::print("a step {:.1f} ms; the copy {:.1f} ms, {:.2f} GB/s, {:.2f} of a step, {:.3f} % of {} steps\n",
-               1e3 * step, 1e3 * median(copies), 1e-9 * bytes / median(copies), median(copies) / step,
-               100 * median(copies) / median(plain_walls), options_.steps);
-    fmt::print("with a checkpoint every {} steps: {:+.2f} % by the clock, {:+.2f} % of processor time\n",
-               options_.steps, 100 * (median(walls) - 1), 100 * (median(processors) - 1));
+    const double step = median(plain) / static_cast<double>(options_.steps);
+    fmt::print("a step {:.1f} ms; the copy {:.2f} ms, {:.2f} GB/s, {:.3f} of a step\n", 1e3 * step,
+               1e3 * median(copies), 1e-9 * bytes / median(copies), median(copies) / step);
+    say("by the clock", mean_of(walls), step);
+    say("of processor time", mean_of(processors), step);
   }
 
  private:
+  static void say(const char* what, const Mean& more, double step) {
+    fmt::print(
+        "a checkpoint takes {:+.2f} +- {:.2f} steps {}: {:+.3f} % with one every 100 steps, {:+.4f} % every "
+        "1000\n",
+        more.value / step, more.error / step, what, more.value / step, more.value / step / 10);
+  }
   struct Block {
     double wall = 0, processor = 0, copy = 0;
   };
@@ -180,8 +203,9 @@ class Bench {
 
 Options parse(int argc, char** argv) {
   if (argc < 2 || argc % 2 != 0)
-    throw Error(ErrorKind::config,
-                "usage: bench_checkpoint FOLDER [--dim D] [--layers L] [--sequences S] [--steps N]");
+    throw Error(
+        ErrorKind::config,
+        "usage: bench_checkpoint FOLDER [--dim D] [--layers L] [--sequences S] [--steps N] [--rounds R]");
   Options options;
   options.folder = argv[1];
   for (int i = 2; i < argc; i += 2) {
@@ -191,6 +215,7 @@ Options parse(int argc, char** argv) {
     if (key == "--layers") options.layers = value;
     if (key == "--sequences") options.sequences = value;
     if (key == "--steps") options.steps = value;
+    if (key == "--rounds") options.rounds = value;
   }
   return options;
 }

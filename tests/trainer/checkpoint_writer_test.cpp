@@ -235,7 +235,7 @@ bool has_partial(const std::filesystem::path& folder) {
 }
 
 TEST(CheckpointWriter, KilledAtAnyMomentItLeavesOneThatCanBeGoneOnWith) {
-  constexpr std::uint64_t kills = 200;
+  constexpr std::uint64_t kills = 50;  // --gtest_repeat for more
   constexpr std::uint64_t longest_us = 80'000;
   TemporaryFolder folder;
   std::uint64_t inside = 0, newest = 0;

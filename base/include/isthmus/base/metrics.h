@@ -25,6 +25,7 @@ class Metrics {
  private:
   std::mutex mutex_;
   std::optional<AppendFile> file_;
+  bool mend_ = false;  ///< what is there ends in half a line
 };
 
 }  // namespace isthmus
