@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "isthmus/base/checksum.h"
 #include "isthmus/trainer/site_replica.h"
 #include "shares.h"
 
@@ -80,8 +81,8 @@ class Follower {
         return replica_.set_steps(order.steps);
       case What::forget:
         return replica_.forget_moments();
-      case What::hash:
-        return link_.send(RankAnswer{.parameters = hash_of(std::as_bytes(replica_.parameters()))});
+      case What::checksum:
+        return link_.send(RankAnswer{.parameters = crc32c(std::as_bytes(replica_.parameters()))});
       case What::end:
         return;
     }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "batch.h"
+#include "isthmus/base/checksum.h"
 #include "shares.h"
 
 namespace isthmus::trainer {
@@ -209,8 +210,8 @@ void SiteReplica::forget_moments() {
 void SiteReplica::copy_state(ReplicaState& state) const {
   Replica::copy_state(state);
   watched([&] {
-    order({.what = What::hash});
-    const auto own = hash_of(std::as_bytes(std::span(state.parameters)));
+    order({.what = What::checksum});
+    const auto own = crc32c(std::as_bytes(std::span(state.parameters)));
     for (std::size_t i = 0; i < ranks_.links.size(); ++i) {
       if (ranks_.links[i]->answer().parameters == own) continue;
       throw Error(ErrorKind::divergence, "the parameters of rank " + std::to_string(i + 1) +

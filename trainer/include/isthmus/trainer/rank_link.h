@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "isthmus/base/error.h"
-#include "isthmus/base/hash.h"
 #include "isthmus/outer_sync/layout.h"
 
 namespace isthmus::trainer {
@@ -26,7 +25,7 @@ struct RankOrder {
     take_moments,  ///< in the same order they follow
     steps,         ///< take over a count of inner steps
     forget,        ///< the moments
-    hash,          ///< answer with the parameters' hash
+    checksum,      ///< answer with that of the parameters
     end
   } what = What::end;
   bool gradient_from_rank_0 = false;  ///< step: it was changed there since it was averaged
@@ -40,8 +39,8 @@ struct RankOrder {
 };
 
 struct RankAnswer {
-  float loss = 0;          ///< train
-  Digest parameters = {};  ///< hash
+  float loss = 0;                ///< train
+  std::uint32_t parameters = 0;  ///< checksum: their CRC32C
 };
 
 class RankLink {
