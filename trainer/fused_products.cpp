@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cpu_kernels.h"
+#include "cpu_product.h"
 #include "cpu_tensor.h"
 #include "ops.h"
 
@@ -18,12 +19,15 @@ using torch::autograd::variable_list;
 namespace fused {
 namespace {
 
-/// What a node's forward pass got as `Product`, in its backward pass.
+/// The `Product` of a node, in its forward and in its backward pass.
 struct Kept {
   Product by;
+  [[nodiscard]] Tensor times(const Tensor& x) const {
+    return cpu_product(x, by.input_first ? by.weight.t() : by.weight, by.bias);
+  }
   /// Gradient of what was multiplied.
   [[nodiscard]] Tensor back(const Tensor& grad) const {
-    return at::mm(grad, by.input_first ? by.weight.t() : by.weight);
+    return cpu_product(grad, by.input_first ? by.weight : by.weight.t());
   }
   /// Gradients of weight and bias, `x` having been multiplied. Undefined where there is none to hand on: a
   /// leaf's weight takes its own at once.
@@ -48,7 +52,7 @@ Product product_of(const Tensor& weight, const Tensor& bias) {
 struct Linear : Function<Linear> {
   static Tensor forward(AutogradContext* ctx, const Tensor& x_NI, const Tensor& weight, const Tensor& bias) {
     ctx->save_for_backward({x_NI, weight, bias});
-    return plain::product(x_NI, product_of(weight, bias));
+    return Kept{product_of(weight, bias)}.times(x_NI);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
@@ -103,7 +107,7 @@ struct Activated : Function<Activated<Activation>> {
   static Tensor forward(AutogradContext* ctx, const Tensor& in, const Tensor& weight, const Tensor& bias) {
     const auto x = in.contiguous();
     ctx->save_for_backward({x, weight, bias});
-    return plain::product(Activation::forward(x), product_of(weight, bias));
+    return Kept{product_of(weight, bias)}.times(Activation::forward(x));
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
@@ -137,12 +141,11 @@ struct HeadLoss : Function<HeadLoss> {
     for (std::int64_t row = 0; row < rows; row += rows_at_once) {
       const auto n = std::min(rows_at_once, rows - row);
       const auto h_part = h.narrow(0, row, n);
-      const auto logits = at::linear(h_part, weight_VC);
+      const auto logits = times(h_part, weight_VC);
       loss += softmax_loss(logits, targets_N.narrow(0, row, n), weights.loss / static_cast<double>(rows),
                            weights.z_loss);
       if (!with_gradient) continue;
-      auto grad_part = grad_h.narrow(0, row, n);
-      at::mm_out(grad_part, logits, weight_VC);
+      grad_h.narrow(0, row, n).copy_(times(logits, weight_VC.t()));
       if (!grad_weight.defined()) {
         grad_weight = at::mm(logits.t(), h_part);
         if (n < rows) grad_weight = grad_weight.to(at::kFloat);
@@ -161,6 +164,9 @@ struct HeadLoss : Function<HeadLoss> {
   }
 
  private:
+  static Tensor times(const Tensor& x, const Tensor& weight) {
+    return x.is_cpu() ? cpu_product(x, weight) : at::linear(x, weight);
+  }
   static Tensor softmax_loss(const Tensor& logits, const Tensor& targets_N, double scale, double z_loss) {
     if (!logits.is_cpu()) return plain::softmax_loss(logits, targets_N, scale, z_loss);
     const double sum = dispatch(logits, [&](auto type) {

@@ -67,8 +67,9 @@ std::pair<at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& x_NC, const a
                                                  const at::Tensor& affine_2C, double eps);
 /// By the weights of all heads, sequences * heads * length^2 elements: on a CPU, at 32 x 4 x 128^2 in bf16,
 /// forward and backward take 5 ms where ATen's flash attention takes 33 ms. They are kept for the backward
-/// pass where length <= 4 head_dim; where they would be most of what is kept they are made again there. Above
-/// 2^26 elements it is `plain`'s.
+/// pass where length <= 4 head_dim; where they would be most of what is kept they are made again there. In
+/// fp32, from 256 tokens on, it is ATen's flash attention where that can do it (no shared keys, no
+/// documents); above 2^26 elements it is `plain`'s.
 at::Tensor attention(const AttentionShape& shape, const at::Tensor& qkv_NE, const at::Tensor& norms_2D);
 /// The gradient of a weight that has one already is added to it within the product (a temporary of the
 /// matrix's size, and two passes over it, less).

@@ -202,9 +202,9 @@ TEST(Fused, AWeightThatHasAGradientGetsTheNextOneOnTopOfIt) {
   }
 }
 
-AttentionShape attention_shape(std::int64_t kv_heads) {
+AttentionShape attention_shape(std::int64_t kv_heads, std::int64_t length = 21) {
   AttentionShape s{.sequences = 2,
-                   .length = 21,
+                   .length = length,
                    .heads = 6,
                    .kv_heads = kv_heads,
                    .head_dim = 10,
@@ -212,7 +212,7 @@ AttentionShape attention_shape(std::int64_t kv_heads) {
                    .cos_TD2 = {},
                    .sin_TD2 = {},
                    .begins_BT = {}};
-  const auto angles = at::outer(at::arange(32, at::kFloat), random({5}, 9).abs());
+  const auto angles = at::outer(at::arange(320, at::kFloat), random({5}, 9).abs());
   s.cos_TD2 = angles.cos();
   s.sin_TD2 = angles.sin();
   return s;
@@ -230,6 +230,19 @@ TEST(Fused, Attention) {
     bounded.begins_BT = document_begins(tokens, 3);
     expect_same_gradients(fused::attention(bounded, qkv, norms), plain::attention(bounded, qkv, norms),
                           {qkv, norms});
+  }
+}
+
+/// Weights that are kept, that are made again, and ATen's flash attention.
+TEST(Fused, AttentionOfLongerSequences) {
+  for (const std::int64_t length : {40, 41, 255, 256, 300}) {
+    for (const std::int64_t kv_heads : {2, 6}) {
+      const auto s = attention_shape(kv_heads, length);
+      const auto qkv = leaf({2 * length, (6 + 2 * kv_heads) * 10}, 1), norms = leaf({20}, 2),
+                 none = at::empty({0});
+      expect_same_gradients(fused::attention(s, qkv, norms), plain::attention(s, qkv, norms), {qkv, norms});
+      expect_same_gradients(fused::attention(s, qkv, none), plain::attention(s, qkv, none), {qkv});
+    }
   }
 }
 
