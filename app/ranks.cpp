@@ -94,7 +94,7 @@ std::optional<End> end_of(const Process& process) {
 
 // ---- rank 0 ----
 
-RankProcesses::RankProcesses(const RankSetup& setup) : name_(setup.name) {
+RankProcesses::RankProcesses(const RankSetup& setup) {
   const auto ranks = setup.experiment.replica.ranks;
   check_gpus(ranks, setup.device);
   ranks_.group = group_options(setup.folder, 0, ranks, setup.device);

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -49,7 +48,6 @@ class RankProcesses {
  private:
   [[nodiscard]] std::string fate_now() const;
 
-  std::string name_;
   std::vector<Process> processes_;
   trainer::SiteReplica::Ranks ranks_;
 };

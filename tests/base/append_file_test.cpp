@@ -1,37 +1,16 @@
 #include "isthmus/base/append_file.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
-#include <csignal>
 #include <string>
 #include <vector>
 
+#include "full_disk.h"
 #include "isthmus/base/error.h"
 #include "temporary_folder.h"
 
 namespace isthmus {
 namespace {
-
-/// For as long as this lives, no file of this process can grow beyond so many bytes.
-class FullDisk {
- public:
-  explicit FullDisk(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit now{bytes, before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &now);
-  }
-  ~FullDisk() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, handler_);
-  }
-  FullDisk(const FullDisk&) = delete;
-  FullDisk& operator=(const FullDisk&) = delete;
-
- private:
-  rlimit before_{};
-  void (*handler_)(int);
-};
 
 TEST(AppendFile, GoesOnWhereAFileEnds) {
   const TemporaryFolder folder;

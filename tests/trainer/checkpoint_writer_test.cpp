@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <cstdlib>
 #include <future>
 
+#include "full_disk.h"
 #include "isthmus/base/random.h"
 #include "isthmus/trainer/checkpoint.h"
 #include "temporary_folder.h"
@@ -133,27 +133,6 @@ TEST(CheckpointWriter, OlderOnesGoWhenAllHaveANewerOne) {
   while (run.writer.steps().size() > 3) std::this_thread::sleep_for(1ms);
   EXPECT_THAT(run.writer.steps(), ElementsAre(40, 60, 70));
 }
-
-/// For as long as this lives, no file of this process can grow beyond so many bytes: writes fail in the
-/// middle, as they do on a disk that is full.
-class FullDisk {
- public:
-  explicit FullDisk(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit now{bytes, before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &now);
-  }
-  ~FullDisk() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, handler_);
-  }
-  FullDisk(const FullDisk&) = delete;
-  FullDisk& operator=(const FullDisk&) = delete;
-
- private:
-  rlimit before_{};
-  void (*handler_)(int);
-};
 
 TEST(CheckpointWriter, AFullDiskIsSaidOnceLeavesNothingAndIsTriedAgain) {
   Writing run;

@@ -4,7 +4,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
 #include <sys/socket.h>
+#include <cstdlib>
 
 #include <cmath>
 #include <thread>
@@ -18,6 +20,10 @@
 
 namespace isthmus::trainer {
 namespace {
+
+/// Here ranks are threads of one process, which no program does, and c10d's record of collectives is one for
+/// the process and not safe from several of them: without it. Before anything of c10d is there.
+const int without_recorder = setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
 
 using outer_sync::Range;
 using testing::HasSubstr;
