@@ -264,8 +264,8 @@ std::string table_cell(std::string_view text) {
 
 void detail::Lister::visit(const std::string& path, const Key& key) {
   items.push_back({path, std::visit([](const auto* value) { return text_of(*value); }, key.value), key.scope,
-                   std::string(key.doc), expected_words(key),
-                   std::holds_alternative<std::string*>(key.value)});
+                   std::string(key.doc), expected_words(key), std::holds_alternative<std::string*>(key.value),
+                   key.at_once});
 }
 
 std::string yaml_of(std::span<const Item> items) {
@@ -286,7 +286,8 @@ Digest detail::fingerprint_of(std::span<const Item> items) {
 std::string reference_of(std::span<const Item> items) {
   std::string out = "| key | class | default | expected | meaning |\n| --- | --- | --- | --- | --- |\n";
   for (const auto& item : items) {
-    out += fmt::format("| `{}` | {} | `{}` | {} | {} |\n", item.key, to_string(item.scope),
+    out += fmt::format("| `{}` | {} | `{}` | {} | {} |\n", item.key,
+                       item.at_once ? "per_site, at once" : to_string(item.scope),
                        table_cell(yaml_value(item)), table_cell(item.expected), table_cell(item.doc));
   }
   return out;

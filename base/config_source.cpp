@@ -16,6 +16,7 @@
 #include "config_text.h"
 #include "isthmus/base/config.h"
 #include "isthmus/base/error.h"
+#include "isthmus/base/text.h"
 
 namespace isthmus::config {
 
@@ -76,10 +77,8 @@ YAML::Node parse_yaml(std::string text, const Origin& origin) {
     check_single_document(text, origin);
     return YAML::Load(text);
   } catch (const YAML::Exception& e) {
-    auto reason = e.msg.substr(0, 200);  // it may quote the text
-    std::replace_if(
-        reason.begin(), reason.end(), [](char c) { return c < 0x20 || c == 0x7f; }, '?');
-    fail(fmt::format("{}: this is not YAML: {}", origin.place(e.mark), reason));
+    // It may quote the text.
+    fail(fmt::format("{}: this is not YAML: {}", origin.place(e.mark), printable_ascii(e.msg, 200)));
   }
 }
 

@@ -38,10 +38,11 @@ void Metrics::write(const nlohmann::ordered_json& line) {
   auto copy = line;
   name_non_finite(copy);
   // Names come from hosts and users: bytes that are not UTF-8 must not end a run.
-  const auto text = copy.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
+  auto text = copy.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   const std::lock_guard lock(mutex_);
-  file_->append(mend_ ? '\n' + text : text);
+  file_->append((mend_ ? "\n" : "") + text + '\n');
   mend_ = false;
+  if (copy_) copy_(std::move(text));
 }
 
 }  // namespace isthmus

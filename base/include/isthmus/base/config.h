@@ -32,7 +32,7 @@ namespace isthmus::config {
 enum class Scope {
   agreed,    ///< part of the fingerprint: equal on all members for the whole run
   per_site,  ///< each member's own (paths, addresses, device)
-  live,      ///< agreed too, but may change in mid-run at a round that all members share
+  live,      ///< agreed too, but may be set in mid-run, at a step that all members share
 };
 [[nodiscard]] std::string_view to_string(Scope scope);
 
@@ -86,6 +86,8 @@ struct Key {
   double max = unbounded;
   /// For strings: the values allowed, in the order shown to users; empty allows any.
   std::vector<std::string_view> choices = {};
+  /// Of one that is each member's own: it may be set in mid-run, at once.
+  bool at_once = false;
 };
 
 class Archive {
@@ -169,6 +171,7 @@ struct Item {
   std::string doc;
   std::string expected;  ///< type, range or choices in words: "integer >= 1"
   bool is_text = false;  ///< a string: quoted in YAML where it would read back as something else
+  bool at_once = false;  ///< Key::at_once
 };
 
 namespace detail {
