@@ -1,20 +1,12 @@
 #include "documents.h"
 
-#include <fcntl.h>
 #include <simdjson.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cassert>
-#include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <set>
-#include <system_error>
+#include <utility>
 
-#include "isthmus/base/aligned.h"
+#include "document_input.h"
 #include "isthmus/base/checksum.h"
 #include "isthmus/base/error.h"
 #include "live_input.h"
@@ -23,8 +15,6 @@
 
 namespace isthmus::data {
 
-namespace fs = std::filesystem;
-
 void BadDocuments::add(const std::string& message) {
   if (policy_ == Policy::fail) throw Error(ErrorKind::data, message);
   ++count_;
@@ -32,95 +22,6 @@ void BadDocuments::add(const std::string& message) {
 }
 
 namespace {
-
-constexpr std::string_view standard_input_path = "-";
-
-// ---- which files ----
-
-DocumentFormat format_of(const fs::path& path) {
-  return path.extension() == ".jsonl" || path.extension() == ".ndjson" ? DocumentFormat::jsonl
-                                                                       : DocumentFormat::text;
-}
-
-/// What the file is, if its ending says that it is not text.
-std::string_view other_than_text(const fs::path& path) {
-  const auto ending = path.extension();
-  if (ending == ".bin" || ending == ".idx")
-    return "it holds token ids already, not text; let data.path name it, or move it elsewhere";
-  if (ending == ".parquet" || ending == ".arrow" || ending == ".feather")
-    return "it holds tables, not text; pipe them in as JSONL (docs/data.md has the line)";
-  for (const auto* packed : {".gz", ".zst", ".xz", ".bz2", ".lz4", ".zip", ".tar", ".tgz"}) {
-    if (ending == packed) return "it is packed; unpack it, or pipe what it holds into '-'";
-  }
-  return {};
-}
-
-class FileList {
- public:
-  explicit FileList(BadDocuments& bad) : bad_(bad) {}
-  std::vector<DocumentFile> files;
-
-  void add(const std::string& path) {
-    std::error_code error;
-    const auto status = fs::status(path, error);
-    if (status.type() == fs::file_type::not_found) return bad_.add(path + ": is not there");
-    if (error) return bad_.add(path + ": " + error.message());
-    if (fs::is_directory(status)) {
-      const auto found = find_text_files(path, [this](const std::string& message) { bad_.add(message); });
-      for (const auto& file : found) add_file(file.path, file.name, file.bytes);
-    } else if (fs::is_regular_file(status)) {
-      add_file(path, path, fs::file_size(path, error));
-    } else {
-      bad_.add(path + ": is neither a file nor a folder; pipe what it gives into '-'");
-    }
-  }
-
- private:
-  void add_file(const fs::path& path, const std::string& name, std::uint64_t bytes) {
-    if (const auto what = other_than_text(path); !what.empty())
-      return bad_.add(path.string() + ": " + std::string(what));
-    files.push_back({path.string(), name, bytes, format_of(path)});
-  }
-
-  BadDocuments& bad_;
-};
-
-// ---- how much of them ----
-
-/// How many of the first `bytes` of a file, in which more follow, are of whole characters of UTF-8. What
-/// cannot be read, or is no UTF-8, is told of by who reads the file.
-std::uint64_t whole_characters(const std::string& path, std::uint64_t bytes) {
-  constexpr std::uint64_t longest = 4;
-  const auto begin = bytes - std::min(bytes, longest - 1);
-  std::string around(bytes - begin + 1, ' ');
-  std::ifstream file(path, std::ios::binary);
-  if (!file.seekg(static_cast<std::streamoff>(begin)) ||
-      !file.read(around.data(), static_cast<std::streamsize>(around.size())))
-    return bytes;
-  for (auto at = around.size(); at-- > 0;) {
-    if (!continues_character(around[at])) return begin + at;
-  }
-  return bytes;
-}
-
-/// How many of the first `bytes` of a file are of whole lines.
-std::uint64_t whole_lines(const std::string& path, std::uint64_t bytes) {
-  constexpr std::uint64_t part = 64 << 10;
-  std::ifstream file(path, std::ios::binary);
-  std::string some;
-  for (auto end = bytes; end > 0;) {
-    const auto begin = end - std::min(end, part);
-    some.resize(end - begin);
-    if (!file.seekg(static_cast<std::streamoff>(begin)) ||
-        !file.read(some.data(), static_cast<std::streamsize>(some.size())))
-      return bytes;
-    if (const auto at = some.rfind('\n'); at != std::string::npos) return begin + at + 1;
-    end = begin;
-  }
-  return 0;
-}
-
-// ---- what is in them ----
 
 /// Where the first byte is that no UTF-8 has; npos for none.
 std::size_t invalid_utf8(std::string_view text) {
@@ -141,172 +42,6 @@ std::size_t invalid_utf8(std::string_view text) {
   }
   return sound;
 }
-
-/// A file, standard input or a stream that is read once from its begin to its end.
-class Input {
- public:
-  explicit Input(LiveInput& live)
-      : live_(&live), standard_(true), number_(-1), left_(DocumentFile::unknown) {}
-  /// Not open where it cannot be, then problem() says why.
-  explicit Input(const DocumentFile& file)
-      : standard_(file.path == standard_input_path),
-        number_(standard_ ? STDIN_FILENO : ::open(file.path.c_str(), O_RDONLY | O_CLOEXEC)),
-        left_(file.bytes) {
-    if (number_ < 0) error_ = errno;
-  }
-  ~Input() {
-    if (!standard_ && number_ >= 0) ::close(number_);
-  }
-  Input(const Input&) = delete;
-  Input& operator=(const Input&) = delete;
-
-  /// What has gone wrong so far, or nothing.
-  [[nodiscard]] std::string problem() const {
-    return error_ == 0 ? "" : "cannot be read: " + std::generic_category().message(error_);
-  }
-  /// Fills `bytes` unless there is an end before, an error too; the number that it has filled.
-  std::size_t read(std::span<char> bytes) {
-    std::size_t filled = 0;
-    while (filled < bytes.size()) {
-      const auto got = read_some(bytes.subspan(filled));
-      if (got == 0) break;
-      filled += got;
-    }
-    return filled;
-  }
-  /// As many as there are, one at least unless there is an end.
-  std::size_t read_some(std::span<char> bytes) {
-    if (live_ != nullptr) return live_->read(bytes);
-    const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(bytes.size(), left_));
-    if (error_ != 0 || wanted == 0) return 0;
-    ssize_t got = -1;
-    do {
-      got = ::read(number_, bytes.data(), wanted);
-    } while (got < 0 && errno == EINTR);
-    if (got < 0) error_ = errno;
-    if (got <= 0) return 0;
-    if (left_ != DocumentFile::unknown) left_ -= static_cast<std::uint64_t>(got);
-    return static_cast<std::size_t>(got);
-  }
-  [[nodiscard]] bool live() const { return live_ != nullptr; }
-  /// Whether a stream has nothing to read at present.
-  [[nodiscard]] bool quiet() const { return live() && live_->quiet(); }
-  /// Whether the last read() found no end, but a connection that is gone or a wish to stop.
-  [[nodiscard]] bool cut_off() const { return live() && (live_->broken() || live_->stopped()); }
-  /// Dials again what was cut off. False if nobody wants that.
-  [[nodiscard]] bool go_on(const Place& from) const {
-    return cut_off() && live_->open(from.offset, from.line);
-  }
-  void skip(std::uint64_t bytes) {
-    assert(!standard_ && bytes <= left_);
-    if (::lseek(number_, static_cast<off_t>(bytes), SEEK_SET) < 0) error_ = errno;
-    left_ -= bytes;
-  }
-  /// What should have been read and was not.
-  [[nodiscard]] std::uint64_t missing() const { return left_ == DocumentFile::unknown ? 0 : left_; }
-
- private:
-  LiveInput* live_ = nullptr;
-  bool standard_;
-  int number_;
-  std::uint64_t left_;
-  int error_ = 0;
-};
-
-/// That is not cleared before it is written.
-using Buffer = AlignedVector<char>;
-
-/// The lines of an input, one after the other, in a buffer that has as many bytes behind each as the parser
-/// wants.
-class Lines {
- public:
-  static constexpr std::size_t padding = simdjson::SIMDJSON_PADDING;
-  /// The buffer has a piece and the padding at least. `idle` is called where a stream has nothing to read;
-  /// `whole` says whether the end of a line that is too long is looked for, which may never come.
-  Lines(Input& input, std::uint64_t longest, bool whole, Buffer& buffer, const std::function<void()>& idle)
-      : input_(input),
-        longest_(static_cast<std::size_t>(longest)),
-        whole_(whole),
-        buffer_(buffer),
-        idle_(idle) {
-    assert(buffer_.size() >= piece_bytes + padding);
-  }
-
-  struct Line {
-    std::string_view text;    ///< without its end; of one that is too long the begin
-    std::uint64_t bytes = 0;  ///< of all of it, with its end
-    std::uint32_t checksum = 0;
-    bool too_long = false;
-  };
-  /// Nothing at the end, or where a stream was cut off: then what was read of a line is forgotten.
-  /// `checksum` is of what was before; it is carried on if `sum` says so.
-  std::optional<Line> next(bool sum, std::uint32_t checksum) {
-    sum_ = sum;
-    begin_ += used_;
-    used_ = 0;
-    Line line{{}, 0, checksum, false};
-    for (std::size_t seen = 0;;) {
-      const auto* const from = buffer_.data() + begin_;
-      const auto length = end_ - begin_;
-      if (const auto* const found = static_cast<const char*>(std::memchr(from + seen, '\n', length - seen)))
-        return ended(line, static_cast<std::size_t>(found - from), 1);
-      if (length > longest_) {
-        // None of it is kept: only its end is looked for.
-        line.too_long = true;
-        drop(line, length);
-        if (!whole_) return line;
-      }
-      seen = end_ - begin_;
-      if (fill()) continue;
-      if (input_.cut_off()) {
-        begin_ = end_ = 0;
-        return std::nullopt;
-      }
-      if (end_ == begin_ && line.bytes == 0) return std::nullopt;
-      return ended(line, end_ - begin_, 0);
-    }
-  }
-
- private:
-  Line ended(Line line, std::size_t length, std::size_t newline) {
-    used_ = length + newline;
-    line.bytes += used_;
-    line.text = {buffer_.data() + begin_, length};
-    line.too_long |= length > longest_;
-    if (sum_) line.checksum = crc(used_, line.checksum);
-    return line;
-  }
-  void drop(Line& line, std::size_t length) {
-    if (sum_) line.checksum = crc(length, line.checksum);
-    line.bytes += length;
-    begin_ += length;
-  }
-  [[nodiscard]] std::uint32_t crc(std::size_t length, std::uint32_t before) const {
-    return crc32c(std::as_bytes(std::span(buffer_).subspan(begin_, length)), before);
-  }
-  /// Reads on behind what is there, for which the buffer grows as far as a line may. False at the end.
-  bool fill() {
-    if (begin_ > 0) {
-      std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
-      end_ -= begin_;
-      begin_ = 0;
-    }
-    if (input_.quiet()) idle_();
-    if (end_ + padding == buffer_.size())
-      buffer_.resize(std::min(2 * (buffer_.size() - padding), longest_ + piece_bytes) + padding);
-    const auto got = input_.read_some(std::span(buffer_).subspan(end_, buffer_.size() - padding - end_));
-    end_ += got;
-    return got > 0;
-  }
-
-  Input& input_;
-  std::size_t longest_;
-  bool whole_;
-  Buffer& buffer_;
-  const std::function<void()>& idle_;
-  std::size_t begin_ = 0, end_ = 0, used_ = 0;
-  bool sum_ = false;
-};
 
 class Reader {
  public:
@@ -528,7 +263,7 @@ class Reader {
   Place place_;
   const std::function<bool(const Piece&)>& use_;
   std::function<void()> idle_;
-  Buffer buffer_;  ///< a piece at least; of JSONL as much as the longest line so far
+  Lines::Buffer buffer_;  ///< a piece at least; of JSONL as much as the longest line so far
   simdjson::dom::parser parser_;
   // Of the file that is read:
   std::string name_;
@@ -536,49 +271,6 @@ class Reader {
 };
 
 }  // namespace
-
-std::vector<DocumentFile> find_documents(std::span<const std::string> paths,
-                                         std::optional<DocumentFormat> standard_input, BadDocuments& bad) {
-  FileList list(bad);
-  bool standard = false;
-  for (const auto& path : paths) {
-    if (path != standard_input_path) {
-      list.add(path);
-      continue;
-    }
-    if (standard) throw Error(ErrorKind::config, "'-' (standard input) is named twice");
-    if (!standard_input)
-      throw Error(ErrorKind::config,
-                  "'-' (standard input) needs --jsonl or --text: nothing else says what comes");
-    standard = true;
-    list.files.push_back({path, path, DocumentFile::unknown, *standard_input});
-  }
-  return std::move(list.files);
-}
-
-std::string keep_first(std::vector<DocumentFile>& files, std::uint64_t limit, bool utf8) {
-  const auto drop_empty = [&] {
-    std::erase_if(files, [](const DocumentFile& file) { return file.bytes == 0; });
-  };
-  drop_empty();
-  const auto count = files.size();
-  std::uint64_t total = 0, kept = 0;
-  for (auto& file : files) {
-    const auto left = limit - std::min(limit, total);
-    total += file.bytes;
-    if (left > 0 && left < file.bytes) {
-      const bool jsonl = file.format == DocumentFormat::jsonl;
-      file.bytes = jsonl ? whole_lines(file.path, left) : utf8 ? whole_characters(file.path, left) : left;
-    }
-    if (left == 0) file.bytes = 0;
-    kept += file.bytes;
-  }
-  if (total <= limit) return {};
-  drop_empty();
-  return "data.max_bytes: of " + std::to_string(total) + " bytes of text in " + std::to_string(count) +
-         " files only the first " + std::to_string(kept) + " bytes, in " + std::to_string(files.size()) +
-         " files, are used";
-}
 
 Place for_each_document(std::span<const DocumentFile> files, const DocumentOptions& options,
                         BadDocuments& bad, const Place& from, const std::function<bool(const Piece&)>& use) {
