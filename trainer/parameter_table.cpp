@@ -208,6 +208,12 @@ std::string ParameterTable::description() const {
          ")";
 }
 
+std::vector<outer_sync::log::LoggedTensor> logged_tensors(const ParameterTable& table) {
+  std::vector<outer_sync::log::LoggedTensor> out;
+  for (const auto& tensor : table.tensors()) out.push_back({tensor.name, tensor.shape, tensor.range});
+  return out;
+}
+
 namespace {
 
 /// A stream number of its own for each tensor name (FNV-1a, 64 bits).

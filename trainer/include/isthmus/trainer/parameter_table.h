@@ -20,6 +20,7 @@
 
 #include "isthmus/base/hash.h"
 #include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/log/log_header.h"
 #include "isthmus/trainer/config.h"
 
 namespace isthmus::trainer {
@@ -72,6 +73,9 @@ class ParameterTable {
   std::vector<outer_sync::Range> decay_ranges_;
   outer_sync::FragmentLayout layout_;
 };
+
+/// Names, shapes and places alone.
+[[nodiscard]] std::vector<outer_sync::log::LoggedTensor> logged_tensors(const ParameterTable& table);
 
 /// Initial values of the whole buffer, a pure function of table and seed and the same bits on every machine.
 /// Normals are the sum of twelve uniforms of 21 bits, minus six (Irwin-Hall: mean 0, variance 1, cut at 6),
