@@ -46,9 +46,9 @@ void OuterConfig::serialize(config::Archive& ar) {
       -config::unbounded,
       config::unbounded,
       {"steps", "time"}});
-  ar({"sync_delay", &sync_delay, Scope::agreed,
+  ar({"sync_delay", &sync_delay, Scope::live,
       "inner steps tau between sending a fragment and applying its result", 0, 1e9});
-  ar({"merge_alpha", &merge_alpha, Scope::agreed, "weight of the local parameters when a result is merged", 0,
+  ar({"merge_alpha", &merge_alpha, Scope::live, "weight of the local parameters when a result is merged", 0,
       1});
   ar({"staleness_penalty", &staleness_penalty, Scope::agreed,
       "co2: divides what is added to the momentum, a round late as it is", 1, 1e6});
@@ -248,11 +248,16 @@ void NetworkConfig::serialize(config::Archive& ar) {
   ar({"join_rate", &join_rate, Scope::per_site,
       "bytes per second of state that a member gives to all who join, so that rounds keep their time", 4096,
       1e12});
-  ar({"rate", &rate, Scope::per_site,
+  ar({"rate",
+      &rate,
+      Scope::per_site,
       "what this member sends to all its peers together at most, which is what its line carries outwards; "
       "auto "
       "measures and follows the line",
-      1e3, 1e13});
+      1e3,
+      1e13,
+      {},
+      true});
   ar({"congestion",
       &congestion,
       Scope::per_site,
@@ -261,6 +266,19 @@ void NetworkConfig::serialize(config::Archive& ar) {
       config::unbounded,
       {"bbr", "cubic", "system"}});
   ar.section("emulate", emulate);
+}
+
+config::Rate rate_of(const std::string& text) {
+  config::Source source;
+  source.set("rate=" + text);
+  struct {
+    NetworkConfig network;
+    void serialize(config::Archive& ar) { network.serialize(ar); }
+  } keys;
+  config::Reader reader(source);
+  keys.serialize(reader);
+  reader.finish();
+  return keys.network.rate;
 }
 
 namespace {

@@ -45,6 +45,11 @@ methods::OuterRule rule_of(const OuterConfig& config) {
   return rule;
 }
 
+Schedule schedule_of(const FragmentLayout& layout, const OuterConfig& config, const Eras& eras) {
+  return {layout.fragment_count(), eras.phases(), static_cast<std::uint64_t>(config.sync_delay),
+          static_cast<std::uint64_t>(config.warmup_steps), config.overlap()};
+}
+
 }  // namespace
 
 protocol::CodecPlan codec_plan(const OuterConfig& config, std::uint64_t seed) {
@@ -70,20 +75,17 @@ OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout,
       exchange_(exchange),
       trace_(trace),
       codecs_(codec_plan(config)),
-      schedule_(layout.fragment_count(), config.sync_phases(), static_cast<std::uint64_t>(config.sync_delay),
-                static_cast<std::uint64_t>(config.warmup_steps), config.overlap()),
+      config_(config),
+      eras_(config),
+      schedule_(schedule_of(layout, config, eras_)),
       whole_round_(config.overlap() == Overlap::whole_round),
       eager_(config.eager()),
       share_(eager_ ? 1 / static_cast<float>(config.replicas) : 0),
-      rule_(rule_of(config)),
-      // What was not sent is still in the local parameters too, to the part of them that a merge keeps, and
-      // comes again by itself with the next outer gradient.
-      carried_(codecs_.feedback_decay * (1 - static_cast<float>(config.merge_alpha))),
       noise_seed_(noise_seed),
       final_sync_(config.final_sync),
-      max_local_rounds_(static_cast<std::uint64_t>(config.max_local_rounds)),
       paced_by_time_(config.paced_by_time()),
       fragments_(layout.fragment_count()),
+      ruled_(layout.fragment_count(), 0),
       tokens_(layout.fragment_count()),
       samples_(layout.fragment_count()),
       moment_steps_(layout.fragment_count()),
@@ -97,6 +99,51 @@ OuterLoop::~OuterLoop() { exchange_.serve_state_from(nullptr); }
 void OuterLoop::offer_state() {
   exchange_.serve_state_from(
       [this](FragmentId fragment, bool moments) { return snapshot(fragment, moments); });
+}
+
+// ---- what is set in mid-run ----
+
+void OuterLoop::plan(const protocol::Settings& settings) {
+  if (settings.changes != settings_.changes) {
+    eras_ = Eras(config_, settings);
+    schedule_ = schedule_of(layout_, config_, eras_);
+  }
+  settings_ = settings;
+}
+
+/// Those that differ must not concern what has been done here, up to the step `past`.
+void OuterLoop::change_to(const protocol::Settings& settings, std::uint64_t past) {
+  for (const auto ruled : ruled_) past = std::max(past, ruled);
+  const auto same = settings_.common_with(settings);
+  for (const auto* changes : {&std::as_const(settings_.changes), &settings.changes}) {
+    if (same < changes->size() && (*changes)[same].step < past)
+      exchange_.give_up("it has come to step " + std::to_string(past) +
+                        " without knowing what was set from the step after " +
+                        std::to_string((*changes)[same].step) + " on");
+  }
+  plan(settings);
+}
+
+/// A change's step is past everybody's reach when it is agreed, so it is here before the clock is there.
+void OuterLoop::take_settings() {
+  auto now = exchange_.settings();
+  if (!now || now == taken_) return;
+  change_to(*now, step_);
+  taken_ = std::move(now);
+}
+
+void OuterLoop::adopt(const protocol::Settings& settings) { change_to(settings, 0); }
+
+methods::OuterRule OuterLoop::rule_of(FragmentId p, protocol::Round round) const {
+  return outer_sync::rule_of(eras_.at(schedule_.send_step(p, round)));
+}
+
+/// Part of the residual that goes into a round's outer gradient. What was not sent with the last one is still
+/// in the local parameters too, to the part of them that its merge has kept, and comes again by itself.
+float OuterLoop::carried_into(FragmentId p, protocol::Round round) const {
+  const auto last = round > codecs_.warmup_rounds + 1 ? round - 1 : round;
+  const auto alpha = eras_.at(schedule_.send_step(p, last)).merge_alpha;
+  return codecs_.feedback_decay * (1 - static_cast<float>(alpha));
 }
 
 // ---- synchronous warm-up ----
@@ -140,6 +187,7 @@ void OuterLoop::average_gradients(std::span<float> gradients, std::uint64_t toke
 
 void OuterLoop::after_step(std::uint64_t tokens, std::span<const SampleRange> samples) {
   exchange_.serve();
+  take_settings();
   begin_log();
   if (synchronous()) {
     if (++step_ == schedule_.warmup_steps()) end_warmup();
@@ -164,6 +212,7 @@ void OuterLoop::after_step(std::uint64_t tokens, std::span<const SampleRange> sa
 bool OuterLoop::next_step() {
   if (step_ >= limit_) owed_ = 0;
   if (owed_ == 0 || frozen_) return false;
+  take_settings();
   --owed_;
   ++step_;
   frozen_ = !keep_up(Waiting::stall);
@@ -231,14 +280,15 @@ void OuterLoop::end_warmup() {
 
 void OuterLoop::count_local_step() {
   ++stats_.uncommitted_steps;
-  const auto most = max_local_rounds_ * std::max(schedule_.sync_every(step_), pace_.inner());
+  const auto rounds = static_cast<std::uint64_t>(eras_.at(step_ + 1).max_local_rounds);
+  const auto most = rounds * std::max(schedule_.sync_every(step_), pace_.inner());
   if (++local_steps_ <= most) return;
   throw Error(ErrorKind::network,
               "no round has committed for " + std::to_string(local_steps_) + " local steps since step " +
                   std::to_string(step_) +
                   ": this replica is cut off from the others, or too few of them are left. "
                   "outer.max_local_rounds is " +
-                  std::to_string(max_local_rounds_) + ", " + std::to_string(most) + " steps");
+                  std::to_string(rounds) + ", " + std::to_string(most) + " steps");
 }
 
 void OuterLoop::finish() {
@@ -299,7 +349,10 @@ OuterLoop::InFlight& OuterLoop::send(FragmentId p, protocol::Round round) {
   flight.weight = std::exchange(tokens_[p], 0);
   take_samples(flight);
   state_->encode(p,
-                 {.codec = codecs_.of(round), .round = round, .carried = carried_, .noise_seed = noise_seed_},
+                 {.codec = codecs_.of(round),
+                  .round = round,
+                  .carried = carried_into(p, round),
+                  .noise_seed = noise_seed_},
                  exchange_.buffers(),
                  // At once: the next chunk is encoded while this one travels.
                  [&](EncodedChunk encoded) { contribute(flight, flight.weight, std::move(encoded)); });
@@ -336,8 +389,12 @@ bool OuterLoop::apply(FragmentId p, Waiting why) {
   in_flight_.erase(at);
 
   const Trace::Scope scope(trace_, Trace::Row::outer, "apply", round_args(p, flight.round));
-  auto rule = rule_;
-  if (flight.is_last) rule.step.alpha = 0;
+  auto rule = rule_of(p, flight.round);
+  ruled_[p] = schedule_.send_step(p, flight.round);
+  if (flight.is_last) {
+    rule.step.alpha = 0;
+    ruled_[p] = step_;
+  }
   if (const auto bad = state_->apply(p, codecs_.of(flight.round), flight.result->chunks, rule)) {
     refuse_result(flight.round, *bad);
   }
@@ -361,7 +418,7 @@ void OuterLoop::go_ahead(FragmentId p, std::span<const protocol::SharedBytes> st
     own = fresh->own;
     fresh->ahead = true;
   }
-  state_->go_ahead(p, codecs_.codec, own, stale, share_, rule_.step);
+  state_->go_ahead(p, codecs_.codec, own, stale, share_, outer_sync::rule_of(eras_.at(step_ + 1)).step);
 }
 
 /// What this replica has handed in and the result does not have must come with a later round, once. With x
@@ -447,7 +504,7 @@ void OuterLoop::extend_chain(FragmentId p, std::span<const protocol::SharedBytes
   const std::vector<std::span<const std::byte>> bytes = spans_of(results);
   state = {round, log::next_chain(state.chain, p, round, bytes)};
   ++stats_.rounds;
-  if (log_) log_->append(p, state, rule_, results);
+  if (log_) log_->append(p, state, rule_of(p, round), results);
   snapshot_to_log(p);
   exchange_.applied(p, round, state.chain, std::move(samples));
 }
@@ -629,8 +686,10 @@ std::optional<Bytes> OuterLoop::save(Bytes memory) {
   return out.take();
 }
 
-void OuterLoop::restore(std::span<const std::byte> bytes) {
+void OuterLoop::restore(std::span<const std::byte> bytes, const protocol::Settings& settings) {
   auto state = saved_state(bytes);
+  plan(settings);
+  std::ranges::fill(ruled_, 0);
   const auto n = layout_.buffer_size();
   const bool in_warmup = state.step < schedule_.warmup_steps();
   if (state.fragments.size() != fragments_.size() || state.tokens.size() != tokens_.size() ||
@@ -753,6 +812,7 @@ void OuterLoop::install(const FragmentSnapshot& snapshot) {
   }
   state_->install(p, *snapshot.theta, *snapshot.velocity);
   fragments_[p] = snapshot.state;
+  ruled_[p] = 0;  // whatever was done to it before
   // The global parameters are past the warm-up, and no longer the local ones.
   step_ = std::max(step_, schedule_.warmup_steps());
   gradient_residual_ = {};
@@ -779,13 +839,18 @@ void OuterLoop::follow(FragmentId p, std::span<const protocol::SharedBytes> resu
                                         std::to_string(results.size()) + " chunks is not of this layout");
   }
   const auto round = fragments_[p].round + 1;
-  auto rule = rule_;
+  auto rule = rule_of(p, round);
+  ruled_[p] = schedule_.send_step(p, round);
   rule.step.alpha = 1;  // the local parameters stay as they are
   if (const auto bad = state_->apply(p, codecs_.of(round), results, rule)) refuse_result(round, *bad);
   extend_chain(p, results, {});
 }
 
 void OuterLoop::begin_at(std::uint64_t step) {
+  if (auto now = exchange_.settings()) {
+    change_to(*now, 0);
+    taken_ = std::move(now);
+  }
   bool fits = step >= schedule_.warmup_steps();
   for (FragmentId p = 0; fits && p < layout_.fragment_count(); ++p) {
     const auto round = fragments_[p].round;

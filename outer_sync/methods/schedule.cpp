@@ -28,16 +28,17 @@ std::uint64_t Schedule::sync_every(std::uint64_t step) const {
 
 template <class Visit>
 void Schedule::visit_points(FragmentId p, std::uint64_t last, const Visit& visit) const {
-  std::optional<std::uint64_t> sent;
+  std::optional<std::uint64_t> applied;  // the last one sent
   for (std::size_t i = 0; i < phases_.size() && phases_[i].begin < last; ++i) {
-    const auto [begin, every] = phases_[i];
+    const auto begin = phases_[i].begin, every = phases_[i].every;
+    const auto delay = phases_[i].delay.value_or(sync_delay_);
     const auto end = i + 1 < phases_.size() ? std::min(last, phases_[i + 1].begin) : last;
     auto first = begin + (offset(p, every) > 0 ? offset(p, every) : every);
-    if (sent && first <= *sent + sync_delay_) first += every;
+    while (applied && first <= *applied) first += every;
     if (first > end) continue;
     const auto count = (end - first) / every + 1;
-    sent = first + (count - 1) * every;
-    visit(Points{first, every, count});
+    applied = first + (count - 1) * every + delay;
+    visit(Points{first, every, count, delay});
   }
 }
 
@@ -53,7 +54,30 @@ std::uint64_t Schedule::rounds_due(FragmentId p, std::uint64_t step) const {
     const auto sent = rounds_sent(p, step);
     return sent > warm ? sent - 1 : warm;
   }
-  return step > sync_delay_ ? std::max(warm, rounds_sent(p, step - sync_delay_)) : warm;
+  auto rounds = warm;
+  visit_points(p, step, [&](const Points& points) {
+    if (points.first + points.delay > step) return;
+    rounds += std::min(points.count, (step - points.delay - points.first) / points.every + 1);
+  });
+  return rounds;
+}
+
+std::uint64_t Schedule::due_step(FragmentId p, std::uint64_t round) const {
+  if (round <= warmup_steps_) return round;
+  if (overlap_ == Overlap::whole_round) return send_step(p, round + 1);
+  const auto sent = send_step(p, round);
+  auto delay = sync_delay_;
+  for (const auto& phase : phases_) {
+    if (phase.begin < sent) delay = phase.delay.value_or(sync_delay_);
+  }
+  return sent + delay;
+}
+
+std::uint64_t Schedule::reach(std::uint64_t step, std::uint64_t ahead) const {
+  auto reach = std::numeric_limits<std::uint64_t>::max();
+  for (FragmentId p = 0; p < num_fragments_; ++p)
+    reach = std::min(reach, due_step(p, std::max(rounds_sent(p, step), rounds_due(p, step) + ahead) + 1));
+  return reach;
 }
 
 std::uint64_t Schedule::step_with(const std::vector<std::uint64_t>& rounds, std::uint64_t every) const {
@@ -85,7 +109,7 @@ std::uint64_t Schedule::interval_end(std::uint64_t step) const {
   assert(step >= warmup_steps_);
   std::size_t i = 0;
   while (i + 1 < phases_.size() && phases_[i + 1].begin <= step) ++i;
-  const auto [begin, every] = phases_[i];
+  const auto begin = phases_[i].begin, every = phases_[i].every;
   const auto end = begin + ((step - begin) / every + 1) * every;
   return i + 1 < phases_.size() ? std::min(end, phases_[i + 1].begin) : end;
 }

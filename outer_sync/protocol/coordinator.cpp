@@ -55,7 +55,8 @@ std::uint64_t newest_in_all(std::vector<std::vector<std::uint64_t>> lists) {
 bool is_a_reducers(const ControlMessage& message) {
   return std::holds_alternative<Sealed>(message) || std::holds_alternative<Heartbeat>(message) ||
          std::holds_alternative<Displaced>(message) || std::holds_alternative<StopRequest>(message) ||
-         std::holds_alternative<Done>(message) || std::holds_alternative<Leave>(message);
+         std::holds_alternative<Done>(message) || std::holds_alternative<Leave>(message) ||
+         std::holds_alternative<Records>(message);
 }
 
 }  // namespace
@@ -82,14 +83,18 @@ Coordinator::Coordinator(CoordinatorOptions options, Time started)
 
 std::string Coordinator::reason_of_another_run(const Hello& hello) const {
   const auto& name = hello.member.name;
-  if (hello.protocol != protocol_version || hello.numerics != numerics_version) {
+  if (!speaks_with(hello) || hello.numerics != numerics_version) {
     return "protocol/numerics versions are " + std::to_string(protocol_version) + "/" +
            std::to_string(numerics_version) + " at the coordinator and " + std::to_string(hello.protocol) +
            "/" + std::to_string(hello.numerics) + " at " + name + " (build " + hello.build +
-           "); use the same build";
+           "); expected protocol " + std::to_string(oldest_protocol) + " to " +
+           std::to_string(protocol_version) + " and the same numerics: use the same build";
   }
   if (hello.run != options_.run) return "this is run '" + options_.run + "', not '" + hello.run + "'";
   if (name.empty() || name.size() > 64) return "a replica's name has 1 to 64 characters";
+  if (is_operator(name)) return "'" + name + "' is a name of who steers the run; give the worker another one";
+  if (hello.site.size() > 64) return "a site's name has at most 64 characters";
+  if (!hello.settings.sound()) return name + " tells of settings that cannot be";
   if (std::max(hello.sealed, hello.activated) > highest_view)
     return name + " claims to have sealed view " + std::to_string(std::max(hello.sealed, hello.activated));
   if (auto difference = config::first_difference(options_.config, "the coordinator", hello.config, name);
@@ -173,6 +178,9 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
   if (auto reason = reason_to_refuse(hello); !reason.empty()) return refuse(from, reason);
   if (hello.activated == 0 && hello.fresh) forget_state_before(hello.member);
   const bool was_member = take_over_from(hello);
+  if (!options_.build.empty() && hello.build != options_.build && hello.activated == 0)
+    say(name + " is of build " + hello.build + ", and the coordinator of " + options_.build +
+        ": they speak the same protocol and compute alike");
   auto& member = members_[name];
   member.connection = from;
   member.hello = hello;
@@ -284,6 +292,10 @@ bool Coordinator::take_over_from(const Hello& hello) {
 void Coordinator::come_back(MemberStatus& member) {
   const auto& hello = member.hello;
   number_ = std::max({number_, hello.sealed, hello.activated});
+  if (hello.activated >= settings_view_ && trains(member)) {
+    settings_view_ = hello.activated;
+    settings_ = hello.settings;
+  }
   if (!options_.last && trains(member)) slots_[hello.member.name] = hello.member.slot;
   if (options_.recover && trains(member)) had_state_[hello.member.name] = hello.member.incarnation;
   if (!token_is_known_ && trains(member)) {  // the first to come says which run is recovered
@@ -368,7 +380,7 @@ bool Coordinator::waits_for_newcomer() const {
   return place != members_.end() && place->second.role == Role::joining;
 }
 
-Admitted Coordinator::admission() const { return {options_.token, donors()}; }
+Admitted Coordinator::admission() const { return {options_.token, donors(), settings_}; }
 
 void Coordinator::admit_waiting() {
   for (auto& [name, member] : members_) {
@@ -527,6 +539,9 @@ std::string Coordinator::initial_disagreement() const {
     if (!trains(member) || member.has_nothing) continue;
     if (!same_layout(*layout, member.state) || !answer_fits(*layout, member.state))
       return "the fragments of " + name + " and " + first_name + " differ";
+    if (member.state.settings != first.state.settings)
+      return "what was set in mid-run (isthmus ctl set) is not the same in the checkpoints of " + name +
+             " and " + first_name;
     if (member.state.parameters != first.state.parameters ||
         member.state.fragments != first.state.fragments) {
       return "global parameters of " + name + " and " + first_name +
@@ -622,6 +637,8 @@ void Coordinator::suspend(const std::string& why) {
     if (member.role == Role::member) member.role = Role::ready;
   }
   broadcast(Suspended{why});
+  drop_wishes("rounds do not commit: " + why);
+  actions_.push_back(MembersChanged{});
   admit_waiting();
 }
 
@@ -678,6 +695,7 @@ void Coordinator::begin_view() {
     return suspend(std::to_string(trainers_in) + " of at least " + std::to_string(options_.least) +
                    " replicas can go on");
   }
+  plan.message.settings = settings_of_next_view(plan);
   announce(std::move(plan.message));
   if (phase_ == Phase::running) say("chunks: " + plan.topology);
 }
@@ -710,6 +728,9 @@ void Coordinator::announce(NewView message) {
       for (const auto& chain : message.chains) member.state.fragments.push_back(chain.back());
     }
   }
+  settings_ = message.settings;
+  settings_view_ = number_;
+  tell_followers();
   options_.last = LastView{number_, message.view.members, options_.token};
   options_.recover.reset();
   gathering_until_.reset();
@@ -773,7 +794,9 @@ std::uint16_t Coordinator::free_slot(const std::string& name) const {
 // ---- running ----
 
 void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat) {
+  measure_rate(member, heartbeat);
   member.heartbeat = heartbeat;
+  if (trains(member)) settle_wishes(heartbeat.view);
   if (heartbeat.uplink > 0) member.uplink = heartbeat.uplink;
   HeartbeatReply reply{.view = 0,
                        .number = heartbeat.number,
@@ -1023,6 +1046,7 @@ void Coordinator::request_stop(const std::string& reason) {
   if (stopping_ || phase_ == Phase::ended) return;
   stopping_ = true;
   say("stopping: " + reason);
+  drop_wishes("the run is being stopped");
   if (phase_ == Phase::joining) return end(Ended::How::stopped, "stopped before the first step");
   dismiss_newcomers();
   broadcast(Hold{});
@@ -1065,6 +1089,7 @@ void Coordinator::on_done(MemberStatus& member, const Done& done) {
 
 void Coordinator::begin_to_end() {
   ending_ = true;
+  drop_wishes("the run is ending");
   dismiss_newcomers();
 }
 
@@ -1116,6 +1141,7 @@ void Coordinator::finish() {
   }
   broadcast(Finished{problem, hash});
   for (const auto& [name, member] : members_) close(member.connection);
+  drop_wishes("the run has ended");
   phase_ = Phase::ended;
   actions_.push_back(Ended{problem.empty() ? Ended::How::finished : Ended::How::diverged, problem});
 }
@@ -1128,8 +1154,36 @@ void Coordinator::end(Ended::How how, const std::string& reason) {
     actions_.push_back(SendControl{connection, Abort{reason}});
     close(connection);
   }
+  drop_wishes("the run has ended");
   phase_ = Phase::ended;
   actions_.push_back(Ended{how, reason});
+}
+
+// ---- what members write for people ----
+
+/// A coordinator that has just come does not know how far the one before it was: it begins where the member
+/// does. Names are bounded by whom hellos are accepted of.
+void Coordinator::on_records(const MemberStatus& member, const Records& records) {
+  const auto& info = member.hello.member;
+  const auto is_sound = [](const Record& record) {
+    return record.kind <= RecordKind::metrics && record.line.size() <= longest_record;
+  };
+  if (records.records.empty() || records.first > most_records ||
+      !std::ranges::all_of(records.records, is_sound)) {
+    say(info.name + " sent records that cannot be; dropped");
+    return close(member.connection);
+  }
+  auto& up_to = gathered_.try_emplace(info.name, GatheredUpTo{info.incarnation, records.first}).first->second;
+  if (up_to.incarnation != info.incarnation) up_to = {info.incarnation, 0};
+  const auto end = records.first + records.records.size();
+  if (end > up_to.next) {
+    const auto known = up_to.next > records.first ? up_to.next - records.first : 0;
+    const auto left_out = records.first > up_to.next ? records.first - up_to.next : 0;
+    const auto news = records.records.begin() + static_cast<std::ptrdiff_t>(known);
+    actions_.push_back(Gathered{info.name, info.incarnation, left_out, {news, records.records.end()}});
+    up_to.next = end;
+  }
+  send(member, RecordsTaken{up_to.next});
 }
 
 // ---- what comes in ----
@@ -1142,6 +1196,7 @@ void Coordinator::receive(ConnectionId from, Time now, const ControlMessage& mes
   const auto name = name_of(from);
   if (name.empty()) {
     if (closing_.contains(from)) return;  // on its way when we gave it up
+    if (const auto* command = std::get_if<Command>(&message)) return on_command(from, *command);
     if (const auto* hello = std::get_if<Hello>(&message)) return on_hello(from, *hello);
     say_of_stranger("dropped a connection that did not begin with a hello");
     close(from);
@@ -1171,6 +1226,7 @@ void Coordinator::on_message(const std::string& name, const ControlMessage& mess
                  [&](const Held& held) { on_held(member, held); },
                  [&](const Done& done) { on_done(member, done); },
                  [&](const Leave& leave) { lose(name, "left: " + leave.reason); },
+                 [&](const Records& records) { on_records(member, records); },
                  [&](const auto&) {
                    say(name + " sent a message that is not a member's to send; dropped");
                    close(member.connection);
@@ -1181,6 +1237,7 @@ void Coordinator::on_message(const std::string& name, const ControlMessage& mess
 
 void Coordinator::closed(ConnectionId connection) {
   closing_.erase(connection);
+  if (operators_.erase(connection) > 0) return;  // what he has asked for is done all the same
   if (const auto observer = observers_.find(connection); observer != observers_.end()) {
     say(observer->second.hello.member.name + " observes no more: its connection closed");
     observers_.erase(observer);

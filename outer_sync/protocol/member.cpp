@@ -31,13 +31,14 @@ std::vector<SampleRange> samples_of(const Results& chunks) {
 }  // namespace
 
 Member::Member(const FragmentLayout& layout, CodecPlan codecs, ClosingRule closing,
-               std::vector<FragmentState> fragments, Ledger ledger)
+               std::vector<FragmentState> fragments, Ledger ledger, Settings settings)
     : layout_(layout),
       codecs_(codecs),
       closing_(closing),
       applied_(std::move(fragments)),
       history_(layout.fragment_count()),
       ledger_(std::move(ledger)),
+      settings_(std::move(settings)),
       lowest_(layout.fragment_count(), 0) {
   assert(applied_.size() == layout_.fragment_count());
   if (ledger_.empty()) {
@@ -64,7 +65,8 @@ std::optional<Sealed> Member::seal(ViewNumber view) {
                 .parameters = {},
                 .ledger = ledger_,
                 .taken = {},
-                .reserved = {}};
+                .reserved = {},
+                .settings = settings_};
   for (const auto& [place, results] : results_) {
     HeldResults held{place.second, place.first, ChunkSet(results.by_chunk.size())};
     for (std::size_t i = 0; i < results.by_chunk.size(); ++i) {
@@ -104,7 +106,7 @@ bool Member::fits(const NewView& message, MemberIndex self) const {
          std::ranges::all_of(message.ledger, [](const auto& of_fragment) { return of_fragment.sound(); }) &&
          message.taken.sound() && message.reserved.size() == members &&
          std::ranges::all_of(message.reserved, [](const auto& of_member) { return of_member.sound(); }) &&
-         message.tracks <= most_members;
+         message.tracks <= most_members && message.settings.sound();
 }
 
 /// Only those that were in the view of reference are the run's history; anybody else's rounds must be the
@@ -131,6 +133,7 @@ Member::Entry Member::activate(const NewView& message, MemberIndex self) {
   gathering_.clear();
   fixed_.clear();
   view_ = message.view;
+  settings_ = message.settings;
   self_ = self;
   ids_.clear();
   trainers_.clear();

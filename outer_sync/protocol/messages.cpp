@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 #include <string>
 
 namespace isthmus::outer_sync::protocol {
@@ -28,6 +29,8 @@ Bytes encode(const ControlMessage& message) {
 
 namespace {
 
+constexpr std::uint32_t first_with_oldest = 7;
+
 template <std::size_t I>
 ControlMessage decode_as(BoundedReader& reader) {
   std::variant_alternative_t<I, ControlMessage> body;
@@ -47,12 +50,41 @@ ControlMessage decode_tag(std::size_t tag, BoundedReader& reader, std::index_seq
   return decoders[tag](reader);
 }
 
+/// Of a protocol that is not spoken here only what names it and its build; nothing for one that is.
+std::optional<Hello> foreign_hello(BoundedReader reader) {
+  Hello hello;
+  reader(hello.protocol);
+  if (hello.protocol == protocol_version) return std::nullopt;
+  if (hello.protocol >= first_with_oldest)
+    reader(hello.oldest);
+  else
+    hello.oldest = hello.protocol;
+  reader(hello.numerics, hello.run, hello.member, hello.build);
+  return hello;
+}
+
+/// A newer one that still speaks this protocol may have more to say than is known here.
+ControlMessage decode_hello(std::span<const std::byte> bytes) {
+  auto foreign = foreign_hello(BoundedReader(bytes));
+  if (foreign && !speaks_with(*foreign)) return *std::move(foreign);
+  Hello hello;
+  BoundedReader reader(bytes);
+  reader(hello);
+  if (!foreign) reader.finish();
+  return hello;
+}
+
 }  // namespace
+
+bool speaks_with(const Hello& hello) {
+  return hello.oldest <= protocol_version && hello.protocol >= oldest_protocol;
+}
 
 ControlMessage decode_control(std::span<const std::byte> bytes) {
   BoundedReader reader(bytes);
   std::uint8_t tag = 0;
   reader(tag);
+  if (tag == 0) return decode_hello(bytes.subspan(sizeof tag));
   return decode_tag(tag, reader, std::make_index_sequence<std::variant_size_v<ControlMessage>>());
 }
 

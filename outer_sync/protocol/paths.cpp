@@ -169,4 +169,10 @@ void RunPaths::record(const Slowness& seen) {
   lines_.push_back(line + " (" + short_number(static_cast<double>(seen.bytes_per_second) / 1e6) + " MB/s)");
 }
 
+std::vector<Route> RunPaths::slow() const {
+  std::vector<Route> out;
+  for (const auto& [route, comparisons] : slow_) out.push_back(route);
+  return out;
+}
+
 }  // namespace isthmus::outer_sync::protocol

@@ -303,6 +303,7 @@ bool answer_fits(const FragmentLayout& layout, const Sealed& sealed) {
   if (sealed.fragments.size() != layout.fragment_count() ||
       sealed.history.size() != layout.fragment_count() || sealed.activated >= sealed.view)
     return false;
+  if (!sealed.settings.sound()) return false;
   if (!ledger_fits(sealed.ledger, sealed.fragments) || !sealed.taken.sound() || !sealed.reserved.sound())
     return false;
   for (FragmentId p = 0; p < layout.fragment_count(); ++p) {

@@ -1,11 +1,19 @@
 #include "isthmus/outer_sync/tls/authority.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 #include <fstream>
-#include <span>
 #include <vector>
 
 #include "isthmus/base/file.h"
+#include "isthmus/base/text_file.h"
+#include "isthmus/outer_sync/tls/join_token.h"
 #include "tls/openssl.h"
+#include "tls/request.h"
 
 namespace isthmus::outer_sync::tls {
 
@@ -16,44 +24,6 @@ namespace fs = std::filesystem;
 constexpr int root_days = 3650;
 constexpr int serial_bits = 127;  // by chance, so that nothing has to be counted
 constexpr long seconds_a_day = 86400;
-
-void check_word(const std::string& what, const std::string& word) {
-  const bool plain =
-      !word.empty() && word.size() <= 64 && word.front() != '.' &&
-      word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") ==
-          std::string::npos;
-  if (!plain) {
-    throw Error(ErrorKind::config, what + " is '" + word +
-                                       "'; expected up to 64 letters, digits, '.', '_' and '-', not "
-                                       "beginning with '.'");
-  }
-}
-
-void write_file(const fs::path& file, const std::string& text, bool secret = false) {
-  replace_file(file, [&](const File& out) {
-    if (secret)
-      fs::permissions(file.string() + partial_suffix, fs::perms::owner_read | fs::perms::owner_write);
-    out.write(std::as_bytes(std::span(text)));
-  });
-}
-
-template <class Write>
-std::string pem(Write write) {
-  const Memory memory(need(BIO_new(BIO_s_mem()), "memory"));
-  need(write(memory.get()), "cannot write PEM");
-  char* data = nullptr;
-  const auto size = BIO_get_mem_data(memory.get(), &data);
-  return {data, static_cast<std::size_t>(size)};
-}
-std::string pem(X509* certificate) {
-  return pem([&](BIO* out) { return PEM_write_bio_X509(out, certificate); });
-}
-std::string pem(EVP_PKEY* key) {
-  return pem(
-      [&](BIO* out) { return PEM_write_bio_PrivateKey(out, key, nullptr, nullptr, 0, nullptr, nullptr); });
-}
-
-Key new_key() { return Key(need(EVP_EC_gen("P-256"), "cannot make a key")); }
 
 void add_extension(X509* certificate, X509* issuer, int nid, const char* value) {
   X509V3_CTX context;
@@ -83,6 +53,23 @@ Certificate blank(EVP_PKEY* key, const std::string& run, const std::string& name
   need(X509_set_pubkey(certificate.get(), key), "a certificate");
   return certificate;
 }
+
+/// Of the processes that write an authority's lists one at a time does: a coordinator may enrol somebody
+/// while somebody is at work here by hand.
+class FolderAlone {
+ public:
+  explicit FolderAlone(const fs::path& folder)
+      : descriptor_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    if (descriptor_ < 0 || ::flock(descriptor_, LOCK_EX) != 0)
+      throw Error(ErrorKind::data, "cannot lock " + folder.string() + ": " + std::strerror(errno));
+  }
+  ~FolderAlone() { ::close(descriptor_); }
+  FolderAlone(const FolderAlone&) = delete;
+  FolderAlone& operator=(const FolderAlone&) = delete;
+
+ private:
+  int descriptor_;
+};
 
 struct Issued {
   std::string serial, name;
@@ -146,8 +133,8 @@ Authority Authority::create(const fs::path& folder, const std::string& run) {
   add_extension(root.get(), root.get(), NID_key_usage, "critical,keyCertSign,cRLSign");
   add_extension(root.get(), root.get(), NID_subject_key_identifier, "hash");
   need(X509_sign(root.get(), key.get(), EVP_sha256()), "cannot sign");
-  write_file(folder / "ca.key", pem(key.get()), true);
-  write_file(folder / "ca.pem", pem(root.get()));
+  write_file(folder / "ca.key", pem_of(key.get()), true);
+  write_file(folder / "ca.pem", pem_of(root.get()));
   return {folder, run};
 }
 
@@ -156,12 +143,11 @@ Authority Authority::open(const fs::path& folder) {
   return {folder, subject_entry(root.get(), NID_organizationName)};
 }
 
-fs::path Authority::issue(const std::string& name, int days) const {
+std::string Authority::certify(EVP_PKEY* key, const std::string& name, int days) const {
   check_word("the name", name);
   const auto root = read_certificate(folder_ / "ca.pem");
   const auto root_key = read_key(folder_ / "ca.key");
-  const auto key = new_key();
-  const auto certificate = blank(key.get(), run_, name, days);
+  const auto certificate = blank(key, run_, name, days);
   need(X509_set_issuer_name(certificate.get(), X509_get_subject_name(root.get())), "a certificate");
   add_extension(certificate.get(), root.get(), NID_basic_constraints, "critical,CA:FALSE");
   add_extension(certificate.get(), root.get(), NID_key_usage, "critical,digitalSignature");
@@ -170,24 +156,37 @@ fs::path Authority::issue(const std::string& name, int days) const {
   need(X509_sign(certificate.get(), root_key.get(), EVP_sha256()), "cannot sign");
 
   // On record before it is in anybody's hands: what is not there could not be revoked.
+  const FolderAlone alone(folder_);
   auto issued = read_issued(folder_ / "issued");
   issued.push_back({text_of(X509_get0_serialNumber(certificate.get())), name});
   write_issued(folder_ / "issued", issued);
+  return pem_of(certificate.get());
+}
 
+fs::path Authority::issue(const std::string& name, int days) const {
+  const auto key = new_key();
+  const auto certificate = certify(key.get(), name, days);
   const auto own = folder_ / name;
   std::error_code failed;
   fs::create_directories(own, failed);
   if (failed) throw Error(ErrorKind::data, "cannot make " + own.string() + ": " + failed.message());
-  write_file(own / "ca.pem", pem(root.get()));
+  write_file(own / "ca.pem", read_text(folder_ / "ca.pem"));
   if (fs::exists(folder_ / "ca.crl")) write_file(own / "ca.crl", read_text(folder_ / "ca.crl"));
   // Both in one file, so that a process that is running never takes up one without the other.
-  write_file(own / "cert.pem", pem(certificate.get()) + pem(key.get()), true);
+  write_file(own / "cert.pem", certificate + pem_of(key.get()), true);
   return own;
 }
+
+std::string Authority::sign(const std::string& request, const std::string& name, int days) const {
+  return certify(key_of_request(request).get(), name, days);
+}
+
+Digest Authority::fingerprint() const { return fingerprint_of(read_certificate(folder_ / "ca.pem").get()); }
 
 void Authority::revoke(const std::string& name) const {
   const auto root = read_certificate(folder_ / "ca.pem");
   const auto root_key = read_key(folder_ / "ca.key");
+  const FolderAlone alone(folder_);
   const auto list = revocations(folder_ / "ca.crl", root.get());
   const auto issued = read_issued(folder_ / "issued");
   bool found = false;
@@ -204,7 +203,7 @@ void Authority::revoke(const std::string& name) const {
   need(X509_CRL_set1_nextUpdate(list.get(), end.get()), "a revocation list");
   need(X509_CRL_sort(list.get()), "a revocation list");
   need(X509_CRL_sign(list.get(), root_key.get(), EVP_sha256()), "cannot sign");
-  const auto text = pem([&](BIO* out) { return PEM_write_bio_X509_CRL(out, list.get()); });
+  const auto text = pem_of(list.get());
   write_file(folder_ / "ca.crl", text);
   for (const auto& one : issued) {
     if (fs::exists(folder_ / one.name)) write_file(folder_ / one.name / "ca.crl", text);

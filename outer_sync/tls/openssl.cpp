@@ -1,7 +1,10 @@
 #include "tls/openssl.h"
 
 #include <array>
-#include <fstream>
+#include <span>
+
+#include "isthmus/base/file.h"
+#include "isthmus/base/text_file.h"
 
 namespace isthmus::outer_sync::tls {
 
@@ -9,42 +12,92 @@ namespace {
 
 constexpr std::size_t most_text = std::size_t{64} << 10;
 
-Memory memory_of(const std::string& text) {
+Memory memory_of(std::string_view text) {
   return Memory(need(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())), "memory"));
 }
 
 /// A key with a passphrase would ask for it on the terminal.
 int no_passphrase(char*, int, int, void*) { return 0; }
 
+template <class Write>
+std::string pem(Write write) {
+  const Memory memory(need(BIO_new(BIO_s_mem()), "memory"));
+  need(write(memory.get()), "cannot write PEM");
+  char* data = nullptr;
+  const auto size = BIO_get_mem_data(memory.get(), &data);
+  return {data, static_cast<std::size_t>(size)};
+}
+
+/// Of what an `i2d` function of OpenSSL writes.
+template <class Write>
+Digest hash_of_der(Write write) {
+  unsigned char* der = nullptr;
+  const int size = write(&der);
+  need(size, "cannot write DER");
+  const auto digest = hash_of(std::as_bytes(std::span(der, static_cast<std::size_t>(size))));
+  OPENSSL_free(der);
+  return digest;
+}
+
 }  // namespace
 
-std::string read_text(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::string text(most_text, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!in.eof()) {
-    throw Error(ErrorKind::data,
-                "cannot read " + file.string() +
-                    (in ? ": it has more than 64 KiB" : ": is it there, and yours to read?"));
-  }
-  text.resize(static_cast<std::size_t>(in.gcount()));
-  return text;
+std::string pem_of(X509* certificate) {
+  return pem([&](BIO* out) { return PEM_write_bio_X509(out, certificate); });
+}
+std::string pem_of(EVP_PKEY* key) {
+  return pem(
+      [&](BIO* out) { return PEM_write_bio_PrivateKey(out, key, nullptr, nullptr, 0, nullptr, nullptr); });
+}
+std::string pem_of(X509_REQ* request) {
+  return pem([&](BIO* out) { return PEM_write_bio_X509_REQ(out, request); });
+}
+std::string pem_of(X509_CRL* list) {
+  return pem([&](BIO* out) { return PEM_write_bio_X509_CRL(out, list); });
+}
+
+void write_file(const std::filesystem::path& file, std::string_view text, bool secret) {
+  namespace fs = std::filesystem;
+  replace_file(file, [&](const File& out) {
+    if (secret)
+      fs::permissions(file.string() + partial_suffix, fs::perms::owner_read | fs::perms::owner_write);
+    out.write(std::as_bytes(std::span(text)));
+  });
+}
+
+Key new_key() { return Key(need(EVP_EC_gen("P-256"), "cannot make a key")); }
+
+Digest fingerprint_of(const X509* certificate) {
+  return hash_of_der([&](unsigned char** out) { return i2d_X509(certificate, out); });
+}
+Digest fingerprint_of(EVP_PKEY* key) {
+  return hash_of_der([&](unsigned char** out) { return i2d_PUBKEY(key, out); });
+}
+
+Certificate certificate_from(std::string_view pem, const std::string& what) {
+  return Certificate(need(PEM_read_bio_X509(memory_of(pem).get(), nullptr, no_passphrase, nullptr),
+                          what + " holds no certificate in PEM"));
+}
+
+Key key_from(std::string_view pem, const std::string& what) {
+  return Key(need(PEM_read_bio_PrivateKey(memory_of(pem).get(), nullptr, no_passphrase, nullptr),
+                  what + " holds no private key in PEM without a passphrase"));
+}
+
+Request request_from(std::string_view pem, const std::string& what) {
+  return Request(need(PEM_read_bio_X509_REQ(memory_of(pem).get(), nullptr, no_passphrase, nullptr),
+                      what + " holds no signing request in PEM"));
 }
 
 Certificate read_certificate(const std::filesystem::path& file) {
-  const auto text = read_text(file);
-  return Certificate(need(PEM_read_bio_X509(memory_of(text).get(), nullptr, no_passphrase, nullptr),
-                          file.string() + " holds no certificate in PEM"));
+  return certificate_from(read_text(file, most_text), file.string());
 }
 
 Key read_key(const std::filesystem::path& file) {
-  const auto text = read_text(file);
-  return Key(need(PEM_read_bio_PrivateKey(memory_of(text).get(), nullptr, no_passphrase, nullptr),
-                  file.string() + " holds no private key in PEM without a passphrase"));
+  return key_from(read_text(file, most_text), file.string());
 }
 
 RevocationList read_revocations(const std::filesystem::path& file) {
-  const auto text = read_text(file);
+  const auto text = read_text(file, most_text);
   return RevocationList(need(PEM_read_bio_X509_CRL(memory_of(text).get(), nullptr, no_passphrase, nullptr),
                              file.string() + " holds no revocation list in PEM"));
 }

@@ -10,8 +10,10 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "isthmus/base/error.h"
+#include "isthmus/base/hash.h"
 
 namespace isthmus::outer_sync::tls {
 
@@ -23,6 +25,7 @@ struct Free {
   }
 };
 using Key = std::unique_ptr<EVP_PKEY, Free<EVP_PKEY_free>>;
+using Request = std::unique_ptr<X509_REQ, Free<X509_REQ_free>>;
 using Certificate = std::unique_ptr<X509, Free<X509_free>>;
 using RevocationList = std::unique_ptr<X509_CRL, Free<X509_CRL_free>>;
 using Memory = std::unique_ptr<BIO, Free<BIO_free>>;
@@ -47,11 +50,28 @@ inline void need(int ok, const std::string& what) {
   if (ok <= 0) throw Error(ErrorKind::data, what + ": " + openssl_error());
 }
 
-/// The file's text. Throws Error(data) naming it when it cannot be read or has over 64 KiB.
-[[nodiscard]] std::string read_text(const std::filesystem::path& file);
 [[nodiscard]] Certificate read_certificate(const std::filesystem::path& file);
 [[nodiscard]] Key read_key(const std::filesystem::path& file);
 [[nodiscard]] RevocationList read_revocations(const std::filesystem::path& file);
+
+/// Throw Error(data) like those that read files; `what` names where the text is from.
+[[nodiscard]] Certificate certificate_from(std::string_view pem, const std::string& what);
+[[nodiscard]] Key key_from(std::string_view pem, const std::string& what);
+[[nodiscard]] Request request_from(std::string_view pem, const std::string& what);
+
+[[nodiscard]] std::string pem_of(X509* certificate);
+[[nodiscard]] std::string pem_of(EVP_PKEY* key);  ///< private, without a passphrase
+[[nodiscard]] std::string pem_of(X509_REQ* request);
+[[nodiscard]] std::string pem_of(X509_CRL* list);
+
+/// Whole or not at all. `secret`: only its owner may read it, from its first byte on.
+void write_file(const std::filesystem::path& file, std::string_view text, bool secret = false);
+
+[[nodiscard]] Key new_key();  ///< P-256
+/// SHA-256 of its DER.
+[[nodiscard]] Digest fingerprint_of(const X509* certificate);
+/// SHA-256 of a public key's DER.
+[[nodiscard]] Digest fingerprint_of(EVP_PKEY* key);
 
 /// An entry of the subject: NID_commonName, NID_organizationName. Empty where there is none, or several.
 [[nodiscard]] std::string subject_entry(const X509* certificate, int nid);

@@ -9,6 +9,15 @@ namespace isthmus::outer_sync::tls {
 
 using asio::use_awaitable;
 
+Stream::Stream(asio::ip::tcp::socket& socket, const Credentials& own, Side side, bool admits_newcomers)
+    : stream_(socket, own.context()),
+      side_(side),
+      admits_newcomers_(admits_newcomers && side == Side::accepted),
+      run_(own.run()) {
+  // One that is shown must be good all the same.
+  if (admits_newcomers_) stream_.set_verify_mode(asio::ssl::verify_peer);
+}
+
 asio::awaitable<void> Stream::handshake() {
   asio::error_code error;
   const auto as = side_ == Side::dialled ? asio::ssl::stream_base::client : asio::ssl::stream_base::server;
@@ -20,6 +29,8 @@ asio::awaitable<void> Stream::handshake() {
     throw Error(ErrorKind::network, "no TLS: " + why);
   }
   const Certificate shown(SSL_get1_peer_certificate(stream_.native_handle()));
+  newcomer_ = !shown && admits_newcomers_;
+  if (newcomer_) co_return;
   if (!shown) throw Error(ErrorKind::network, "no TLS: it has shown no certificate");
   const auto run = subject_entry(shown.get(), NID_organizationName);
   if (run != run_)

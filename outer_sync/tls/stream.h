@@ -16,12 +16,13 @@ enum class Side { dialled, accepted };
 
 class Stream {
  public:
-  /// The socket must outlive the stream; the credentials need not.
-  Stream(asio::ip::tcp::socket& socket, const Credentials& own, Side side)
-      : stream_(socket, own.context()), side_(side), run_(own.run()) {}
+  /// The socket must outlive the stream; the credentials need not. `admits_newcomers`: who connects may show
+  /// no certificate.
+  Stream(asio::ip::tcp::socket& socket, const Credentials& own, Side side, bool admits_newcomers = false);
 
-  /// Both ends have shown who they are: then `peer` and `serial` are set. Throws Error(network) with what was
-  /// wrong, in words for people. One of them may learn only when it reads that the other does not believe it.
+  /// Both ends have shown who they are: then `peer` and `serial` are set; or the other is a newcomer. Throws
+  /// Error(network) with what was wrong, in words for people. One of them may learn only when it reads that
+  /// the other does not believe it.
   [[nodiscard]] asio::awaitable<void> handshake();
   /// Fills all, sends all.
   [[nodiscard]] asio::awaitable<void> read(std::array<asio::mutable_buffer, 4> buffers);
@@ -29,10 +30,13 @@ class Stream {
 
   [[nodiscard]] const std::string& peer() const { return peer_; }      ///< name in its certificate
   [[nodiscard]] const std::string& serial() const { return serial_; }  ///< of that, hexadecimal
+  /// It has shown no certificate: nobody knows who it is.
+  [[nodiscard]] bool newcomer() const { return newcomer_; }
 
  private:
   asio::ssl::stream<asio::ip::tcp::socket&> stream_;
   Side side_;
+  bool admits_newcomers_, newcomer_ = false;
   std::string run_, peer_, serial_;
 };
 

@@ -78,15 +78,17 @@ Connection::Connection(asio::ip::tcp::socket socket, WireCounters& counters, Lin
   wake_.expires_at(Clock::time_point::max());
   if (!credentials_) return;
   const auto side = other_.dialled ? tls::Side::dialled : tls::Side::accepted;
-  tls_ = std::make_unique<tls::Stream>(socket_, *credentials_, side);
+  tls_ = std::make_unique<tls::Stream>(socket_, *credentials_, side, other_.may_be_newcomer);
 }
 
 Connection::~Connection() = default;
 
 std::string Connection::peer_name() const { return tls_ ? tls_->peer() : std::string(); }
 
+bool Connection::newcomer() const { return tls_ && tls_->newcomer(); }
+
 bool Connection::peer_is_revoked() const {
-  return tls_ && introduced_ && credentials_->revoked(tls_->serial());
+  return tls_ && introduced_ && !newcomer() && credentials_->revoked(tls_->serial());
 }
 
 void Connection::send(Frame frame, Clock::duration hold) {

@@ -59,6 +59,8 @@ struct LinkOptions {
 struct OtherEnd {
   bool dialled = false;  ///< from here
   std::string name{};    ///< that its certificate must have; any if empty
+  /// It may have no certificate yet, to ask for one (`Connection::newcomer`).
+  bool may_be_newcomer = false;
 };
 
 class Connection : public std::enable_shared_from_this<Connection> {
@@ -111,6 +113,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   [[nodiscard]] asio::awaitable<void> introduced();
   /// What its certificate says; empty where there is none. Known from then on.
   [[nodiscard]] std::string peer_name() const;
+  /// It has none, where it should: nothing but an enrolment may be heard from it.
+  [[nodiscard]] bool newcomer() const;
   /// That certificate has been revoked since.
   [[nodiscard]] bool peer_is_revoked() const;
 

@@ -9,12 +9,15 @@
 #include <exception>
 #include <map>
 #include <optional>
-#include <random>
 
 #include "isthmus/base/error.h"
+#include "isthmus/outer_sync/transport/record_queue.h"
 #include "tls/credentials.h"
+#include "transport/awake_clock.h"
+#include "transport/connection.h"
+#include "transport/line_limiter.h"
 #include "transport/listen.h"
-#include "transport/peer_mesh.h"
+#include "transport/unguessable.h"
 
 namespace isthmus::outer_sync {
 
@@ -29,20 +32,14 @@ namespace {
 constexpr auto tick_every = 100ms;
 constexpr auto farewell_limit = 1s;
 constexpr auto look_at_certificates_every = 1s;
+constexpr auto refusal_takes = 1s;  // so that guessing is slow, and waiting strangers few
 
 Time to_time(const config::Duration& duration) {
   return std::chrono::duration_cast<Time>(std::chrono::duration<double>(duration.seconds));
 }
 
-Digest random_token() {
-  std::random_device device;
-  Digest token;
-  for (auto& byte : token.bytes) byte = static_cast<std::uint8_t>(device());
-  return token;
-}
-
 CoordinatorOptions complete(CoordinatorOptions options, const NetworkConfig& network) {
-  if (!options.last) options.token = random_token();
+  if (!options.last) options.token = unguessable_digest();
   options.join_timeout = to_time(network.join_timeout);
   options.detect_timeout = to_time(network.detect_timeout) + to_time(network.emulate.rtt);
   return options;
@@ -52,8 +49,10 @@ CoordinatorOptions complete(CoordinatorOptions options, const NetworkConfig& net
 
 class CoordinatorNode::Impl {
  public:
-  Impl(const NetworkConfig& network, CoordinatorOptions options, CoordinatorObserver& observer)
+  Impl(const NetworkConfig& network, CoordinatorOptions options, CoordinatorObserver& observer,
+       std::unique_ptr<tls::EnrolmentDesk> desk)
       : observer_(observer),
+        desk_(std::move(desk)),
         clock_(std::min<Clock::duration>(5 * tick_every, to_time(network.detect_timeout) / 2)),
         machine_(complete(std::move(options), network), now()),
         link_{.hold = to_time(network.emulate.rtt) / 2,
@@ -78,6 +77,12 @@ class CoordinatorNode::Impl {
       act();
     });
   }
+  void propose(const ConfigItems& items, const std::string& by, const std::string& why) {
+    asio::post(io_, [this, items, by, why] {
+      machine_.propose(items, by, why);
+      act();
+    });
+  }
   const Coordinator& machine() const { return machine_; }
 
  private:
@@ -91,7 +96,9 @@ class CoordinatorNode::Impl {
         co_await pause.async_wait(use_awaitable);
         continue;
       }
-      asio::co_spawn(io_, serve(start_connection(std::move(socket), counters_, link_, trace_, {})),
+      OtherEnd other{.may_be_newcomer = desk_ && desk_->open(std::chrono::system_clock::now())};
+      asio::co_spawn(io_,
+                     serve(start_connection(std::move(socket), counters_, link_, trace_, std::move(other))),
                      asio::detached);
     }
   }
@@ -127,15 +134,44 @@ class CoordinatorNode::Impl {
     } catch (const asio::system_error& error) {
       throw Error(ErrorKind::network, std::string("it ended before its hello: ") + error.what());
     }
-    hear(id, frame);
+    if (connection->newcomer()) {
+      co_await enrol(connection, frame);
+    } else {
+      hear(id, frame);
+    }
+  }
+
+  /// Its only answer; whatever else it says is not heard. Returns when it has hung up, or its time is over.
+  asio::awaitable<void> enrol(ConnectionPtr connection, Connection::Received frame) {
+    if (frame.type != FrameType::enrolment)
+      throw Error(ErrorKind::network, "it has shown no certificate, and does not ask for one");
+    const auto from = parse_address(connection->remote(), "a newcomer's address").host;
+    auto reply = desk_->answer(*frame.body, from, std::chrono::system_clock::now());
+    if (reply.answer.accepted()) {
+      observer_.message(reply.line);
+    } else {
+      stranger_line_(reply.line);
+      asio::steady_timer pause(io_, refusal_takes);
+      co_await pause.async_wait(use_awaitable);
+    }
+    connection->send({FrameType::enrolment, to_bytes(reply.answer), nullptr});
+    connection->close_when_sent();
+    try {
+      (void)co_await connection->receive(0);
+    } catch (const std::exception&) {  // it has hung up, as it should
+    }
+    connection->close();
   }
 
   Time now() { return std::chrono::duration_cast<Time>(clock_.now()); }
 
   void hear(ConnectionId id, const Connection::Received& frame) {
+    if (connections_.at(id)->newcomer())
+      throw Error(ErrorKind::network, "it has shown no certificate, and says more than a newcomer may");
     if (frame.type != FrameType::control) throw Error(ErrorKind::network, "a frame that is not control");
     auto message = decode_control(*frame.body);
     if (const auto* hello = std::get_if<Hello>(&message); hello != nullptr && !may_say(*hello, id)) return;
+    if (auto* command = std::get_if<Command>(&message); command != nullptr && !may_say(*command, id)) return;
     machine_.receive(id, now(), std::move(message));
     act();
   }
@@ -145,12 +181,43 @@ class CoordinatorNode::Impl {
     const auto& connection = connections_.at(id);
     const auto shown = connection->peer_name();
     if (shown.empty() || shown == hello.member.name) return true;
-    const auto why =
-        "its certificate is of '" + shown + "', and it says that it is '" + hello.member.name + "'";
-    stranger_line_("refused a worker at " + connection->remote() + ": " + why);
+    refuse(connection,
+           "its certificate is of '" + shown + "', and it says that it is '" + hello.member.name + "'");
+    return false;
+  }
+
+  /// Who steers the run has a certificate for that. Where nobody has one, whoever reaches the port may.
+  bool may_say(Command& command, ConnectionId id) {
+    const auto& connection = connections_.at(id);
+    const auto shown = connection->peer_name();
+    if (!link_.credentials) return true;
+    command.by = shown;
+    if (is_operator(shown)) return true;
+    refuse(connection,
+           "a run is steered with a certificate of the name 'operator', or one that begins with "
+           "'operator-'; this one is of '" +
+               shown + "'");
+    return false;
+  }
+
+  void refuse(const ConnectionPtr& connection, const std::string& why) {
+    stranger_line_("refused " + connection->remote() + ": " + why);
     connection->send(control_frame(Refused{why}));
     connection->close_when_sent();
-    return false;
+  }
+
+  void decline_records_of(const std::string& member) {
+    const auto known = machine_.members().find(member);
+    if (known == machine_.members().end()) return;
+    const auto at = connections_.find(known->second.connection);
+    if (at != connections_.end()) at->second->send(control_frame(RecordsTaken{no_records_wanted}));
+  }
+
+  void answer_status(ConnectionId to) {
+    const auto at = connections_.find(to);
+    if (at == connections_.end()) return;
+    at->second->send(control_frame(Answer{{}, observer_.status(machine_)}));
+    at->second->close_when_sent();
   }
 
   asio::awaitable<void> certificate_loop() {
@@ -212,6 +279,10 @@ class CoordinatorNode::Impl {
         observer_.evaluated(evaluated->step, evaluated->loss);
       } else if (auto* judged = std::get_if<RoundJudged>(&action)) {
         observer_.round_judged(*judged);
+      } else if (const auto* asked = std::get_if<StatusAsked>(&action)) {
+        answer_status(asked->from);
+      } else if (const auto* gathered = std::get_if<Gathered>(&action)) {
+        if (!observer_.gathered(*gathered)) decline_records_of(gathered->member);
       } else if (std::holds_alternative<MembersChanged>(action)) {
         observer_.members_changed(machine_);
       } else if (auto* ended = std::get_if<Ended>(&action)) {
@@ -221,6 +292,7 @@ class CoordinatorNode::Impl {
   }
 
   CoordinatorObserver& observer_;
+  std::unique_ptr<tls::EnrolmentDesk> desk_;  ///< null: nobody comes by an invitation
   AwakeClock clock_;
   Coordinator machine_;
   LinkOptions link_;
@@ -237,12 +309,15 @@ class CoordinatorNode::Impl {
 };
 
 CoordinatorNode::CoordinatorNode(const NetworkConfig& network, CoordinatorOptions options,
-                                 CoordinatorObserver& observer)
-    : impl_(std::make_unique<Impl>(network, std::move(options), observer)) {}
+                                 CoordinatorObserver& observer, std::unique_ptr<tls::EnrolmentDesk> desk)
+    : impl_(std::make_unique<Impl>(network, std::move(options), observer, std::move(desk))) {}
 CoordinatorNode::~CoordinatorNode() = default;
 std::uint16_t CoordinatorNode::port() const { return impl_->port(); }
 Ended CoordinatorNode::run() { return impl_->run(); }
 void CoordinatorNode::request_stop(const std::string& reason) { impl_->request_stop(reason); }
+void CoordinatorNode::propose(const ConfigItems& items, const std::string& by, const std::string& why) {
+  impl_->propose(items, by, why);
+}
 const Coordinator& CoordinatorNode::coordinator() const { return impl_->machine(); }
 
 }  // namespace isthmus::outer_sync

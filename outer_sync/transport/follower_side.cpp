@@ -85,6 +85,8 @@ void FollowerSide::learn_from(OuterLoop& loop, const Lesson& lesson) {
     loop.install(*snapshot);
     meet_.update([&] { meet_.installed.insert(snapshot->fragment); });
     side_.learned(snapshot->fragment, snapshot->state);
+  } else if (const auto* settings = std::get_if<protocol::Settings>(&lesson)) {
+    loop.adopt(*settings);
   } else {
     const auto& round = std::get<FollowedRound>(lesson);
     loop.follow(round.fragment, round.results);  // which says `applied`

@@ -34,7 +34,9 @@ enum class FrameType : std::uint16_t {
   hail = 14,         ///< within `relayed`, like what follows: Hail
   relay_taken = 15,  ///< the relay has a chunk, named as in an acknowledgement; of a `begun`, kind 0
   relay_lost = 16,   ///< the relay has no connection there, and what it had for that end is gone
-  arrived = 17       ///< Arrived
+  arrived = 17,      ///< Arrived
+  enrolment = 18,    ///< from who has no certificate yet: tls::EnrolmentRequest, and the EnrolmentAnswer
+  preflight = 19     ///< before a run (preflight.h)
 };
 
 struct FrameHeader {

@@ -1,5 +1,6 @@
 #include "isthmus/outer_sync/transport/member_node.h"
 
+#include <functional>
 #include <utility>
 
 #include "transport/follower_side.h"
@@ -41,14 +42,18 @@ MemberNode::MemberNode(const NetworkConfig& network, std::uint64_t chunk_element
                                    MemberRules{codecs, closing, lossless, false, chunk_elements}, trace)) {}
 MemberNode::~MemberNode() = default;
 
+void MemberNode::gather(std::shared_ptr<RecordQueue> records) { impl_->network.gather(std::move(records)); }
+void MemberNode::look_up(std::function<void()> while_waiting) {
+  impl_->meet.while_waiting = std::move(while_waiting);
+}
 std::string MemberNode::advertised() const { return impl_->network.advertised(); }
 Admission MemberNode::join(Hello hello) {
   impl_->trainer.say_hello(std::move(hello));
   return impl_->trainer.admission();
 }
 void MemberNode::activate(const std::vector<FragmentState>& fragments, const Digest& parameters,
-                          Ledger ledger, SampleSet trained) {
-  impl_->trainer.activate(fragments, parameters, std::move(ledger), std::move(trained));
+                          Ledger ledger, SampleSet trained, Settings settings) {
+  impl_->trainer.activate(fragments, parameters, std::move(ledger), std::move(trained), std::move(settings));
 }
 SampleRange MemberNode::next_samples(std::uint64_t most) { return impl_->trainer.next_samples(most); }
 Ledger MemberNode::ledger() { return impl_->network.ledger(); }
@@ -65,9 +70,13 @@ Rank MemberNode::rank() const { return impl_->trainer.rank(); }
 Participation MemberNode::participation() const { return impl_->trainer.participation(); }
 void MemberNode::announce(std::string text) { impl_->network.send(Announce{std::move(text)}); }
 std::string MemberNode::announced() { return impl_->trainer.announced(); }
-bool MemberNode::may_begin(std::uint64_t step, std::uint64_t reach) {
-  return impl_->trainer.may_begin(step, reach);
+bool MemberNode::may_begin(std::uint64_t step, std::uint64_t end, std::uint64_t reach) {
+  return impl_->trainer.may_begin(step, end, reach);
 }
+bool MemberNode::is_paused(std::uint64_t step) { return impl_->trainer.is_paused(step); }
+std::optional<std::string> MemberNode::drains() const { return impl_->trainer.drains(); }
+std::shared_ptr<const Settings> MemberNode::settings() const { return impl_->trainer.settings(); }
+void MemberNode::give_up(const std::string& reason) { impl_->trainer.give_up(reason); }
 std::optional<std::uint64_t> MemberNode::stops_at() const { return impl_->trainer.stops_at(); }
 double MemberNode::reference_speed() const { return impl_->trainer.reference_speed(); }
 void MemberNode::report_checkpoints(std::vector<std::uint64_t> steps) {

@@ -1,6 +1,7 @@
 #include "transport/membership.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 namespace isthmus::outer_sync::transport {
@@ -31,6 +32,7 @@ Hello Membership::hello(bool done) {
   if (rounds_.in_a_view()) {
     hello_.sealed = rounds_.member().sealed();
     hello_.activated = rounds_.member().view().number;
+    hello_.settings = rounds_.member().settings();
     hello_.token = token_;
     say_("the coordinator is there again");
   }
@@ -55,9 +57,9 @@ void Membership::join_mesh(const Digest& token) {
 // ---- seals ----
 
 void Membership::begin(const std::vector<FragmentState>& fragments, const Digest& parameters,
-                       const Ledger& ledger) {
+                       const Ledger& ledger, const Settings& settings) {
   parameters_ = parameters;
-  rounds_.begin(fragments, ledger);
+  rounds_.begin(fragments, ledger, settings);
   ViewNumber view = 0;
   meet_.update([&] { view = meet_.seal->view; });
   answer_seal(view);
@@ -77,7 +79,10 @@ void Membership::answer_seal(ViewNumber view) {
   {
     const std::lock_guard lock(meet_.mutex);
     sealed->step = meet_.report.step;
-    if (!reduces()) meet_.order.seal(*sealed);
+    if (!reduces()) {
+      meet_.order.seal(*sealed);
+      sealed->reach = meet_.reach;
+    }
   }
   sealed->parameters = parameters_;
   control_.send(std::move(*sealed));
@@ -120,6 +125,11 @@ void Membership::begin_waiting_view() {
   if (!of_reference && !meet_.taken.empty()) return;
   const auto message = *std::exchange(waiting_view_, std::nullopt);
   const auto entry = member.activate(message, place);
+  if (entry == Member::Entry::begun) {
+    // No result of this view has come yet, and only such take the trainer beyond where this may matter.
+    meet_.settings = std::make_shared<const Settings>(message.settings);
+    if (!of_reference) meet_.reach = Settings::never;  // until it says where it begins
+  }
   if (entry == Member::Entry::begun && !reduces()) meet_.order.deal(message, place);
   if (entry == Member::Entry::begun && !of_reference) {
     meet_.results.clear();
@@ -172,6 +182,7 @@ void Membership::displace(const std::string& reason) {
   rounds_.forget_residuals();
   ++hello_.member.incarnation;
   hello_.sealed = hello_.activated = 0;
+  hello_.settings = {};
   token_ = {};
   blank_seal_ = 0;
   meet_.update([&] {
@@ -180,6 +191,8 @@ void Membership::displace(const std::string& reason) {
     meet_.behind.reset();
     meet_.results.clear();
     meet_.view.reset();
+    meet_.settings.reset();
+    meet_.reach = Settings::never;
     meet_.lessons.clear();
   });
   control_.redial();

@@ -60,7 +60,7 @@ class Membership {
 
   /// Stands there at the start of a run; answers the seal that came before.
   void begin(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters,
-             const protocol::Ledger& ledger);
+             const protocol::Ledger& ledger, const protocol::Settings& settings);
   void on_seal(const protocol::Seal& seal);
   /// Throws Error(network) for a view that does not fit this replica.
   void on_new_view(protocol::NewView message);

@@ -58,6 +58,7 @@ NetworkSide::NetworkSide(const NetworkConfig& network, const FragmentLayout* lay
       clock_(2 * to_duration(network.heartbeat)),
       mesh_(io_, bind(), static_cast<std::size_t>(network.lanes), counters_, link_, clock_, trace, *this),
       control_(io_, control_options(network), link_, counters_, clock_, trace, *this),
+      records_(control_),
       rounds_(io_, mesh_, meet, trace, rules.closing, saying()),
       membership_(rounds_, mesh_, control_, meet, saying(), *this),
       pulse_(network_, link_.hold, reduces_, clock_, mesh_, rounds_, counters_, meet, trace, saying()),
@@ -112,9 +113,14 @@ void NetworkSide::run_io() {
 void NetworkSide::say(const std::string& text) const {
   const auto& name = membership_.self().name;
   std::fprintf(stderr, "%s: %s\n", name.empty() ? "worker" : name.c_str(), text.c_str());
+  records_.add(text);
 }
 
 // ---- from any thread ----
+
+void NetworkSide::gather(std::shared_ptr<RecordQueue> records) {
+  asio::post(io_, [this, records = std::move(records)] { records_.use(records); });
+}
 
 void NetworkSide::say_hello(Hello hello) {
   hello.member.address = advertised();
@@ -136,9 +142,17 @@ void NetworkSide::say_what_is_missing() {
 }
 
 void NetworkSide::activate(const std::vector<FragmentState>& fragments, const Digest& parameters,
-                           const Ledger& ledger) {
-  asio::post(io_,
-             [this, fragments, parameters, ledger] { membership_.begin(fragments, parameters, ledger); });
+                           const Ledger& ledger, const Settings& settings) {
+  asio::post(io_, [this, fragments, parameters, ledger, settings] {
+    membership_.begin(fragments, parameters, ledger, settings);
+  });
+}
+
+void NetworkSide::give_up(const std::string& reason) {
+  asio::post(io_, [this, reason] {
+    control_.send(protocol::Displaced{reason});
+    membership_.displace(reason);
+  });
 }
 
 Ledger NetworkSide::ledger() {
@@ -165,13 +179,17 @@ void NetworkSide::request_stop(const std::string& reason) {
 
 void NetworkSide::done(const Done& done) {
   asio::post(io_, [this, done] {
+    records_.send_all();
     control_.send(heartbeat());  // so that it is known which rounds are the last
     ending_.done(done);
   });
 }
 
 void NetworkSide::leave(const std::string& reason) {
-  asio::post(io_, [this, reason] { ending_.leave(reason); });
+  asio::post(io_, [this, reason] {
+    records_.send_all();
+    ending_.leave(reason);
+  });
 }
 
 void NetworkSide::contribute(ChunkId chunk, Round round, SharedBytes bytes, SharedBytes packed,
@@ -235,9 +253,11 @@ asio::awaitable<void> NetworkSide::on_learner(ReplicaId, ConnectionPtr connectio
 
 void NetworkSide::on_up() {
   pulse_.forget_unanswered();
+  records_.connected();
   control_.send(membership_.hello(ending_.is_done()));
   // A coordinator that has come back has not heard these.
   for (const auto& report : reports_) control_.send(report);
+  if (ending_.is_done()) records_.send_all();
   ending_.repeat();
 }
 
@@ -274,6 +294,33 @@ void NetworkSide::hear(const Admitted& admitted) {
   membership_.withdraw();
   membership_.join_mesh(admitted.token);
   taker_->take_from(admitted, membership_.id(), membership_.observes());
+  hear(Steered{admitted.settings});
+}
+
+/// For the trainer who follows the rounds.
+void NetworkSide::hear(const Steered& steered) {
+  if (!steered.settings.sound()) throw Error(ErrorKind::network, "it tells of settings that cannot be");
+  steered_ = steered.settings;
+  if (!taker_ || !taker_->takes()) return;
+  meet_.update([&] { meet_.lessons.emplace_back(steered.settings); });
+}
+
+/// Keys that a member does not know are those of a newer build.
+void NetworkSide::hear(const Adjust& adjust) {
+  for (const auto& [key, value] : adjust.items) {
+    if (key != "network.rate") continue;
+    const auto rate = rate_of(value);
+    mesh_.send_at_most(rate.bytes_per_second());
+    pulse_.rate_is(rate.bytes_per_second());
+    say("network.rate is " + value + " from now on");
+  }
+}
+
+/// Who only reduces has nothing to finish.
+void NetworkSide::hear(const Drain& drain) {
+  say("is to leave: " + drain.reason);
+  if (reduces_) return ending_.leave(drain.reason);
+  meet_.update([&] { meet_.drain = drain.reason; });
 }
 
 void NetworkSide::hear(const Announce& announce) {
@@ -329,7 +376,7 @@ void NetworkSide::on_displaced() {
 }
 
 void NetworkSide::on_ready(const std::vector<FragmentState>& states, const Ledger& ledger) {
-  rounds_.begin(states, ledger);
+  rounds_.begin(states, ledger, steered_);
   control_.send(Ready{});
 }
 
@@ -353,6 +400,7 @@ asio::awaitable<void> NetworkSide::heartbeat_loop() {
   for (;;) {
     look_at_certificates();
     control_.send(heartbeat());
+    records_.send();
     if (pulse_.has_waited_in_vain(ending_.is_done())) {
       control_.stop();
       meet_.fail(Error(ErrorKind::network, "the coordinator at " + network_.coordinator +
@@ -372,6 +420,7 @@ asio::awaitable<void> NetworkSide::tick_loop() {
     mesh_.tick();
     pulse_.tick();
     rounds_.tick(lease_time());
+    records_.send_if_enough();
   }
 }
 

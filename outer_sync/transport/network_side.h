@@ -18,6 +18,7 @@
 #include "transport/membership.h"
 #include "transport/peer_mesh.h"
 #include "transport/pulse.h"
+#include "transport/record_sender.h"
 #include "transport/rendezvous.h"
 #include "transport/rounds.h"
 #include "transport/state_giver.h"
@@ -56,13 +57,18 @@ class NetworkSide final : public PeerMesh::Handler,
   /// Of one that has a layout from the start.
   [[nodiscard]] Workshop& workshop() { return *workshop_; }
 
+  /// See MemberNode. Before `say_hello`.
+  void gather(std::shared_ptr<RecordQueue> records);
+
   // ---- the run ----
 
   /// Begins to dial the coordinator. The address in `hello` is filled in.
   void say_hello(protocol::Hello hello);
   /// Answers the seal that is in the rendezvous.
   void activate(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters,
-                const protocol::Ledger& ledger);
+                const protocol::Ledger& ledger, const protocol::Settings& settings);
+  /// What this member has is not the run's: the rendezvous says so then.
+  void give_up(const std::string& reason);
   /// Up to all rounds that were said to be applied; empty where this member stands nowhere. Waits for the io
   /// thread.
   [[nodiscard]] protocol::Ledger ledger();
@@ -129,11 +135,15 @@ class NetworkSide final : public PeerMesh::Handler,
   void hear(const protocol::Relays& relays) { mesh_.set_relays(relays); }
   void hear(const protocol::Suspended& suspended) { pulse_.suspended(suspended.reason); }
   void hear(const protocol::Announce& announce);
+  void hear(const protocol::Adjust& adjust);
+  void hear(const protocol::Steered& steered);
+  void hear(const protocol::Drain& drain);
   void hear(const protocol::Hold&) { ending_.on_hold(); }
   void hear(const protocol::StopAt& stop) { ending_.on_stop_at(stop.step); }
   void hear(const protocol::Finished& finished);
   void hear(const protocol::Refused& refused);
   void hear(const protocol::Abort& abort);
+  void hear(const protocol::RecordsTaken& taken) { records_.on_taken(taken); }
   template <class Other>
   void hear(const Other&) {
     throw Error(ErrorKind::network, "it sent a message that is a member's to send");
@@ -167,6 +177,7 @@ class NetworkSide final : public PeerMesh::Handler,
   AwakeClock clock_;
   PeerMesh mesh_;
   ControlLink control_;
+  RecordSender records_;
   Rounds rounds_;
   Membership membership_;
   Pulse pulse_;
@@ -174,6 +185,7 @@ class NetworkSide final : public PeerMesh::Handler,
   // Of one that has the state, or will:
   std::optional<StateTaker> taker_;
   std::optional<StateGiver> giver_;
+  protocol::Settings steered_;                ///< as one that takes the state has been told them
   std::deque<protocol::EvalReport> reports_;  ///< the newest evaluations
 
   asio::executor_work_guard<asio::io_context::executor_type> work_;

@@ -13,35 +13,12 @@
 #include <string>
 #include <vector>
 
-#include "isthmus/outer_sync/transport/address.h"
-#include "transport/arrivals.h"
-#include "transport/awake_clock.h"
-#include "transport/connection.h"
-#include "transport/emulated_link.h"
-#include "transport/outbox.h"
-#include "transport/pacer.h"
-#include "transport/rate_follower.h"
+#include "transport/line_limiter.h"
+#include "transport/line_rates.h"
+#include "transport/peer.h"
 #include "transport/relay_ways.h"
 
 namespace isthmus::outer_sync::transport {
-
-/// Lets one line through per second, short and printable, and counts the rest: a flood of strangers must not
-/// become a flood of lines, nor may what they say be taken for lines of our own.
-class LineLimiter {
- public:
-  explicit LineLimiter(std::function<void(const std::string&)> out) : out_(std::move(out)) {}
-  void operator()(const std::string& text);
-
- private:
-  std::function<void(const std::string&)> out_;
-  Connection::Clock::time_point last_{};
-  std::size_t swallowed_ = 0;
-};
-
-struct PeerInfo {
-  protocol::ReplicaId id = 0;
-  std::string name, address;  ///< HOST:PORT; empty: nobody can dial it
-};
 
 class PeerMesh {
  public:
@@ -101,7 +78,7 @@ class PeerMesh {
   [[nodiscard]] bool backed_up() const;
   /// Bytes per second that all peers together are sent at most, in equal shares of those who have something
   /// to get; 0: the line's own rate is followed.
-  void send_at_most(std::uint64_t bytes_per_second) { rate_ = bytes_per_second; }
+  void send_at_most(std::uint64_t bytes_per_second) { rates_.send_at_most(bytes_per_second); }
   /// To be called every few ten milliseconds: shares the rate out anew and cuts lanes that have stalled.
   void tick();
 
@@ -124,54 +101,6 @@ class PeerMesh {
   [[nodiscard]] std::vector<protocol::ReplicaId> relayed() const;
 
  private:
-  struct Lane {
-    explicit Lane(asio::io_context& io) : turn(io) {}
-    void stop_dialling();
-    ConnectionPtr connection;                     ///< that is up
-    bool dialled_here = false;                    ///< it, or the last one that was
-    std::uint64_t dialled = 0;                    ///< PeerHello::number of the last one that was dialled here
-    std::uint64_t accepted = 0;                   ///< of the last one from there that was up
-    ConnectionPtr introducing;                    ///< dialled here, not yet answered
-    Connection::Clock::time_point introduced{};   ///< when that began
-    asio::ip::tcp::socket* connecting = nullptr;  ///< of the dial loop
-    Connection::Clock::time_point down_since{};
-    asio::steady_timer turn;        ///< of the dial loop, which waits for its turn
-    std::uint64_t rate = 0;         ///< that the system spreads its packets at; 0 any
-    std::uint64_t delivered = 0;    ///< bytes, as of the last tick
-    std::uint32_t most_unsent = 0;  ///< as the system was told
-    std::uint64_t number = 0;       ///< of the connection, the same at both ends
-  };
-  /// Its coroutines share it, and end when it is `gone`.
-  struct Peer {
-    PeerInfo info;
-    std::optional<Address> address;  ///< none: it has to dial
-    std::vector<Lane> lanes;
-    AwakeClock::Clock::duration last_up;
-    Outbox outbox;
-    Arrivals arrivals;
-    ArrivalReports reports{};
-    EmulatedLink link;
-    std::optional<Pacer> pacer;    ///< where there is a rate
-    asio::steady_timer link_free;  ///< wakes whoever waits for the link or the pacer
-    bool waits_for_link = false;
-    RateFollower follower{};
-    bool far = false;           ///< on another machine
-    bool line_is_full = false;  ///< as of the last tick: something waits for it
-    // As of the last tick: bytes since the start, and of its lanes the mean round trip and the shortest ever.
-    std::uint64_t delivered = 0;
-    RateFollower::Time round_trip{}, shortest{};
-    Connection::Clock::time_point renew_at{};
-    std::size_t renew_next = 0;
-    std::size_t breaches = 0;  ///< of the protocol
-    bool gone = false;         ///< no peer any more
-    [[nodiscard]] bool up() const;
-    /// How long what is sent to it waits on its way at present; with what acknowledgements wait on theirs as
-    /// long as that is not known apart.
-    [[nodiscard]] RateFollower::Time queue() const;
-    void retire();
-  };
-  using PeerPtr = std::shared_ptr<Peer>;
-
   [[nodiscard]] asio::awaitable<void> accept_loop();
   [[nodiscard]] asio::awaitable<void> welcome(ConnectionPtr connection);
   [[nodiscard]] asio::awaitable<PeerPtr> peer_that_says(PeerHello hello, ConnectionPtr connection);
@@ -186,9 +115,6 @@ class PeerMesh {
   [[nodiscard]] PeerHello hello_to(protocol::ReplicaId peer, std::size_t lane) const;
   void check_hello(const PeerHello& hello) const;
   void take(Peer& peer, Connection::Received frame);
-  void see_what_left(Peer& peer, std::size_t lane, Connection::Clock::time_point now);
-  void say_arrived(Peer& peer);
-  void hear_arrived(Peer& peer, const Arrived& said);
   void carry(Peer& peer, Connection::Received frame);
   void keep_for(const PeerPtr& target, Connection::Received frame);
   void forget_what_is_not_carried_any_more(const RelayWays::Carried& before);
@@ -208,11 +134,6 @@ class PeerMesh {
   void lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPtr& connection);
   void lane_down(const PeerPtr& peer, std::size_t lane);
   void cut_stalled(Peer& peer);
-  void renew_one(Peer& peer, Connection::Clock::time_point now);
-  void look_at(Peer& peer, Connection::Clock::duration since);
-  static void keep_unsent_short(const Peer& peer, Lane& lane, double delivers);
-  void share_out_rate(Connection::Clock::time_point now);
-  void pace(Peer& peer, std::uint64_t rate);
   void count_breach(Peer& peer, const Connection& connection, const std::string& why);
 
   asio::io_context& io_;
@@ -223,6 +144,7 @@ class PeerMesh {
   AwakeClock& clock_;
   Trace& trace_;
   Handler& handler_;
+  LineRates rates_;
   LineLimiter stranger_line_;
   std::shared_ptr<UnknownConnections> unknown_ = std::make_shared<UnknownConnections>();
 
@@ -233,11 +155,7 @@ class PeerMesh {
   std::size_t frame_limit_ = 0;
   std::optional<BufferPool> chunks_;
   std::map<protocol::ReplicaId, PeerPtr> peers_;
-  std::uint64_t dialled_ = 0;  ///< connections
-  std::uint64_t rate_ = 0;
-  std::uint64_t delivered_ = 0;  ///< bytes that have been acknowledged since the start, by peers afar
-  Connection::Clock::time_point ticked_{};
-  RateFollower all_;               ///< of this member's own line, when several peers are sent to
+  std::uint64_t dialled_ = 0;      ///< connections
   protocol::ViewNumber view_ = 0;  ///< that has begun here
   protocol::Relays told_;
   RelayWays ways_;

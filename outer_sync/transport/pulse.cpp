@@ -36,7 +36,8 @@ Pulse::Pulse(const NetworkConfig& network, AwakeClock::Clock::duration hold, boo
       counters_(counters),
       meet_(meet),
       trace_(trace),
-      say_(std::move(say)) {}
+      say_(std::move(say)),
+      rate_(network.rate.bytes_per_second()) {}
 
 // ---- heartbeats ----
 
@@ -54,6 +55,7 @@ Heartbeat Pulse::next() {
     beat.utilization = meet_.report.utilization;
     beat.bytes_sent = meet_.report.other_bytes;
     beat.inner_steps_per_second = meet_.report.inner_steps_per_second;
+    beat.disk_free = meet_.report.disk_free;
     beat.checkpoints = meet_.checkpoints;
     beat.contributed = static_cast<std::uint16_t>(meet_.participation.contributed);
   }
@@ -69,7 +71,7 @@ Heartbeat Pulse::of_observer(const std::vector<FragmentState>& states) {
 
 Heartbeat Pulse::of_member() {
   auto beat = next();
-  beat.uplink = network_.rate.bytes_per_second();
+  beat.uplink = rate_;
   if (beat.uplink == 0) beat.uplink = uplink_.bytes_per_second();
   if (!rounds_.in_a_view()) return beat;
   auto& member = rounds_.member();

@@ -39,6 +39,8 @@ class Pulse {
   /// `states`: of the fragments that the trainer has; empty unless it has them all.
   [[nodiscard]] protocol::Heartbeat of_observer(const std::vector<protocol::FragmentState>& states);
   void on_reply(const protocol::HeartbeatReply& reply);
+  /// What this member's line carries outwards, in place of network.rate; 0: it is measured.
+  void rate_is(std::uint64_t bytes_per_second) { rate_ = bytes_per_second; }
   /// On a new connection nothing is answered that was said on another.
   void forget_unanswered() { beats_.clear(); }
 
@@ -75,6 +77,7 @@ class Pulse {
   Trace& trace_;
   Say say_;
 
+  std::uint64_t rate_;  ///< bytes per second; 0: not known
   UplinkMeter uplink_;
   std::uint64_t number_ = 0;                               ///< of the last heartbeat
   std::map<std::uint64_t, protocol::Time> beats_;          ///< when each was sent, of those not answered

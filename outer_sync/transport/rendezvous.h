@@ -32,7 +32,7 @@ struct FollowedRound {
   protocol::Round round = 0;
   std::vector<protocol::SharedBytes> results;
 };
-using Lesson = std::variant<BeginAnew, outer_sync::FragmentSnapshot, FollowedRound>;
+using Lesson = std::variant<BeginAnew, outer_sync::FragmentSnapshot, FollowedRound, protocol::Settings>;
 
 struct Rendezvous {
   std::mutex mutex;
@@ -73,6 +73,13 @@ struct Rendezvous {
   std::size_t learners = 0;                              ///< that are served
   std::chrono::steady_clock::time_point served_until{};  ///< they may need that long for what they asked last
 
+  /// Of the view that has begun here.
+  std::shared_ptr<const protocol::Settings> settings;
+  /// The clock goes no further, whatever the trainer does, while rounds that it sends from now on come to
+  /// nothing.
+  std::uint64_t reach = protocol::Settings::never;
+  std::optional<std::string> drain;  ///< the trainer is to leave, and why
+
   bool hold = false;
   std::optional<std::uint64_t> stop_at;
   std::uint64_t begun = 0;  ///< step that the trainer is in, or where its inner step ends
@@ -84,10 +91,26 @@ struct Rendezvous {
   std::uint64_t common_checkpoint = 0;     ///< the same; newest step
   Participation participation;
 
+  /// Called now and then by whoever waits here, without the lock; what it throws ends the wait.
+  std::function<void()> while_waiting;
+  static constexpr std::chrono::milliseconds look_up_every{100};
+
+  /// Blocks until `ready()`.
+  template <class Ready>
+  void sleep_until(std::unique_lock<std::mutex>& lock, Ready ready) {
+    if (!while_waiting) return changed.wait(lock, ready);
+    while (!changed.wait_for(lock, look_up_every, ready)) look_up(lock);
+  }
+  void look_up(std::unique_lock<std::mutex>& lock) const {
+    if (!while_waiting) return;
+    lock.unlock();
+    while_waiting();
+    lock.lock();
+  }
   /// Blocks until `ready()` or failure.
   template <class Ready>
   void wait_for(std::unique_lock<std::mutex>& lock, Ready ready) {
-    changed.wait(lock, [&] { return failure.has_value() || ready(); });
+    sleep_until(lock, [&] { return failure.has_value() || ready(); });
     if (!ready()) throw *failure;
   }
   template <class Change>

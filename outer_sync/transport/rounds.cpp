@@ -8,8 +8,9 @@ namespace isthmus::outer_sync::transport {
 
 using namespace protocol;
 
-void Rounds::begin(std::vector<FragmentState> fragments, Ledger ledger) {
-  member_.emplace(workshop_->layout, workshop_->codecs, closing_, std::move(fragments), std::move(ledger));
+void Rounds::begin(std::vector<FragmentState> fragments, Ledger ledger, Settings settings) {
+  member_.emplace(workshop_->layout, workshop_->codecs, closing_, std::move(fragments), std::move(ledger),
+                  std::move(settings));
 }
 
 void Rounds::end() {

@@ -36,7 +36,8 @@ class Rounds {
   // ---- where this replica stands ----
 
   /// Stands there from now on, in no view yet.
-  void begin(std::vector<protocol::FragmentState> fragments, protocol::Ledger ledger = {});
+  void begin(std::vector<protocol::FragmentState> fragments, protocol::Ledger ledger = {},
+             protocol::Settings settings = {});
   /// Stands nowhere, and is in no view, any more.
   void end();
   /// What was carried from round to round is of one that is gone.

@@ -43,15 +43,29 @@ Admission TrainerSide::admission() {
 }
 
 void TrainerSide::activate(const std::vector<FragmentState>& fragments, const Digest& parameters,
-                           Ledger ledger, SampleSet trained) {
+                           Ledger ledger, SampleSet trained, Settings settings) {
   meet_.update([&] { meet_.order.restore(std::move(trained)); });
-  side_.activate(fragments, parameters, ledger);
+  side_.activate(fragments, parameters, ledger, settings);
   Lock lock(meet_.mutex);
   meet_.wait_for(lock, [&] { return meet_.view || meet_.displaced; });
   throw_if_ended();
 }
 
-bool TrainerSide::may_begin(std::uint64_t step, std::uint64_t reach) {
+/// Serves those who take the state meanwhile, and looks up now and then: a signal may want it to leave.
+bool TrainerSide::is_paused(std::uint64_t step) {
+  Lock lock(meet_.mutex);
+  throw_if_ended();
+  const auto paused = [&] { return meet_.settings && step > meet_.settings->pause_after && !meet_.hold; };
+  if (!paused()) return false;
+  serve_requests(lock);
+  meet_.changed.wait_for(lock, Rendezvous::look_up_every, [&] {
+    return !paused() || meet_.failure || meet_.displaced || meet_.drain || !meet_.state_requests.empty();
+  });
+  meet_.look_up(lock);
+  return true;
+}
+
+bool TrainerSide::may_begin(std::uint64_t step, std::uint64_t end, std::uint64_t reach) {
   Lock lock(meet_.mutex);
   throw_if_ended();
   if (meet_.hold) meet_.wait_for(lock, [&] { return meet_.stop_at || !meet_.commits || meet_.displaced; });
@@ -60,7 +74,9 @@ bool TrainerSide::may_begin(std::uint64_t step, std::uint64_t reach) {
     meet_.stopped = true;
     return false;
   }
-  meet_.begun = reach;
+  meet_.begun = end;
+  // One that is about to leap to where the others are is not where it says.
+  meet_.reach = meet_.agreed_step > end ? Settings::never : reach;
   return true;
 }
 
@@ -87,8 +103,7 @@ std::string TrainerSide::done(std::string summary, const Digest& global_hash) {
   Lock lock(meet_.mutex);
   while (!meet_.finished) {
     serve_requests(lock);
-    meet_.changed.wait(lock,
-                       [&] { return meet_.failure || meet_.finished || !meet_.state_requests.empty(); });
+    meet_.sleep_until(lock, [&] { return meet_.failure || meet_.finished || !meet_.state_requests.empty(); });
     if (meet_.failure && !meet_.finished) throw *meet_.failure;
   }
   serve_the_last(lock);
@@ -139,6 +154,16 @@ std::optional<std::uint64_t> TrainerSide::stops_at() const { return read(&Rendez
 double TrainerSide::reference_speed() const { return read(&Rendezvous::reference_speed); }
 std::uint64_t TrainerSide::common_checkpoint() const { return read(&Rendezvous::common_checkpoint); }
 bool TrainerSide::stopped_early() const { return read(&Rendezvous::stopped); }
+std::shared_ptr<const Settings> TrainerSide::settings() const { return read(&Rendezvous::settings); }
+std::optional<std::string> TrainerSide::drains() const { return read(&Rendezvous::drain); }
+
+void TrainerSide::give_up(const std::string& reason) {
+  side_.give_up(reason);
+  Lock lock(meet_.mutex);
+  meet_.wait_for(lock, [&] { return meet_.displaced.has_value(); });
+  throw outer_sync::Displaced(reason);
+}
+
 std::uint64_t TrainerSide::agreed_step() const { return read(&Rendezvous::agreed_step); }
 
 // ---- rounds ----
@@ -169,11 +194,12 @@ std::optional<RoundResult> TrainerSide::wait(FragmentId fragment, Round round) {
     if (!meet_.commits) {
       meet_.stuck = meet_.unanswered == place;
       meet_.changed.wait_for(lock, ask_again_after);
+      meet_.look_up(lock);
       if (meet_.commits || meet_.results.contains(place)) continue;
       meet_.unanswered = place;
       return std::nullopt;
     }
-    meet_.changed.wait(lock, [&] {
+    meet_.sleep_until(lock, [&] {
       return meet_.failure || meet_.displaced || meet_.results.contains(place) || !meet_.commits ||
              !meet_.state_requests.empty();
     });
@@ -212,7 +238,10 @@ void TrainerSide::serve_the_last(Lock& lock) {
   meet_.served_until = std::max(meet_.served_until, begin + to_duration(network_.detect_timeout));
   while (meet_.learners > 0 && Clock::now() < std::min(meet_.served_until, begin + longest_service)) {
     serve_requests(lock);
-    meet_.changed.wait_until(lock, std::min(meet_.served_until, begin + longest_service));
+    const auto until = std::min(meet_.served_until, begin + longest_service);
+    meet_.changed.wait_until(
+        lock, meet_.while_waiting ? std::min(until, Clock::now() + Rendezvous::look_up_every) : until);
+    meet_.look_up(lock);
   }
 }
 

@@ -3,6 +3,7 @@
 // the io thread in the rendezvous: calls that must be answered block there, all others return at once.
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -29,8 +30,12 @@ class TrainerSide {
   /// Waits for the answer.
   [[nodiscard]] Admission admission();
   void activate(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters,
-                protocol::Ledger ledger, SampleSet trained);
-  [[nodiscard]] bool may_begin(std::uint64_t step, std::uint64_t reach);
+                protocol::Ledger ledger, SampleSet trained, protocol::Settings settings);
+  [[nodiscard]] bool is_paused(std::uint64_t step);
+  [[nodiscard]] bool may_begin(std::uint64_t step, std::uint64_t end, std::uint64_t reach);
+  [[nodiscard]] std::shared_ptr<const protocol::Settings> settings() const;
+  [[nodiscard]] std::optional<std::string> drains() const;
+  [[noreturn]] void give_up(const std::string& reason);
   [[nodiscard]] std::string announced();
   void report(const StepReport& report);
   void report_checkpoints(std::vector<std::uint64_t> steps);

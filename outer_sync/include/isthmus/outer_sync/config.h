@@ -95,6 +95,9 @@ struct EmulateConfig {
   void serialize(config::Archive& ar);
 };
 
+/// Throws Error(config) for a text that is no network.rate.
+[[nodiscard]] config::Rate rate_of(const std::string& text);
+
 struct NetworkConfig {
   std::string coordinator = "127.0.0.1:0";
   static constexpr auto no_port = "none";  ///< as `listen`

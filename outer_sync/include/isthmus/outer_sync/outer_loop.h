@@ -32,6 +32,7 @@
 #include "isthmus/outer_sync/inner_moments.h"
 #include "isthmus/outer_sync/local_parameters.h"
 #include "isthmus/outer_sync/log/round_log.h"
+#include "isthmus/outer_sync/methods/eras.h"
 #include "isthmus/outer_sync/methods/pace.h"
 #include "isthmus/outer_sync/methods/schedule.h"
 #include "isthmus/outer_sync/outer_state.h"
@@ -97,6 +98,17 @@ class OuterLoop {
     speed_ = own;
     reference_speed_ = reference;
   }
+  /// The clock goes no further than this while rounds that are sent after `step` come to nothing.
+  [[nodiscard]] std::uint64_t reach(std::uint64_t step) const {
+    // With a quorum results may be here of rounds that this replica has not sent.
+    return schedule_.reach(step, config_.quorum > 0 ? protocol::Member::window : 0);
+  }
+  [[nodiscard]] const Schedule& schedule() const { return schedule_; }
+  /// What has been set in mid-run, as far as it is known here.
+  [[nodiscard]] const protocol::Settings& settings() const { return settings_; }
+  /// Of one that follows the rounds of others and is in no view: what these are made under. Throws
+  /// Error(config) for values that cannot be, and Displaced where it has followed rounds that were not.
+  void adopt(const protocol::Settings& settings);
   /// Of this replica in this sync interval: H, or H_m with pace time.
   [[nodiscard]] std::uint64_t inner_steps() const;
   /// The agreed step stands still: the last step was a local one.
@@ -154,8 +166,8 @@ class OuterLoop {
   /// are saved, not applied, so that nothing has to be sent again after a restart; where they are not here
   /// yet it waits for them. Nothing when rounds do not commit at present.
   [[nodiscard]] std::optional<Bytes> save(Bytes memory = {});
-  /// Throws Error(data) when the bytes are not such a state of this layout.
-  void restore(std::span<const std::byte> state);
+  /// `settings` were in force. Throws Error(data) when the bytes are not such a state of this layout.
+  void restore(std::span<const std::byte> state, const protocol::Settings& settings = {});
 
  private:
   struct InFlight {
@@ -174,6 +186,11 @@ class OuterLoop {
   };
   enum class Waiting { stall, warmup, finish, save };
 
+  void take_settings();
+  void change_to(const protocol::Settings& settings, std::uint64_t past);
+  void plan(const protocol::Settings& settings);
+  [[nodiscard]] methods::OuterRule rule_of(FragmentId p, protocol::Round round) const;
+  [[nodiscard]] float carried_into(FragmentId p, protocol::Round round) const;
   InFlight& send(FragmentId p, protocol::Round round);
   [[nodiscard]] bool apply(FragmentId p, Waiting why);
   [[nodiscard]] bool keep_up(Waiting why);
@@ -211,14 +228,15 @@ class OuterLoop {
   RoundExchange& exchange_;
   Trace& trace_;
   protocol::CodecPlan codecs_;
+  OuterConfig config_;
+  protocol::Settings settings_;
+  std::shared_ptr<const protocol::Settings> taken_;  ///< these, as the exchange has given them
+  Eras eras_;
   Schedule schedule_;
   bool whole_round_, eager_;
   float share_;  ///< of one replica in a mean, for eager updates
-  methods::OuterRule rule_;
-  float carried_;  ///< part of the residual that goes into the next outer gradient
   std::uint64_t noise_seed_;
   bool final_sync_;
-  std::uint64_t max_local_rounds_;
   bool paced_by_time_;
   InnerMoments* moments_ = nullptr;
 
@@ -230,6 +248,7 @@ class OuterLoop {
   methods::Pace pace_;
   double speed_ = 0, reference_speed_ = 0;
   std::vector<protocol::FragmentState> fragments_;
+  std::vector<std::uint64_t> ruled_;   ///< by fragment: step of the last round that was applied here
   std::vector<std::uint64_t> tokens_;  ///< by fragment, since it was last sent
   std::vector<SampleSet> samples_;     ///< the same
   /// By fragment: inner steps behind the moments that came with it; nothing where none came.

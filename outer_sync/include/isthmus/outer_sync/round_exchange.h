@@ -148,6 +148,12 @@ class RoundExchange {
   /// not.
   [[nodiscard]] virtual std::uint64_t agreed_step() const { return 0; }
 
+  /// What has been set in mid-run, as of the view that has begun here; null before the first. It changes
+  /// between two calls only where no result of a later view has been given out.
+  [[nodiscard]] virtual std::shared_ptr<const protocol::Settings> settings() const { return nullptr; }
+  /// This replica has gone on under other settings than the run's: it must take the state from others.
+  [[noreturn]] virtual void give_up(const std::string& reason) { throw Displaced(reason); }
+
   [[nodiscard]] virtual Reducer& reducer() = 0;
   /// Where the memory of what is handed in comes from.
   [[nodiscard]] const BufferPool& buffers() { return reducer().buffers(); }

@@ -16,6 +16,8 @@ namespace isthmus::outer_sync {
 struct SyncPhase {
   std::uint64_t begin = 0;
   std::uint64_t every = 1;
+  /// tau of the rounds that are sent in it; without one the schedule's.
+  std::optional<std::uint64_t> delay = {};
   friend bool operator==(const SyncPhase&, const SyncPhase&) = default;
 };
 
@@ -57,6 +59,10 @@ class Schedule {
   [[nodiscard]] std::uint64_t step_with(const std::vector<std::uint64_t>& rounds, std::uint64_t every) const;
   /// At which step that round is sent.
   [[nodiscard]] std::uint64_t send_step(FragmentId p, std::uint64_t round) const;
+  /// The first step at which the result of a round is due that is sent after `step`, and is one of those
+  /// more than `ahead` rounds after what is applied by then: nobody for whom such results do not come gets
+  /// further.
+  [[nodiscard]] std::uint64_t reach(std::uint64_t step, std::uint64_t ahead) const;
 
   /// Where the sync interval ends that the step after `step` is in: fragment 0 is sent there, or H changes.
   /// Not in the warm-up.
@@ -67,8 +73,9 @@ class Schedule {
  private:
   /// A fragment's send points in one phase: `count` steps from `first` on, `every` apart.
   struct Points {
-    std::uint64_t first, every, count;
+    std::uint64_t first, every, count, delay;
   };
+  [[nodiscard]] std::uint64_t due_step(FragmentId p, std::uint64_t round) const;
   [[nodiscard]] std::uint64_t offset(FragmentId p, std::uint64_t every) const {
     return p * every / num_fragments_;
   }

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -19,6 +20,7 @@
 #include "isthmus/outer_sync/protocol/paths.h"
 #include "isthmus/outer_sync/protocol/relays.h"
 #include "isthmus/outer_sync/protocol/topology.h"
+#include "isthmus/outer_sync/protocol/view_change.h"
 
 namespace isthmus::outer_sync::protocol {
 
@@ -35,8 +37,18 @@ struct LastView {
   }
 };
 
+/// What it says to a change of settings that somebody asks for.
+struct ChangeVerdict {
+  std::string problem;   ///< why not, naming the key; empty: it may be
+  bool at_once = false;  ///< a key that is each member's own: no agreement is needed
+};
+
 struct CoordinatorOptions {
   std::string run;
+  std::string build{};      ///< of this binary: others are noted
+  std::uint64_t steps = 0;  ///< that the run has; nothing is changed at or after the last
+  /// Whether these values can be set beside all that was changed before; null: nothing can.
+  std::function<ChangeVerdict(const Settings& before, const ConfigItems& items)> judge{};
   std::size_t replicas = 1;
   /// That only reduce. The first view waits for them too, but for no longer than `detect_timeout`.
   std::size_t reducers = 0;
@@ -83,13 +95,25 @@ struct Evaluated {
 };
 /// A heartbeat came in or a view began; `members` of the state machine is fresh.
 struct MembersChanged {};
+/// Somebody asks how the run stands: answer him, and close the connection.
+struct StatusAsked {
+  ConnectionId from;
+};
+/// Lines of a member that nobody has given before, in order. They are where they belong when this action has
+/// been carried out: what follows tells the member so.
+struct Gathered {
+  std::string member;
+  std::uint64_t incarnation = 0;
+  std::uint64_t left_out = 0;  ///< lines before these that the member could not keep for so long
+  std::vector<Record> records;
+};
 struct Ended {
   /// `finished` is also how a run ends that was stopped in mid-run; `stopped` is one that had not begun.
   enum class How { finished, stopped, diverged, failed } how;
   std::string reason;  ///< empty when finished
 };
-using CoordinatorAction =
-    std::variant<SendControl, CloseConnection, Say, Store, Evaluated, MembersChanged, Ended, RoundJudged>;
+using CoordinatorAction = std::variant<SendControl, CloseConnection, Say, Store, Evaluated, MembersChanged,
+                                       Ended, RoundJudged, StatusAsked, Gathered>;
 
 class Coordinator {
  public:
@@ -116,12 +140,17 @@ class Coordinator {
     std::uint64_t held_step = 0;
     std::uint64_t uplink = 0;  ///< bytes per second, the newest it said; 0: not known
     Heartbeat heartbeat;
+    double sent_per_second = 0;   ///< bytes, over the last seconds
+    Time rate_since{};            ///< measured from here
+    std::uint64_t rate_from = 0;  ///< and from so many bytes
     Done result;
   };
 
   using Members = std::map<std::string, MemberStatus>;  ///< by name
   /// Observers follow the run and are nobody in it: no view, count, wait or stop knows of them.
   static constexpr std::size_t most_observers = 64;
+  /// That wait for an answer at one time.
+  static constexpr std::size_t most_operators = 16;
 
   /// `started`: the join time-out runs from here. The layout comes with the members' answers: the coordinator
   /// needs no model.
@@ -132,6 +161,9 @@ class Coordinator {
   void tick(Time now);
   /// Ends the run at a step that all members share.
   void request_stop(const std::string& reason);
+  /// As if an operator had asked to set these keys, which all share; `by` and `why` are for people. Where it
+  /// cannot be, a line says so, and nothing is done while another change is under way.
+  void propose(const ConfigItems& items, const std::string& by, const std::string& why);
 
   [[nodiscard]] std::vector<CoordinatorAction> take_actions() { return std::exchange(actions_, {}); }
   /// By name, in member order: members of the view, and those that are to join it.
@@ -151,6 +183,26 @@ class Coordinator {
   };
   [[nodiscard]] std::vector<RelayedPair> relays() const;
 
+  // ---- what those are told who ask how the run stands ----
+
+  [[nodiscard]] const CoordinatorOptions& options() const { return options_; }
+  /// joining, running, paused, changing, suspended or ended.
+  [[nodiscard]] std::string phase_name() const;
+  /// Why rounds do not commit; empty while they do.
+  [[nodiscard]] std::string obstacle() const {
+    return phase_ == Phase::suspended ? suspended_because_ : std::string();
+  }
+  /// Of the view announced last.
+  [[nodiscard]] const Settings& settings() const { return settings_; }
+  /// Of the run's parameters; none before its members have told of it.
+  [[nodiscard]] const std::optional<FragmentLayout>& layout() const { return layout_; }
+  /// By fragment: how many rounds a member is behind the foremost.
+  [[nodiscard]] std::vector<Round> lag_of(const MemberStatus& member) const;
+  /// Since it was last heard.
+  [[nodiscard]] Time silence_of(const MemberStatus& member) const { return now_ - member.heard; }
+  /// Newest step of which all trainers of the view have a checkpoint; 0: none known.
+  [[nodiscard]] std::uint64_t common_checkpoint() const;
+
  private:
   enum class Phase {
     joining,    ///< the first view has not begun
@@ -168,6 +220,35 @@ class Coordinator {
   };
   using Observers = std::map<ConnectionId, Observer>;
 
+  /// A change of settings that the next view is to begin with. Until a member has begun that view it may come
+  /// to nothing, and is asked for once more.
+  struct Wish {
+    enum class What { change, pause, resume, checkpoint } what;
+    ConnectionId from = 0;  ///< who waits for the answer
+    std::string by;
+    Change change;           ///< its step is the earliest; 0: as soon as all can
+    ViewNumber in = 0;       ///< announced with this view; 0: not yet
+    std::uint64_t step = 0;  ///< that was announced
+  };
+
+  // What operators ask for (coordinator_commands.cpp).
+  void on_command(ConnectionId from, const Command& command);
+  void on_set(ConnectionId from, const Command& command);
+  void on_drain(ConnectionId from, const Command& command);
+  void adjust(ConnectionId from, const Command& command, const ConfigItems& items);
+  void wish(Wish wish, const std::string& why);
+  [[nodiscard]] ChangeVerdict judge(const ConfigItems& items) const;
+  [[nodiscard]] std::string reason_not_to_change() const;
+  void answer(ConnectionId to, const std::string& text);
+  void refuse_command(ConnectionId to, const std::string& problem);
+  [[nodiscard]] std::string grant(Wish& wish, Settings& settings, std::uint64_t reach) const;
+  [[nodiscard]] static bool holds(const Wish& wish, const Settings& settings);
+  [[nodiscard]] Settings settings_of_next_view(const ViewPlan& plan);
+  void settle_wishes(ViewNumber begun);
+  void tell_followers();
+  void drop_wishes(const std::string& why);
+  void measure_rate(MemberStatus& member, const Heartbeat& heartbeat);
+
   void on_hello(ConnectionId from, const Hello& hello);
   void on_observer_hello(ConnectionId from, const Hello& hello);
   [[nodiscard]] std::string reason_to_refuse_observer(const Hello& hello) const;
@@ -182,6 +263,7 @@ class Coordinator {
   void on_eval(const MemberStatus& member, const EvalReport& report);
   void on_held(MemberStatus& member, const Held& held);
   void on_done(MemberStatus& member, const Done& done);
+  void on_records(const MemberStatus& member, const Records& records);
 
   [[nodiscard]] std::string reason_to_refuse(const Hello& hello) const;
   [[nodiscard]] std::string reason_of_another_run(const Hello& hello) const;
@@ -224,7 +306,6 @@ class Coordinator {
   [[nodiscard]] bool expects_more() const;
   [[nodiscard]] std::vector<Round> newest_of_donors() const;
   [[nodiscard]] double median_speed() const;
-  [[nodiscard]] std::uint64_t common_checkpoint() const;
   [[nodiscard]] bool has_heir() const;
   [[nodiscard]] bool nobody_has_begun() const;
   [[nodiscard]] bool state_is_gone() const;
@@ -278,6 +359,10 @@ class Coordinator {
   std::optional<std::uint64_t> stop_step_;          ///< agreed, once all have said where they are
   Members members_;
   Observers observers_;
+  std::set<ConnectionId> operators_;  ///< that wait for an answer
+  std::vector<Wish> wishes_;
+  Settings settings_;  ///< of the newest view that is known of
+  ViewNumber settings_view_ = 0;
   std::map<std::string, std::uint16_t> slots_;  ///< of all names that were ever members
   Time change_began_{};
   Time foreign_leases_end_{};  ///< of those that are gone
@@ -305,6 +390,11 @@ class Coordinator {
     std::string by;
   };
   std::map<std::size_t, std::map<Round, ChainPoint>> chains_;  ///< by fragment, the newest rounds reported
+  /// Of a member's records, up to which they are gathered. Outlives its connections.
+  struct GatheredUpTo {
+    std::uint64_t incarnation = 0, next = 0;
+  };
+  std::map<std::string, GatheredUpTo> gathered_;
   RunHealth health_;
   RunPaths paths_;
   RunRelays relays_;

@@ -92,10 +92,11 @@ using MemberAction = std::variant<SendChunk, SendAck, SendBegun, Reduce, ForgetR
 
 class Member {
  public:
-  /// `fragments`: where this replica stands; `ledger`: up to there, empty where it is not known (of one that
-  /// has taken the state from others the first view tells more). The layout must outlive the member.
+  /// `fragments`: where this replica stands; `settings`: of its checkpoint; `ledger`: up to there, empty
+  /// where it is not known (of one that has taken the state from others the first view tells more). The
+  /// layout must outlive the member.
   Member(const FragmentLayout& layout, CodecPlan codecs, ClosingRule closing,
-         std::vector<FragmentState> fragments, Ledger ledger = {});
+         std::vector<FragmentState> fragments, Ledger ledger = {}, Settings settings = {});
 
   // ---- views ----
 
@@ -120,6 +121,8 @@ class Member {
   /// Whether a message from the network is a view of this layout with `self` in it.
   [[nodiscard]] bool fits(const NewView& message, MemberIndex self) const;
   [[nodiscard]] const View& view() const { return view_; }
+  /// In force since the view has begun.
+  [[nodiscard]] const Settings& settings() const { return settings_; }
   [[nodiscard]] MemberIndex self() const { return self_; }
   /// Between a seal and the view it was for nothing is produced and nothing accepted.
   [[nodiscard]] bool in_view() const { return view_.number > 0 && view_.number == sealed_; }
@@ -250,6 +253,7 @@ class Member {
   Ledger ledger_;
   ViewNumber sealed_ = 0;
   View view_;
+  Settings settings_;
   std::vector<ReplicaId> ids_;       ///< of the view's members
   std::vector<ReplicaId> trainers_;  ///< of those of them that contribute, in the same order
   MemberIndex self_ = 0;

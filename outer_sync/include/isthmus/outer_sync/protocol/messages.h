@@ -16,11 +16,15 @@
 #include "isthmus/base/samples.h"
 #include "isthmus/outer_sync/layout.h"
 #include "isthmus/outer_sync/protocol/ledger.h"
+#include "isthmus/outer_sync/protocol/settings.h"
 
 namespace isthmus::outer_sync::protocol {
 
-/// Grows whenever a message changes its form or meaning; members with another one are refused by name.
-inline constexpr std::uint32_t protocol_version = 6;
+/// Grows whenever a message changes its form or meaning.
+inline constexpr std::uint32_t protocol_version = 7;
+/// The oldest one that this build still speaks. Two builds work together where each one's newest is no older
+/// than the other's oldest; all others are refused by name. Builds that differ in no more are noted.
+inline constexpr std::uint32_t oldest_protocol = 7;
 /// Grows whenever encoded bytes or agreed arithmetic change their bits.
 inline constexpr std::uint32_t numerics_version = 2;
 
@@ -159,9 +163,11 @@ struct HeldResults {
   }
 };
 
-/// member -> coordinator, first message, and again on every new connection.
+/// member -> coordinator, first message, and again on every new connection. Of one of a newer protocol the
+/// first fields are read, which stay as they are for ever, so that it can be told what differs.
 struct Hello {
   std::uint32_t protocol = protocol_version;
+  std::uint32_t oldest = oldest_protocol;
   std::uint32_t numerics = numerics_version;
   std::string run;
   MemberInfo member;
@@ -179,12 +185,18 @@ struct Hello {
   std::uint64_t uplink = 0;  ///< bytes per second that its line carries outwards; 0: not known (yet)
   /// It has just been started: its parameters are those that a run begins with, and nothing of a run's state.
   bool fresh = true;
+  std::string site;     ///< where it stands, for people; may be empty
+  Settings settings{};  ///< of the view `activated`
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(protocol, numerics, run, member, build, config, model, tokenizer, resume, checkpoints, sealed,
-       activated, token, done, uplink, fresh);
+    ar(protocol, oldest, numerics, run, member, build);
+    ar(config, model, tokenizer, resume, checkpoints, sealed, activated, token, done, uplink, fresh, site,
+       settings);
   }
 };
+
+/// Whether the protocols of this build and of whoever says that have one in common.
+[[nodiscard]] bool speaks_with(const Hello& hello);
 
 /// coordinator -> member: not with this run; `reason` is for people.
 struct Refused {
@@ -222,10 +234,14 @@ struct Sealed {
   Ledger ledger{};         ///< up to `fragments`
   SampleSet taken{};       ///< that it was given to train on, or that are in rounds not applied yet
   SampleSet reserved{};    ///< that it may be given of its own track until the view begins
+  Settings settings{};     ///< of the view that has begun here; before the first one, of its checkpoint
+  /// Its agreed step goes no further than this until the view begins: there the result of a round is due
+  /// that it sends after this. 0 of one that has no steps.
+  std::uint64_t reach = 0;
   template <class Archive>
   void serialize(Archive& ar) {
     ar(view, activated, layout, chunk_elements, fragments, history, held, step, parameters, ledger, taken,
-       reserved);
+       reserved, settings, reach);
   }
 };
 
@@ -257,10 +273,11 @@ struct NewView {
   SampleSet taken{};                  ///< by any of the members
   std::vector<SampleSet> reserved{};  ///< by member
   std::uint64_t tracks = 0;  ///< of the training data that the run goes through: the planned replicas'
+  Settings settings{};       ///< in force from now on, in place of all that was known
   template <class Archive>
   void serialize(Archive& ar) {
     ar(view, token, layout, chunk_elements, reference, step, chains, fixed, applied, ledger, taken, reserved,
-       tracks);
+       tracks, settings);
   }
 };
 
@@ -320,10 +337,11 @@ struct Heartbeat {
   std::vector<ReplicaId>
       relayed{};  ///< members to whom there is no connection, and for whom there is a relay
   std::vector<std::uint64_t> checkpoints{};  ///< steps of the newest that are complete here
+  std::uint64_t disk_free = 0;               ///< bytes, where its run folder is; 0: not known
   template <class Archive>
   void serialize(Archive& ar) {
     ar(number, view, step, contributed, lost, loss, tokens_per_second, utilization, bytes_sent, uplink,
-       inner_steps_per_second, fragments, health, paths, relays, relayed, checkpoints);
+       inner_steps_per_second, fragments, health, paths, relays, relayed, checkpoints, disk_free);
   }
 };
 
@@ -442,9 +460,10 @@ struct Abort {
 struct Admitted {
   Digest token;
   std::vector<MemberInfo> donors;
+  Settings settings{};  ///< that the run's rounds are made under
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(token, donors);
+    ar(token, donors, settings);
   }
 };
 
@@ -493,10 +512,111 @@ struct Relays {
   }
 };
 
+// ---- steering ----
+
+/// Who steers a run has this name, or one that begins with it and a '-'. No member may have it.
+inline constexpr const char* operator_name = "operator";
+[[nodiscard]] bool is_operator(const std::string& name);
+
+/// operator -> coordinator, in place of a hello: one thing to do. The answer ends the connection.
+struct Command {
+  std::uint32_t protocol = protocol_version;
+  std::string run;   ///< that is meant; empty: whichever the coordinator has
+  std::string by;    ///< name of who asks, for people
+  std::string verb;  ///< status, set, pause, resume, checkpoint, drain
+  /// Of `set` KEY=VALUE each, of `drain` the names of workers or sites.
+  std::vector<std::string> arguments;
+  std::uint64_t at = 0;  ///< of `set`: from the step after this one on; 0: as soon as all can
+  std::string member;    ///< of `set`, for keys that are each member's own: whose; empty: all
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(protocol, run, by, verb, arguments, at, member);
+  }
+};
+
+/// coordinator -> operator.
+struct Answer {
+  std::string problem;  ///< why nothing was done; empty: it was
+  std::string text;     ///< a JSON object
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(problem, text);
+  }
+};
+
+/// coordinator -> member: these keys of its own have these values from now on.
+struct Adjust {
+  ConfigItems items;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(items);
+  }
+};
+
+/// coordinator -> one that follows the rounds and is in no view: what these are made under. Said before any
+/// HeartbeatReply that has a round to be followed for which it matters.
+struct Steered {
+  Settings settings;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(settings);
+  }
+};
+
+/// coordinator -> member: write a checkpoint and leave, soon.
+struct Drain {
+  std::string reason;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(reason);
+  }
+};
+
+// ---- what members write for people ----
+
+/// Where a line belongs. The order is the wire's: append only.
+enum class RecordKind : std::uint8_t {
+  log,      ///< what the member has said
+  metrics,  ///< a JSON object
+};
+struct Record {
+  RecordKind kind = RecordKind::log;
+  std::string line;  ///< without a line break
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(kind, line);
+  }
+};
+/// A longer line is cut by whoever sends it, and nobody's who receives it.
+inline constexpr std::size_t longest_record = 16 * 1024;
+/// No member writes more of them.
+inline constexpr std::uint64_t most_records = std::uint64_t{1} << 48;
+
+/// member -> coordinator: lines in the order in which they were written, counted from 0 since this member
+/// was started. What is not acknowledged is said again on the next connection.
+struct Records {
+  std::uint64_t first = 0;  ///< the number of the first; those before it that were never sent are left out
+  std::vector<Record> records;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(first, records);
+  }
+};
+
+/// coordinator -> member: all records before this number are where they belong.
+struct RecordsTaken {
+  std::uint64_t next = 0;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(next);
+  }
+};
+
 /// The order is the wire's tag: append only.
-using ControlMessage = std::variant<Hello, Refused, Seal, Sealed, NewView, Heartbeat, HeartbeatReply,
-                                    EvalReport, Announce, StopRequest, Hold, Held, StopAt, Done, Finished,
-                                    Leave, Abort, Admitted, Ready, Displaced, Suspended, Relays>;
+using ControlMessage =
+    std::variant<Hello, Refused, Seal, Sealed, NewView, Heartbeat, HeartbeatReply, EvalReport, Announce,
+                 StopRequest, Hold, Held, StopAt, Done, Finished, Leave, Abort, Admitted, Ready, Displaced,
+                 Suspended, Relays, Command, Answer, Adjust, Steered, Drain, Records, RecordsTaken>;
 
 [[nodiscard]] Bytes encode(const ControlMessage& message);
 /// Throws Error(network) for an unknown tag or a malformed body.

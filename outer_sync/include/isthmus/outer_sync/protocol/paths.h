@@ -64,6 +64,8 @@ class RunPaths {
   [[nodiscard]] std::vector<std::string> take_lines() { return std::exchange(lines_, {}); }
   /// All paths of the view that members have told of.
   [[nodiscard]] std::vector<Path> all() const;
+  /// That are slow now.
+  [[nodiscard]] std::vector<Route> slow() const;
   /// How often they have been compared: whenever somebody speaks again, so once in a heartbeat.
   [[nodiscard]] std::uint64_t comparisons() const { return comparisons_; }
 

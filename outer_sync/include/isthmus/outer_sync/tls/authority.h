@@ -5,10 +5,15 @@
 //   certs/RUN/ca.pem, ca.key     the root; the key stays where certificates are issued
 //   certs/RUN/ca.crl             revoked certificates, once there are any
 //   certs/RUN/issued             a line for each certificate: serial number, name
+//   certs/RUN/invitations/       who may come by a token (invitations.h)
 //   certs/RUN/NAME/              ca.pem, cert.pem (with its private key), ca.crl: what that process gets
 
 #include <filesystem>
 #include <string>
+
+#include "isthmus/base/hash.h"
+
+struct evp_pkey_st;
 
 namespace isthmus::outer_sync::tls {
 
@@ -27,16 +32,24 @@ class Authority {
   /// was there is replaced, file by file, so that a process which is running may take the new one up; the old
   /// certificate stays good until it is revoked or ends. Returns the folder.
   std::filesystem::path issue(const std::string& name, int days) const;
+  /// A certificate in PEM for `name` and the key of a request (PKCS#10 in PEM), whose own names do not count.
+  /// Throws Error(network) for what is no request of `tls/request.h`.
+  [[nodiscard]] std::string sign(const std::string& request, const std::string& name, int days) const;
   /// Every certificate issued to `name` so far is good no more. Writes ca.crl, here and into the folders of
   /// all names; whoever has a copy of `ca.crl` beside its certificate refuses them from then on. Throws
   /// Error(config) when none was issued.
   void revoke(const std::string& name) const;
 
   [[nodiscard]] const std::string& run() const { return run_; }
+  [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
+  /// SHA-256 of the root's certificate (DER).
+  [[nodiscard]] Digest fingerprint() const;
 
  private:
   Authority(std::filesystem::path folder, std::string run)
       : folder_(std::move(folder)), run_(std::move(run)) {}
+  /// On record, in PEM.
+  [[nodiscard]] std::string certify(evp_pkey_st* key, const std::string& name, int days) const;
 
   std::filesystem::path folder_;
   std::string run_;

@@ -7,6 +7,7 @@
 
 #include "isthmus/outer_sync/config.h"
 #include "isthmus/outer_sync/protocol/coordinator.h"
+#include "isthmus/outer_sync/tls/enrolment.h"
 
 namespace isthmus::outer_sync {
 
@@ -21,14 +22,20 @@ class CoordinatorObserver {
   virtual void round_judged(const protocol::RoundJudged& round) = 0;
   /// Returns when it is on disk: the next coordinator of this run begins with it.
   virtual void store(const protocol::LastView& view) = 0;
+  /// What a member has written for people. Returns when it is kept: the member forgets it then. False where
+  /// no more of it is wanted: the member keeps it to itself from then on.
+  virtual bool gathered(const protocol::Gathered&) { return false; }
+  /// How the run stands, as a JSON object, for whoever asks.
+  [[nodiscard]] virtual std::string status(const protocol::Coordinator&) { return "{}"; }
 };
 
 class CoordinatorNode {
  public:
   /// Binds `network.coordinator`; Error(config) naming the address when it is in use. A run's token is made
-  /// here, unless the options bring the last view.
+  /// here, unless the options bring the last view. With a desk, and `network.certs`, machines that are
+  /// invited get their certificates here.
   CoordinatorNode(const NetworkConfig& network, protocol::CoordinatorOptions options,
-                  CoordinatorObserver& observer);
+                  CoordinatorObserver& observer, std::unique_ptr<tls::EnrolmentDesk> desk = nullptr);
   ~CoordinatorNode();
   CoordinatorNode(const CoordinatorNode&) = delete;
   CoordinatorNode& operator=(const CoordinatorNode&) = delete;
@@ -38,6 +45,8 @@ class CoordinatorNode {
   [[nodiscard]] protocol::Ended run();
   /// Safe from any thread.
   void request_stop(const std::string& reason);
+  /// `Coordinator::propose`, likewise.
+  void propose(const protocol::ConfigItems& items, const std::string& by, const std::string& why);
   [[nodiscard]] const protocol::Coordinator& coordinator() const;
 
  private:

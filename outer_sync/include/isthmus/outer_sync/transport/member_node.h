@@ -4,6 +4,7 @@
 // in the calls that say so.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "isthmus/outer_sync/config.h"
 #include "isthmus/outer_sync/protocol/messages.h"
 #include "isthmus/outer_sync/round_exchange.h"
+#include "isthmus/outer_sync/transport/record_queue.h"
 
 namespace isthmus::outer_sync {
 
@@ -24,6 +26,7 @@ struct StepReport {
   double utilization = 0;             ///< 0..1
   std::uint64_t other_bytes = 0;      ///< sent by means other than this node (the data-parallel baseline)
   double inner_steps_per_second = 0;  ///< without what was waited for
+  std::uint64_t disk_free = 0;        ///< bytes, where the run folder is; 0: not known
 };
 
 /// How a replica comes into a run.
@@ -67,6 +70,14 @@ class MemberNode final : public RoundExchange {
   MemberNode(const MemberNode&) = delete;
   MemberNode& operator=(const MemberNode&) = delete;
 
+  /// What is put into the queue goes to the coordinator, and what this node itself says with it. To be called
+  /// once, before `join` or `follow`.
+  void gather(std::shared_ptr<RecordQueue> records);
+
+  /// Called some ten times a second, on the caller's thread, while a call of this node waits for others; what
+  /// it throws ends that call. For those who must hear of signals there. To be set before `join`.
+  void look_up(std::function<void()> while_waiting);
+
   /// HOST:PORT that peers dial: `network.advertise`, or the bound listen address; empty with `network.listen`
   /// none.
   [[nodiscard]] std::string advertised() const;
@@ -76,9 +87,9 @@ class MemberNode final : public RoundExchange {
   /// filled in. Throws Error(config) when refused.
   [[nodiscard]] Admission join(protocol::Hello hello);
   /// At the start of a run: reports where this member stands and blocks until the first view begins. Of one
-  /// that is resumed: the ledger up to there, and what it was trained on that is not done.
+  /// that is resumed: the ledger up to there, what it was trained on that is not done, and what was set.
   void activate(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters,
-                protocol::Ledger ledger = {}, SampleSet trained = {});
+                protocol::Ledger ledger = {}, SampleSet trained = {}, protocol::Settings settings = {});
   /// For one who joins, or was displaced (`Displaced` was thrown): takes the state of the run from its
   /// members into the loop, and blocks until a view with this replica has begun. The loop stands at the
   /// agreed step then.
@@ -113,10 +124,17 @@ class MemberNode final : public RoundExchange {
   [[nodiscard]] std::string announced();
 
   /// To be asked before each step: false when all members have agreed to stop before it. Blocks while they
-  /// agree. An inner step may end at an agreed one before or after `step`, which `reach` is then: what was
-  /// begun is finished. Throws Error(network) when the run cannot go on.
-  [[nodiscard]] bool may_begin(std::uint64_t step, std::uint64_t reach);
+  /// agree. An inner step may end at an agreed one before or after `step`, which `end` is then: what was
+  /// begun is finished. `reach` is OuterLoop's of `end`; without it nothing can be set in mid-run. Throws
+  /// Error(network) when the run cannot go on.
+  [[nodiscard]] bool may_begin(std::uint64_t step, std::uint64_t end,
+                               std::uint64_t reach = protocol::Settings::never);
   [[nodiscard]] bool may_begin(std::uint64_t step) { return may_begin(step, step); }
+  /// To be asked before that: true while all wait before this step (`isthmus ctl pause`), after a moment. The
+  /// state is served meanwhile. Throws as above.
+  [[nodiscard]] bool is_paused(std::uint64_t step);
+  /// Why this replica is to write a checkpoint and leave, once it is.
+  [[nodiscard]] std::optional<std::string> drains() const;
   /// The step that all have agreed to stop at, once they have.
   [[nodiscard]] std::optional<std::uint64_t> stops_at() const;
   /// Inner steps per second of the run, the median of its members; 0 while it is not known.
@@ -154,6 +172,8 @@ class MemberNode final : public RoundExchange {
   void serve_state_from(StateSource source) override;
   void serve() override;
   [[nodiscard]] std::uint64_t agreed_step() const override;
+  [[nodiscard]] std::shared_ptr<const protocol::Settings> settings() const override;
+  [[noreturn]] void give_up(const std::string& reason) override;
   [[nodiscard]] Reducer& reducer() override;
 
   struct Wire {

@@ -1,0 +1,137 @@
+#include "isthmus/outer_sync/plan/predict.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "isthmus/base/error.h"
+#include "isthmus/outer_sync/protocol/topology.h"
+#include "isthmus/quant/codec.h"
+
+namespace isthmus::outer_sync::plan {
+
+namespace {
+
+/// A chunk's frame and its headers, and the acknowledgement of the other end's chunk (docs/protocol.md).
+constexpr double beside_a_chunk = 2 * 56;
+/// Gloo sends gradients as they are.
+constexpr double gradient_bytes = sizeof(float);
+
+std::size_t pieces_for(std::size_t replicas, std::size_t chunks) {
+  constexpr std::size_t most = 16, work = 100'000;  // shares of all pieces to look through in a round
+  const auto owners = std::min(replicas, chunks);
+  return std::clamp<std::size_t>(work / std::max<std::size_t>(1, replicas * owners), 1,
+                                 std::min(most, chunks));
+}
+
+/// Neighbouring chunks as one piece.
+Piece piece_of(const Cut& cut, ChunkId first, ChunkId last, const quant::CodecSpec& codec,
+               const Setting& setting) {
+  Piece piece;
+  std::map<std::uint32_t, double> bytes;
+  std::uint64_t elements = 0, largest = 0;
+  for (auto k = first; k < last; ++k) {
+    const auto size = cut.layout.chunk(k).size;
+    bytes[cut.owners[k]] += static_cast<double>(quant::encoded_size(codec, size)) + beside_a_chunk;
+    elements += size;
+    largest = std::max(largest, size);
+  }
+  for (const auto& [owner, sum] : bytes) piece.shares.push_back({owner, sum});
+  piece.seconds_after = static_cast<double>(elements) / setting.speeds.encode;
+  const auto trainers = static_cast<double>(setting.network.replicas.size());
+  piece.reduce_seconds = trainers * static_cast<double>(largest) / setting.speeds.reduce;
+  return piece;
+}
+
+Fragment fragment_of(const Cut& cut, FragmentId p, const quant::CodecSpec& codec, const Setting& setting) {
+  const auto chunks = cut.layout.chunks_of(p);
+  const auto pieces = static_cast<ChunkId>(pieces_for(setting.network.replicas.size(), chunks.size()));
+  Fragment fragment;
+  double encoded = 0;  // a chunk leaves as soon as it is encoded
+  for (ChunkId i = 0; i < pieces; ++i) {
+    const auto at = [&](ChunkId part) {
+      return chunks.first + static_cast<ChunkId>(std::uint64_t{chunks.size()} * part / pieces);
+    };
+    fragment.pieces.push_back(piece_of(cut, at(i), at(i + 1), codec, setting));
+    encoded += fragment.pieces.back().seconds_after;
+    fragment.pieces.back().seconds_after = encoded;
+  }
+  fragment.encode_seconds = encoded;
+  fragment.apply_seconds = static_cast<double>(cut.layout.fragment(p).size) / setting.speeds.apply;
+  return fragment;
+}
+
+/// Gradients are averaged after every step by a ring, in which everybody sends 2 (M - 1) / M of them, in
+/// 2 (M - 1) messages one behind the other.
+Simulated gradients_by_ring(const FragmentLayout& layout, const Setting& setting) {
+  Simulated run{setting.network, {}, Schedule(1, 1, 0, 0), 1, 11};
+  const auto replicas = static_cast<std::uint32_t>(setting.network.replicas.size());
+  Piece piece;
+  const double bytes = static_cast<double>(layout.parameters()) * gradient_bytes;
+  for (std::uint32_t m = 0; m < replicas; ++m) piece.shares.push_back({m, bytes / replicas});
+  for (auto& seconds : run.network.one_way) seconds *= replicas > 1 ? replicas - 1 : 1;
+  Fragment fragment;
+  fragment.pieces.push_back(std::move(piece));
+  run.fragments.push_back(std::move(fragment));
+  return run;
+}
+
+Simulated outer_loop(const OuterConfig& outer, const Cut& cut, const Setting& setting) {
+  const auto every = last_sync_every(outer);
+  const std::uint64_t filling = (outer.overlap() == Overlap::whole_round ? 2 : 1) * every;
+  Simulated run{setting.network,
+                {},
+                Schedule(cut.layout.fragment_count(), std::vector<SyncPhase>{{0, every}},
+                         static_cast<std::uint64_t>(outer.sync_delay), 0, outer.overlap()),
+                filling,
+                filling + 2 * every};
+  constexpr std::uint64_t most = 50'000'000;
+  if (const auto replicas = setting.network.replicas.size(); run.steps > most / replicas) {
+    throw Error(ErrorKind::config, "outer.sync_every is " + std::to_string(every) + " and there are " +
+                                       std::to_string(replicas) + " replicas; expected at most " +
+                                       std::to_string(most) +
+                                       " steps of all replicas in three sync intervals");
+  }
+  for (FragmentId p = 0; p < cut.layout.fragment_count(); ++p)
+    run.fragments.push_back(fragment_of(cut, p, outer.codec_spec(), setting));
+  return run;
+}
+
+}  // namespace
+
+std::uint64_t last_sync_every(const OuterConfig& outer) {
+  return static_cast<std::uint64_t>(outer.sync_every.parts.back().value);
+}
+
+Cut cut(const OuterConfig& outer, FragmentLayout layout, const Setting& setting) {
+  std::vector<protocol::Site> sites;
+  for (std::size_t m = 0; m < setting.network.replicas.size(); ++m) {
+    const double up = setting.network.replicas[m].up;
+    const bool known = setting.uplinks_known && std::isfinite(up);
+    sites.push_back({.name = "replica " + std::to_string(m),
+                     .kind = protocol::MemberKind::trainer,
+                     .uplink = known ? static_cast<std::uint64_t>(up) : 0});
+  }
+  auto dealt = protocol::deal_chunks(layout, sites,
+                                     {outer.topology_setting(), quant::bits_per_element(outer.codec_spec())});
+  return {std::move(layout), std::move(dealt.owners), std::move(dealt.reason)};
+}
+
+Prediction predict(const OuterConfig& outer, const Cut& cut, const Setting& setting) {
+  Prediction out;
+  const bool data_parallel = outer.data_parallel();
+  out.bits_per_parameter = data_parallel ? 8 * gradient_bytes : quant::bits_per_element(outer.codec_spec());
+  const auto run = data_parallel ? gradients_by_ring(cut.layout, setting) : outer_loop(outer, cut, setting);
+  out.timetable = simulate(run);
+  out.utilization = out.timetable.utilization();
+  const auto steps = static_cast<double>(run.steps - run.filling);
+  for (const auto& times : out.timetable.replicas) {
+    out.steps_per_second = std::max(out.steps_per_second, steps / times.seconds);
+    out.bytes_per_step = std::max(out.bytes_per_step, times.sent / steps);
+    out.mean_bytes_per_second = std::max(out.mean_bytes_per_second, times.sent / times.seconds);
+    out.peak_bytes_per_second = std::max(out.peak_bytes_per_second, times.peak);
+  }
+  return out;
+}
+
+}  // namespace isthmus::outer_sync::plan

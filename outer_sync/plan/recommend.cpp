@@ -1,0 +1,131 @@
+#include "isthmus/outer_sync/plan/recommend.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <tuple>
+
+namespace isthmus::outer_sync::plan {
+
+Setting worse(Setting setting, double margin) {
+  for (auto& replica : setting.network.replicas) {
+    replica.up *= 1 - margin;
+    replica.down *= 1 - margin;
+  }
+  for (auto& seconds : setting.network.one_way) seconds *= 1 + margin;
+  for (auto& rate : setting.network.path) rate *= 1 - margin;
+  return setting;
+}
+
+namespace {
+
+constexpr std::array<std::int64_t, 19> intervals = {5,   10,  15,  20,  30,  40,  50,  60,  80,  100,
+                                                    125, 150, 200, 250, 300, 400, 500, 700, 1000};
+/// Drift between replicas costs little up to here (arXiv 2501.18512, section 3.3).
+constexpr std::int64_t usual_interval = 100;
+
+class Search {
+ public:
+  Search(OuterConfig base, const Cut& cut, const Setting& setting, const Wanted& wanted)
+      : base_(std::move(base)),
+        cut_(cut),
+        setting_(setting),
+        worse_(worse(setting, wanted.margin)),
+        wanted_(wanted) {}
+
+  /// Longer intervals need less of the lines, so the least that will do is found by halving.
+  std::optional<Choice> least() {
+    const auto shortest = wanted_.shortest_interval;
+    const auto fits = [&](std::int64_t every) {
+      return every >= base_.num_fragments && every > shortest && every <= wanted_.longest_interval;
+    };
+    std::vector<std::int64_t> tried;
+    if (shortest > 1) tried.push_back(shortest);
+    std::ranges::copy_if(intervals, std::back_inserter(tried), fits);
+    const auto found =
+        std::ranges::partition_point(tried, [&](auto every) { return !at(every, most_delay(every)); });
+    if (found == tried.end()) return {};
+    auto choice = with_least_delay(*found);
+    choice.prediction = predict(choice.outer, cut_, setting_);  // as they are said to be
+    return choice;
+  }
+
+ private:
+  [[nodiscard]] std::int64_t most_delay(std::int64_t every) const {
+    return std::min(std::max(wanted_.shortest_delay, std::min(wanted_.longest_delay, every / 2)), every - 1);
+  }
+
+  Choice with_least_delay(std::int64_t every) {
+    std::int64_t high = most_delay(every);  // enough
+    std::int64_t low = std::min(wanted_.shortest_delay, high);
+    while (low < high) {
+      const auto middle = (low + high) / 2;
+      if (at(every, middle)) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    return *at(every, low);
+  }
+
+  /// With these; nothing where it is too little.
+  const std::optional<Choice>& at(std::int64_t every, std::int64_t delay) {
+    auto [entry, is_new] = known_.try_emplace({every, delay});
+    if (!is_new) return entry->second;
+    auto outer = base_;
+    outer.sync_every = every;
+    outer.sync_delay = delay;
+    auto prediction = predict(outer, cut_, worse_);
+    if (prediction.utilization >= wanted_.utilization)
+      entry->second = Choice{std::move(outer), std::move(prediction)};
+    return entry->second;
+  }
+
+  OuterConfig base_;
+  const Cut& cut_;
+  const Setting& setting_;
+  const Setting worse_;
+  const Wanted& wanted_;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::optional<Choice>> known_;
+};
+
+auto cost(const OuterConfig& outer) {
+  return std::tuple(outer.sync_every.parts.back().value, outer.sync_delay, outer.num_fragments);
+}
+
+}  // namespace
+
+std::vector<Choice> choices(const OuterConfig& base, const MakeCut& cut_into, const Setting& setting,
+                            const Wanted& wanted) {
+  std::vector<Choice> out;
+  auto fragments = wanted.num_fragments;
+  fragments.insert(fragments.begin(), base.num_fragments);
+  std::ranges::sort(fragments);
+  const auto repeated = std::ranges::unique(fragments);
+  fragments.erase(repeated.begin(), repeated.end());
+  for (const auto& codec : wanted.codecs) {
+    std::optional<Choice> least;
+    for (const auto count : fragments) {
+      auto outer = base;
+      outer.codec = codec;
+      outer.num_fragments = count;
+      outer.error_feedback = base.error_feedback || quant::bits_per_element(outer.codec_spec()) < 3;
+      const auto& cut = cut_into(count);
+      auto choice = Search(std::move(outer), cut, setting, wanted).least();
+      if (choice && (!least || cost(choice->outer) < cost(least->outer))) least = std::move(choice);
+    }
+    if (least) out.push_back(std::move(*least));
+  }
+  return out;
+}
+
+const Choice* best(const std::vector<Choice>& choices) {
+  if (choices.empty()) return nullptr;
+  const auto every = [](const Choice& choice) { return choice.outer.sync_every.parts.back().value; };
+  const auto usual =
+      std::ranges::find_if(choices, [&](const Choice& c) { return every(c) <= usual_interval; });
+  return usual != choices.end() ? &*usual : &*std::ranges::min_element(choices, {}, every);
+}
+
+}  // namespace isthmus::outer_sync::plan

@@ -1,0 +1,106 @@
+#include "isthmus/outer_sync/tls/invitations.h"
+
+#include <openssl/crypto.h>
+#include <openssl/rand.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "isthmus/base/file.h"
+#include "isthmus/base/text_file.h"
+#include "tls/openssl.h"
+
+namespace isthmus::outer_sync::tls {
+
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::seconds;
+
+constexpr std::size_t most = 1000;
+constexpr std::size_t hash_digits = 64;
+constexpr auto kept_after_its_end = std::chrono::hours(24 * 7);  // so that the log can say why it is refused
+constexpr const char* unused = "-";
+
+/// Neither how much of the two is equal nor where they differ shows in the time.
+bool equal(const std::string& a, const std::string& b) {
+  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+std::int64_t count_of(Invitations::Time time) {
+  return std::chrono::duration_cast<seconds>(time.time_since_epoch()).count();
+}
+
+}  // namespace
+
+std::vector<Invitations::Invitation> Invitations::read() const {
+  std::vector<Invitation> found;
+  std::error_code none;
+  for (fs::directory_iterator at(folder_, none), end; !none && at != end; at.increment(none)) {
+    Invitation one{.hash = at->path().filename().string()};
+    if (one.hash.size() != hash_digits) continue;  // one that is being written
+    try {
+      std::istringstream in(read_text(at->path()));
+      std::int64_t ends = 0;
+      if (!(in >> one.name >> ends >> one.days >> one.key)) continue;
+      one.ends = Time(seconds(ends));
+    } catch (const Error&) {
+      continue;  // removed meanwhile, or nobody's
+    }
+    found.push_back(std::move(one));
+  }
+  return found;
+}
+
+void Invitations::write(const Invitation& invitation) const {
+  write_file(folder_ / invitation.hash,
+             invitation.name + " " + std::to_string(count_of(invitation.ends)) + " " +
+                 std::to_string(invitation.days) + " " + invitation.key + "\n",
+             true);
+}
+
+Secret Invitations::add(const std::string& name, Time now, seconds lifetime, int days) const {
+  std::error_code failed;
+  fs::create_directories(folder_, failed);
+  if (!failed) fs::permissions(folder_, fs::perms::owner_all, failed);
+  if (failed) throw Error(ErrorKind::data, "cannot make " + folder_.string() + ": " + failed.message());
+  std::size_t left = 0;
+  for (const auto& one : read()) {
+    if (one.ends + kept_after_its_end < now) {
+      remove_file(folder_ / one.hash);
+    } else {
+      ++left;
+    }
+  }
+  if (left >= most)
+    throw Error(ErrorKind::config, folder_.string() + " has " + std::to_string(left) +
+                                       " invitations; remove files of some that nobody needs any more");
+  Secret secret;
+  need(RAND_bytes(secret.bytes.data(), static_cast<int>(secret.bytes.size())), "cannot make a secret");
+  write({.hash = secret.digest().hex(), .name = name, .key = unused, .ends = now + lifetime, .days = days});
+  return secret;
+}
+
+bool Invitations::open(Time now) const {
+  if (!fs::exists(folder_)) return false;
+  return std::ranges::any_of(read(), [&](const Invitation& one) { return now < one.ends; });
+}
+
+Invitations::Verdict Invitations::redeem(const Secret& secret, const Digest& key, Time now) const {
+  const auto hash = secret.digest().hex();
+  std::optional<Invitation> meant;
+  for (auto& one : read()) {
+    if (equal(one.hash, hash)) meant = std::move(one);
+  }
+  if (!meant) return {.why = "there is no such invitation"};
+  const auto whose = "the invitation of " + meant->name;
+  if (now >= meant->ends) return {.why = whose + " has expired"};
+  if (meant->key != unused && !equal(meant->key, key.hex())) return {.why = whose + " was used before"};
+  if (meant->key == unused) {
+    meant->key = key.hex();
+    write(*meant);
+  }
+  return {.name = meant->name, .days = meant->days};
+}
+
+}  // namespace isthmus::outer_sync::tls

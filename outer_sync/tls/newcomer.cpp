@@ -1,0 +1,44 @@
+#include "isthmus/outer_sync/tls/newcomer.h"
+
+#include "isthmus/base/file.h"
+#include "tls/request.h"
+
+namespace isthmus::outer_sync::tls {
+
+namespace fs = std::filesystem;
+
+EnrolmentRequest NewcomerFolder::request(const JoinToken& token) const {
+  std::error_code failed;
+  if (fs::create_directories(folder_, failed)) fs::permissions(folder_, fs::perms::owner_all, failed);
+  if (failed) throw Error(ErrorKind::data, "cannot make " + folder_.string() + ": " + failed.message());
+  const auto file = folder_ / "key.pem";
+  if (!fs::exists(file)) write_file(file, pem_of(new_key().get()), true);
+  return {.secret = token.secret, .request = new_request(read_key(file).get(), token.run, token.name)};
+}
+
+void NewcomerFolder::complete(const JoinToken& token, const EnrolmentAnswer& answer) const {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorKind::network, "what the coordinator has sent is not used: " + why);
+  };
+  const auto key = read_key(folder_ / "key.pem");
+  try {
+    const auto root = certificate_from(answer.root, "the authority's certificate");
+    const auto own = certificate_from(answer.certificate, "the certificate");
+    const Key root_key(need(X509_get_pubkey(root.get()), "the authority's certificate"));
+    if (fingerprint_of(root.get()) != token.authority) refuse("its authority is not that of the token");
+    need(X509_verify(own.get(), root_key.get()), "the certificate is not of that authority");
+    need(X509_check_private_key(own.get(), key.get()), "the certificate is for another key");
+    if (subject_entry(own.get(), NID_commonName) != token.name ||
+        subject_entry(own.get(), NID_organizationName) != token.run)
+      refuse("the certificate is not for " + token.name + " of run " + token.run);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::network) throw;
+    refuse(error.what());
+  }
+  write_file(folder_ / "ca.pem", answer.root);
+  if (!answer.revoked.empty()) write_file(folder_ / "ca.crl", answer.revoked);
+  write_file(folder_ / "cert.pem", answer.certificate + pem_of(key.get()), true);
+  remove_file(folder_ / "key.pem");
+}
+
+}  // namespace isthmus::outer_sync::tls

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+#include <random>
+
+#include "isthmus/base/hash.h"
+
+namespace isthmus::outer_sync::transport {
+
+/// By chance: whoever has it was given it.
+[[nodiscard]] inline Digest unguessable_digest() {
+  std::random_device device;
+  Digest digest;
+  for (auto& byte : digest.bytes) byte = static_cast<std::uint8_t>(device());
+  return digest;
+}
+
+}  // namespace isthmus::outer_sync::transport
