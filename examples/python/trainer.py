@@ -1,0 +1,72 @@
+"""Hugging Face's Trainer as one replica, on a Llama made from its config; needs `transformers` and `accelerate`.
+
+isthmus launch examples/python/trainer.yaml
+"""
+
+import argparse
+import pathlib
+import zlib
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+import isthmus
+from isthmus.huggingface import OuterLoopCallback
+
+
+class Windows(torch.utils.data.Dataset):
+    """Sequences of bytes of a file, without end, in an order of each replica's own."""
+
+    def __init__(self, text, length, seed, size):
+        self.text, self.length, self.seed, self.size = text, length, seed, size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, i):
+        generator = torch.Generator().manual_seed(self.seed * self.size + i)
+        at = torch.randint(len(self.text) - self.length, (), generator=generator).item()
+        ids = self.text[at : at + self.length].long()
+        return {"input_ids": ids, "labels": ids}
+
+
+def main():
+    options, rest = isthmus.worker_arguments()
+    config, name = options.pop("config"), options["name"]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--output", default="runs/trainer/checkpoints", help="folder of the trainer's checkpoints")
+    output = parser.parse_args(rest).output
+    resume = options.pop("resume") is not None
+    torch.manual_seed(1)  # all replicas begin with the same parameters
+    torch.set_num_threads(1)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=256,
+            hidden_size=64,
+            intermediate_size=192,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            max_position_embeddings=64,
+            tie_word_embeddings=True,
+        )
+    )
+    callback = OuterLoopCallback(config, **options)
+    text = torch.frombuffer(bytearray(pathlib.Path(torch.__file__).read_bytes()), dtype=torch.uint8)
+    arguments = TrainingArguments(
+        output_dir=f"{output}/{name}",
+        max_steps=40,
+        per_device_train_batch_size=8,
+        learning_rate=1e-3,
+        logging_steps=5,
+        save_steps=20,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    data = Windows(text, 64, zlib.crc32(name.encode()) % 1000, 8 * 40)
+    Trainer(model=model, args=arguments, train_dataset=data, callbacks=[callback]).train(resume_from_checkpoint=resume)
+    print(f"global hash {callback.loop.global_hash}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""The parameters of a module in one flat buffer, without the module or its optimizer noticing."""
+
+from __future__ import annotations
+
+import math
+from typing import Callable, Iterator, Mapping, Optional
+
+import torch
+
+from ._native import ConfigError
+from ._placement import Placement, plain_name
+
+Tensor = torch.Tensor
+
+
+def local_tensor(parameter: Tensor) -> Tensor:
+    """What of a parameter is here: all of it, or this rank's shard (FSDP2's DTensor)."""
+    return parameter.to_local() if hasattr(parameter, "to_local") else parameter
+
+
+def parameters_of(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """Each parameter that is trained, once, by its plain name."""
+    found: dict[str, torch.nn.Parameter] = {}
+    seen: dict[tuple, str] = {}
+    for name, parameter in model.named_parameters():  # tied ones come once
+        name = plain_name(name)
+        if not parameter.requires_grad:
+            continue
+        if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
+            raise ConfigError(f"parameter {name} has no shape yet: run the model once before the loop is made")
+        if not parameter.is_floating_point() or parameter.dtype not in (torch.float32, torch.bfloat16):
+            raise ConfigError(f"parameter {name} is of {parameter.dtype}; expected torch.float32 or torch.bfloat16")
+        local = local_tensor(parameter)
+        place = (local.device, local.untyped_storage().data_ptr(), local.storage_offset(), tuple(local.shape))
+        if local.numel() > 0 and place in seen:
+            continue  # two parameters over one memory: tied by hand
+        if local.numel() > 0:
+            seen[place] = name
+        found[name] = parameter
+    if not found:
+        raise ConfigError("the model has no parameter that is trained (requires_grad)")
+    return found
+
+
+class Storage:
+    """Parameters as views into flat memory, and the fp32 values in host memory that the outer loop works on.
+
+    On a CPU in fp32 they are the same memory. Else `fetch` and `store` carry ranges over: from another device by its
+    current stream, which alone is waited for, and for bf16 from and to a master in fp32.
+    """
+
+    def __init__(self, model: torch.nn.Module, parameters: Mapping[str, torch.nn.Parameter], placement: Placement):
+        self._model = model
+        self._parameters = dict(parameters)
+        self._placement = placement
+        self._frozen = {plain_name(n) for n, p in model.named_parameters() if not p.requires_grad}
+        kinds = {(local_tensor(p).device, p.dtype) for p in parameters.values()}
+        sharded = any(hasattr(p, "to_local") for p in parameters.values())
+        self.device, self.dtype = min(kinds, key=str)
+        self.direct = kinds == {(torch.device("cpu"), torch.float32)} and not sharded
+        self.values = torch.zeros(placement.size, dtype=torch.float32)
+        """fp32 in host memory, [elements of the buffer]"""
+        if self.device.type == "cuda":
+            self.values = self.values.pin_memory()
+        # (first element, one-dimensional tensor on its device), in order
+        self._pieces: list[tuple[int, Tensor]] = []
+        if sharded or len(kinds) > 1:
+            self._take_as_they_are()
+        else:
+            self._move_into_one()
+        self._fetch_all()
+        self._addresses = {name: local_tensor(p).data_ptr() for name, p in self._parameters.items()}
+
+    @property
+    def moves(self) -> tuple[Optional[Callable[[int, int], None]], Optional[Callable[[int, int], None]]]:
+        """`fetch` and `store`, where there is anything to carry."""
+        return (None, None) if self.direct else (self.fetch, self.store)
+
+    def _move_into_one(self) -> None:
+        flat = self.values if self.direct else torch.zeros(self._placement.size, dtype=self.dtype, device=self.device)
+        with torch.no_grad():
+            for name, shape, begin in self._placement.tensors:
+                parameter = self._parameters[name]
+                view = flat[begin : begin + math.prod(shape)].view(shape)
+                view.copy_(parameter)
+                self._retie(parameter, view)
+        self._pieces = [(0, flat)]
+
+    def _retie(self, parameter: torch.nn.Parameter, view: Tensor) -> None:
+        """The object stays, so optimizers and tied modules keep it; so do others that lie over the same memory."""
+        storage, shape = parameter.untyped_storage().data_ptr(), parameter.shape
+        for other in self._model.parameters():
+            same = other.untyped_storage().data_ptr() == storage and other.shape == shape
+            if other is not parameter and same and other.storage_offset() == parameter.storage_offset():
+                other.data = view
+        parameter.data = view
+
+    def _take_as_they_are(self) -> None:
+        for name, _, begin in self._placement.tensors:
+            local = local_tensor(self._parameters[name]).detach()
+            if not local.is_contiguous():
+                raise ConfigError(f"parameter {name} is not contiguous; expected contiguous parameters here")
+            if local.numel() > 0:
+                self._pieces.append((begin, local.view(-1)))
+
+    # ---- carrying values over ----
+
+    def overlaps(self, begin: int, end: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Of elements [begin, end): parts of the model's memory, one-dimensional, and of `values`."""
+        for first, piece in self._pieces:
+            low, high = max(begin, first), min(end, first + piece.numel())
+            if low < high:
+                yield piece[low - first : high - first], self.values[low:high]
+
+    def fetch(self, begin: int, end: int) -> None:
+        """Elements [begin, end) of the model to `values`.
+
+        A bf16 value that is still what its fp32 master rounds to leaves the master as it is: what the outer steps
+        gave below bf16's precision stays until the inner optimizer changes the element.
+        """
+        with torch.no_grad():
+            for piece, values in self.overlaps(begin, end):
+                if piece.dtype == torch.float32:
+                    values.copy_(piece, non_blocking=True)
+                else:
+                    now = piece.to("cpu")
+                    values.copy_(torch.where(now == values.to(piece.dtype), values, now.float()))
+        self._wait()
+
+    def store(self, begin: int, end: int) -> None:
+        """Elements [begin, end) of `values` to the model."""
+        with torch.no_grad():
+            for piece, values in self.overlaps(begin, end):
+                piece.copy_(values, non_blocking=True)
+        self._wait()
+
+    def _fetch_all(self) -> None:
+        if not self.direct:
+            self.fetch(0, self._placement.size)
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+
+    # ---- what may happen to a model ----
+
+    def check(self) -> None:
+        """Raises ConfigError unless all parameters are still those that the loop was made with."""
+        here = {plain_name(name): p for name, p in self._model.named_parameters()}
+        for name, parameter in self._parameters.items():
+            if not parameter.requires_grad:
+                raise ConfigError(f"parameter {name} was frozen after the loop was made; freeze it before")
+            if here.get(name) is not parameter:
+                raise ConfigError(f"parameter {name} was replaced or removed after the loop was made")
+            if local_tensor(parameter).data_ptr() != self._addresses[name]:
+                raise ConfigError(
+                    f"parameter {name} no longer lies in the loop's memory: model.to(), .half() or load_state_dict("
+                    "assign=True) after the loop was made; do that before, or copy values in place"
+                )
+        for name, parameter in here.items():
+            if name in self._parameters or not parameter.requires_grad:
+                continue
+            if any(parameter is known for known in self._parameters.values()):
+                continue
+            if local_tensor(parameter).data_ptr() in self._addresses.values():
+                continue
+            what = "unfrozen" if name in self._frozen else "added"
+            raise ConfigError(f"parameter {name} was {what} after the loop was made; make the loop after it")
+
+    # ---- other values for a while ----
+
+    def swap_in(self, values: Tensor) -> list[Tensor]:
+        """Puts these values (fp32, host, the whole buffer) into the model; returns what was there."""
+        with torch.no_grad():
+            before = [piece.clone() for _, piece in self._pieces]
+            for first, piece in self._pieces:
+                piece.copy_(values[first : first + piece.numel()])
+        return before
+
+    def swap_out(self, before: list[Tensor]) -> None:
+        """Puts back what `swap_in` has returned."""
+        with torch.no_grad():
+            for (_, piece), values in zip(self._pieces, before):
+                piece.copy_(values)
+
+    def gather_gradients(self) -> Tensor:
+        """All gradients, fp32 in host memory, [elements of the buffer]; zero where there is none."""
+        out = torch.zeros_like(self.values)
+        for name, shape, begin in self._placement.tensors:
+            gradient = self._parameters[name].grad
+            if gradient is not None:
+                out[begin : begin + math.prod(shape)].copy_(local_tensor(gradient).reshape(-1))
+        return out
+
+    def scatter_gradients(self, values: Tensor) -> None:
+        """Replaces all gradients by these values."""
+        for name, shape, begin in self._placement.tensors:
+            parameter = self._parameters[name]
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            local = local_tensor(parameter.grad)
+            local.copy_(values[begin : begin + math.prod(shape)].view(local.shape))

@@ -1,0 +1,10 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace isthmus::python {
+
+/// Makes the submodule `codecs`.
+void add_codecs(nanobind::module_& parent);
+
+}  // namespace isthmus::python

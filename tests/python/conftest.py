@@ -1,0 +1,124 @@
+"""Runs of real processes: a coordinator of the build, and workers of Python."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+LIMIT = 600  # seconds that a process may take before it counts as hanging: machines may be busy
+HERE = pathlib.Path(__file__).parent
+
+
+def pytest_addoption(parser):
+    parser.addoption("--build", required=True, help="folder of the build that has isthmus-coordinator")
+    parser.addoption("--cpp", required=True, help="folder of table_worker")
+
+
+class Run:
+    """One run in a folder: its config, its coordinator, its workers."""
+
+    def __init__(self, folder, build, cpp):
+        self.folder, self.build, self.cpp = folder, pathlib.Path(build), pathlib.Path(cpp)
+        self.processes = {}
+        self.config = folder / "experiment.yaml"
+        self.address = None
+
+    def write_config(self, **sections):
+        sections = {"replicas": 2, **sections}
+        sections["run"] = {"name": "test", "out": str(self.folder / "runs"), "steps": 24, **sections.get("run", {})}
+        outer = {"num_fragments": 3, "sync_every": 6, "sync_delay": 2, "chunk_elements": 1024, "codec": "fp32"}
+        sections["outer"] = {**outer, **sections.get("outer", {})}
+        network = {"heartbeat": "200ms", "detect_timeout": "30s", "join_timeout": "10min"}
+        sections["network"] = {**network, **sections.get("network", {})}
+        self.config.write_text(json.dumps(sections))  # JSON is YAML
+
+    def start(self, name, command, **options):
+        log = open(self.folder / f"{name}.log", "w")
+        process = subprocess.Popen(
+            [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, **options
+        )
+        log.close()
+        self.processes[name] = process
+        return process
+
+    def start_coordinator(self, *arguments):
+        reader, writer = os.pipe()
+        command = [self.build / "isthmus-coordinator", "coordinator", "--config", self.config, "--listen", "127.0.0.1:0"]
+        self.start("coordinator", [*command, "--announce-fd", writer, *arguments], pass_fds=[writer])
+        os.close(writer)
+        with os.fdopen(reader) as pipe:
+            port = pipe.readline().strip()
+        assert port, f"the coordinator does not listen: {self.log('coordinator')}"
+        self.address = f"127.0.0.1:{port}"
+
+    def start_worker(self, name, script, *arguments):
+        options = ["--config", self.config, "--coordinator", self.address or "127.0.0.1:1", "--name", name]
+        return self.start(name, [sys.executable, "-B", HERE / "workers" / script, *options, *arguments])
+
+    def wait(self, name):
+        """The exit status."""
+        try:
+            return self.processes[name].wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"{name} hangs; it has said:\n{self.log(name)}")
+
+    def wait_first(self, *names):
+        """The name of the first that ends badly."""
+        for _ in range(LIMIT * 20):
+            for name in names:
+                if self.processes[name].poll() not in (None, 0):
+                    return name
+            time.sleep(0.05)
+        pytest.fail("none of these has ended badly: " + "".join(map(self.log, names)))
+
+    def finish(self, *names):
+        """Waits for these, or for all, and asserts that they end well; with the first that does not it is over."""
+        names = names or list(self.processes)
+        for _ in range(LIMIT * 20):
+            states = {name: self.processes[name].poll() for name in names}
+            bad = [name for name, status in states.items() if status not in (None, 0)]
+            if bad or None not in states.values():
+                break
+            time.sleep(0.05)
+        logs = "\n".join(f"== {name}\n{self.log(name)}" for name in self.processes)
+        assert not bad, f"{', '.join(bad)} ended badly: {states}\n{logs}"
+        assert None not in states.values(), f"somebody hangs: {states}\n{logs}"
+
+    def log(self, name):
+        return (self.folder / f"{name}.log").read_text()
+
+    def wait_for(self, name, text):
+        """Until a process has said that."""
+        for _ in range(LIMIT * 20):
+            if text in self.log(name):
+                return
+            assert self.processes[name].poll() is None, f"{name} ended before '{text}':\n{self.log(name)}"
+            time.sleep(0.05)
+        pytest.fail(f"{name} does not come to say '{text}':\n{self.log(name)}")
+
+    def report(self, name, run="test"):
+        """What that replica has reported at its end."""
+        summary = json.loads((self.folder / "runs" / run / "summary.json").read_text())
+        (report,) = [entry for entry in summary["members"] if entry["name"] == name]
+        return report
+
+    def interrupt(self, name):
+        self.processes[name].send_signal(signal.SIGINT)
+
+    def end(self):
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def run(tmp_path, pytestconfig):
+    run = Run(tmp_path, pytestconfig.getoption("--build"), pytestconfig.getoption("--cpp"))
+    yield run
+    run.end()

@@ -1,0 +1,75 @@
+"""`isthmus launch` with workers of Python, and the examples."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+LIMIT = 600
+
+
+def launch(run, config, script, *arguments, options=()):
+    words = [sys.executable, "-B", script, *options]
+    command = "worker.command=" + json.dumps([str(word) for word in words])
+    out = f"run.out={run.folder / 'runs'}"
+    program = [str(run.build / "isthmus-coordinator"), "launch", str(config), "--set", command, "--set", out]
+    done = subprocess.run(
+        [*program, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, stdin=subprocess.DEVNULL
+    )
+    logs = "\n".join(log.read_text() for log in run.folder.glob("runs/*/*/worker.log"))
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{logs}"
+    return done.stdout, logs
+
+
+def test_launch_starts_what_worker_command_says(run):
+    run.write_config()
+    output, logs = launch(run, run.config, ROOT / "tests/python/workers/train.py")
+    assert "step 24" in logs and logs.count("done: global hash") == 2
+    assert (run.folder / "runs/test/replica-0/metrics.jsonl").read_text().count('"step"') >= 24
+    assert (run.folder / "runs/test/replica-0/trace.json").exists()
+
+
+def test_a_command_that_cannot_be_started_is_named(run):
+    run.write_config(worker={"command": ["no-such-program", "train.py"]})
+    command = [run.build / "isthmus-coordinator", "worker", "--config", run.config, "--name", "eu"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 2 and "worker.command begins with 'no-such-program'" in done.stderr
+    run.write_config(worker={"command": "python train.py"})
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 2 and "expected a list like [python, train.py]" in done.stderr
+
+
+def test_the_gpt_example_learns(run):
+    corpus = run.folder / "corpus"
+    corpus.mkdir()
+    (corpus / "text.h").write_text("the outer loop streams small gradients between the sites. " * 800)
+    steps = ["--set", "run.steps=30", "--set", "run.eval_every=0", "--set", f"data.path={corpus}"]
+    few = ["--set", "outer.sync_every=10", "--set", "inner.batch=4"]
+    _, logs = launch(run, ROOT / "examples/python/nanogpt.yaml", "examples/python/nanogpt.py", *steps, *few)
+    losses = [float(line.split()[2]) for line in logs.splitlines() if line.startswith("step 30: ")]
+    assert len(losses) == 2 and max(losses) < 3.5, logs  # 5.5 before the first step
+
+
+def test_the_trainer_example_stays_in_step(run):
+    options = ["--output", run.folder / "trainer"]
+    _, logs = launch(run, ROOT / "examples/python/trainer.yaml", "examples/python/trainer.py", options=options)
+    hashes = {line.split()[-1] for line in logs.splitlines() if line.startswith("global hash")}
+    assert len(hashes) == 1
+
+
+def test_the_extension_links_no_libtorch(run):
+    (extension,) = (run.build / "python" / "isthmus").glob("_native*.so")
+    libraries = subprocess.run(["ldd", extension], capture_output=True, text=True, check=True).stdout
+    assert "libcrypto" in libraries and "torch" not in libraries and "c10" not in libraries
+
+
+@pytest.mark.parametrize("module", ["isthmus", "isthmus.codecs"])
+def test_every_public_name_is_documented(module):
+    import importlib
+
+    for name, value in vars(importlib.import_module(module)).items():
+        if not name.startswith("_") and callable(value) and getattr(value, "__module__", "").startswith("isthmus"):
+            assert value.__doc__, f"{module}.{name} has no docstring"

@@ -1,0 +1,54 @@
+"""Streaming DiLoCo (arXiv 2501.18512, Algorithm 2) in plain PyTorch, all replicas in one process."""
+
+import torch
+
+
+class PlainDiloco:
+    """`groups`: names of each fragment's parameters. After each inner step of all replicas: `after_step`."""
+
+    def __init__(self, models, groups, every, delay, alpha, lr, momentum):
+        self.local = [dict(model.named_parameters()) for model in models]
+        self.globals = {n: p.detach().clone() for n, p in self.local[0].items()}
+        self.velocity = {n: torch.zeros_like(p) for n, p in self.globals.items()}
+        self.groups, self.every, self.delay, self.alpha = groups, every, delay, alpha
+        self.lr, self.momentum = lr, momentum
+        self.flying = {}  # fragment -> step, outer gradients by name
+        self.step = 0
+
+    def is_due(self, p, step):
+        offset = p * self.every // len(self.groups)
+        return step >= 1 and (step - offset) % self.every == 0
+
+    @torch.no_grad()
+    def send(self, p):
+        means = {}
+        for name in self.groups[p]:
+            means[name] = sum(self.globals[name] - local[name] for local in self.local) / len(self.local)
+        self.flying[p] = (self.step, means)
+
+    @torch.no_grad()
+    def apply(self, p, alpha):
+        _, means = self.flying.pop(p)
+        for name, g in means.items():
+            self.velocity[name] = self.momentum * self.velocity[name] + g
+            self.globals[name] -= self.lr * (g + self.momentum * self.velocity[name])
+            for local in self.local:
+                local[name].copy_(alpha * local[name] + (1 - alpha) * self.globals[name])
+
+    def after_step(self):
+        self.step += 1
+        for p in range(len(self.groups)):
+            if self.is_due(p, self.step):
+                self.send(p)
+        for p in range(len(self.groups)):
+            if p in self.flying and self.step >= self.flying[p][0] + self.delay:
+                self.apply(p, self.alpha)
+
+    def finish(self):
+        """What is in flight, then once more all fragments."""
+        for p in sorted(self.flying, key=lambda p: self.flying[p][0]):
+            self.apply(p, self.alpha)
+        for p in range(len(self.groups)):
+            self.send(p)
+        for p in range(len(self.groups)):
+            self.apply(p, 0.0)

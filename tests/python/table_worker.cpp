@@ -1,0 +1,106 @@
+// table_worker CONFIG COORDINATOR NAME JOB: a replica of the C++ outer loop whose inner steps come from a
+// table, for comparing it with the Python binding's. JOB is a JSON file: tensors as [name, shape, first
+// element], fragments as [first element, elements], `tokens` of a step, and `values`, a file of fp32: the
+// initial buffer, then for each step what is added to it. Prints the global hash at the end.
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "experiment.h"
+#include "isthmus/base/error.h"
+#include "isthmus/data/tokenizer.h"
+#include "isthmus/outer_sync/fingerprint.h"
+#include "replica_run.h"
+
+namespace {
+
+using namespace isthmus;
+using outer_sync::Range;
+
+class Table final : public outer_sync::LocalParameters {
+ public:
+  explicit Table(const std::string& file) {
+    std::ifstream in(file, std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+    values_.resize(bytes.size() / sizeof(float));
+    std::copy(bytes.begin(), bytes.end(), reinterpret_cast<char*>(values_.data()));
+  }
+  std::span<const float> read(Range range) override { return modify(range); }
+  std::span<float> modify(Range range) override {
+    return std::span(values_).subspan(range.begin, range.size);
+  }
+  void modified(Range) override {}
+
+  /// Steps count from 1.
+  void step(std::size_t number, std::size_t size) {
+    for (std::size_t i = 0; i < size; ++i) values_[i] += values_.at(number * size + i);
+  }
+
+ private:
+  std::vector<float> values_;
+};
+
+int run(const std::string& config, const std::string& coordinator, const std::string& name,
+        const std::string& job_file) {
+  std::ifstream in(job_file);
+  const auto job = nlohmann::json::parse(in);
+  auto experiment = app::load_experiment(config, {"network.coordinator=\"" + coordinator + "\""},
+                                         app::WorkerPlace{name, {}}, app::Purpose::own_data);
+  std::vector<outer_sync::log::LoggedTensor> tensors;
+  for (const auto& tensor : job.at("tensors")) {
+    auto shape = tensor.at(1).get<std::vector<std::int64_t>>();
+    std::uint64_t size = 1;
+    for (const auto extent : shape) size *= static_cast<std::uint64_t>(extent);
+    tensors.push_back({tensor.at(0), std::move(shape), {tensor.at(2), size}});
+  }
+  std::vector<Range> fragments;
+  for (const auto& fragment : job.at("fragments")) fragments.push_back({fragment.at(0), fragment.at(1)});
+  const outer_sync::FragmentLayout layout(fragments,
+                                          static_cast<std::uint64_t>(experiment.outer.chunk_elements));
+
+  Table table(job.at("values"));
+  Trace trace;
+  outer_sync::MemberNode node(
+      experiment.network, layout,
+      outer_sync::codec_plan(experiment.outer, static_cast<std::uint64_t>(experiment.run.seed)),
+      app::closing_rule(experiment), trace, experiment.outer.lossless_stage());
+  outer_sync::OuterLoop outer(experiment.outer, layout, table, node, trace,
+                              app::noise_seed(experiment, name));
+  auto hello = app::hello_of(experiment, name, "table_worker");
+  hello.model = outer_sync::fingerprint_of(tensors, layout);
+  hello.tokenizer = data::make_tokenizer(experiment.data.tokenizer)->fingerprint();
+  if (node.join(std::move(hello)).how != outer_sync::Admission::How::begins)
+    throw std::runtime_error("the run has begun already");
+  node.activate(outer.fragments(), outer.global_hash());
+  const auto last = static_cast<std::uint64_t>(experiment.run.steps);
+  while (outer.step() < last && app::next_turn(outer, node, last) != app::Turn::over) {
+    table.step(outer.step() + 1, layout.buffer_size());
+    outer.after_step(job.at("tokens"));
+  }
+  outer.finish();
+  auto report = app::member_report(outer, node);
+  report.name = name;
+  const auto problem = node.done(app::to_json(report).dump(), outer.global_hash());
+  fmt::print("{}\n", outer.global_hash().hex());
+  if (!problem.empty()) throw std::runtime_error(problem);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    if (argc != 5) throw std::runtime_error("expected CONFIG COORDINATOR NAME JOB");
+    return run(argv[1], argv[2], argv[3], argv[4]);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    return 1;
+  }
+}
