@@ -18,6 +18,7 @@
 #include "isthmus/base/progress.h"
 #include "isthmus/outer_sync/tls/authority.h"
 #include "isthmus/outer_sync/transport/coordinator_node.h"
+#include "json_output.h"
 #include "local_run.h"
 #include "signals.h"
 
@@ -59,7 +60,7 @@ void check_memory(const OuterBenchRequest& request, std::uint64_t replicas) {
   check(replicas * request.parameters * 3 * sizeof(float));
   const auto need = replicas * bench_memory(request);
   check(need);
-  if (request.quiet) return;
+  if (request.quiet || request.json) return;
   say(fmt::format("memory: {} in {} replica{} here{}", bytes(need), replicas, replicas == 1 ? "" : "s",
                   available ? " of " + bytes(*available) + " available" : ""));
 }
@@ -95,7 +96,7 @@ class Observer final : public outer_sync::CoordinatorObserver {
   Clock::time_point said_ = Clock::now();
 };
 
-void write_report(const OuterBenchRequest& request, const Coordinator& coordinator) {
+void write_report(const OuterBenchRequest& request, const Coordinator& coordinator, JsonOutput& json) {
   std::vector<OuterBenchMember> members;
   for (const auto& [name, member] : coordinator.members())
     members.push_back(report_of<OuterBenchMember>(member.result.summary));
@@ -108,14 +109,16 @@ void write_report(const OuterBenchRequest& request, const Coordinator& coordinat
                                         .sync_delay = outer.sync_delay},
                                        members);
   std::fputs(outer_bench_table(report).c_str(), stdout);
-  if (request.json.empty()) return;
-  std::ofstream out(request.json);
+  json.print(report);
+  if (request.out.empty()) return;
+  std::ofstream out(request.out);
   out << report.dump(2) << "\n";
   out.close();
-  if (!out) throw Error(ErrorKind::data, "cannot write " + request.json.string());
+  if (!out) throw Error(ErrorKind::data, "cannot write " + request.out.string());
 }
 
 int run_bench_coordinator(OuterBenchRequest request) {
+  JsonOutput json(request.json);
   auto& experiment = request.experiment;
   Observer observer(experiment.run.steps);
   auto options = coordinator_options(experiment);
@@ -134,7 +137,7 @@ int run_bench_coordinator(OuterBenchRequest request) {
   say(fmt::format("coordinator listens at port {}, waiting for {} replicas", node.port(),
                   experiment.replicas));
   const auto ended = node.run();
-  if (ended.how == Ended::How::finished) write_report(request, node.coordinator());
+  if (ended.how == Ended::How::finished) write_report(request, node.coordinator(), json);
   if (interrupted || ended.how == Ended::How::stopped) return 130;
   if (ended.how == Ended::How::finished) return 0;
   throw Error(ended.how == Ended::How::diverged ? ErrorKind::divergence : ErrorKind::network, ended.reason);
@@ -151,7 +154,9 @@ class OuterBench final : public LocalRun {
     std::atomic<int> interrupts = 0;
     const SignalThread signals([&](int, int count) { interrupts = count; });
     auto coordinator = with_role("coordinator");
-    if (!request_.json.empty()) coordinator.insert(coordinator.end(), {"--json", request_.json.string()});
+    // The coordinator prints the document, and this process nothing.
+    if (request_.json) coordinator.emplace_back("--json");
+    if (!request_.out.empty()) coordinator.insert(coordinator.end(), {"--out", request_.out.string()});
     if (start_coordinator(std::move(coordinator), experiment.network.coordinator)) {
       for (const auto& name : worker_names(experiment)) {
         auto replica = with_role("replica");

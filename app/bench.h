@@ -20,7 +20,8 @@ struct OuterBenchRequest {
   config::Duration step_time;
   std::string name;                  ///< of a replica
   std::string build;                 ///< of this binary, for messages about unequal ones
-  std::filesystem::path json;        ///< gets the report; empty for none
+  std::filesystem::path out;         ///< gets the report as JSON; empty for none
+  bool json = false;                 ///< print it
   bool quiet = false;                ///< a replica's: the coordinator says it all
   int announce_fd = -1;              ///< a coordinator's, as in CoordinatorRequest
   std::vector<std::string> command;  ///< this program and the flags that all roles share

@@ -11,6 +11,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/progress.h"
 #include "isthmus/data/loader.h"
+#include "json_output.h"
 
 namespace isthmus::app {
 namespace {
@@ -59,6 +60,7 @@ double resident_bytes() {
 }  // namespace
 
 int run_loader_bench(const LoaderBenchRequest& request) {
+  JsonOutput json(request.json);
   const auto& experiment = request.experiment;
   const data::Corpus corpus(experiment.data);
   for (const auto& note : corpus.notes()) fmt::print("{}\n", note);
@@ -85,10 +87,11 @@ int run_loader_bench(const LoaderBenchRequest& request) {
   }
   out["peak_resident_bytes"] = resident_bytes();
   fmt::print("memory        {} at its peak, all of it with this program\n", format_bytes(resident_bytes()));
-  if (!request.json.empty()) {
-    std::ofstream file(request.json);
+  json.print(out);
+  if (!request.out.empty()) {
+    std::ofstream file(request.out);
     file << out.dump(2) << '\n';
-    if (!file.flush()) throw Error(ErrorKind::data, request.json.string() + ": cannot be written");
+    if (!file.flush()) throw Error(ErrorKind::data, request.out.string() + ": cannot be written");
   }
   return 0;
 }

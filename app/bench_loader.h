@@ -12,7 +12,8 @@ struct LoaderBenchRequest {
   Experiment experiment;
   double seconds = 10;         ///< of each of two passes
   config::Duration step_time;  ///< training takes that long between two batches in the second pass; 0: none
-  std::filesystem::path json;  ///< gets the figures; empty for none
+  std::filesystem::path out;   ///< gets the figures as JSON; empty for none
+  bool json = false;           ///< print them
 };
 
 /// Loads batches as the first replica would, as fast as it goes; then, with a step time, as training would

@@ -7,6 +7,7 @@
 namespace isthmus::app {
 
 struct CertsRequest {
+  bool json = false;
   enum class Task { init, issue, revoke };
   Task task = Task::init;
   std::filesystem::path folder;  ///< that has a folder for each run

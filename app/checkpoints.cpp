@@ -18,6 +18,7 @@ constexpr const char* outer_name = "outer";
 constexpr const char* loop_name = "loop";
 constexpr const char* ledger_name = "ledger";
 constexpr const char* config_name = "config";
+constexpr const char* settings_name = "settings";  ///< that were set in mid-run; only where there are any
 
 trainer::KeepRule keep_rule(const RunConfig& run) {
   return {.newest = static_cast<std::uint64_t>(run.keep_checkpoints),
@@ -25,10 +26,6 @@ trainer::KeepRule keep_rule(const RunConfig& run) {
 }
 
 }  // namespace
-
-std::filesystem::path checkpoints_in(const std::filesystem::path& replica_folder) {
-  return replica_folder / "checkpoints";
-}
 
 // ---- going on from one ----
 
@@ -45,7 +42,8 @@ Checkpoints::Restored Checkpoints::restore(std::uint64_t step) {
   using outer_sync::protocol::Ledger;
   const auto checkpoint =
       trainer::load_replica(trainer::checkpoint_file(parts_.folder, step, 0), parts_.replica);
-  parts_.outer.restore(checkpoint.section(outer_name));
+  const auto settings = settings_of(checkpoint);
+  parts_.outer.restore(checkpoint.section(outer_name), settings);
   Restored restored{.loop = from_bytes<LoopState>(checkpoint.section(loop_name)),
                     .ledger = from_bytes<Ledger>(checkpoint.section(ledger_name)),
                     .file = checkpoint.file};
@@ -53,7 +51,21 @@ Checkpoints::Restored Checkpoints::restore(std::uint64_t step) {
     throw Error(ErrorKind::data, checkpoint.file.string() + ": section ledger is not of these rounds");
   parts_.say(fmt::format("resumed from {}", checkpoint.file.string()));
   say_what_changes(checkpoint);
+  for (const auto& change : settings.changes) {
+    for (const auto& [key, value] : change.items)
+      parts_.say(fmt::format("{}={} was set in mid-run, from the step after {} on", key, value, change.step));
+  }
   return restored;
+}
+
+/// A pause is not resumed: whoever resumes the run wants it to go on.
+outer_sync::protocol::Settings Checkpoints::settings_of(const trainer::Checkpoint& checkpoint) {
+  outer_sync::protocol::Settings settings;
+  if (!checkpoint.sections.contains(settings_name)) return settings;
+  settings.changes = from_bytes<outer_sync::protocol::Settings>(checkpoint.section(settings_name)).changes;
+  if (!settings.sound())
+    throw Error(ErrorKind::data, checkpoint.file.string() + ": section settings has values that cannot be");
+  return settings;
 }
 
 void Checkpoints::say_what_changes(const trainer::Checkpoint& checkpoint) const {
@@ -116,6 +128,8 @@ void Checkpoints::take(trainer::Snapshot& snapshot, const LoopState& loop) {
   snapshot.others[config_name].assign(text.begin(), text.end());
   snapshot.others[loop_name] = to_bytes(loop);
   snapshot.others[ledger_name] = to_bytes(parts_.node.ledger());
+  if (const auto& settings = parts_.outer.settings(); !settings.changes.empty())
+    snapshot.others[settings_name] = to_bytes(settings);
 }
 
 void Checkpoints::exchange_news() {

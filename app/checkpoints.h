@@ -19,9 +19,6 @@
 
 namespace isthmus::app {
 
-/// Where they lie in a replica's folder.
-[[nodiscard]] std::filesystem::path checkpoints_in(const std::filesystem::path& replica_folder);
-
 /// What of the training loop is neither the replica's nor the outer loop's.
 struct LoopState {
   std::uint64_t sequences = 0;   ///< trained on
@@ -70,6 +67,7 @@ class Checkpoints {
   [[nodiscard]] bool finish();
 
  private:
+  [[nodiscard]] static outer_sync::protocol::Settings settings_of(const trainer::Checkpoint& checkpoint);
   void say_what_changes(const trainer::Checkpoint& checkpoint) const;
   [[nodiscard]] trainer::CheckpointWriter& writer();
   void take(trainer::Snapshot& snapshot, const LoopState& loop);

@@ -8,9 +8,13 @@
 #include "bench.h"
 #include "bench_loader.h"
 #include "certs.h"
+#include "completion.h"
 #include "coordinator.h"
 #include "data_command.h"
+#include "help_command.h"
 #include "isthmus/base/error.h"
+#include "join.h"
+#include "process.h"
 #include "reducer.h"
 #include "replay.h"
 #include "trace_summary.h"
@@ -21,18 +25,24 @@ CommandLine::CommandLine(const std::string& description, TrainerBuild trainer)
     : app_(description), trainer_(std::move(trainer)) {
   app_.set_version_flag("--version", version_text(trainer_));
   app_.require_subcommand(1);
-  app_.footer(
-      "Exit status: 0 done, 2 config, 3 data or files, 4 network or a lost peer, 5 replicas or values "
-      "diverged, 130 stopped");
+  app_.footer(exit_status_line());
 }
 
 void CommandLine::on(CLI::App& verb, std::function<int()> act) {
-  verb.callback([this, act = std::move(act)] { act_ = act; });
+  // Of a verb that holds others, and stands alone too, only where it does.
+  verb.callback([this, &verb, act = std::move(act)] {
+    if (verb.get_subcommands().empty()) act_ = act;
+  });
 }
 
 void CommandLine::add_set(CLI::App& verb) {
   verb.add_option("--set", flags_.set, "KEY=VALUE over the config file's, as often as wanted")
       ->allow_extra_args(false);
+}
+
+CLI::Option* CommandLine::add_json(CLI::App& verb) {
+  return verb.add_flag("--json", flags_.json,
+                       "one JSON document on standard output; what is said besides goes to standard error");
 }
 
 void CommandLine::add_security(CLI::App& verb) {
@@ -66,13 +76,33 @@ void CommandLine::add_coordinator() {
       ->group("");
   add_security(*verb);
   add_set(*verb);
+  add_json(*verb);
   verb->footer("Example: isthmus coordinator --config two_sites.yaml --listen 0.0.0.0:7000");
   on(*verb, [this] {
-    return run_coordinator({.experiment = load(),
+    return run_coordinator({.experiment = load(std::nullopt, Purpose::own_data),
                             .announce_fd = flags_.announce_fd,
                             .resume = flags_.resume,
+                            .json = flags_.json,
+                            .build = build(),
                             .recover = flags_.recover});
   });
+}
+
+std::vector<std::string> CommandLine::worker_arguments() const {
+  std::vector<std::string> words = {"--config", flags_.config, "--name", flags_.name};
+  const auto add = [&](const char* option, const std::string& value) {
+    if (!value.empty()) words.insert(words.end(), {option, value});
+  };
+  add("--coordinator", flags_.coordinator);
+  add("--site", flags_.site);
+  add("--listen", flags_.listen);
+  add("--advertise", flags_.advertise);
+  add("--certs", flags_.certs);
+  for (const auto& assignment : flags_.set) add("--set", assignment);
+  if (flags_.insecure) words.emplace_back("--insecure");
+  if (flags_.resume) words.emplace_back("--resume");
+  if (flags_.quiet) words.emplace_back("--quiet");
+  return words;
 }
 
 void CommandLine::add_worker(std::function<int(WorkerRequest)> train) {
@@ -104,6 +134,10 @@ void CommandLine::add_worker(std::function<int(WorkerRequest)> train) {
         .quiet = flags_.quiet,
         .build = build()};
     if (flags_.reduce_only) return run_reducer(request);
+    if (auto program = request.experiment.worker.words(); !program.empty()) {
+      for (auto& word : worker_arguments()) program.push_back(std::move(word));
+      become_program(std::move(program), "worker.command");
+    }
     if (!train)
       throw Error(ErrorKind::config,
                   "this binary cannot train: give --reduce-only, or start `isthmus worker`");
@@ -118,16 +152,35 @@ void CommandLine::add_config() {
   verb->add_option("--name", flags_.name, "as it is for this worker");
   verb->add_option("--site", flags_.site, "as it is at this site");
   add_set(*verb);
+  add_json(*verb);
   verb->footer("Example: isthmus config configs/quickstart.yaml --set replicas=4");
   on(*verb, [this] {
-    if (flags_.config.empty()) {
-      std::fputs(reference().c_str(), stdout);
-      return 0;
-    }
+    if (flags_.config.empty()) return print_reference(flags_.json);
     auto experiment =
         flags_.name.empty() && flags_.site.empty() ? load() : load(WorkerPlace{flags_.name, flags_.site});
-    std::fputs(to_yaml(experiment).c_str(), stdout);
-    return 0;
+    return print_config(experiment, flags_.json);
+  });
+  add_config_parts(*verb);
+}
+
+void CommandLine::add_config_parts(CLI::App& verb) {
+  auto& request = flags_.config_request;
+  auto* explain = verb.add_subcommand("explain", "what a key means, what it may be, and why its default");
+  explain->add_option("key", request.key, "in full: outer.sync_every")->required();
+  add_json(*explain);
+  explain->footer("Example: isthmus config explain outer.sync_every");
+  on(*explain, [this, &request] {
+    request.json = flags_.json;
+    return run_config_explain(request);
+  });
+  auto* diff = verb.add_subcommand("diff", "keys that differ, with the values that are in effect");
+  diff->add_option("a", request.a, "folder of a run, or experiment in YAML")->required();
+  diff->add_option("b", request.b, "another")->required();
+  add_json(*diff);
+  diff->footer("Example: isthmus config diff runs/quickstart configs/overlap.yaml");
+  on(*diff, [this, &request] {
+    request.json = flags_.json;
+    return run_config_diff(request);
   });
 }
 
@@ -137,8 +190,11 @@ void CommandLine::add_replay() {
   verb->add_option("log", flags_.log, "folder of the log")->required();
   verb->add_option("--until", flags_.until, "last ROUND of each fragment; none for all that is there");
   verb->add_option("--out", flags_.out, "safetensors file to write");
+  add_json(*verb);
   verb->footer("Example: isthmus replay runs/my/eu-1/log --until 500 --out model.safetensors");
-  on(*verb, [this] { return run_replay({.log = flags_.log, .until = flags_.until, .out = flags_.out}); });
+  on(*verb, [this] {
+    return run_replay({.log = flags_.log, .until = flags_.until, .json = flags_.json, .out = flags_.out});
+  });
 }
 
 void CommandLine::add_certs() {
@@ -146,25 +202,28 @@ void CommandLine::add_certs() {
   auto* verb = app_.add_subcommand("certs", "make, issue and revoke the certificates of a run");
   verb->require_subcommand(1);
   auto& request = flags_.authority;
-  const auto add = [&](const char* name, const char* help, Task task) {
+  const auto add = [&](const char* name, const char* help, Task task, const char* example) {
     auto* part = verb->add_subcommand(name, help);
     part->add_option("run", request.run, "name of the run")->required();
     if (task != Task::init)
       part->add_option("name", request.name, "of a replica, or coordinator")->required();
     part->add_option("--dir", request.folder, "that has a folder for each run")->default_val("certs");
-    on(*part, [&request, task] {
+    on(*part, [this, &request, task] {
       request.task = task;
+      request.json = flags_.json;
       return run_certs(request);
     });
+    add_json(*part);
+    part->footer(std::string("Example: isthmus certs ") + example);
     return part;
   };
-  add("init", "make the authority of a run", Task::init);
-  add("issue", "a certificate for one process; once more to replace it", Task::issue)
+  add("init", "make the authority of a run", Task::init, "init my-run");
+  add("issue", "a certificate for one process; once more to replace it", Task::issue, "issue my-run eu-1")
       ->add_option("--days", request.days, "that it is good for")
       ->default_val(365)
       ->check(CLI::Range(1, 3650));
-  add("revoke", "make all certificates of one process good no more", Task::revoke);
-  verb->footer("Example: isthmus certs init my-run && isthmus certs issue my-run coordinator");
+  add_invite(*this, *verb);
+  add("revoke", "make all certificates of one process good no more", Task::revoke, "revoke my-run eu-1");
 }
 
 void CommandLine::add_trace() {
@@ -172,8 +231,31 @@ void CommandLine::add_trace() {
   verb->require_subcommand(1);
   auto* summary = verb->add_subcommand("summary", "where its time went: computing, or waiting for what");
   summary->add_option("file", flags_.out, "trace.json of a replica")->required();
-  verb->footer("Example: isthmus trace summary runs/quickstart/replica-0/trace.json");
-  on(*summary, [this] { return run_trace_summary(flags_.out); });
+  summary->footer("Example: isthmus trace summary runs/quickstart/replica-0/trace.json");
+  add_json(*summary);
+  on(*summary, [this] { return run_trace_summary(flags_.out, flags_.json); });
+}
+
+void CommandLine::add_help() {
+  auto* verb = app_.add_subcommand("help", "what this command line can do");
+  auto& request = flags_.help;
+  verb->add_option("verb", request.verb, "that is explained; none for all");
+  verb->add_flag("--markdown", request.markdown, "all verbs and options in Markdown (docs/cli.md)");
+  verb->add_flag("--metrics", request.metrics, "the metrics for Prometheus in Markdown (docs/metrics.md)");
+  verb->add_flag("--check", request.check, "whether all examples can be read")->group("");
+  verb->footer("Example: isthmus help data show");
+  on(*verb, [this, &request] { return run_help(app_, request); });
+}
+
+void CommandLine::add_completion() {
+  auto* verb =
+      app_.add_subcommand("completion", "a script with which a shell completes verbs, options and keys");
+  verb->add_option("shell", flags_.shell, "whose it is")->required()->check(CLI::IsMember({"bash", "zsh"}));
+  verb->footer("Example: isthmus completion bash");
+  on(*verb, [this] {
+    std::fputs(completion_script(app_, flags_.shell).c_str(), stdout);
+    return 0;
+  });
 }
 
 void CommandLine::add_data() {
@@ -191,17 +273,29 @@ void CommandLine::add_data() {
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
   tune->footer("Example: isthmus data tune /data/text --tokenizer my.model");
-  on(*tune, [&request] { return run_data_tune(request); });
+  add_json(*tune);
+  on(*tune, [this, &request] {
+    request.json = flags_.json;
+    return run_data_tune(request);
+  });
   auto* show = verb->add_subcommand("show", "what a store holds");
   show->add_option("folder", request.folder, "of the store")->required();
   show->add_flag("--verify", request.verify, "read all of it and check every checksum");
   show->footer("Example: isthmus data show /data/store --verify");
-  on(*show, [&request] { return run_data_show(request); });
+  add_json(*show);
+  on(*show, [this, &request] {
+    request.json = flags_.json;
+    return run_data_show(request);
+  });
   auto* ledger =
       verb->add_subcommand("ledger", "which sequences a run was trained on: twice, or not at all?");
   ledger->add_option("run", request.folder, "folder of the run")->required();
   ledger->footer("Example: isthmus data ledger runs/my-run");
-  on(*ledger, [&request] { return run_data_ledger(request); });
+  add_json(*ledger);
+  on(*ledger, [this, &request] {
+    request.json = flags_.json;
+    return run_data_ledger(request);
+  });
 }
 
 void CommandLine::add_data_tokenize(CLI::App& data) {
@@ -231,7 +325,11 @@ void CommandLine::add_data_tokenize(CLI::App& data) {
   verb->add_flag("--text", request.text, "standard input is one document of text")->excludes(jsonl);
   verb->add_option("--commit-every", options.commit_every, "seconds")->group("");
   verb->footer("Example: isthmus data tokenize /data/text more.jsonl --out /data/store --tokenizer my.model");
-  on(*verb, [&request] { return run_data_tokenize(request); });
+  add_json(*verb);
+  on(*verb, [this, &request] {
+    request.json = flags_.json;
+    return run_data_tokenize(request);
+  });
 }
 
 void CommandLine::add_bench() {
@@ -247,12 +345,16 @@ void CommandLine::add_bench_loader(CLI::App& bench) {
   verb->add_option("--step-time", flags_.step_time, "of an inner step: 50ms; without it as fast as it goes");
   verb->add_option("--seconds", flags_.seconds, "that each of the measurements takes")
       ->check(CLI::Range(0.1, 86400.0));
-  verb->add_option("--json", flags_.json, "file that gets the figures");
+  verb->add_option("--out", flags_.out, "file that gets the figures as JSON");
+  add_json(*verb);
   add_set(*verb);
   verb->footer("Example: isthmus bench loader configs/quickstart.yaml --step-time 50ms");
   on(*verb, [this] {
-    LoaderBenchRequest request{
-        .experiment = load(), .seconds = flags_.seconds, .step_time = {}, .json = flags_.json};
+    LoaderBenchRequest request{.experiment = load(),
+                               .seconds = flags_.seconds,
+                               .step_time = {},
+                               .out = flags_.out,
+                               .json = flags_.json};
     if (!flags_.step_time.empty()) request.step_time = step_duration(flags_.step_time);
     return run_loader_bench(request);
   });
@@ -267,8 +369,10 @@ void CommandLine::add_bench_outer(CLI::App& bench) {
   verb->add_option("--steps", flags_.steps, "in all; without it as many as measure two sync intervals")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000'000}));
   verb->add_option("--config", flags_.config, "experiment in YAML, whose outer and network keys count");
-  verb->add_option("--json", flags_.json, "file that the coordinator writes the figures to");
+  verb->add_option("--out", flags_.out, "file that the coordinator writes the figures to as JSON");
+  add_json(*verb);
   verb->add_option("--role", flags_.role, "coordinator or replica, where they are started one by one")
+      ->capture_default_str()
       ->check(CLI::IsMember({"all", "coordinator", "replica"}));
   verb->add_option("--name", flags_.name, "of a replica");
   verb->add_option("--coordinator", flags_.coordinator, "HOST:PORT, for a replica");
@@ -295,6 +399,7 @@ int CommandLine::bench_outer() {
   request.step_time = step_duration(flags_.step_time);
   request.name = flags_.name;
   request.build = build();
+  request.out = flags_.out;
   request.json = flags_.json;
   request.quiet = flags_.quiet;
   request.announce_fd = flags_.announce_fd;
@@ -326,7 +431,9 @@ int CommandLine::run(int argc, char** argv) {
     app_.parse(argc, argv);
     return act_();
   } catch (const CLI::ParseError& error) {
-    return app_.exit(error) == 0 ? 0 : 2;
+    const int status = app_.exit(error);
+    if (error.get_name() == "CallForHelp") std::fputs("\n", stdout);  // which the text lacks
+    return status == 0 ? 0 : 2;
   } catch (const isthmus::Error& error) {
     std::fprintf(stderr, "isthmus: %s\n", error.what());
     return error.exit_status();

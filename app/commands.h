@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "certs.h"
+#include "config_command.h"
 #include "data_command.h"
+#include "help_command.h"
 #include "version.h"
 #include "worker.h"
 
@@ -18,9 +20,13 @@ namespace isthmus::app {
 struct Flags {
   std::string config, coordinator, name, site, listen, advertise, certs, log, out;
   std::vector<std::string> set;
-  bool resume = false, recover = false, quiet = false, reduce_only = false, once = false, insecure = false;
+  bool resume = false, recover = false, quiet = false, reduce_only = false, once = false, insecure = false,
+       json = false;
   CertsRequest authority;
   DataRequest data;
+  ConfigRequest config_request;
+  HelpRequest help;
+  std::string shell;  ///< of completion
   int announce_fd = -1;
   std::optional<std::uint64_t> until;
   // of trained models:
@@ -28,7 +34,7 @@ struct Flags {
   std::uint64_t tokens = 200, seed = 0;
   double temperature = 0.8;
   // of benchmarks:
-  std::string params, step_time, role = "all", json;
+  std::string params, step_time, role = "all";
   std::int64_t steps = 0, replicas = 0;
   double seconds = 10;
 };
@@ -47,12 +53,16 @@ class CommandLine {
   void add_data();
   void add_bench();
   void add_trace();
+  void add_help();
+  void add_completion();
 
   /// For verbs that one binary alone has.
   [[nodiscard]] CLI::App& app() { return app_; }
   [[nodiscard]] Flags& flags() { return flags_; }
   void add_set(CLI::App& verb);
   void add_security(CLI::App& verb);
+  /// Sets `Flags::json`; the verb makes a JsonOutput of it.
+  CLI::Option* add_json(CLI::App& verb);
   /// What is done once the command line has been read.
   void on(CLI::App& verb, std::function<int()> act);
   /// The experiment that the flags name.
@@ -65,6 +75,9 @@ class CommandLine {
   [[nodiscard]] int run(int argc, char** argv);
 
  private:
+  /// What `isthmus worker` was given, for a program that trains in its place.
+  [[nodiscard]] std::vector<std::string> worker_arguments() const;
+  void add_config_parts(CLI::App& verb);
   void add_data_tokenize(CLI::App& data);
   void add_bench_outer(CLI::App& bench);
   void add_bench_loader(CLI::App& bench);

@@ -6,9 +6,12 @@
 #include <atomic>
 #include <chrono>
 #include <fstream>
+#include <mutex>
 #include <optional>
 
+#include "auto_replan.h"
 #include "certs.h"
+#include "gathered_folders.h"
 #include "isthmus/base/archive.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
@@ -16,7 +19,14 @@
 #include "isthmus/base/progress.h"
 #include "isthmus/outer_sync/tls/authority.h"
 #include "isthmus/outer_sync/transport/coordinator_node.h"
+#include "json_output.h"
+#include "metrics_server.h"
+#include "newcomer_config.h"
+#include "round_timeline.h"
+#include "run_events.h"
 #include "run_folder.h"
+#include "run_readings.h"
+#include "run_status.h"
 #include "signals.h"
 #include "summary.h"
 
@@ -65,11 +75,19 @@ std::optional<outer_sync::protocol::LastView> recall(const Experiment& experimen
 
 class Display final : public outer_sync::CoordinatorObserver {
  public:
-  explicit Display(const Experiment& experiment)
+  /// `fresh`: it is not a run that goes on or is resumed.
+  Display(const Experiment& experiment, bool fresh)
       : experiment_(experiment),
         progress_(stdout, isatty(STDOUT_FILENO) == 1),
         metrics_(experiment.folder() / "metrics.jsonl",
-                 [this](const std::string& text) { progress_.message(text); }) {}
+                 [this](const std::string& text) { progress_.message(text); }),
+        hook_(experiment.run.on_event, [this](const std::string& text) { said(text); }),
+        events_(experiment, hook_, [this](const std::string& text) { said(text); }),
+        gathered_(experiment.folder(), fresh, [this](const std::string& text) { said(text); }) {}
+
+  void ended(const Ended& ended) { events_.ended(ended); }
+  /// It must outlive the run.
+  void plans_with(AutoReplan& replan) { replan_ = &replan; }
 
   void store(const outer_sync::protocol::LastView& view) override {
     const auto bytes = to_bytes(view);
@@ -80,15 +98,32 @@ class Display final : public outer_sync::CoordinatorObserver {
     });
   }
 
-  void message(const std::string& text) override { progress_.message(text); }
+  std::string status(const Coordinator& coordinator) override {
+    const auto newest = evaluations_.rbegin();
+    const auto evaluation = newest == evaluations_.rend()
+                                ? std::nullopt
+                                : std::optional(std::pair(newest->first, newest->second));
+    using Json = nlohmann::ordered_json;
+    auto status = status_of(coordinator, experiment_, evaluation);
+    constexpr std::size_t most_rounds = 128;
+    status["rounds"] = timeline_.json(seconds_since(began_), most_rounds);
+    return status.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+
+  void message(const std::string& text) override { said(text); }
+
+  bool gathered(const outer_sync::protocol::Gathered& news) override {
+    return experiment_.run.gather && gathered_.keep(news);
+  }
 
   void evaluated(std::uint64_t step, double loss) override {
     evaluations_[step] = loss;
-    progress_.message(fmt::format("step {}: eval loss {:.4f}", step, loss));
+    said(fmt::format("step {}: eval loss {:.4f}", step, loss));
     metrics_.write({{"step", step}, {"eval_loss", loss}});
   }
 
   void round_judged(const outer_sync::protocol::RoundJudged& round) override {
+    timeline_.committed(seconds_since(began_), round.fragment, round.round);
     nlohmann::ordered_json norms, cosines;
     for (const auto& replica : round.replicas) {
       auto& record = gradients_[replica.name];
@@ -108,6 +143,12 @@ class Display final : public outer_sync::CoordinatorObserver {
   }
 
   void members_changed(const Coordinator& coordinator) override {
+    events_.look(coordinator);
+    timeline_.look(seconds_since(began_), coordinator, experiment_);
+    if (const auto change = replan_ != nullptr ? replan_->look(coordinator) : std::nullopt) {
+      metrics_.write({{"replanned", *change}});
+      events_.replanned(*change);
+    }
     ProgressState state;
     Totals now;
     const auto& members = coordinator.members();
@@ -123,12 +164,14 @@ class Display final : public outer_sync::CoordinatorObserver {
       state.tokens_per_second += beat.tokens_per_second;
     }
     if (const auto view = std::pair(coordinator.view(), coordinator.participating()); view != shown_) {
+      if (view.first != shown_.first) ++view_changes_;
       shown_ = view;
       metrics_.write(
           {{"view", view.first}, {"live", coordinator.trainers()}, {"participating", view.second}});
     }
     write_paths(coordinator.paths());
     write_relays(coordinator.relays());
+    publish(coordinator);
     now.steps = static_cast<double>(slowest);
     if (coordinator.trainers() == 0 || slowest == 0) return;
     if (coordinator.participating() < coordinator.trainers() ||
@@ -141,6 +184,7 @@ class Display final : public outer_sync::CoordinatorObserver {
     state.step = slowest;
     state.steps = static_cast<std::uint64_t>(experiment_.run.steps);
     rate(now, state);
+    const std::lock_guard lock(output_);
     progress_.update(state);
   }
 
@@ -155,11 +199,24 @@ class Display final : public outer_sync::CoordinatorObserver {
     }
   }
 
+  /// For Prometheus.
+  void serve(const MetricsConfig& config) {
+    server_ = serve_metrics(
+        config, {experiment_.run.name, std::string(outer_sync::tls::coordinator_name)},
+        [this] { return *readings_.get(); }, [this](const std::string& text) { progress_.message(text); });
+  }
+
   void finish() { progress_.finish(); }
   [[nodiscard]] const std::map<std::uint64_t, double>& evaluations() const { return evaluations_; }
   [[nodiscard]] const std::map<std::string, GradientReport>& gradients() const { return gradients_; }
 
  private:
+  /// The hook's thread speaks too.
+  void said(const std::string& text) {
+    const std::lock_guard lock(output_);
+    progress_.message(text);
+  }
+
   /// Wire rate over the last seconds, time left from the pace since the first step seen.
   void rate(const Totals& now, ProgressState& state) {
     if (!first_) first_ = now;
@@ -174,6 +231,17 @@ class Display final : public outer_sync::CoordinatorObserver {
     const double took = std::chrono::duration<double>(now.at - first_->at).count();
     const double done = now.steps - first_->steps;
     if (done > 0) state.eta_seconds = took / done * (static_cast<double>(state.steps) - now.steps);
+  }
+
+  /// Not at every heartbeat: there are figures for each pair of members.
+  void publish(const Coordinator& coordinator) {
+    constexpr auto every = std::chrono::milliseconds(500);
+    if (!server_ || Clock::now() - published_ < every) return;
+    published_ = Clock::now();
+    readings_.put(readings_of(coordinator, {.steps = static_cast<std::uint64_t>(experiment_.run.steps),
+                                            .view_changes = view_changes_,
+                                            .evaluations = &evaluations_,
+                                            .gradients = &gradients_}));
   }
 
   /// Not at every heartbeat: there is a figure for each pair of members.
@@ -213,6 +281,17 @@ class Display final : public outer_sync::CoordinatorObserver {
   std::pair<std::uint64_t, std::size_t> shown_;  ///< view, members that participate
   std::uint64_t paths_written_ = 0;              ///< as of so many comparisons
   double wire_ = 0;
+  std::mutex output_;
+  EventHook hook_;
+  RunEvents events_;
+  GatheredFolders gathered_;
+  AutoReplan* replan_ = nullptr;
+  RoundTimeline timeline_;
+  const Clock::time_point began_ = Clock::now();
+  std::uint64_t view_changes_ = 0;
+  Clock::time_point published_;
+  LatestReadings readings_;
+  std::unique_ptr<MetricsServer> server_;  ///< last: its threads read what stands above
 };
 
 /// Higher than any view number that was given before, whoever gave it: views are formed less often than a
@@ -222,8 +301,22 @@ std::uint64_t first_view_number() {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count()) << 20U;
 }
 
+/// Where the authority's key is on this machine: beside the folders of certificates, or one above the
+/// coordinator's.
+std::unique_ptr<outer_sync::tls::EnrolmentDesk> enrolment_desk(const std::string& certs,
+                                                               Experiment& experiment) {
+  if (certs.empty()) return nullptr;
+  const auto own = std::filesystem::absolute(certs).lexically_normal();
+  for (const auto& folder : {own, own.has_filename() ? own.parent_path() : own.parent_path().parent_path()}) {
+    if (!std::filesystem::exists(folder / "ca.key")) continue;
+    return std::make_unique<outer_sync::tls::EnrolmentDesk>(outer_sync::tls::Authority::open(folder),
+                                                            config_for_newcomers(experiment));
+  }
+  return nullptr;
+}
+
 void write_summary(Experiment& experiment, const Coordinator& coordinator, const Display& display,
-                   double wall_seconds) {
+                   double wall_seconds, JsonOutput& json) {
   RunReport report{.members = {},
                    .reducer_bytes = {},
                    .evaluations = display.evaluations(),
@@ -250,6 +343,7 @@ void write_summary(Experiment& experiment, const Coordinator& coordinator, const
   out.close();
   if (!out) throw Error(ErrorKind::data, "cannot write " + file.string());
   std::fputs(summary_table(summary, report.members.front().sample).c_str(), stdout);
+  json.print(summary);
 }
 
 }  // namespace
@@ -276,10 +370,15 @@ outer_sync::protocol::CoordinatorOptions coordinator_options(Experiment& experim
                       quant::bits_per_element(experiment.outer.codec_spec())};
   options.elastic = !experiment.outer.data_parallel();
   options.warmup_rounds = static_cast<std::uint64_t>(experiment.outer.warmup_steps);
+  options.steps = static_cast<std::uint64_t>(experiment.run.steps);
+  options.judge = [experiment](const auto& before, const auto& items) {
+    return judge_change(experiment, before, items);
+  };
   return options;
 }
 
 int run_coordinator(CoordinatorRequest request) {
+  JsonOutput json(request.json);
   auto& experiment = request.experiment;
   std::filesystem::create_directories(experiment.folder());
   // Of a run that is going on without its coordinator: this one takes it up. A run that is resumed is over.
@@ -289,30 +388,40 @@ int run_coordinator(CoordinatorRequest request) {
     for (const auto* file : {"metrics.jsonl", "summary.json"}) make_room(experiment.folder() / file);
   }
   std::atomic<bool> interrupted = false;
-  Display display(experiment);
+  Display display(experiment, !request.resume && !goes_on);
   if (request.resume || goes_on) display.recall_evaluations();
   auto options = coordinator_options(experiment);
   options.last = last;
+  options.build = request.build;
   if (request.recover) options.recover = first_view_number();
   auto network = experiment.network;
   network.certs = own_certificates(network.certs, outer_sync::tls::coordinator_name);
-  outer_sync::CoordinatorNode node(network, std::move(options), display);
+  outer_sync::CoordinatorNode node(network, std::move(options), display,
+                                   enrolment_desk(experiment.network.certs, experiment));
   const SignalThread signals([&](int, int count) {
     if (count > 1) _exit(130);
     interrupted = true;
     node.request_stop("asked to by a signal");
   });
+  AutoReplan replan(
+      experiment,
+      [&node](const auto& items, const std::string& why) { node.propose(items, "outer.auto", why); },
+      [&display](const std::string& text) { display.message(text); });
+  display.plans_with(replan);
+  display.serve(experiment.metrics);
   announce_port(request.announce_fd, node.port());
   display.message(
       fmt::format("coordinator of '{}' listens at port {}, waiting for {}", experiment.run.name, node.port(),
                   goes_on ? "the members of the run" : fmt::format("{} replicas", experiment.replicas)));
+  if (!experiment.auto_note.empty()) display.message(experiment.auto_note);
   const auto begin = Clock::now();
   const auto ended = node.run();
   display.finish();
+  display.ended(ended);
   // The run is over: a later one of this name begins at its first view.
   remove_file(state_file(experiment));
   if (ended.how == Ended::How::finished) {
-    write_summary(experiment, node.coordinator(), display, seconds_since(begin));
+    write_summary(experiment, node.coordinator(), display, seconds_since(begin), json);
     return interrupted ? 130 : 0;
   }
   if (ended.how == Ended::How::stopped) return 130;

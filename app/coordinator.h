@@ -10,6 +10,8 @@ struct CoordinatorRequest {
   Experiment experiment;
   int announce_fd = -1;  ///< gets "PORT\n" once the listener is bound
   bool resume = false;
+  bool json = false;     ///< print the summary as a document
+  std::string build;     ///< of this binary
   bool recover = false;  ///< form the run from its members, whatever this disk remembers
 };
 

@@ -9,6 +9,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/progress.h"
+#include "json_output.h"
 #include "ledger.h"
 #include "signals.h"
 
@@ -17,6 +18,7 @@ namespace isthmus::app {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
 
 bool terminal() { return isatty(STDOUT_FILENO) == 1; }
 
@@ -91,9 +93,27 @@ void print_info(const data::StoreInfo& info) {
   fmt::print("contents   fingerprint {}\n", info.fingerprint.hex().substr(0, 16));
 }
 
+Json document(const data::StoreInfo& info) {
+  return {{"tokens", info.tokens},
+          {"documents", info.documents},
+          {"source_bytes", info.source.bytes},
+          {"empty_documents", info.source.empty},
+          {"skipped_documents", info.source.skipped},
+          {"stored_bytes", info.data_bytes},
+          {"blocks", info.blocks()},
+          {"block_tokens", info.spec.block_tokens},
+          {"codec", codec_of(info.spec)},
+          {"width", info.spec.width()},
+          {"vocab_size", info.spec.vocab_size},
+          {"separator", info.spec.separator},
+          {"tokenizer", info.spec.tokenizer.hex()},
+          {"fingerprint", info.fingerprint.hex()}};
+}
+
 }  // namespace
 
 int run_data_tokenize(const DataRequest& request) {
+  JsonOutput json(request.json);
   auto options = request.tokenize;
   options.codec = data::store_codec(request.codec);
   options.skip_bad = request.on_bad == "skip";
@@ -116,10 +136,16 @@ int run_data_tokenize(const DataRequest& request) {
                report.resumed_at > 0 ? fmt::format(", behind {} ids of before", report.resumed_at) : "");
   }
   print_info(report.info);
+  json.print({{"folder", folder},
+              {"seconds", report.seconds},
+              {"bytes_read", report.bytes_read},
+              {"tokens_before", report.resumed_at},
+              {"store", document(report.info)}});
   return 0;
 }
 
 int run_data_tune(const DataRequest& request) {
+  JsonOutput json(request.json);
   Progress progress(stdout, terminal());
   auto options = request.tune;
   options.sample_bytes = request.sample_megabytes * 1'000'000;
@@ -131,8 +157,15 @@ int run_data_tune(const DataRequest& request) {
              report.width);
   fmt::print("{:>8} {:8} {:>7} {:>9} {:>11} {:>10}\n", "block", "codec", "ratio", "compress", "decompress",
              "disk");
+  auto rows = Json::array();
   for (std::size_t i = 0; i < report.rows.size(); ++i) {
     const auto& row = report.rows[i];
+    rows.push_back({{"block_tokens", row.spec.block_tokens},
+                    {"codec", codec_of(row.spec)},
+                    {"ratio", row.ratio},
+                    {"compress_bytes_per_second", row.compress},
+                    {"decompress_bytes_per_second", row.decompress},
+                    {"disk_bytes_per_second", row.disk()}});
     fmt::print("{:>8} {:8} {:>7.2f} {:>9.0f} {:>11.0f} {:>10.0f}{}\n", row.spec.block_tokens,
                codec_of(row.spec), row.ratio, row.compress / 1e6, row.decompress / 1e6, row.disk() / 1e6,
                i == report.choice ? "  <" : "");
@@ -142,13 +175,22 @@ int run_data_tune(const DataRequest& request) {
   fmt::print("choice: --block {} --codec {}{}\n  {}\n", spec.block_tokens, codec_name(spec),
              spec.codec == data::StoreCodec::none ? "" : fmt::format(" --level {}", spec.level),
              report.reason);
+  json.print({{"sampled_tokens", report.sampled_tokens},
+              {"rows", rows},
+              {"choice", rows[report.choice]},
+              {"reason", report.reason}});
   return 0;
 }
 
 int run_data_show(const DataRequest& request) {
+  JsonOutput json(request.json);
   const auto info = data::store_info(request.folder);
+  auto shown = document(info);
   print_info(info);
-  if (!request.verify) return 0;
+  if (!request.verify) {
+    json.print(shown);
+    return 0;
+  }
   Progress progress(stdout, terminal());
   std::uint64_t bad = 0;
   data::verify_store(
@@ -167,11 +209,16 @@ int run_data_show(const DataRequest& request) {
                 fmt::format("{}: {} of {} blocks are damaged", request.folder.string(), bad, info.blocks()));
   }
   fmt::print("verified: all {} blocks are as they were written\n", info.blocks());
+  shown["verified"] = true;
+  json.print(shown);
   return 0;
 }
 
 int run_data_ledger(const DataRequest& request) {
-  fmt::print("{}", ledger_report(request.folder));
+  JsonOutput json(request.json);
+  const auto report = ledger_report(request.folder);
+  fmt::print("{}", report.text);
+  json.print(report.json);
   return 0;
 }
 

@@ -21,6 +21,7 @@ struct DataRequest {
   // show
   std::filesystem::path folder;
   bool verify = false;
+  bool json = false;  ///< of any
 };
 
 /// Each returns the exit status. They throw Error(config) or Error(data).

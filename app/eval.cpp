@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "isthmus/base/error.h"
+#include "json_output.h"
 #include "model_setup.h"
 #include "trained_model.h"
 
@@ -110,6 +111,7 @@ Evaluation evaluate(TrainedModel& model, const fs::path& all_of) {
 }  // namespace
 
 int run_eval(const EvalRequest& request) {
+  JsonOutput json(request.json);
   auto model = load_trained_model(request.model, request.assignments);
   const auto [sum, text_bytes] = evaluate(model, request.data);
   const double loss = sum.nats / static_cast<double>(sum.tokens);
@@ -122,10 +124,11 @@ int run_eval(const EvalRequest& request) {
     text += fmt::format(", {:.4f} bits per byte", bits);
   }
   fmt::print("{}\n{}, over {} tokens\n", model.origin, text, sum.tokens);
-  if (request.json.empty()) return 0;
-  std::ofstream out(request.json);
+  json.print(figures);
+  if (request.out.empty()) return 0;
+  std::ofstream out(request.out);
   out << figures.dump(2) << "\n" << std::flush;
-  if (!out) throw Error(ErrorKind::data, "cannot write " + request.json.string());
+  if (!out) throw Error(ErrorKind::data, "cannot write " + request.out.string());
   return 0;
 }
 

@@ -10,7 +10,8 @@ namespace isthmus::app {
 struct EvalRequest {
   std::filesystem::path model;
   std::filesystem::path data;  ///< all of it; empty: the run's held-out part, as the run evaluates it
-  std::filesystem::path json;  ///< file that gets the figures; may be empty
+  std::filesystem::path out;   ///< file that gets the figures as JSON; may be empty
+  bool json = false;
   std::vector<std::string> assignments;
 };
 

@@ -11,8 +11,10 @@
 #include "isthmus/data/corpus.h"
 #include "isthmus/data/loader.h"
 #include "isthmus/outer_sync/config.h"
+#include "isthmus/outer_sync/protocol/coordinator.h"
 #include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/trainer/config.h"
+#include "metrics_config.h"
 #include "sites.h"
 
 namespace isthmus::app {
@@ -32,8 +34,31 @@ struct RunConfig {
   std::int64_t trace_steps = 400;
   std::int64_t record_outer_gradients = 0;
   std::int64_t restarts = 0;
+  std::string on_event;
+  bool gather = true;
+  config::Size disk_low{2'000'000'000};
   config::Duration stop_grace{5};
   void serialize(config::Archive& ar);
+};
+
+/// Settings of the outer loop that follow from links and the time of a step, in place of those that are
+/// written.
+struct AutoConfig {
+  double utilization = 0;
+  bool at_start = true;
+  config::Duration step_time;
+  std::string links;
+  bool in_run = true;
+  config::Duration least_between{60};
+  void serialize(config::Archive& ar);
+};
+
+/// Who trains in the place of `isthmus worker`.
+struct WorkerConfig {
+  std::string command;
+  void serialize(config::Archive& ar);
+  /// Program and arguments; none where `isthmus worker` trains itself.
+  [[nodiscard]] std::vector<std::string> words() const;
 };
 
 struct Experiment {
@@ -47,11 +72,16 @@ struct Experiment {
   trainer::TrainerConfig trainer;
   trainer::ReplicaConfig replica;
   outer_sync::OuterConfig outer;
+  AutoConfig automatic;
   outer_sync::JoinConfig join;
   outer_sync::NetworkConfig network;
+  MetricsConfig metrics;
+  WorkerConfig worker;
   void serialize(config::Archive& ar);
 
+  std::string auto_note;    ///< what outer.auto has chosen, and why; empty where it has not
   std::vector<Site> sites;  ///< no key of its own: its keys depend on the sites' names
+  std::string site;         ///< that this is the config of; no key either; empty: of none
 
   [[nodiscard]] std::filesystem::path folder() const { return std::filesystem::path(run.out) / run.name; }
 };
@@ -70,8 +100,8 @@ struct WorkerPlace {
                                                                 const std::string& name);
 
 /// What an experiment is read for: a benchmark has no data, and may have no file; nor needs a trained model
-/// any data.
-enum class Purpose { training, benchmark, inference };
+/// any data. `own_data`: a run whose data are not read here, but by a program that trains on its own.
+enum class Purpose { training, benchmark, inference, own_data };
 
 /// Reads a config file and `--set` assignments, makes paths in it relative to the file that names them, fills
 /// in what follows from other keys and refuses what cannot work, at any of its sites. With a worker it is the
@@ -84,7 +114,9 @@ enum class Purpose { training, benchmark, inference };
 [[nodiscard]] Experiment load_experiment(config::Source source, const std::vector<std::string>& assignments,
                                          const std::optional<WorkerPlace>& worker, Purpose purpose);
 
-/// Every key, those of the sites included, as `load_experiment` reads it back.
+/// Every key, and those of the sites by their full names.
+[[nodiscard]] std::vector<config::Item> items_of(Experiment& experiment);
+/// The same in YAML, as `load_experiment` reads it back.
 [[nodiscard]] std::string to_yaml(Experiment& experiment);
 /// The reference of all keys in Markdown.
 [[nodiscard]] std::string reference();
@@ -101,6 +133,16 @@ enum class Purpose { training, benchmark, inference };
 
 /// When an owner may close a chunk, and with how many members a view may be formed.
 [[nodiscard]] outer_sync::protocol::ClosingRule closing_rule(const Experiment& experiment);
+
+/// Whether these values may be set in mid-run, beside what was set before.
+[[nodiscard]] outer_sync::protocol::ChangeVerdict judge_change(const Experiment& experiment,
+                                                               const outer_sync::protocol::Settings& before,
+                                                               const config::SharedItems& items);
+
+/// The run's keys as they are at that step, after what was set in mid-run. Throws Error(config) for values
+/// that cannot be.
+[[nodiscard]] RunConfig run_config_at(const RunConfig& base, const outer_sync::protocol::Settings& settings,
+                                      std::uint64_t step);
 
 /// Of one replica's stochastic rounding: different from the others', and the same when it comes back.
 [[nodiscard]] std::uint64_t noise_seed(const Experiment& experiment, const std::string& name);

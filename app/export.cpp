@@ -8,6 +8,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
 #include "isthmus/trainer/pretrained.h"
+#include "json_output.h"
 #include "trained_model.h"
 
 namespace isthmus::app {
@@ -41,6 +42,7 @@ std::string write_tokenizer(const TrainedModel& model, const fs::path& folder) {
 }  // namespace
 
 int run_export(const ExportRequest& request) {
+  JsonOutput json(request.json);
   const auto model = load_trained_model(request.run, request.assignments);
   trainer::write_pretrained(request.to, model.table, model.parameters,
                             {.seq_len = model.experiment.data.seq_len,
@@ -51,6 +53,11 @@ int run_export(const ExportRequest& request) {
   fmt::print("{}\n{} of {} parameters, {}\nwrote {}\n", model.origin,
              trainer::pretrained_class(model.experiment.model), model.table.parameters(), tokenizer,
              request.to.string());
+  json.print({{"model", model.origin},
+              {"class", trainer::pretrained_class(model.experiment.model)},
+              {"parameters", model.table.parameters()},
+              {"tokenizer", model.experiment.data.tokenizer},
+              {"folder", request.to.string()}});
   return 0;
 }
 

@@ -10,6 +10,7 @@ namespace isthmus::app {
 struct ExportRequest {
   std::filesystem::path run, to;
   std::vector<std::string> assignments;
+  bool json = false;
 };
 
 /// Returns the exit status; throws as load_trained_model and write_pretrained do.

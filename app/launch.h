@@ -1,6 +1,7 @@
 #pragma once
-// `isthmus launch`: starts a coordinator, one worker per replica and those that only reduce on this machine,
-// the same processes that one would start by hand, and makes sure that none is left behind.
+// `isthmus launch`: starts a coordinator, one worker per replica and those that only reduce, the same
+// processes that one would start by hand, on this machine and, by ssh, at sites that say so; and makes sure
+// that none is left behind.
 
 #include <filesystem>
 #include <string>
@@ -12,6 +13,8 @@ struct LaunchRequest {
   std::filesystem::path config;  ///< the experiment's file; when resuming, a run folder
   std::vector<std::string> assignments;
   bool resume = false;
+  bool json = false;              ///< one document on standard output at the end, all else on standard error
+  int started_fd = -1;            ///< of a launch that has been detached: gets a line once all is started
   std::filesystem::path program;  ///< this binary
 };
 

@@ -132,7 +132,7 @@ void write_ledger(const std::filesystem::path& file, std::uint64_t step, const L
   replace_file(file, json.dump() + "\n");
 }
 
-std::string ledger_report(const std::filesystem::path& run_folder) {
+LedgerReport ledger_report(const std::filesystem::path& run_folder) {
   const auto accounts = accounts_in(run_folder);
   compare(accounts);
   const auto& furthest = *std::ranges::max_element(accounts, {}, [](const Account& account) {
@@ -145,12 +145,18 @@ std::string ledger_report(const std::filesystem::path& run_folder) {
   out +=
       fmt::format("{:>5} {:>14} {:>14} {:>14} {:>14}\n", "track", "trained on", "not whole", "twice", "gaps");
   const auto partly = without(furthest.anywhere, furthest.everywhere);
+  auto counts = nlohmann::ordered_json::array();
   for (const auto track : tracks) {
     const auto gaps = gaps_of(furthest.anywhere, track);
     all_gaps.add(gaps);
-    out +=
-        fmt::format("{:>5} {:>14} {:>14} {:>14} {:>14}\n", track, of_track(furthest.everywhere, track).size(),
-                    of_track(partly, track).size(), of_track(furthest.twice, track).size(), gaps.size());
+    const auto whole = of_track(furthest.everywhere, track).size(), part = of_track(partly, track).size(),
+               twice = of_track(furthest.twice, track).size();
+    out += fmt::format("{:>5} {:>14} {:>14} {:>14} {:>14}\n", track, whole, part, twice, gaps.size());
+    counts.push_back({{"track", track},
+                      {"trained_on", whole},
+                      {"not_whole", part},
+                      {"twice", twice},
+                      {"gaps", gaps.size()}});
   }
   if (!partly.empty())
     out += "not in a round of every fragment (under way, or lost with a replica): " + text_of(partly) + "\n";
@@ -161,7 +167,12 @@ std::string ledger_report(const std::filesystem::path& run_folder) {
   const bool clean =
       partly.empty() && furthest.twice.empty() && all_gaps.empty() && furthest.unknown_rounds == 0;
   if (clean) out += "no sequence twice, no gap\n";
-  return out;
+  return {out,
+          {{"step", furthest.step},
+           {"file", furthest.file.string()},
+           {"tracks", counts},
+           {"unknown_rounds", furthest.unknown_rounds},
+           {"clean", clean}}};
 }
 
 }  // namespace isthmus::app

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "isthmus/outer_sync/protocol/ledger.h"
@@ -13,9 +14,13 @@ namespace isthmus::app {
 void write_ledger(const std::filesystem::path& file, std::uint64_t step,
                   const outer_sync::protocol::Ledger& ledger);
 
+struct LedgerReport {
+  std::string text;
+  nlohmann::ordered_json json;
+};
 /// A table by track, and in words what of it was trained on twice, or not at all, in a run folder: of its
 /// replicas' ledgers, which agree where they have the same rounds, the one that has come furthest. Throws
 /// Error(data) naming the file where there is none, one cannot be read, or two differ.
-[[nodiscard]] std::string ledger_report(const std::filesystem::path& run_folder);
+[[nodiscard]] LedgerReport ledger_report(const std::filesystem::path& run_folder);
 
 }  // namespace isthmus::app

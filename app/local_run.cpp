@@ -96,9 +96,10 @@ bool LocalRun::somebody_failed() {
   if (!elastic()) return std::ranges::any_of(processes_, ended_badly);
   // The coordinator, or all that train.
   return ended_badly(processes_.front()) ||
-         std::ranges::none_of(processes_.begin() + 1, processes_.end(), [this](const auto& process) {
-           return trains(*process) && (process->running() || process->poll() == 0);
-         });
+         (!more_will_train() &&
+          std::ranges::none_of(processes_.begin() + 1, processes_.end(), [this](const auto& process) {
+            return trains(*process) && (process->running() || process->poll() == 0);
+          }));
 }
 
 void LocalRun::kill_rest() {
@@ -110,7 +111,7 @@ void LocalRun::kill_rest() {
   }
 }
 
-LocalRun::Failure LocalRun::failure_of(Process& process) const {
+LocalRun::Failure LocalRun::failure_of(RunProcess& process) const {
   const int status = process.poll().value_or(0);
   const bool asked_to_end = status == 128 + SIGINT || status == 128 + SIGTERM;
   if (status == 0 || asked_to_end || killed_.contains(process.name())) return Failure::none;
@@ -147,7 +148,7 @@ int LocalRun::exit_status_of_the_sound() {
   return std::ranges::all_of(processes_, [](const auto& process) { return process->poll() == 0; }) ? 0 : 130;
 }
 
-void LocalRun::describe(const Process& process, int status) {
+void LocalRun::describe(const RunProcess& process, int status) {
   told_.insert(process.name());
   const auto how = status > 128 ? fmt::format("was killed by signal {}", status - 128)
                                 : fmt::format("failed with exit status {}", status);

@@ -36,15 +36,17 @@ class LocalRun {
   /// Whether a loss does not end the run at present.
   [[nodiscard]] virtual bool elastic() const { return false; }
   /// Whether an elastic run needs one of its kind.
-  [[nodiscard]] virtual bool trains(const Process& /*process*/) const { return true; }
+  [[nodiscard]] virtual bool trains(const RunProcess& /*process*/) const { return true; }
+  /// Whether somebody trains, or will, who is none of these processes at present.
+  [[nodiscard]] virtual bool more_will_train() const { return false; }
   /// Called again and again until somebody wants the run to end.
   virtual void keep_going() {}
 
-  void describe(const Process& process, int status);
+  void describe(const RunProcess& process, int status);
   /// Whether its end was spoken of.
-  [[nodiscard]] bool told(const Process& process) const { return told_.contains(process.name()); }
+  [[nodiscard]] bool told(const RunProcess& process) const { return told_.contains(process.name()); }
 
-  std::vector<std::unique_ptr<Process>> processes_;  ///< the coordinator first
+  std::vector<std::unique_ptr<RunProcess>> processes_;  ///< the coordinator first
 
  private:
   /// Several processes fail when one does. Those that know what is wrong count before one that was killed or
@@ -53,7 +55,7 @@ class LocalRun {
 
   [[nodiscard]] bool somebody_failed();
   void kill_rest();
-  [[nodiscard]] Failure failure_of(Process& process) const;
+  [[nodiscard]] Failure failure_of(RunProcess& process) const;
   [[nodiscard]] int verdict(bool interrupted);
   [[nodiscard]] int exit_status_of_the_sound();
 

@@ -1,40 +1,28 @@
 // The `isthmus` binary: all verbs.
 
-#include <filesystem>
-
 #include "commands.h"
+#include "compare/command.h"
+#include "ctl_command.h"
+#include "doctor.h"
 #include "eval.h"
 #include "export.h"
 #include "isthmus/base/error.h"
+#include "isthmus/trainer/device.h"
+#include "join.h"
 #include "launch.h"
+#include "launch_command.h"
 #include "observe.h"
+#include "plan_command.h"
 #include "ranks.h"
 #include "sample.h"
 #include "selftest.h"
+#include "step_probe.h"
+#include "top_command.h"
 
 namespace {
 
 using namespace isthmus;
 using namespace isthmus::app;
-
-void add_launch(CommandLine& commands) {
-  auto& flags = commands.flags();
-  auto* verb = commands.app().add_subcommand(
-      "launch", "start a coordinator and all replicas of an experiment on this machine");
-  verb->add_option("config", flags.config, "experiment in YAML");
-  verb->add_option("--resume", flags.name, "a run's folder: go on from its newest checkpoint");
-  commands.add_set(*verb);
-  verb->footer("Example: isthmus launch configs/quickstart.yaml --set outer.sync_every=60");
-  commands.on(*verb, [&flags] {
-    const bool resume = !flags.name.empty();
-    if (resume != flags.config.empty())
-      throw Error(ErrorKind::config, "launch needs a config file, or --resume FOLDER, and not both");
-    return run_launch({.config = resume ? flags.name : flags.config,
-                       .assignments = flags.set,
-                       .resume = resume,
-                       .program = std::filesystem::read_symlink("/proc/self/exe")});
-  });
-}
 
 void add_observe(CommandLine& commands) {
   auto& flags = commands.flags();
@@ -45,14 +33,16 @@ void add_observe(CommandLine& commands) {
   verb->add_option("--name", flags.name, "of this observer, unique in the run; its folder's too")->required();
   verb->add_option("--out", flags.out,
                    "safetensors file for the newest global parameters, written at the end");
-  verb->add_flag("--once", flags.once, "take the state, evaluate it, and leave");
+  auto* once = verb->add_flag("--once", flags.once, "take the state, evaluate it, and leave");
   commands.add_security(*verb);
   commands.add_set(*verb);
+  commands.add_json(*verb)->needs(once);
   verb->footer("Example: isthmus observe --config two_sites.yaml --coordinator eu.example:7000 --name watch");
   commands.on(*verb, [&commands, &flags] {
     return run_observe({.experiment = commands.load(),
                         .name = flags.name,
                         .out = flags.out,
+                        .json = flags.json,
                         .once = flags.once,
                         .build = commands.build()});
   });
@@ -65,8 +55,9 @@ void add_export(CommandLine& commands) {
   verb->add_option("--to", flags.out, "folder that gets config.json, model.safetensors and the tokenizer")
       ->required();
   commands.add_set(*verb);
+  commands.add_json(*verb);
   verb->footer("Example: isthmus export runs/quickstart --to quickstart-model");
-  commands.on(*verb, [&flags] { return run_export({flags.model, flags.out, flags.set}); });
+  commands.on(*verb, [&flags] { return run_export({flags.model, flags.out, flags.set, flags.json}); });
 }
 
 void add_eval(CommandLine& commands) {
@@ -75,10 +66,13 @@ void add_eval(CommandLine& commands) {
   verb->add_option("model", flags.model, "folder of a run, or of a model in Hugging Face's layout")
       ->required();
   verb->add_option("--data", flags.corpus, "all of it, as in data.path; without it the run's held-out part");
-  verb->add_option("--json", flags.json, "file that gets the figures");
+  verb->add_option("--out", flags.out, "file that gets the figures as JSON");
+  commands.add_json(*verb);
   commands.add_set(*verb);
   verb->footer("Example: isthmus eval runs/quickstart --data /data/other.txt");
-  commands.on(*verb, [&flags] { return run_eval({flags.model, flags.corpus, flags.json, flags.set}); });
+  commands.on(*verb, [&flags] {
+    return run_eval({flags.model, flags.corpus, flags.out, flags.json, flags.set});
+  });
 }
 
 void add_sample(CommandLine& commands) {
@@ -95,11 +89,13 @@ void add_sample(CommandLine& commands) {
       ->check(CLI::Range(0.0, 100.0));
   verb->add_option("--seed", flags.seed, "of what is drawn")->capture_default_str();
   commands.add_set(*verb);
+  commands.add_json(*verb);
   verb->footer("Example: isthmus sample runs/quickstart --prompt 'namespace at {'");
   commands.on(*verb, [&flags] {
     return run_sample(
         {.model = flags.model,
          .prompt = flags.prompt,
+         .json = flags.json,
          .options = {.tokens = flags.tokens, .temperature = flags.temperature, .seed = flags.seed},
          .assignments = flags.set});
   });
@@ -111,8 +107,12 @@ void add_selftest(CommandLine& commands, SelftestRequest& request) {
   verb->add_option("--gpus", request.gpus, "that take part, each as a rank: all, or how many");
   verb->add_option("--ranks", request.ranks, "processes that are one replica, without --gpus on the CPU")
       ->check(CLI::Range(2, 64));
+  commands.add_json(*verb);
   verb->footer("Example: isthmus selftest --gpus all");
-  commands.on(*verb, [&request] { return run_selftest(request); });
+  commands.on(*verb, [&commands, &request] {
+    request.json = commands.flags().json;
+    return run_selftest(request);
+  });
 }
 
 /// Of `worker` and `selftest`, which start it.
@@ -130,8 +130,16 @@ int main(int argc, char** argv) {
   CommandLine commands("isthmus: one language model on machines that are far apart",
                        {.torch = ISTHMUS_TORCH_VERSION, .cuda = ISTHMUS_CUDA_ARCHITECTURES});
   add_launch(commands);
+  add_attach(commands);
+  add_tether(commands);
+  CompareRequest comparison;
+  add_compare(commands, comparison);
   commands.add_coordinator();
   commands.add_worker(run_worker);
+  add_join(commands, run_worker);
+  add_doctor(commands, [](const Experiment& experiment) {
+    return std::string(to_string(trainer::choose_device(experiment.device, trainer::probe_hardware())));
+  });
   add_observe(commands);
   add_export(commands);
   add_eval(commands);
@@ -142,6 +150,13 @@ int main(int argc, char** argv) {
   commands.add_data();
   commands.add_bench();
   commands.add_trace();
+  TopRequest top;
+  add_top(commands, top);
+  CtlRequest ctl;
+  add_ctl(commands, ctl);
+  add_plan(commands, measure_step);
+  commands.add_help();
+  commands.add_completion();
   SelftestRequest selftest;
   add_selftest(commands, selftest);
   RankRequest rank;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "isthmus/outer_sync/fingerprint.h"
+
 namespace isthmus::app {
 
 Hardware::Hardware(const Experiment& experiment, int gpu) {
@@ -25,7 +27,8 @@ ModelSetup::ModelSetup(const Experiment& experiment, const std::optional<data::S
 outer_sync::protocol::Hello ModelSetup::hello(Experiment& experiment, const std::string& name,
                                               const std::string& build) const {
   auto hello = hello_of(experiment, name, build);
-  hello.model = table.fingerprint();
+  // Not the table's own, which knows this trainer's settings: those are compared key by key.
+  hello.model = outer_sync::fingerprint_of(trainer::logged_tensors(table), table.layout());
   hello.tokenizer = corpus.tokenizer_fingerprint();
   return hello;
 }

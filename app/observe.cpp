@@ -13,9 +13,9 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/metrics.h"
 #include "isthmus/base/trace.h"
-#include "isthmus/outer_sync/methods/schedule.h"
 #include "isthmus/outer_sync/outer_loop.h"
 #include "isthmus/outer_sync/transport/member_node.h"
+#include "json_output.h"
 #include "model_setup.h"
 #include "run_folder.h"
 #include "signals.h"
@@ -58,9 +58,6 @@ class Observer {
         setup_(config_),
         bytes_per_token_(setup_.bytes_per_token(config_)),
         metrics_(folder_ / "metrics.jsonl"),
-        schedule_(setup_.table.layout().fragment_count(), config_.outer.sync_phases(),
-                  static_cast<std::uint64_t>(config_.outer.sync_delay),
-                  static_cast<std::uint64_t>(config_.outer.warmup_steps), config_.outer.overlap()),
         local_(setup_.table.layout().buffer_size()),
         node_(unknown_to_others(config_.network), setup_.table.layout(),
               outer_sync::codec_plan(config_.outer, static_cast<std::uint64_t>(config_.run.seed)),
@@ -95,7 +92,7 @@ class Observer {
     if (!target_ || is_over()) return all();
     Rounds out;
     for (outer_sync::FragmentId p = 0; p < schedule_fragments(); ++p)
-      out.push_back(schedule_.rounds_due(p, *target_));
+      out.push_back(loop_.schedule().rounds_due(p, *target_));
     return out;
   }
 
@@ -122,17 +119,19 @@ class Observer {
   void advance() {
     if (!node_.has_state()) return target_.reset();
     const bool begins = !target_;
-    if (begins || is_past()) target_ = schedule_.step_with(rounds(), every());
+    if (begins || is_past()) target_ = loop_.schedule().step_with(rounds(), every());
     if (begins && rounds() != limits()) evaluate(std::nullopt);
     for (; !is_over() && rounds() == limits(); target_ = *target_ + every()) evaluate(target_);
   }
 
   int take_once() {
+    JsonOutput json(request_.json);
     while (node_.follow(loop_, all())) {
       if (!node_.has_state() || !node_.is_current()) continue;
       evaluate(std::nullopt);
       write_model();
       node_.leave("it has what it came for");
+      json.print(newest_);
       return 0;
     }
     return end();
@@ -191,6 +190,7 @@ class Observer {
     line["global_hash"] = hash;
     metrics_.write(line);
     say(text + ", hash " + hash.substr(0, 16));
+    newest_ = line;
   }
 
   void write_model() {
@@ -216,10 +216,10 @@ class Observer {
   double bytes_per_token_;
   Trace trace_;
   Metrics metrics_;
-  outer_sync::Schedule schedule_;
   PlainParameters local_;
   outer_sync::MemberNode node_;
   outer_sync::OuterLoop loop_;
+  nlohmann::ordered_json newest_;        ///< evaluation
   std::optional<std::uint64_t> target_;  ///< step that is evaluated next; none before the state is here
 };
 

@@ -12,6 +12,7 @@ struct ObserveRequest {
   Experiment experiment;
   std::string name;
   std::filesystem::path out;  ///< safetensors file for the newest global parameters; empty for none
+  bool json = false;          ///< with `once`: the evaluation as a document
   bool once = false;          ///< take the state, evaluate, leave
   std::string build;          ///< of this binary
 };

@@ -5,10 +5,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <deque>
 #include <fstream>
+#include <string_view>
 #include <utility>
 
 #include "isthmus/base/error.h"
@@ -17,8 +21,8 @@ namespace isthmus::app {
 namespace {
 
 /// Between fork and exec only calls that are safe after a fork of a threaded process.
-[[noreturn]] void become(const std::vector<char*>& arguments, int log, const Process::Options& options,
-                         pid_t parent) {
+[[noreturn]] void become(const std::vector<char*>& arguments, char* const* environment, int log,
+                         const Process::Options& options, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(127);  // the parent died before the line above
   setpgid(0, 0);
@@ -32,9 +36,26 @@ namespace {
     dup2(log, STDOUT_FILENO);
     dup2(log, STDERR_FILENO);
   }
+  if (options.input >= 0) dup2(options.input, STDIN_FILENO);
+  if (options.output >= 0) dup2(options.output, STDOUT_FILENO);
+  if (options.errors >= 0) dup2(options.errors, STDERR_FILENO);
   if (options.keep_fd >= 0) fcntl(options.keep_fd, F_SETFD, 0);
-  execv(arguments[0], arguments.data());
+  execvpe(arguments[0], arguments.data(), environment);
   _exit(127);
+}
+
+/// What this process has inherited, with some of it replaced; `own` must outlive it.
+std::vector<char*> environment_with(std::vector<std::string>& own) {
+  std::vector<char*> all;
+  for (auto& variable : own) all.push_back(variable.data());
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text(*variable);
+    const auto name = text.substr(0, text.find('=') + 1);
+    if (!std::ranges::any_of(own, [&](const auto& other) { return other.starts_with(name); }))
+      all.push_back(*variable);
+  }
+  all.push_back(nullptr);
+  return all;
 }
 
 }  // namespace
@@ -49,9 +70,10 @@ Process::Process(Options options) : options_(std::move(options)) {
   std::vector<char*> arguments;
   for (auto& word : options_.command) arguments.push_back(word.data());
   arguments.push_back(nullptr);
+  auto environment = environment_with(options_.environment);
   const pid_t parent = getpid();
   pid_ = fork();
-  if (pid_ == 0) become(arguments, log, options_, parent);
+  if (pid_ == 0) become(arguments, environment.data(), log, options_, parent);
   if (log >= 0) close(log);
   if (pid_ < 0) throw Error(ErrorKind::data, "cannot start " + options_.name + ": " + std::strerror(errno));
 }
@@ -65,7 +87,7 @@ Process::~Process() {
   waitpid(pid_, nullptr, 0);
 }
 
-void Process::signal(int number) const {
+void Process::signal(int number) {
   if (pid_ > 0 && !status_) kill(pid_, number);
 }
 
@@ -75,6 +97,16 @@ std::optional<int> Process::poll() {
     status_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
   return status_;
+}
+
+void become_program(std::vector<std::string> command, const std::string& key) {
+  std::vector<char*> arguments;
+  for (auto& word : command) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  std::fflush(nullptr);
+  execvp(arguments.front(), arguments.data());
+  throw Error(ErrorKind::config, key + " begins with '" + command.front() +
+                                     "', which cannot be started: " + std::strerror(errno));
 }
 
 std::string tail_of(const std::filesystem::path& file, std::size_t lines) {

@@ -210,11 +210,6 @@ trainer::ReplicaOptions replica_options(const Experiment& experiment, trainer::D
           .trainer = experiment.trainer};
 }
 
-std::int64_t threads_each(std::int64_t processes) {
-  const std::int64_t cores = std::max(1U, std::thread::hardware_concurrency());
-  return std::max<std::int64_t>(1, cores / processes);
-}
-
 // ---- the others ----
 
 namespace {

@@ -96,7 +96,4 @@ struct RankRequest {
 /// Exit status.
 [[nodiscard]] int run_rank(const RankRequest& request);
 
-/// Cores for each rank of `processes` that share this machine.
-[[nodiscard]] std::int64_t threads_each(std::int64_t processes);
-
 }  // namespace isthmus::app

@@ -3,21 +3,32 @@
 #include <fmt/format.h>
 
 #include <csignal>
+#include <memory>
+#include <optional>
 
 #include "certs.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/outer_loop.h"
 #include "isthmus/outer_sync/transport/member_node.h"
+#include "metrics_server.h"
+#include "run_folder.h"
+#include "run_readings.h"
 #include "signals.h"
 #include "stopper.h"
 
 namespace isthmus::app {
 namespace {
 
-void say(const std::string& text) {
-  fmt::print("{}\n", text);
-  std::fflush(stdout);
+/// It writes nothing there itself, so it does without where none can be made. Held, it tells a coordinator on
+/// this machine that what is said here is in that folder already.
+std::unique_ptr<FolderLock> own_folder(const std::filesystem::path& folder) {
+  try {
+    return std::make_unique<FolderLock>(folder);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::data) throw;
+    return nullptr;
+  }
 }
 
 }  // namespace
@@ -36,9 +47,19 @@ int run_reducer(WorkerRequest request) {
   outer_sync::MemberNode node(experiment.network, static_cast<std::uint64_t>(outer.chunk_elements),
                               outer_sync::codec_plan(outer, static_cast<std::uint64_t>(experiment.run.seed)),
                               closing_rule(experiment), trace, outer.lossless_stage());
+  const auto folder = own_folder(experiment.folder() / request.name);
+  const auto records = std::make_shared<outer_sync::RecordQueue>();
+  if (experiment.run.gather) node.gather(records);
+  const auto say = [&records](const std::string& text) {
+    records->add(outer_sync::protocol::RecordKind::log, text);
+    fmt::print("{}\n", text);
+    std::fflush(stdout);
+  };
   stopper.in_run(node, Stopper::Leaving::at_once);
   const auto reached = node.advertised().empty() ? "it opens no port" : "peers dial " + node.advertised();
   say(fmt::format("{} only reduces; {}", request.name, reached));
+  const auto metrics = serve_metrics(
+      experiment.metrics, {experiment.run.name, request.name}, [&node] { return readings_of(node); }, say);
   std::optional<std::string> problem;
   try {
     auto agreed = experiment;
@@ -51,7 +72,7 @@ int run_reducer(WorkerRequest request) {
   stopper.ending();
   if (!problem) {
     say("left the run");
-    return 128 + SIGTERM;
+    return stopper.leaving() ? 128 + SIGTERM : 0;
   }
   if (!problem->empty()) throw Error(ErrorKind::divergence, *problem);
   say(fmt::format("done: {:.1f} MB sent", static_cast<double>(node.wire().total) / 1e6));

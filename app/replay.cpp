@@ -8,6 +8,7 @@
 
 #include "isthmus/outer_sync/log/replay.h"
 #include "isthmus/outer_sync/log/safetensors.h"
+#include "json_output.h"
 
 namespace isthmus::app {
 namespace {
@@ -25,6 +26,19 @@ void print(const Replayed& run) {
   }
   fmt::print("chains: {} rounds recomputed, all as recorded\n", run.rounds());
   fmt::print("global hash {}\n", run.global_hash.hex());
+}
+
+nlohmann::ordered_json document(const Replayed& run) {
+  auto fragments = nlohmann::ordered_json::array();
+  for (const auto& fragment : run.fragments)
+    fragments.push_back({{"snapshot_round", fragment.first},
+                         {"round", fragment.state.round},
+                         {"chain", fragment.state.chain.hex()},
+                         {"torn", fragment.torn}});
+  return {{"run", run.header.run},
+          {"rounds", run.rounds()},
+          {"global_hash", run.global_hash.hex()},
+          {"fragments", fragments}};
 }
 
 void write_model(const std::filesystem::path& file, const Replayed& run) {
@@ -45,9 +59,11 @@ void write_model(const std::filesystem::path& file, const Replayed& run) {
 }  // namespace
 
 int run_replay(const ReplayRequest& request) {
+  JsonOutput json(request.json);
   const auto run = outer_sync::log::replay(request.log, request.until);
   print(run);
   if (!request.out.empty()) write_model(request.out, run);
+  json.print(document(run));
   return 0;
 }
 

@@ -10,7 +10,8 @@ namespace isthmus::app {
 struct ReplayRequest {
   std::filesystem::path log;           ///< folder
   std::optional<std::uint64_t> until;  ///< last round of each fragment that is applied
-  std::filesystem::path out;           ///< safetensors file; empty: only look whether the log is right
+  bool json = false;
+  std::filesystem::path out;  ///< safetensors file; empty: only look whether the log is right
 };
 
 /// Prints what it found. Returns the exit status; throws as outer_sync::log::replay and write_safetensors do.

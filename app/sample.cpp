@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include "isthmus/base/error.h"
+#include "json_output.h"
 #include "model_setup.h"
 #include "trained_model.h"
 
 namespace isthmus::app {
 
 int run_sample(const SampleRequest& request) {
+  JsonOutput json(request.json);
   const auto model = load_trained_model(request.model, request.assignments);
   if (model.experiment.data.tokenizer.starts_with("vocab:"))
     throw Error(ErrorKind::config, "data.tokenizer is " + model.experiment.data.tokenizer +
@@ -23,6 +25,10 @@ int run_sample(const SampleRequest& request) {
   const std::vector<std::int64_t> ids(prompt.begin(), prompt.end());
   const auto more = trainer::sample(inference, ids, request.options);
   auto text = model.tokenizer->decode(std::vector<std::uint32_t>(more.begin(), more.end()));
+  if (json.wanted()) {  // which escapes what terminals take for commands
+    json.print({{"model", model.origin}, {"prompt", request.prompt}, {"text", text}});
+    return 0;
+  }
   // A model may have learnt what terminals take for commands.
   for (auto& c : text) {
     const auto code = static_cast<unsigned char>(c);

@@ -12,6 +12,7 @@ namespace isthmus::app {
 struct SampleRequest {
   std::filesystem::path model;
   std::string prompt;
+  bool json = false;
   trainer::SampleOptions options;
   std::vector<std::string> assignments;
 };

@@ -17,7 +17,10 @@
 #include "isthmus/base/random.h"
 #include "isthmus/quant/passes.h"
 #include "isthmus/trainer/outer_state.h"
+#include "json_output.h"
+#include "machine.h"
 #include "model_setup.h"
+#include "random_batch.h"
 #include "ranks.h"
 
 namespace isthmus::app {
@@ -143,34 +146,6 @@ class Folder {
   std::filesystem::path path_;
 };
 
-/// Token ids where the first rank computes.
-class Ids {
- public:
-  Ids(data::Device& memory, std::int64_t sequences, std::int64_t seq_len)
-      : host_(memory.host_buffer(bytes(sequences, seq_len))),
-        device_(memory.device_buffer(bytes(sequences, seq_len))) {
-    batch_.seq_len = seq_len;
-    batch_.together = true;
-    auto* ids = reinterpret_cast<std::uint16_t*>(host_->data());
-    for (std::size_t i = 0; i < bytes(sequences, seq_len) / 2; ++i)
-      ids[i] = static_cast<std::uint16_t>(random_bits(seed, 3, i) % vocab);
-    device_->fill(*host_, bytes(sequences, seq_len));
-    for (std::int64_t row = 0; row < sequences; ++row)
-      rows_.push_back(device_->data() + static_cast<std::size_t>(row) * batch_.row_bytes());
-    batch_.rows = rows_;
-  }
-  [[nodiscard]] const data::Batch& batch() const { return batch_; }
-
- private:
-  static std::size_t bytes(std::int64_t sequences, std::int64_t seq_len) {
-    return static_cast<std::size_t>(sequences * (seq_len + 1)) * 2;
-  }
-  std::unique_ptr<data::HostBuffer> host_;
-  std::unique_ptr<data::DeviceBuffer> device_;
-  std::vector<const std::byte*> rows_;
-  data::Batch batch_;
-};
-
 Experiment small_experiment(std::int64_t ranks, bool gpus) {
   const auto text = fmt::format(
       "device: {}\nmodel: {{layers: 2, dim: 64, heads: 4}}\ndata: {{seq_len: 64}}\n"
@@ -187,15 +162,15 @@ class RankChecks {
         hardware_(experiment_),
         table_({experiment_.model, vocab}, experiment_.outer.num_fragments,
                static_cast<std::uint64_t>(experiment_.outer.chunk_elements)),
-        ids_(*hardware_.memory, experiment_.inner.batch, experiment_.data.seq_len) {}
+        ids_(*hardware_.memory, experiment_.inner.batch, experiment_.data.seq_len, vocab, seed) {}
 
   Finding gradients() {
     trainer::Replica one(table_, options());
-    one.forward_backward(ids_.batch());
+    one.forward_backward(ids_.get());
     const auto expected = std::vector<float>(one.gradients().begin(), one.gradients().end());
     double error = 0;
     with_ranks(false, [&](trainer::SiteReplica& site) {
-      site.forward_backward(ids_.batch());
+      site.forward_backward(ids_.get());
       error = distance(site.gradients(), expected);
     });
     constexpr double rounding = 1e-5;
@@ -241,7 +216,7 @@ class RankChecks {
 
   trainer::ReplicaState train(trainer::SiteReplica& site) {
     for (std::int64_t step = 0; step < steps; ++step) {
-      site.forward_backward(ids_.batch());
+      site.forward_backward(ids_.get());
       static_cast<void>(site.inner_step(1e-3));
     }
     return site.state();
@@ -259,15 +234,16 @@ class RankChecks {
   Experiment experiment_;
   Hardware hardware_;
   trainer::ParameterTable table_;
-  Ids ids_;
+  RandomBatch ids_;
   std::optional<trainer::ReplicaState> plain_;
 };
 
 // ---- the table ----
 
 /// Exit status.
-int report(const std::vector<Check>& checks) {
+int report(const std::vector<Check>& checks, JsonOutput& json) {
   int status = 0;
+  auto findings = nlohmann::ordered_json::array();
   for (const auto& check : checks) {
     Finding finding;
     int failed = Error(ErrorKind::divergence, "").exit_status();
@@ -280,8 +256,11 @@ int report(const std::vector<Check>& checks) {
     fmt::print("{:<6} {:<52} {}\n", finding.ok ? "ok" : "FAILED", check.name, finding.figure);
     if (!finding.ok) fmt::print("       -> {}\n", check.advice);
     std::fflush(stdout);
+    findings.push_back({{"check", check.name}, {"ok", finding.ok}, {"figure", finding.figure}});
+    if (!finding.ok) findings.back()["advice"] = check.advice;
     if (!finding.ok) status = std::max(status, failed);
   }
+  json.print({{"ok", status == 0}, {"checks", findings}});
   return status;
 }
 
@@ -300,6 +279,7 @@ std::int64_t gpus_asked(const std::string& gpus) {
 }  // namespace
 
 int run_selftest(const SelftestRequest& request) {
+  JsonOutput json(request.json);
   const bool on_gpus = !request.gpus.empty();
   const auto gpus = on_gpus ? gpus_asked(request.gpus) : 0;
   if (on_gpus && gpus == 0)
@@ -329,7 +309,7 @@ int run_selftest(const SelftestRequest& request) {
     checks.push_back({fmt::format("{} ranks on {}: ZeRO-1 changes no bit", ranks, where),
                       [&] { return with_ranks->zero(); }, "train with replica.zero: false"});
   }
-  return report(checks);
+  return report(checks, json);
 }
 
 }  // namespace isthmus::app

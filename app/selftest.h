@@ -8,7 +8,8 @@
 namespace isthmus::app {
 
 struct SelftestRequest {
-  std::string gpus;        ///< "all" or how many; empty: on the CPU
+  std::string gpus;  ///< "all" or how many; empty: on the CPU
+  bool json = false;
   std::int64_t ranks = 0;  ///< 0: as many as GPUs, or two
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 
 #include "isthmus/base/error.h"
@@ -16,6 +17,7 @@ using config::Source;
 namespace {
 
 constexpr std::string_view section = "sites";
+constexpr std::string_view launch_prefix = "launch.";
 
 [[noreturn]] void fail(const std::string& message) { throw Error(ErrorKind::config, message); }
 
@@ -67,6 +69,13 @@ void check_key(const Site& site, const Source::Entry& entry, const std::string& 
       key, site.name, entry.place, to_string(known->scope)));
 }
 
+[[noreturn]] void fail_at_launch_key(const Site& site, const Source::Entry& entry, const std::string& key) {
+  std::vector<std::string> known;
+  for (const auto& item : site.launch.items(true)) known.push_back(std::string(launch_prefix) + item.key);
+  fail(fmt::format("unknown key {} ({}) of site {}; did you mean {}?", key, entry.place, site.name,
+                   config::nearest(key, known)));
+}
+
 void check_workers(const std::vector<Site>& sites) {
   std::map<std::string, std::string> site_of_worker;
   for (const auto& site : sites) {
@@ -82,12 +91,24 @@ void check_workers(const std::vector<Site>& sites) {
   }
 }
 
+void check_coordinators(const std::vector<Site>& sites) {
+  const Site* first = nullptr;
+  for (const auto& site : sites) {
+    if (!site.launch.coordinator) continue;
+    if (first != nullptr)
+      fail(fmt::format("sites {} and {} both have launch.coordinator: true; expected one coordinator",
+                       first->name, site.name));
+    first = &site;
+  }
+}
+
 }  // namespace
 
 void Site::serialize(config::Archive& ar) {
   ar({"replicas", &replicas, Scope::agreed,
       "workers at this site: NAME, or NAME-1, NAME-2, ...; keys of class per_site may stand beside it", 1,
       1024});
+  ar.section("launch", launch);
 }
 
 std::vector<std::string> Site::workers() const {
@@ -106,15 +127,22 @@ std::vector<Site> take_sites(Source& source, const std::vector<config::Item>& ke
     const auto name = name_in(entry);
     check_name(name, entry);
     auto site = std::ranges::find(sites, name, &Site::name);
-    if (site == sites.end()) site = sites.insert(site, Site{.name = name, .replicas = 1, .settings = {}});
+    if (site == sites.end())
+      site = sites.insert(site, Site{.name = name, .replicas = 1, .settings = {}, .launch = {}});
     auto key = key_in_site(entry, name);
     if (key.empty())
       fail(fmt::format("{}: {} is a plain value; expected a map like {{inner.batch: 8}}", entry.place,
                        entry.key));
+    if (key.starts_with(launch_prefix) && site->launch.take(entry, key.substr(launch_prefix.size())))
+      continue;
     if (std::ranges::find(own_keys, key, &config::Item::key) != own_keys.end()) {
+      if (key == "launch.identity" && !entry.values.empty() && !entry.values.front().starts_with("~"))
+        entry.values.front() =
+            std::filesystem::absolute(entry.base / entry.values.front()).lexically_normal();
       own.put(std::move(entry));
       continue;
     }
+    if (key.starts_with(launch_prefix)) fail_at_launch_key(*site, entry, key);
     check_key(*site, entry, key, keys);
     entry.key = std::move(key);
     const auto* general = source.find(entry.key);
@@ -122,8 +150,12 @@ std::vector<Site> take_sites(Source& source, const std::vector<config::Item>& ke
       site->settings.push_back(std::move(entry));
   }
   config::Reader reader(own);
-  for (auto& site : sites) OwnKeys{site}.serialize(reader);
+  for (auto& site : sites) {
+    OwnKeys{site}.serialize(reader);
+    site.launch.check(site.name);
+  }
   check_workers(sites);
+  check_coordinators(sites);
   return sites;
 }
 
@@ -150,6 +182,16 @@ const Site* site_of(const std::vector<Site>& sites, const std::string& worker, c
   fail(fmt::format(
       "--name is '{}', which is at none of the sites {}; expected a name like {}, or --site besides", worker,
       names, sites.front().workers().back()));
+}
+
+std::vector<config::Item> own_items(Site& site, bool everything) {
+  auto items = config::list(site);
+  std::erase_if(items, [](const config::Item& item) { return item.key.starts_with(launch_prefix); });
+  for (auto& item : site.launch.items(everything)) {
+    item.key.insert(0, launch_prefix);
+    items.push_back(std::move(item));
+  }
+  return items;
 }
 
 Source at_site(Source source, const Site& site) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "isthmus/base/config.h"
+#include "launcher_config.h"
 
 namespace isthmus::app {
 
@@ -17,11 +18,14 @@ struct Site {
   std::string name;
   std::int64_t replicas = 1;
   std::vector<config::Source::Entry> settings;  ///< by their general keys
+  LauncherConfig launch;
   /// The site's own keys, beside settings.
   void serialize(config::Archive& ar);
 
   /// NAME where there is one, else NAME-1, NAME-2, ...
   [[nodiscard]] std::vector<std::string> workers() const;
+  /// Its paths are another machine's.
+  [[nodiscard]] bool is_elsewhere() const { return launch.kind() != LauncherConfig::Kind::local; }
 };
 
 /// Takes the section `sites` out of a source; in the order in which sites are named. What was assigned in
@@ -34,6 +38,9 @@ struct Site {
 /// name it begins with (so that one more may join: eu-3). Null if there are no sites. Throws Error(config).
 [[nodiscard]] const Site* site_of(const std::vector<Site>& sites, const std::string& worker,
                                   const std::string& site);
+
+/// The keys of a site that are no settings; of its launcher those that were set, or `everything`.
+[[nodiscard]] std::vector<config::Item> own_items(Site& site, bool everything);
 
 /// The same config as it is at that site.
 [[nodiscard]] config::Source at_site(config::Source source, const Site& site);

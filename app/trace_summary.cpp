@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "isthmus/base/error.h"
+#include "json_output.h"
 
 namespace isthmus::app {
 namespace {
@@ -161,6 +162,25 @@ void print_others(const TraceSummary& trace) {
   }
 }
 
+nlohmann::ordered_json document(const TraceSummary& trace) {
+  const auto part = [](const TraceTotal& total) {
+    return nlohmann::ordered_json{
+        {"seconds", total.seconds}, {"count", total.count}, {"longest_seconds", total.longest}};
+  };
+  auto totals = nlohmann::ordered_json::array();
+  for (const auto& [key, total] : trace.totals) {
+    auto json = part(total);
+    json["row"] = key.first;
+    json["name"] = key.second;
+    totals.push_back(std::move(json));
+  }
+  return {{"process", trace.process},
+          {"seconds", trace.seconds},
+          {"cut_off", trace.cut_off},
+          {"outer_wait_before_optimizer", part(trace.before_optimizer)},
+          {"totals", totals}};
+}
+
 }  // namespace
 
 TraceSummary read_trace(std::istream& in, const std::string& name) {
@@ -176,7 +196,8 @@ TraceSummary read_trace(std::istream& in, const std::string& name) {
   return events.summary;
 }
 
-int run_trace_summary(const std::filesystem::path& file) {
+int run_trace_summary(const std::filesystem::path& file, bool as_json) {
+  JsonOutput json(as_json);
   std::ifstream in(file, std::ios::binary);
   // A folder can be opened as well.
   if (!in || std::filesystem::is_directory(file))
@@ -188,6 +209,7 @@ int run_trace_summary(const std::filesystem::path& file) {
   print_training(trace);
   fmt::print("\nthe other threads, meanwhile\n");
   print_others(trace);
+  json.print(document(trace));
   return 0;
 }
 

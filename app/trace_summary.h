@@ -32,6 +32,6 @@ struct TraceSummary {
 [[nodiscard]] TraceSummary read_trace(std::istream& in, const std::string& name);
 
 /// Prints it. Throws Error(data) naming the file if it cannot be read or is no trace.
-int run_trace_summary(const std::filesystem::path& file);
+int run_trace_summary(const std::filesystem::path& file, bool as_json = false);
 
 }  // namespace isthmus::app

@@ -28,29 +28,47 @@ trainer::ParameterTable table_of(const Experiment& experiment, const data::Token
           static_cast<std::uint64_t>(experiment.outer.chunk_elements)};
 }
 
-/// The newest of a run's replicas, or of one replica.
-fs::path newest_checkpoint(const fs::path& folder) {
+struct CheckpointAt {
+  std::uint64_t step = 0;
+  fs::path file;
+};
+
+/// Of a run's replicas, or of one replica; the newest first, and of one step by name.
+std::vector<CheckpointAt> checkpoints_of(const fs::path& folder) {
   std::vector<fs::path> replicas = {folder};
   std::error_code no_folder;
   for (const auto& entry : fs::directory_iterator(folder, no_folder)) replicas.push_back(entry.path());
   std::ranges::sort(replicas);
-  std::optional<fs::path> newest;
-  std::uint64_t newest_step = 0;
+  std::vector<CheckpointAt> all;
   for (const auto& replica : replicas) {
-    const auto steps = trainer::checkpoint_steps(replica / checkpoints_name, 0);
-    if (steps.empty() || (newest && steps.back() <= newest_step)) continue;
-    newest_step = steps.back();
-    newest = trainer::checkpoint_file(replica / checkpoints_name, newest_step, 0);
+    for (const auto step : trainer::checkpoint_steps(replica / checkpoints_name, 0))
+      all.push_back({step, trainer::checkpoint_file(replica / checkpoints_name, step, 0)});
   }
-  if (!newest)
-    throw Error(ErrorKind::data, folder.string() +
-                                     " holds no model; expected the folder of a run that has written a "
-                                     "checkpoint, or one with a config.json");
-  return *newest;
+  std::ranges::stable_sort(all, std::ranges::greater(), &CheckpointAt::step);
+  return all;
+}
+
+/// The newest that is sound: the others are said, so that nobody takes an older model for the newest.
+trainer::Checkpoint newest_checkpoint(const fs::path& folder) {
+  std::optional<Error> newest_failed;
+  for (const auto& [step, file] : checkpoints_of(folder)) {
+    try {
+      auto checkpoint = trainer::read_checkpoint(file);
+      if (newest_failed) fmt::print(stderr, "isthmus: {} is taken in its place\n", file.string());
+      return checkpoint;
+    } catch (const Error& error) {
+      fmt::print(stderr, "isthmus: {}\n", error.what());
+      if (!newest_failed) newest_failed = error;
+    }
+  }
+  if (newest_failed) throw *newest_failed;
+  throw Error(ErrorKind::data, folder.string() +
+                                   " holds no model; expected the folder of a run that has written a "
+                                   "checkpoint, or one with a config.json");
 }
 
 TrainedModel of_run(const fs::path& folder, const std::vector<std::string>& assignments) {
-  const auto checkpoint = trainer::read_checkpoint(newest_checkpoint(folder));
+  const auto checkpoint = newest_checkpoint(folder);
   const auto& yaml = checkpoint.section("config");
   const std::string_view text(reinterpret_cast<const char*>(yaml.data()), yaml.size());
   auto experiment = load_experiment(config::Source::from_text(text, checkpoint.file.string()), assignments,

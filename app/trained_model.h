@@ -25,7 +25,8 @@ struct TrainedModel {
 };
 
 /// `folder` is a run's, a replica's in it, or has a config.json. Of a run it is the newest checkpoint of any
-/// of its replicas. `assignments` are put over the run's settings. Throws Error(config) or Error(data).
+/// of its replicas that is sound; damaged ones are said on standard error. `assignments` are put over the
+/// run's settings. Throws Error(config) or Error(data).
 [[nodiscard]] TrainedModel load_trained_model(const std::filesystem::path& folder,
                                               const std::vector<std::string>& assignments);
 

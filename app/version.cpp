@@ -6,6 +6,9 @@
 
 namespace isthmus::app {
 
+std::string version() { return ISTHMUS_VERSION; }
+std::string commit() { return ISTHMUS_COMMIT; }
+
 std::string version_text(const TrainerBuild& trainer) {
   using namespace outer_sync::protocol;
   return std::string("isthmus ") + ISTHMUS_VERSION + "\ncommit     " + ISTHMUS_COMMIT + "\ntorch      " +

@@ -9,6 +9,9 @@ struct TrainerBuild {
   std::string torch = "none", cuda = "none";
 };
 
+[[nodiscard]] std::string version();
+/// That the binary was built from.
+[[nodiscard]] std::string commit();
 /// Several lines: version, commit, torch, CUDA architectures, protocol and numerics versions.
 [[nodiscard]] std::string version_text(const TrainerBuild& trainer);
 /// Commit and torch on one line, for messages about unequal builds.

@@ -29,41 +29,26 @@
 #include "isthmus/trainer/sample.h"
 #include "isthmus/trainer/schedule.h"
 #include "ledger.h"
+#include "machine.h"
+#include "metrics_server.h"
 #include "model_setup.h"
 #include "outer_gradient_recorder.h"
 #include "ranks.h"
+#include "replica_run.h"
 #include "run_folder.h"
+#include "run_readings.h"
 #include "stopper.h"
 #include "summary.h"
 
 namespace isthmus::app {
 
 using Clock = std::chrono::steady_clock;
+using outer_sync::protocol::RecordKind;
 
 namespace {
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-/// A resumed run keeps the trace of the runs before it.
-std::filesystem::path trace_file(const std::filesystem::path& folder) {
-  auto file = folder / "trace.json";
-  for (int n = 1; std::filesystem::exists(file); ++n) file = folder / fmt::format("trace-resumed-{}.json", n);
-  return file;
-}
-
-/// The replica's own folder. One that holds checkpoints is of another run or life, unless that is resumed.
-/// The log of all lives stays where it is: `launch` has opened it by that name, and people look for it there.
-std::filesystem::path own_folder(const WorkerRequest& request) {
-  auto folder = request.experiment.folder() / request.name;
-  if (request.resume || !std::filesystem::exists(checkpoints_in(folder))) return folder;
-  const auto kept = make_room(folder);
-  if (std::filesystem::exists(kept / "worker.log")) {
-    std::filesystem::create_directories(folder);
-    std::filesystem::rename(kept / "worker.log", folder / "worker.log");
-  }
-  return folder;
 }
 
 /// What the run gives this replica to train on.
@@ -82,7 +67,7 @@ class Worker {
       : stopper_(stopper),
         request_(std::move(request)),
         config_(request_.experiment),
-        folder_(own_folder(request_)),
+        folder_(replica_folder(request_.experiment, request_.name, request_.resume)),
         lock_(folder_),
         progress_(request_.quiet ? nullptr : std::make_unique<Progress>(stdout, isatty(STDOUT_FILENO) == 1)),
         setup_(config_, stream()),
@@ -105,11 +90,18 @@ class Worker {
                       .folder = checkpoints_in(folder_),
                       .say = [this](const std::string& text) { say(text); }}),
         samples_(node_) {
+    if (config_.run.gather) node_.gather(records_);
+    metrics_.copy_to([this](std::string line) { records_->add(RecordKind::metrics, std::move(line)); });
     outer_.share_moments(replica_);
     if (ranks_) watch_ranks();
+    server_ = serve_metrics(
+        config_.metrics, {config_.run.name, request_.name}, [this] { return *readings_.get(); },
+        [this](const std::string& text) { say(text); });
     for (const auto& note : setup_.corpus.notes()) say(note);
     for (const auto& note : config_.outer.notes()) say(note);
-    if (!config_.outer.log.empty()) outer_.keep_log(log_plan());
+    if (!config_.outer.log.empty())
+      outer_.keep_log(log_plan(config_, request_.name, logged_tensors(setup_.table), setup_.table.layout(),
+                               setup_.table.fingerprint()));
     if (config_.run.record_outer_gradients > 0) {
       outer_.observe_gradients(OuterGradientRecorder(
           folder_ / "outer_gradients", static_cast<std::uint64_t>(config_.run.record_outer_gradients)));
@@ -130,6 +122,7 @@ class Worker {
       return status;
     } catch (const std::exception& error) {
       stopper_.ending();
+      records_->add(RecordKind::log, error.what());
       if (joined_) node_.leave(error.what());
       throw;
     }
@@ -159,7 +152,8 @@ class Worker {
     } else {
       if (admission.how == How::resumes) restore(admission.step);
       try {
-        node_.activate(outer_.fragments(), outer_.global_hash(), ledger_, trained_before());
+        node_.activate(outer_.fragments(), outer_.global_hash(), ledger_, trained_before(),
+                       outer_.settings());
         if (admission.how == How::resumes) checkpoints_.leave_later_than(admission.step);
       } catch (const outer_sync::Displaced& why) {  // the first view has begun without this replica
         say(why.what());
@@ -239,23 +233,6 @@ class Worker {
                                        .world = static_cast<int>(node_.view().members.size())});
   }
 
-  outer_sync::OuterLoop::LogPlan log_plan() const {
-    const auto& layout = setup_.table.layout();
-    outer_sync::log::LogHeader header;
-    header.run = config_.run.name;
-    header.model = setup_.table.fingerprint();
-    header.fragments.assign(layout.fragments().begin(), layout.fragments().end());
-    header.chunk_elements = layout.chunk_elements();
-    header.codec = config_.outer.codec_spec();
-    header.warmup_rounds = static_cast<std::uint64_t>(config_.outer.warmup_steps);
-    for (const auto& tensor : setup_.table.tensors())
-      header.tensors.push_back({tensor.name, tensor.shape, tensor.range});
-    // By name: replicas on one machine may be given one folder.
-    return {.folder = std::filesystem::path(config_.outer.log) / request_.name,
-            .header = std::move(header),
-            .budget = static_cast<std::uint64_t>(config_.outer.log_budget.bytes)};
-  }
-
   // ---- training ----
 
   void train() {
@@ -294,9 +271,11 @@ class Worker {
     outer_.end_at(last);
     // Agreed steps that a checkpoint was in the middle of.
     while (next_agreed_step()) at_agreed_step(last);
-    while (outer_.step() < last && !may_leave() &&
-           node_.may_begin(outer_.step() + 1, outer_.step_after_next())) {
-      if (const auto stop = node_.stops_at()) outer_.end_at(std::min(last, *stop));
+    while (outer_.step() < last && !may_leave()) {
+      const auto turn = next_turn(outer_, node_, last);
+      paused_ = turn == Turn::paused;
+      if (paused_) continue;
+      if (turn == Turn::over) break;
       const auto before = outer_.step();
       train_step(loader);
       if (outer_.step() != before) at_agreed_step(last);
@@ -318,8 +297,9 @@ class Worker {
     // The agreed step of one that was away may leap.
     if (step - first_step_ >= static_cast<std::uint64_t>(config_.run.trace_steps)) trace_.close();
     if (step >= last) return;
-    if (due(config_.run.eval_every, step)) evaluate(step);
-    if (due(config_.run.checkpoint_every, step)) save();
+    const auto run = run_config_at(config_.run, outer_.settings(), step);
+    if (due(run.eval_every, step)) evaluate(step);
+    if (due(run.checkpoint_every, step) || outer_.settings().checkpoint_after == step) save();
     if (Clock::now() - ledger_kept_ > ledger_every) keep_ledger();
   }
 
@@ -337,16 +317,22 @@ class Worker {
   /// Whoever is asked to leave does so when nothing of it is under way, and soon in any case.
   bool may_leave() {
     constexpr std::uint64_t most_steps_to_leave = 100;
-    if (!stopper_.leaving()) return false;
+    drained_ = node_.drains();
+    if (!stopper_.leaving() && !drained_) return false;
     if (!leave_by_) leave_by_ = outer_.step() + most_steps_to_leave;
-    left_ = outer_.quiet() || outer_.step() >= *leave_by_ || outer_.frozen();
+    left_ = outer_.quiet() || outer_.step() >= *leave_by_ || outer_.frozen() || paused_;
     return left_;
   }
 
+  /// Who was asked to by the coordinator has done what it was to do.
   int leave() {
-    node_.leave("asked to by a signal");
+    if (drained_ && has_gone_on()) {
+      save();
+      if (!checkpoints_.finish()) say("its last checkpoint is not on disk");
+    }
+    node_.leave(drained_.value_or("asked to by a signal"));
     say(fmt::format("left the run at step {}", outer_.step()));
-    return 128 + SIGTERM;
+    return drained_ ? 0 : 128 + SIGTERM;
   }
 
   static bool due(std::int64_t every, std::uint64_t step) {
@@ -391,6 +377,26 @@ class Worker {
                       step, spike->loss, spike->usual, spike->deviations));
     }
     record(step, loss, lr, norm, took, tokens);
+    publish(loss, lr, norm, took, tokens, loader);
+  }
+
+  /// For Prometheus.
+  void publish(double loss, double lr, double norm, double took, std::uint64_t tokens,
+               const data::Loader& loader) {
+    if (!server_) return;
+    ++figures_.steps;
+    figures_.step_durations.add(took);
+    figures_.tokens = tokens_;
+    figures_.loss_spikes = loss_spikes_;
+    figures_.loss = loss;
+    figures_.learning_rate = lr;
+    figures_.gradient_norm = norm;
+    figures_.tokens_per_second = static_cast<double>(tokens) / took;
+    figures_.utilization = compute_seconds_ / train_seconds_;
+    figures_.data_wait_seconds = data_wait_seconds_ + loader.waited_seconds();
+    figures_.all_reduce_seconds = gloo_seconds_;
+    figures_.all_reduce_bytes = gloo_ ? gloo_->sent_bytes() : 0;
+    readings_.put(readings_of(outer_, node_, figures_));
   }
 
   /// Waited for others so far, within steps.
@@ -430,28 +436,19 @@ class Worker {
   void record(std::uint64_t step, double loss, double lr, double norm, double took, std::uint64_t tokens) {
     const double utilization = compute_seconds_ / train_seconds_;
     const double rate = static_cast<double>(tokens) / took;
-    node_.report({outer_.step(), loss, rate, utilization, gloo_ ? gloo_->sent_bytes() : 0, speed()});
-    const auto who = node_.participation();
-    metrics_.write({{"step", outer_.step()},
-                    {"data_step", sequences_ / batch()},
-                    {"inner_steps", outer_.inner_steps()},
-                    {"committing", !outer_.frozen()},
-                    {"loss", loss},
-                    {"lr", lr},
-                    {"grad_norm", norm},
-                    {"loss_spikes", loss_spikes_},
-                    {"step_seconds", took},
-                    {"tokens_per_second", rate},
-                    {"utilization", utilization},
-                    {"stall_seconds", outer_.stats().stall_seconds},
-                    {"rounds", outer_.stats().rounds},
-                    {"live", who.live},
-                    {"participating", who.participating},
-                    {"contributed", who.contributed},
-                    {"left_out", outer_.stats().left_out},
-                    {"rejected", outer_.stats().rejected},
-                    {"uncommitted_steps", outer_.stats().uncommitted_steps},
-                    {"bytes_sent", wire().total}});
+    node_.report(
+        {outer_.step(), loss, rate, utilization, gloo_ ? gloo_->sent_bytes() : 0, speed(), disk_free()});
+    auto line = record_of(outer_, node_);
+    line.data_step = sequences_ / batch();
+    line.loss = loss;
+    line.lr = lr;
+    line.grad_norm = norm;
+    line.loss_spikes = loss_spikes_;
+    line.step_seconds = took;
+    line.tokens_per_second = rate;
+    line.utilization = utilization;
+    line.bytes_sent = wire().total;
+    metrics_.write(line_of(line));
     events_.write(outer_.step(), {{"train/loss", loss},
                                   {"train/lr", lr},
                                   {"train/grad_norm", norm},
@@ -475,6 +472,18 @@ class Worker {
     }
   }
 
+  /// Of the disk that checkpoints go to; asked for now and then.
+  std::uint64_t disk_free() {
+    constexpr auto every = std::chrono::seconds(10);
+    if (disk_free_ == 0 || Clock::now() - disk_seen_ > every) {
+      std::error_code none;
+      const auto space = std::filesystem::space(folder_, none);
+      disk_free_ = none ? 0 : space.available;
+      disk_seen_ = Clock::now();
+    }
+    return disk_free_;
+  }
+
   // ---- global parameters ----
 
   /// Once per step, also where a stop falls on a step that is due anyway: the coordinator counts the reports.
@@ -486,6 +495,7 @@ class Worker {
     const auto sum = setup_.evaluate(outer_.global_parameters(), rank.index, rank.of);
     node_.report_evaluation(step, sum.nats, sum.tokens);
     const double apart = drift();
+    figures_.drift = apart;
     metrics_.write({{"step", step}, {"eval_nats", sum.nats}, {"eval_tokens", sum.tokens}, {"drift", apart}});
     events_.write(step, {{"outer/drift", apart}});
     if (sum.tokens > 0)
@@ -574,31 +584,22 @@ class Worker {
   }
 
   int report() {
-    const auto& stats = outer_.stats();
-    const auto hash = outer_.global_hash();
-    MemberReport report;
+    auto report = member_report(outer_, node_);
     report.name = request_.name;
-    report.global_hash = hash.hex();
     report.sample = sample();
     report.stopped = stopped_;
     report.parameters = setup_.table.parameters();
     report.first_step = first_step_;
-    report.last_step = outer_.step();
-    report.inner_steps = outer_.inner_steps();
     report.tokens = tokens_;
     report.train_seconds = train_seconds_;
     report.compute_seconds = compute_seconds_;
-    report.stall_seconds = stats.stall_seconds;
-    report.warmup_wait_seconds = stats.warmup_wait_seconds + gloo_seconds_;
-    report.finish_seconds = stats.finish_seconds;
+    report.warmup_wait_seconds += gloo_seconds_;
     report.data_wait_seconds = data_wait_seconds_;
     report.payload_bytes = wire().payload;
     report.total_bytes = wire().total;
-    report.rounds = stats.rounds;
-    report.warmup_rounds = stats.warmup_rounds;
-    report.rejected = stats.rejected;
     report.precision = to_string(setup_.hardware.precision);
     report.device = to_string(setup_.hardware.device);
+    const auto hash = outer_.global_hash();
     const auto problem = node_.done(to_json(report).dump(), hash);
     if (progress_) {
       const std::lock_guard lock(output_);
@@ -616,6 +617,7 @@ class Worker {
   }
 
   void say(const std::string& text) {
+    records_->add(RecordKind::log, text);
     const std::lock_guard lock(output_);
     if (progress_) return progress_->message(request_.name + ": " + text);
     fmt::print("{}\n", text);
@@ -627,6 +629,7 @@ class Worker {
   Experiment& config_;
   std::filesystem::path folder_;
   FolderLock lock_;
+  std::shared_ptr<outer_sync::RecordQueue> records_ = std::make_shared<outer_sync::RecordQueue>();
   std::mutex output_;  ///< a stream's threads speak too
   std::unique_ptr<Progress> progress_;
   ModelSetup setup_;
@@ -651,14 +654,20 @@ class Worker {
   /// Since its inner optimizer began anew, as far as they count.
   static constexpr std::uint64_t join_ramp_steps = 20;
   std::uint64_t ramp_steps_ = join_ramp_steps;
+  std::uint64_t disk_free_ = 0;
+  Clock::time_point disk_seen_;
   std::optional<std::uint64_t> leave_by_;  ///< agreed step
-  bool left_ = false;
+  bool left_ = false, paused_ = false;
+  std::optional<std::string> drained_;      ///< why it is to leave
   std::optional<std::uint64_t> evaluated_;  ///< newest step
   bool joined_ = false, took_state_ = false, stopped_ = false;
   trainer::LossWatch loss_watch_;
   std::uint64_t loss_spikes_ = 0;
   double busy_step_seconds_ = 0;  ///< of an inner step, a mean over the last ones; 0 before the first
   double train_seconds_ = 0, compute_seconds_ = 0, data_wait_seconds_ = 0, gloo_seconds_ = 0;
+  ReplicaFigures figures_;
+  LatestReadings readings_;
+  std::unique_ptr<MetricsServer> server_;
   std::unique_ptr<RankWatch> watch_;  ///< last: it speaks to what stands above
 };
 

@@ -1,0 +1,140 @@
+#include "compare/command.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "commands.h"
+#include "compare/comparison.h"
+#include "compare/page.h"
+#include "compare/report.h"
+#include "compare/run_record.h"
+#include "compare/run_state.h"
+#include "compare/runner.h"
+#include "isthmus/base/error.h"
+#include "isthmus/base/file.h"
+#include "isthmus/base/text_file.h"
+#include "run_folder.h"
+
+namespace isthmus::app {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* mark = "comparison.json";
+
+/// Says in the folder whose it is. Throws Error(config) for a folder of something else.
+void claim_folder(const Comparison& comparison) {
+  const auto file = comparison.folder / mark;
+  const nlohmann::json own = {{"name", comparison.keys.name}, {"size", comparison.size}};
+  if (!fs::exists(file)) {
+    if (fs::exists(comparison.folder) && !fs::is_empty(comparison.folder))
+      throw Error(ErrorKind::config,
+                  fmt::format("{} holds something else than a comparison (there is no {}); "
+                              "give another name, or --set out=FOLDER",
+                              comparison.folder.string(), mark));
+    fs::create_directories(comparison.folder);
+    replace_file(file, own.dump() + "\n");
+    return;
+  }
+  const auto there = nlohmann::json::parse(read_text(file), nullptr, false);
+  if (there == own) return;
+  throw Error(
+      ErrorKind::config,
+      fmt::format("{} is the folder of another comparison ({}); this one is {}. Give another name, or "
+                  "--set out=FOLDER",
+                  comparison.folder.string(), there.is_discarded() ? "damaged" : there.dump(), own.dump()));
+}
+
+/// One that has diverged may not have come to an evaluation.
+RunRecord read_finished(const RunPlan& run, const RunState& state) {
+  RunRecord record;
+  try {
+    record = read_run(run);
+  } catch (const Error&) {
+    if (state.ended.how != "diverged") throw;
+    record.seed = run.seed;
+    record.source = run.folder();
+  }
+  record.ended = state.ended;
+  return record;
+}
+
+Records read_records(const Comparison& comparison) {
+  Records records;
+  records.of_arm.resize(comparison.arms.size());
+  for (const auto& run : comparison.runs) {
+    const auto state = state_of(run);
+    if (state.stage != RunState::Stage::finished) {
+      records.missing.push_back(run.name());
+      continue;
+    }
+    records.of_arm[run.arm].push_back(read_finished(run, state));
+  }
+  for (std::size_t i = 0; i < comparison.arms.size(); ++i)
+    for (const auto& file : comparison.arms[i].curves) records.of_arm[i].push_back(read_curve(file));
+  return records;
+}
+
+nlohmann::ordered_json write_report(const Comparison& comparison) {
+  auto report = report_json(comparison, read_records(comparison));
+  const auto text = report.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  replace_file(comparison.folder / "report.json", text + "\n");
+  replace_file(comparison.folder / "runs.csv", runs_csv(report));
+  replace_file(comparison.folder / "curves.csv", curves_csv(report));
+  replace_file(comparison.folder / "report.html", report_page(report));
+  return report;
+}
+
+}  // namespace
+
+int run_compare(const CompareRequest& request) {
+  const auto comparison = load_comparison(request.file, request.size, request.assignments);
+  // A stranger's nonsense is said before hours of training, not after them.
+  for (const auto& arm : comparison.arms)
+    for (const auto& file : arm.curves) static_cast<void>(read_curve(file));
+  if (request.no_run && !fs::exists(comparison.folder / mark))
+    throw Error(ErrorKind::data, comparison.folder.string() + " is not there: nothing was run yet");
+  claim_folder(comparison);
+  const FolderLock lock(comparison.folder);
+  int status = 0;
+  if (!request.no_run) {
+    if (!fs::exists(request.program))
+      throw Error(ErrorKind::config, "there is no " + request.program.string() +
+                                         ", which trains; --no-run writes the report of the runs that are "
+                                         "there");
+    status = run_missing(comparison, {.program = request.program,
+                                      .jobs = request.jobs,
+                                      .out = request.json ? stderr : stdout,
+                                      .finished = [&] { write_report(comparison); }});
+  }
+  const auto report = write_report(comparison);
+  if (request.json) {
+    fmt::print("{}\n", report.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  } else {
+    fmt::print("\n{}\n{}\n", report_table(report), (comparison.folder / "report.html").string());
+  }
+  std::fflush(stdout);
+  if (status == 130) fmt::print(stderr, "stopped; the same command goes on\n");
+  return status;
+}
+
+void add_compare(CommandLine& commands, CompareRequest& request) {
+  auto* verb = commands.app().add_subcommand(
+      "compare", "run arms of an experiment with several seeds, and say which losses differ");
+  verb->add_option("file", request.file, "the comparison, in YAML: arms, seeds, budget")->required();
+  verb->add_option("--size", request.size, "one of the file's sizes; without it the first");
+  verb->add_option("--jobs", request.jobs, "runs at once")->capture_default_str()->check(CLI::Range(1, 256));
+  verb->add_flag("--no-run", request.no_run, "run nothing: a report of the runs that are there");
+  verb->add_flag("--json", request.json, "the report on standard output");
+  commands.add_set(*verb);
+  verb->footer("Example: isthmus compare configs/compare/ladder.yaml --set seeds=[1,2,3]");
+  commands.on(*verb, [&commands, &request] {
+    request.assignments = commands.flags().set;
+    request.program = fs::read_symlink("/proc/self/exe").parent_path() / "isthmus";
+    return run_compare(request);
+  });
+}
+
+}  // namespace isthmus::app

@@ -1,0 +1,301 @@
+#include "compare/comparison.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "isthmus/base/error.h"
+
+namespace isthmus::app {
+
+namespace fs = std::filesystem;
+using config::Scope;
+using config::Source;
+using Entries = std::vector<Source::Entry>;
+
+void ComparisonKeys::Budget::serialize(config::Archive& ar) {
+  ar({"tokens", &tokens, Scope::agreed, "that each run is trained on, all replicas together; 0: run.steps", 0,
+      1e15});
+  ar({"time", &time, Scope::agreed, "that each run trains for, evaluations not counted; 0: to its end", 0,
+      86400 * 30});
+}
+
+void ComparisonKeys::Hopeless::serialize(config::Archive& ar) {
+  ar({"after", &after, Scope::agreed,
+      "part of its tokens, or of its time, after which a run may be stopped; 0: none is", 0, 1});
+  ar({"margin", &margin, Scope::agreed,
+      "part of the baseline's loss at equal tokens that a run may be worse by", 0, 100});
+}
+
+void ComparisonKeys::serialize(config::Archive& ar) {
+  ar({"name", &name, Scope::agreed, "of the comparison; the file's name where it is empty"});
+  ar({"out", &out, Scope::per_site, "folder that the comparison's folder is made in"});
+  ar({"base", &base, Scope::agreed, "experiment that all arms begin with"});
+  ar({"baseline", &baseline, Scope::agreed, "arm that the others are compared with; empty: the first"});
+  ar({"seeds", &seeds, Scope::agreed, "each arm is run with each of them", 0, 9e15});
+  ar({"target_loss", &target_loss, Scope::agreed,
+      "whose time is given; 0: 5 % above the baseline's final loss", 0, 1e6});
+  ar.section("budget", budget);
+  ar.section("hopeless", hopeless);
+}
+
+namespace {
+
+constexpr std::size_t most_arms = 64, most_seeds = 1000, most_curves = 100;
+
+[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorKind::config, message); }
+
+/// The entries of a section, without its name before their keys.
+Entries take(Source& source, std::string_view section) {
+  auto entries = source.take_section(section);
+  for (auto& entry : entries) entry.key.erase(0, section.size() + 1);
+  return entries;
+}
+
+/// What stands in front of the first dot, which is taken off the key.
+std::string take_name(std::string_view what, Source::Entry& entry) {
+  const auto dot = entry.key.find('.');
+  auto name = entry.key.substr(0, dot);
+  check_name(fmt::format("{}: {}", entry.place, what), name);
+  if (dot == std::string::npos)
+    refuse(fmt::format("{}: {} {} is a plain value; expected a section with keys below it", entry.place, what,
+                       name));
+  entry.key.erase(0, dot + 1);
+  return name;
+}
+
+/// What stands under a size replaces what the file says. The size that was taken.
+std::string apply_size(Source& source, const std::string& wanted) {
+  std::vector<std::pair<std::string, Entries>> sizes;
+  for (auto& entry : take(source, "sizes")) {
+    const auto name = take_name("the size", entry);
+    if (sizes.empty() || sizes.back().first != name) sizes.push_back({name, {}});
+    sizes.back().second.push_back(std::move(entry));
+  }
+  const auto size = wanted.empty() ? sizes.begin()
+                                   : std::ranges::find(sizes, wanted, [](const auto& s) { return s.first; });
+  if (size == sizes.end()) {
+    if (wanted.empty()) return {};
+    std::string names;
+    for (const auto& known : sizes) names += (names.empty() ? "" : ", ") + known.first;
+    refuse(fmt::format("--size is {}; expected {}", wanted,
+                       names.empty() ? "none: this comparison has no sizes" : "one of " + names));
+  }
+  for (auto& entry : size->second) source.put(std::move(entry));
+  return size->first;
+}
+
+void refuse_own(const Source::Entry& entry) {
+  for (const auto* key : {"run.name", "run.out", "run.seed"}) {
+    if (entry.key == key)
+      refuse(fmt::format("{}: {} is the comparison's; leave it out (`seeds` and `out` say it)", entry.place,
+                         entry.key));
+  }
+}
+
+const std::string& single(const Source::Entry& entry) {
+  if (entry.is_list || entry.by_step || entry.values.size() != 1)
+    refuse(fmt::format("{}: {} is a list or a map; expected a single value", entry.place, entry.key));
+  return entry.values.front();
+}
+
+const std::vector<std::string>& one_or_more(const Source::Entry& entry) {
+  if (entry.by_step || entry.values.empty())
+    refuse(
+        fmt::format("{}: {} is empty or a map; expected a text or a list of them", entry.place, entry.key));
+  return entry.values;
+}
+
+void add_to(Arm& arm, Source::Entry entry) {
+  if (entry.key == "about") {
+    arm.about = single(entry);
+  } else if (entry.key == "faults") {
+    for (const auto& text : one_or_more(entry)) arm.faults.push_back(parse_fault(text, entry.place));
+  } else if (entry.key == "curve") {
+    for (const auto& file : one_or_more(entry))
+      arm.curves.push_back(fs::absolute(entry.base / file).lexically_normal());
+    if (arm.curves.size() > most_curves)
+      refuse(fmt::format("{}: more than {} curves in one arm", entry.place, most_curves));
+  } else {
+    refuse_own(entry);
+    arm.settings.push_back(std::move(entry));
+  }
+}
+
+std::vector<Arm> take_arms(Source& source) {
+  std::vector<Arm> arms;
+  for (auto& entry : take(source, "arms")) {
+    const auto name = take_name("the arm", entry);
+    auto arm = std::ranges::find(arms, name, &Arm::name);
+    if (arm == arms.end()) {
+      if (arms.size() == most_arms) refuse(fmt::format("{}: more than {} arms", entry.place, most_arms));
+      arm = arms.insert(arms.end(), {.name = name, .about = {}, .settings = {}, .faults = {}, .curves = {}});
+    }
+    add_to(*arm, std::move(entry));
+  }
+  for (const auto& arm : arms) {
+    if (!arm.is_run() && !(arm.settings.empty() && arm.faults.empty()))
+      refuse(
+          fmt::format("the arm {} has a curve and settings or faults; expected a curve (of somebody "
+                      "else's run), or what is to be run",
+                      arm.name));
+  }
+  return arms;
+}
+
+void check_keys(const ComparisonKeys& keys, const Source::Entry* base, const std::vector<Arm>& arms) {
+  if (keys.base.empty() || base == nullptr)
+    refuse("base is empty; expected the experiment that all arms begin with, like ../quickstart.yaml");
+  if (keys.seeds.empty()) refuse("seeds is []; expected one or more, like [1, 2, 3]");
+  if (keys.seeds.size() > most_seeds) refuse(fmt::format("seeds has more than {} elements", most_seeds));
+  if (const std::set<std::int64_t> distinct(keys.seeds.begin(), keys.seeds.end());
+      distinct.size() < keys.seeds.size())
+    refuse("seeds has one of its elements twice; a seed that is run twice says nothing of the noise");
+  if (keys.budget.tokens > 0 && keys.budget.time.seconds > 0)
+    refuse("budget.tokens and budget.time are both given; expected one of them");
+  if (arms.size() < 2)
+    refuse(fmt::format(
+        "the file has {} of the arms that are to be compared; expected two or more, like\n"
+        "arms:\n  data_parallel: {{outer.method: data_parallel}}\n  tau4: {{outer.sync_delay: 4}}",
+        arms.empty() ? "none" : "one"));
+}
+
+std::size_t baseline_of(const std::string& name, const std::vector<Arm>& arms) {
+  if (name.empty()) return 0;
+  const auto arm = std::ranges::find(arms, name, &Arm::name);
+  if (arm != arms.end()) return static_cast<std::size_t>(arm - arms.begin());
+  std::vector<std::string> names;
+  for (const auto& known : arms) names.push_back(known.name);
+  refuse(fmt::format("baseline is {:.80}, which is no arm; did you mean {}?", name,
+                     config::nearest(name, names)));
+}
+
+void put(Source& source, const std::string& key, std::string value) {
+  source.put({key, {std::move(value)}, false, false, "the comparison", {}});
+}
+
+/// Makes the experiments of a comparison's runs.
+class Planner {
+ public:
+  Planner(const Comparison& comparison, Entries settings)
+      : comparison_(comparison), settings_(std::move(settings)) {
+    for (const auto& entry : settings_) refuse_own(entry);
+  }
+
+  [[nodiscard]] RunPlan plan(std::size_t index, std::int64_t seed) const {
+    const auto& arm = comparison_.arms[index];
+    auto source = Source::from_file(comparison_.base);
+    for (const auto& entry : settings_) source.put(entry);
+    for (const auto& entry : arm.settings) source.put(entry);
+    put(source, "run.name", fmt::format("{}-seed-{}", arm.name, seed));
+    put(source, "run.out", comparison_.folder.string());
+    put(source, "run.seed", std::to_string(seed));
+    try {
+      RunPlan run{index, seed, load_experiment(source, {}, std::nullopt, Purpose::training)};
+      if (comparison_.keys.budget.tokens > 0) {
+        const auto steps = std::ceil(comparison_.keys.budget.tokens / tokens_per_step(run.experiment));
+        put(source, "run.steps", fmt::format("{:.0f}", steps));
+        run.experiment = load_experiment(source, {}, std::nullopt, Purpose::training);
+      }
+      check_faults(arm, run.experiment);
+      return run;
+    } catch (const Error& error) {
+      throw Error(error.kind(), fmt::format("arm {}: {}", arm.name, error.what()));
+    }
+  }
+
+ private:
+  static void check_faults(const Arm& arm, const Experiment& experiment) {
+    auto names = worker_names(experiment);
+    names.emplace_back("coordinator");
+    for (const auto& fault : arm.faults) {
+      if (std::ranges::find(names, fault.worker) == names.end())
+        refuse(fmt::format("'{}': there is no worker {}; did you mean {}?", fault.text, fault.worker,
+                           config::nearest(fault.worker, names)));
+      if (fault.step >= static_cast<std::uint64_t>(experiment.run.steps))
+        refuse(fmt::format("'{}': the run has {} steps; expected an earlier one", fault.text,
+                           experiment.run.steps));
+      if (experiment.outer.data_parallel() && fault.what != Fault::What::suspend)
+        refuse(
+            fmt::format("'{}': outer.method is data_parallel, which ends when it loses anybody; expected "
+                        "faults in arms of other methods",
+                        fault.text));
+    }
+  }
+
+  const Comparison& comparison_;
+  Entries settings_;
+};
+
+/// Two things that would say the same.
+void check_steps(const ComparisonKeys& keys, const Entries& settings, const std::vector<Arm>& arms) {
+  if (keys.budget.tokens == 0) return;
+  const auto check = [](const Entries& entries) {
+    const auto steps = std::ranges::find(entries, "run.steps", &Source::Entry::key);
+    if (steps != entries.end())
+      refuse(
+          fmt::format("{}: run.steps is given and budget.tokens, which says how many those are; expected "
+                      "one of them",
+                      steps->place));
+  };
+  check(settings);
+  for (const auto& arm : arms) check(arm.settings);
+}
+
+std::vector<RunPlan> plan_runs(const Comparison& comparison, Entries settings) {
+  const Planner planner(comparison, std::move(settings));
+  std::vector<std::size_t> order = {comparison.baseline};
+  for (std::size_t i = 0; i < comparison.arms.size(); ++i)
+    if (i != comparison.baseline) order.push_back(i);
+  std::vector<RunPlan> runs;
+  for (const auto seed : comparison.keys.seeds) {
+    for (const auto arm : order)
+      if (comparison.arms[arm].is_run()) runs.push_back(planner.plan(arm, seed));
+  }
+  return runs;
+}
+
+}  // namespace
+
+double tokens_per_step(const Experiment& experiment) {
+  double sequences = 0;
+  if (experiment.sites.empty()) {
+    sequences = static_cast<double>(experiment.replicas * experiment.inner.batch);
+  } else {
+    for (const auto& site : experiment.sites) {
+      const auto batch = std::ranges::find(site.settings, "inner.batch", &Source::Entry::key);
+      const auto own = batch == site.settings.end() ? static_cast<double>(experiment.inner.batch)
+                                                    : std::stod(batch->values.front());
+      sequences += own * static_cast<double>(site.replicas);
+    }
+  }
+  return sequences * static_cast<double>(experiment.data.seq_len);
+}
+
+Comparison load_comparison(const fs::path& file, const std::string& size,
+                           const std::vector<std::string>& assignments) {
+  auto source = Source::from_file(file);
+  Comparison comparison;
+  comparison.size = apply_size(source, size);
+  for (const auto& assignment : assignments) source.set(assignment);
+  comparison.arms = take_arms(source);
+  auto settings = take(source, "settings");
+  const auto* base = source.find("base");
+  comparison.keys = config::read<ComparisonKeys>(source);
+  auto& keys = comparison.keys;
+  if (keys.name.empty()) keys.name = file.stem().string();
+  check_name("name", keys.name);
+  check_keys(keys, base, comparison.arms);
+  check_steps(keys, settings, comparison.arms);
+  comparison.base = fs::absolute(base->base / keys.base).lexically_normal();
+  comparison.baseline = baseline_of(keys.baseline, comparison.arms);
+  const auto folder = comparison.size.empty() ? keys.name : keys.name + "-" + comparison.size;
+  comparison.folder = fs::absolute(fs::path(keys.out) / folder).lexically_normal();
+  comparison.runs = plan_runs(comparison, std::move(settings));
+  return comparison;
+}
+
+}  // namespace isthmus::app

@@ -1,0 +1,67 @@
+#pragma once
+// What `isthmus compare` is asked for: its file, read and checked, down to the config of every run.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "compare/faults.h"
+#include "experiment.h"
+
+namespace isthmus::app {
+
+/// The file's own keys, beside the sections `settings`, `arms` and `sizes`.
+struct ComparisonKeys {
+  std::string name, out = "runs", base, baseline;
+  std::vector<std::int64_t> seeds = {1};
+  double target_loss = 0;
+  struct Budget {
+    double tokens = 0;
+    config::Duration time;
+    void serialize(config::Archive& ar);
+  } budget;
+  /// Runs that are stopped since they have no hope.
+  struct Hopeless {
+    double after = 0;
+    double margin = 0.1;
+    void serialize(config::Archive& ar);
+  } hopeless;
+  void serialize(config::Archive& ar);
+};
+
+struct Arm {
+  std::string name, about;
+  std::vector<config::Source::Entry> settings;  ///< over those of all arms, by their general keys
+  std::vector<Fault> faults;
+  std::vector<std::filesystem::path> curves;  ///< somebody else's: nothing is run then
+  [[nodiscard]] bool is_run() const { return curves.empty(); }
+};
+
+struct RunPlan {
+  std::size_t arm = 0;
+  std::int64_t seed = 0;
+  Experiment experiment;  ///< as it is to be run, with its name, seed and folder
+  [[nodiscard]] const std::string& name() const { return experiment.run.name; }
+  [[nodiscard]] std::filesystem::path folder() const { return experiment.folder(); }
+};
+
+struct Comparison {
+  ComparisonKeys keys;
+  std::string size;              ///< of `sizes`; empty where there are none
+  std::filesystem::path folder;  ///< absolute
+  std::filesystem::path base;    ///< absolute
+  std::vector<Arm> arms;         ///< in the file's order
+  std::size_t baseline = 0;      ///< index of the arm that the others are compared with
+  std::vector<RunPlan> runs;     ///< seed by seed, the baseline first
+};
+
+/// `size` empty: the first one of the file. `assignments` go over all that the file says. Throws
+/// Error(config) naming place, value and what was expected.
+[[nodiscard]] Comparison load_comparison(const std::filesystem::path& file, const std::string& size,
+                                         const std::vector<std::string>& assignments);
+
+/// Tokens of one inner step of all replicas together.
+[[nodiscard]] double tokens_per_step(const Experiment& experiment);
+
+}  // namespace isthmus::app

@@ -1,0 +1,138 @@
+// A report on a terminal and in a spreadsheet.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "compare/report.h"
+#include "compare/words.h"
+
+namespace isthmus::app {
+
+using nlohmann::ordered_json;
+
+namespace {
+
+/// Columns of a terminal, where every code point has one.
+std::size_t width_of(std::string_view text) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
+
+std::string padded(const std::string& text, std::size_t width) {
+  return text + std::string(width > width_of(text) ? width - width_of(text) : 0, ' ');
+}
+
+/// Broken at spaces, each further line indented.
+std::string wrapped(const std::string& text, std::size_t width, const std::string& indent) {
+  std::string out, line;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const auto end = std::min(text.find(' ', begin), text.size());
+    const std::string_view word(text.data() + begin, end - begin);
+    if (!line.empty() && width_of(line) + 1 + width_of(word) > width) {
+      out.append(line).push_back('\n');
+      line.assign(indent).append(word);
+    } else {
+      if (!line.empty()) line.push_back(' ');
+      line += word;
+    }
+    begin = end + 1;
+  }
+  return out + line + "\n";
+}
+
+/// What a spreadsheet reads as one text, and never as a formula.
+std::string csv_text(const std::string& text) {
+  const bool formula =
+      !text.empty() && std::string_view("=+-@\t\r").find(text.front()) != std::string_view::npos;
+  std::string out(1, '"');
+  if (formula) out.push_back('\'');
+  for (const char c : text) {
+    if (c == '"') out.push_back('"');
+    out.push_back(c);
+  }
+  out.push_back('"');
+  return out;
+}
+
+std::string csv_value(const ordered_json& value) {
+  if (value.is_null()) return {};
+  return value.is_string() ? csv_text(value) : value.dump();
+}
+
+}  // namespace
+
+std::string report_table(const ordered_json& report) {
+  constexpr std::size_t columns = 79;
+  std::string text;
+  const auto row = [&](const std::string& name, const ArmCells& c) {
+    auto line = padded(name.substr(0, 18), 18) + " " + padded(c.loss, 15) + " " + padded(c.difference, 15) +
+                " " + padded(c.bytes, 8) + " " + padded(c.bits, 6) + " " + padded(c.utilization, 5) + " " +
+                c.target;
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  };
+  row("arm", {.loss = "loss",
+              .difference = "difference",
+              .bytes = "sent",
+              .fewer = {},
+              .bits = "bits",
+              .utilization = "util",
+              .stalls = {},
+              .seconds = {},
+              .target = "target"});
+  for (const auto& arm : report["arms"]) row(arm["name"], cells_of(arm));
+  text += "\n";
+  for (const auto& arm : report["arms"])
+    text += wrapped(arm["name"].get<std::string>() + ": " + arm["verdict"].get<std::string>(), columns, "  ");
+  text += "\n";
+  if (report["target_loss"].is_number())
+    text +=
+        wrapped(fmt::format("sent: by a replica; bits: per parameter and step; target: time to a loss of {}",
+                            loss_words(report["target_loss"])),
+                columns, "  ");
+  for (const auto& note : report["notes"]) text += wrapped(note, columns, "  ");
+  return text;
+}
+
+std::string runs_csv(const ordered_json& report) {
+  constexpr const char* columns[] = {"seed",
+                                     "source",
+                                     "ended",
+                                     "final_loss",
+                                     "tokens",
+                                     "steps",
+                                     "parameters",
+                                     "seconds",
+                                     "bytes",
+                                     "bits_per_parameter_per_step",
+                                     "compute_utilization",
+                                     "stall_seconds",
+                                     "seconds_to_target"};
+  std::string text = "arm";
+  for (const auto* column : columns) text.append(1, ',').append(column);
+  text += "\n";
+  for (const auto& arm : report["arms"]) {
+    for (const auto& run : arm["runs"]) {
+      text += csv_text(arm["name"]);
+      for (const auto* column : columns) text.append(1, ',').append(csv_value(run[column]));
+      text += "\n";
+    }
+  }
+  return text;
+}
+
+std::string curves_csv(const ordered_json& report) {
+  std::string text = "arm,seed,tokens,seconds,bytes,loss\n";
+  for (const auto& arm : report["arms"]) {
+    for (const auto& run : arm["runs"]) {
+      for (const auto& p : run["curve"])
+        text += fmt::format("{},{},{},{},{},{}\n", csv_text(arm["name"]), csv_value(run["seed"]),
+                            csv_value(p["tokens"]), csv_value(p["seconds"]), csv_value(p["bytes"]),
+                            csv_value(p["loss"]));
+    }
+  }
+  return text;
+}
+
+}  // namespace isthmus::app

@@ -1,0 +1,202 @@
+#include "compare/run_record.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "compare/run_state.h"
+#include "isthmus/base/error.h"
+#include "isthmus/base/text_file.h"
+
+namespace isthmus::app {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A finite number that is not negative, of a line that may hold anything.
+std::optional<double> number(const nlohmann::json& line, const char* key) {
+  const auto found = line.find(key);
+  if (found == line.end() || !found->is_number()) return {};
+  const double value = found->get<double>();
+  return std::isfinite(value) && value >= 0 ? std::optional(value) : std::nullopt;
+}
+
+/// A worker's metrics.jsonl, line by line. Counters begin again where the worker was started again.
+class WorkerMetrics {
+ public:
+  struct At {
+    double step, tokens, seconds, bytes;
+  };
+
+  explicit WorkerMetrics(const fs::path& file) {
+    each_line(file, [this](std::string_view text) {
+      const auto line = nlohmann::json::parse(text, nullptr, false);
+      if (line.is_object() && line.contains("step_seconds")) add(line);
+    });
+    end_life();
+  }
+
+  /// What it had done when it came to this step; null before its first.
+  [[nodiscard]] const At* at(double step) const {
+    const auto after = std::ranges::upper_bound(steps_, step, {}, &At::step);
+    return after == steps_.begin() ? nullptr : &*(after - 1);
+  }
+  [[nodiscard]] double last_step() const { return steps_.empty() ? 0 : steps_.back().step; }
+  [[nodiscard]] double stall_seconds() const { return stalled_; }
+  [[nodiscard]] double seconds() const { return seconds_; }
+  [[nodiscard]] double compute_seconds() const { return computed_; }
+  /// Sent in lives before the last one.
+  [[nodiscard]] double earlier_bytes() const { return earlier_bytes_; }
+  [[nodiscard]] double bytes() const { return earlier_bytes_ + life_.bytes; }
+
+ private:
+  struct Life {
+    double seconds = 0, bytes = 0, stalled = 0, utilization = 0;
+  };
+
+  void add(const nlohmann::json& line) {
+    const auto step = number(line, "step"), took = number(line, "step_seconds"),
+               rate = number(line, "tokens_per_second"), bytes = number(line, "bytes_sent");
+    if (!step || !took || !rate || !bytes) return;
+    // Back to a checkpoint: what came after it is trained again, but its time and bytes are spent.
+    if (!steps_.empty() && (*step < steps_.back().step || *bytes < life_.bytes)) {
+      earlier_bytes_ += life_.bytes;
+      end_life();
+      while (!steps_.empty() && steps_.back().step >= *step) steps_.pop_back();
+    }
+    life_.seconds += *took;
+    life_.bytes = *bytes;
+    life_.stalled = number(line, "stall_seconds").value_or(life_.stalled);
+    life_.utilization = number(line, "utilization").value_or(life_.utilization);
+    const double tokens = (steps_.empty() ? 0 : steps_.back().tokens) + std::round(*rate * *took);
+    steps_.push_back({*step, tokens, seconds_ + life_.seconds, earlier_bytes_ + life_.bytes});
+  }
+
+  void end_life() {
+    seconds_ += life_.seconds;
+    computed_ += life_.seconds * life_.utilization;
+    stalled_ += life_.stalled;
+    life_ = {.seconds = 0, .bytes = life_.bytes, .stalled = 0, .utilization = 0};
+  }
+
+  std::vector<At> steps_;
+  Life life_;
+  double seconds_ = 0, computed_ = 0, stalled_ = 0, earlier_bytes_ = 0;
+};
+
+std::vector<WorkerMetrics> read_workers(const RunPlan& run) {
+  std::vector<WorkerMetrics> workers;
+  for (const auto& name : worker_names(run.experiment)) {
+    if (const auto file = run.folder() / name / "metrics.jsonl"; fs::exists(file)) workers.emplace_back(file);
+  }
+  return workers;
+}
+
+/// Step -> loss; of a step that was evaluated twice the later one.
+std::map<double, double> evaluations_of(const fs::path& folder) {
+  std::map<double, double> evaluations;
+  const auto file = folder / "metrics.jsonl";
+  if (!fs::exists(file)) return evaluations;
+  each_line(file, [&](std::string_view text) {
+    const auto line = nlohmann::json::parse(text, nullptr, false);
+    if (!line.is_object()) return;
+    const auto step = number(line, "step"), loss = number(line, "eval_loss");
+    if (step && loss) evaluations[*step] = *loss;
+  });
+  return evaluations;
+}
+
+CurvePoint point_at(double step, double loss, const std::vector<WorkerMetrics>& workers) {
+  CurvePoint point{.tokens = 0, .seconds = 0, .bytes = 0, .loss = loss};
+  for (const auto& worker : workers) {
+    const auto* at = worker.at(step);
+    if (at == nullptr) continue;
+    point.tokens += at->tokens;
+    point.seconds = std::max(*point.seconds, at->seconds);
+    *point.bytes += at->bytes / static_cast<double>(workers.size());
+  }
+  return point;
+}
+
+/// What is sent after the last step is in the summary alone, which knows only the last life of each worker.
+void add_last_bytes(RunRecord& record, const nlohmann::json& summary, const std::vector<std::string>& names,
+                    const std::vector<WorkerMetrics>& workers) {
+  double payload = 0, total = 0, all = 0;
+  for (std::size_t i = 0; i < workers.size() && i < names.size(); ++i) {
+    const auto sent = summary["wan_bytes_sent"].find(names[i]);
+    const auto theirs =
+        sent == summary["wan_bytes_sent"].end() || !sent->is_object() ? std::nullopt : number(*sent, "total");
+    if (theirs) payload += number(*sent, "payload").value_or(0);
+    total += theirs.value_or(0);
+    all += theirs ? workers[i].earlier_bytes() + *theirs : workers[i].bytes();
+  }
+  const double each = all / static_cast<double>(workers.size());
+  record.curve.back().bytes = std::max(*record.curve.back().bytes, each);
+  const double steps = std::max(workers.front().last_step(), 1.0);
+  if (record.parameters > 0 && total > 0)
+    record.bits = 8 * each * (payload / total) / static_cast<double>(record.parameters) / steps;
+  if (all == 0) record.bits = 0;
+}
+
+void add_figures(RunRecord& record, const std::vector<WorkerMetrics>& workers) {
+  double utilization = 0, stalled = 0;
+  for (const auto& worker : workers) {
+    if (worker.seconds() > 0) utilization += worker.compute_seconds() / worker.seconds();
+    stalled = std::max(stalled, worker.stall_seconds());
+    record.steps = std::max(record.steps, static_cast<std::uint64_t>(worker.last_step()));
+  }
+  record.utilization = utilization / static_cast<double>(workers.size());
+  record.stall_seconds = stalled;
+}
+
+}  // namespace
+
+RunRecord read_run(const RunPlan& run) {
+  RunRecord record;
+  record.seed = run.seed;
+  record.source = run.folder();
+  const auto workers = read_workers(run);
+  const auto evaluations = evaluations_of(run.folder());
+  if (workers.empty() || evaluations.empty()) {
+    throw Error(ErrorKind::data, run.folder().string() +
+                                     " has no evaluations of a run; move it away, and it is run anew "
+                                     "(data.heldout must not be 0: losses are compared on held-out text)");
+  }
+  for (const auto& [step, loss] : evaluations) record.curve.push_back(point_at(step, loss, workers));
+  // Evaluations of steps that a worker's metrics do not have: a damaged file.
+  const auto [first, last] = std::ranges::unique(record.curve, {}, &CurvePoint::tokens);
+  record.curve.erase(first, last);
+  record.replicas = static_cast<std::uint64_t>(run.experiment.replicas);
+  add_figures(record, workers);
+  if (const auto summary = summary_of(run.folder()); !summary.is_null()) {
+    record.parameters = summary["parameters"];
+    add_last_bytes(record, summary, worker_names(run.experiment), workers);
+  }
+  return record;
+}
+
+std::optional<double> loss_at(const std::vector<CurvePoint>& curve, double tokens) {
+  const auto after = std::ranges::lower_bound(curve, tokens, {}, &CurvePoint::tokens);
+  if (after == curve.end()) return {};
+  if (after->tokens == tokens) return after->loss;
+  if (after == curve.begin()) return {};
+  const auto& before = *(after - 1);
+  const double part = (tokens - before.tokens) / (after->tokens - before.tokens);
+  return before.loss + part * (after->loss - before.loss);
+}
+
+std::optional<double> first_at(const std::vector<CurvePoint>& curve, double target,
+                               std::optional<double> CurvePoint::*what) {
+  for (std::size_t i = 0; i < curve.size(); ++i) {
+    if (curve[i].loss > target) continue;
+    if (i == 0 || !(curve[i].*what) || !(curve[i - 1].*what)) return curve[i].*what;
+    const auto &before = curve[i - 1], &after = curve[i];
+    const double part = (before.loss - target) / (before.loss - after.loss);
+    return *(before.*what) + part * (*(after.*what) - *(before.*what));
+  }
+  return {};
+}
+
+}  // namespace isthmus::app

@@ -1,0 +1,13 @@
+#pragma once
+// `isthmus completion bash|zsh`: a script for the shell, made from the definitions of verbs, options and
+// keys.
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+namespace isthmus::app {
+
+/// `root` is the whole command line, `shell` bash or zsh.
+[[nodiscard]] std::string completion_script(CLI::App& root, const std::string& shell);
+
+}  // namespace isthmus::app

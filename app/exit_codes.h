@@ -1,0 +1,26 @@
+#pragma once
+// What the exit status of a verb says: the one table that help, docs and completion are made from.
+
+#include <array>
+#include <string_view>
+
+namespace isthmus::app {
+
+struct ExitCode {
+  int status;
+  std::string_view name, meaning;
+};
+
+/// 2 to 5 are those of base/error.h.
+inline constexpr std::array<ExitCode, 8> exit_codes = {{
+    {0, "done", "what was asked for is done"},
+    {1, "unexpected", "an error that nobody foresaw, such as memory that is full; the message says what"},
+    {2, "config", "the command line, a key or a value is wrong; the message names it, and what was expected"},
+    {3, "data or files", "a corpus, checkpoint or other file is missing, damaged, or cannot be written"},
+    {4, "network or a lost peer", "somebody is lost, refuses, or cannot be reached"},
+    {5, "replicas or values diverged", "replicas disagree, or a value is not what it must be, or not finite"},
+    {130, "stopped", "stopped by Ctrl-C, with a checkpoint where the run had begun"},
+    {143, "left", "a worker has left the run after SIGTERM; the others go on"},
+}};
+
+}  // namespace isthmus::app

@@ -1,0 +1,49 @@
+#pragma once
+// `sites.NAME.launch` of a config: who starts that site's workers, and where.
+//
+//   sites:
+//     eu:
+//       launch: {ssh: me@eu.example, program: /opt/isthmus/isthmus, folder: runs, setup: [module load cuda]}
+//     us:
+//       launch: {slurm: [--partition=gpu, --gpus-per-task=4], setup: [module load cuda]}
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "isthmus/base/config.h"
+
+namespace isthmus::app {
+
+struct LauncherConfig {
+  enum class Kind { local, ssh, slurm, kubernetes };
+
+  std::string ssh;
+  std::int64_t port = 0;
+  std::string identity;
+  std::string program = "isthmus";
+  std::string folder = "runs";
+  bool coordinator = false;
+  std::string image, cluster_namespace = "default", volume;
+  std::vector<std::string> options;  ///< of ssh, as after its -o
+  std::vector<std::string> slurm;    ///< of sbatch
+  std::vector<std::string> setup;    ///< lines of shell
+  std::vector<std::pair<std::string, std::string>> environment;
+
+  /// Keys that are plain values.
+  void serialize(config::Archive& ar);
+  /// Takes an entry whose key, below `launch.`, is a list or of the environment; false for any other. Throws
+  /// Error(config) naming its place.
+  [[nodiscard]] bool take(const config::Source::Entry& entry, const std::string& key);
+  /// Throws Error(config) naming the site for two launchers at once and for values that could be taken for
+  /// something else on a command line.
+  void check(const std::string& site) const;
+  [[nodiscard]] Kind kind() const;
+  /// Every key in which it differs from one that nobody has set; all of them with `everything`.
+  [[nodiscard]] std::vector<config::Item> items(bool everything) const;
+};
+
+[[nodiscard]] std::string_view to_string(LauncherConfig::Kind kind);
+
+}  // namespace isthmus::app
