@@ -33,7 +33,7 @@ run_tests() {
   local preset=$1 report=$PWD/build/logs/tests-$1.xml suite tests bad skipped
   echo "== tests of $preset"
   rm -f "$report"
-  plainly ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --output-junit "$report" || true
+  plainly ctest --test-dir "build/$preset" --parallel "$(nproc)" --output-on-failure --no-tests=error --output-junit "$report" || true
   # One line of attributes: <testsuite name=... tests="9" failures="0" disabled="0" skipped="0" ...
   suite=$(tr -s '\n\t ' ' ' <"$report" 2>/dev/null | grep -o '<testsuite [^>]*>') || suite=
   count() { grep -oE "$1=\"[0-9]+\"" <<<"$suite" | grep -oE '[0-9]+' || echo 0; }

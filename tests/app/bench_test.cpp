@@ -25,7 +25,7 @@ class BenchOuter : public ::testing::Test {
 
   /// Of a million parameters and steps of 5 ms, unless `more` says something else.
   [[nodiscard]] Words outer(const Words& more = {}) const {
-    Words words = {"bench", "outer", "--config", config, "--json", json_file().string()};
+    Words words = {"bench", "outer", "--config", config, "--out", json_file().string()};
     words.insert(words.end(), more.begin(), more.end());
     const auto has = [&](const char* flag) { return std::ranges::find(words, flag) != words.end(); };
     if (!has("--params")) words.insert(words.end(), {"--params", "1M"});
@@ -219,7 +219,7 @@ TEST(BenchLoader, SaysHowFastAConfigsDataComes) {
   const auto config = site.write("data.yaml", "data: {path: text.txt, seq_len: 64}\n").string();
   const Words words = {"bench",     "loader", config,
                        "--seconds", "0.2",    "--step-time",
-                       "1ms",       "--json", (site / "loader.json").string()};
+                       "1ms",       "--out",  (site / "loader.json").string()};
   const auto result = site.isthmus(words);
   ASSERT_EQ(result.status, 0) << result.report();
   EXPECT_THAT(result.output, HasSubstr("tokens/s"));

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -52,6 +53,9 @@ Result run_command(std::vector<std::string> words, const std::filesystem::path& 
 
 /// Asks again and again until the answer is yes. False when it was no for the whole limit.
 [[nodiscard]] bool eventually(const std::function<bool()>& ready, std::chrono::milliseconds limit = patience);
+
+/// No process: a signal to it does nothing, where one to -1 would be to everybody.
+inline constexpr pid_t nobody = std::numeric_limits<pid_t>::max();
 
 struct RunningProcess {
   pid_t pid;

@@ -43,6 +43,10 @@ void ElasticRun::add(const std::string& worker, const Words& flags) {
   workers_[worker] = std::make_unique<Command>(site_.start(std::move(words)));
 }
 
+void ElasticRun::add_by(const std::string& worker, Words command) {
+  workers_[worker] = std::make_unique<Command>(site_.start(std::move(command)));
+}
+
 void ElasticRun::kill(const std::string& worker) {
   workers_.at(worker)->signal(SIGKILL);
   static_cast<void>(workers_.at(worker)->wait());

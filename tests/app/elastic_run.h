@@ -26,6 +26,8 @@ class ElasticRun {
   void resume(const Words& settings);
   /// One more, with flags of its own.
   void add(const std::string& worker, const Words& flags = {});
+  /// One that comes in another way than by `isthmus worker`.
+  void add_by(const std::string& worker, Words command);
   /// The process is gone at once, and nobody waits for it.
   void kill(const std::string& worker);
   /// Waits for a worker that ends before the run does.
@@ -43,6 +45,7 @@ class ElasticRun {
   [[nodiscard]] double sent(const std::string& worker) const;
   /// Whole lines of its metrics.jsonl so far.
   [[nodiscard]] std::vector<nlohmann::json> metrics(const std::string& worker) const;
+  [[nodiscard]] const std::string& address() const { return address_; }  ///< the coordinator's
   [[nodiscard]] nlohmann::json summary() const { return site_.summary(); }
   [[nodiscard]] std::string hash() const { return site_.hash(); }
   [[nodiscard]] std::string logs() const { return site_.logs(); }

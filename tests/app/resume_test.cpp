@@ -122,6 +122,28 @@ TEST(Resume, ADamagedCheckpointIsNamedAndAllTakeTheOneBefore) {
       << "it was whole, and of a history that nobody goes on with";
 }
 
+TEST(Resume, WhoeverUsesTheModelTakesTheNewestSoundCheckpointAndSaysSo) {
+  Site site;
+  ASSERT_EQ(site.launch({"run.checkpoint_every=5", "run.stop_after=23"}).status, 0) << site.logs();
+  damage(site.run() / "replica-0" / checkpoint_name(23));
+  const auto other = site.isthmus({"eval", site.run().string()});
+  EXPECT_EQ(other.status, 0) << other.report();
+  EXPECT_THAT(other.output, HasSubstr("replica-1/" + checkpoint_name(23) + " is taken in its place"));
+  damage(site.run() / "replica-1" / checkpoint_name(23));
+  const auto older = site.isthmus({"eval", site.run().string()});
+  EXPECT_EQ(older.status, 0) << older.report();
+  EXPECT_THAT(older.output, HasSubstr("replica-0/" + checkpoint_name(20) + " is taken in its place"));
+  for (const auto* replica : {"replica-0", "replica-1"}) {
+    for (const int step : {5, 10, 15, 20}) {
+      const auto file = site.run() / replica / checkpoint_name(step);
+      if (std::filesystem::exists(file)) damage(file);
+    }
+  }
+  const auto none = site.isthmus({"eval", site.run().string()});
+  EXPECT_EQ(none.status, 3) << none.report();
+  EXPECT_THAT(none.output, HasSubstr(checkpoint_name(23)));
+}
+
 TEST(Resume, OlderCheckpointsGoAndThoseAskedForStay) {
   Site site;
   ASSERT_EQ(site.launch({"run.checkpoint_every=2", "run.keep_checkpoints=2", "run.keep_every=12",

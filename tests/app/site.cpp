@@ -99,7 +99,7 @@ pid_t Site::process(const std::string& text) const {
     if (process.command.find(text) != std::string::npos) found.push_back(process);
   }
   EXPECT_EQ(found.size(), 1U) << "processes with '" << text << "' in their command line";
-  return found.empty() ? -1 : found.front().pid;
+  return found.empty() ? nobody : found.front().pid;
 }
 
 std::string Site::logs() const {

@@ -14,7 +14,7 @@ class TrainedModel : public ::testing::TestWithParam<std::string> {
   /// Of `eval`, with these words.
   nlohmann::json figures(Words words) {
     words.insert(words.begin(), "eval");
-    words.insert(words.end(), {"--json", (site_ / "eval.json").string()});
+    words.insert(words.end(), {"--out", (site_ / "eval.json").string()});
     const auto result = site_.isthmus(words);
     EXPECT_EQ(result.status, 0) << result.report();
     return nlohmann::json::parse(read_all(site_ / "eval.json"));

@@ -22,6 +22,10 @@ void check(protocol::Coordinator& coordinator) {
       require(read && protocol::encode(*read) == bytes, "it said what nobody can read");
     } else if (const auto* store = std::get_if<protocol::Store>(&action)) {
       require(store->view.number <= protocol::highest_view, "a view beyond the last");
+    } else if (const auto* gathered = std::get_if<protocol::Gathered>(&action)) {
+      require(coordinator.members().contains(gathered->member), "records of nobody");
+      require(!gathered->records.empty() && gathered->left_out <= protocol::most_records,
+              "records that cannot be");
     }
   }
   require(coordinator.members().size() <= connections, "more members than connections");
@@ -32,16 +36,21 @@ void check(protocol::Coordinator& coordinator) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  protocol::Coordinator coordinator({.run = "fuzz",
-                                     .replicas = 2,
-                                     .config = {{"outer.codec", "int8"}},
-                                     .token = {},
-                                     .join_timeout = 60s,
-                                     .detect_timeout = 5s,
-                                     .topology = {},
-                                     .last = {},
-                                     .recover = {}},
-                                    0s);
+  protocol::Coordinator coordinator(
+      {.run = "fuzz",
+       .judge =
+           [](const auto&, const auto& items) {
+             return protocol::ChangeVerdict{{}, items.front().first == "network.rate"};
+           },
+       .replicas = 2,
+       .config = {{"outer.codec", "int8"}},
+       .token = {},
+       .join_timeout = 60s,
+       .detect_timeout = 5s,
+       .topology = {},
+       .last = {},
+       .recover = {}},
+      0s);
   protocol::Time now = 0s;
   auto rest = std::as_bytes(std::span(data, size));
   while (rest.size() >= 3) {

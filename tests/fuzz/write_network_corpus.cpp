@@ -104,7 +104,15 @@ std::vector<ControlMessage> all_messages() {
           protocol::Ready{},
           protocol::Displaced{"too late"},
           protocol::Suspended{"too few"},
-          protocol::Relays{7, {{11, 12, 13}, {11, 14, 13}}}};
+          protocol::Relays{7, {{11, 12, 13}, {11, 14, 13}}},
+          protocol::Command{
+              protocol::protocol_version, "fuzz", "operator", "set", {"outer.sync_every=9"}, 40, "eu"},
+          protocol::Answer{"no", "{}"},
+          protocol::Adjust{{{"network.rate", "40Mbps"}}},
+          protocol::Steered{{{{40, {{"outer.sync_every", "9"}}}}, 50, 60}},
+          protocol::Drain{"asked to"},
+          protocol::Records{3, {{protocol::RecordKind::log, "words"}, {protocol::RecordKind::metrics, "{}"}}},
+          protocol::RecordsTaken{5}};
 }
 
 void write(const fs::path& folder, const std::string& name, std::span<const std::byte> bytes) {
@@ -248,6 +256,20 @@ void write_all_talks(const fs::path& folder) {
                            {1, protocol::Displaced{"too late"}},
                            {0, protocol::Leave{"asked to"}}});
   write_talk(folder, "more", more);
+  const auto command = [](const char* verb, std::vector<std::string> arguments) {
+    return protocol::Command{
+        .run = "fuzz", .by = "operator", .verb = verb, .arguments = std::move(arguments), .member = {}};
+  };
+  auto steer = on;
+  steer.insert(steer.end(), {{5, command("status", {})},
+                             {6, command("set", {"outer.sync_every=9"})},
+                             {7, command("drain", {"b"})},
+                             {5, command("pause", {})},
+                             {0, sealed()},
+                             {1, sealed()},
+                             {0, heartbeat()},
+                             {6, command("resume", {})}});
+  write_talk(folder, "steer", steer);
   const auto kind = protocol::MemberKind::trainer;
   auto apart = heartbeat(), connected = apart;
   apart.lost = {protocol::id_of({"b", 1, ""})};

@@ -77,6 +77,10 @@ class CoordinatorHarness {
     coordinator.tick(now);
     collect();
   }
+  void propose(const ConfigItems& items) {
+    coordinator.propose(items, "outer.auto", "a thin line");
+    collect();
+  }
   void stop(const std::string& reason) {
     coordinator.request_stop(reason);
     collect();
@@ -130,6 +134,7 @@ class CoordinatorHarness {
   std::set<ConnectionId> closed;
   std::vector<std::string> said;
   std::vector<Evaluated> evaluated;
+  std::vector<Gathered> gathered;
   std::size_t members_changed = 0;
   std::optional<LastView> stored;  ///< what is on the coordinator's disk
   std::optional<Ended> ended;
@@ -141,6 +146,7 @@ class CoordinatorHarness {
       if (auto* close = std::get_if<CloseConnection>(&action)) closed.insert(close->connection);
       if (auto* say = std::get_if<Say>(&action)) said.push_back(say->text);
       if (auto* evaluation = std::get_if<Evaluated>(&action)) evaluated.push_back(*evaluation);
+      if (auto* news = std::get_if<Gathered>(&action)) gathered.push_back(*news);
       if (std::holds_alternative<MembersChanged>(action)) ++members_changed;
       if (auto* store = std::get_if<Store>(&action)) stored = store->view;
       if (auto* end = std::get_if<Ended>(&action)) {

@@ -34,10 +34,15 @@ ChunkSet some_chunks() {
   return chunks;
 }
 
+Settings some_settings() {
+  return {{{90, {{"outer.sync_every", "60"}}}, {120, {{"outer.optimizer.lr", "0.5"}}}}, 130, 140};
+}
+
 /// One of each, with every field set to something that is not its default.
 std::vector<ControlMessage> one_of_each() {
   return {
-      Hello{.protocol = 5,
+      Hello{.protocol = protocol_version,
+            .oldest = 3,
             .numerics = 6,
             .run = "run-1",
             .member = member("us-1"),
@@ -51,7 +56,10 @@ std::vector<ControlMessage> one_of_each() {
             .activated = 8,
             .token = digest(9),
             .done = true,
-            .uplink = 6'250'000},
+            .uplink = 6'250'000,
+            .fresh = false,
+            .site = "us",
+            .settings = some_settings()},
       Refused{"no"},
       Seal{3, 400},
       Sealed{.view = 3,
@@ -62,7 +70,9 @@ std::vector<ControlMessage> one_of_each() {
              .history = {{{1, digest(8)}}, {}},
              .held = {{1, 2, some_chunks()}},
              .step = 77,
-             .parameters = digest(5)},
+             .parameters = digest(5),
+             .settings = some_settings(),
+             .reach = 81},
       NewView{.view = {4, {member("eu-1"), member("us-1")}, {0, 1, 1}},
               .token = digest(6),
               .layout = {{0, 640}, {640, 100}},
@@ -71,7 +81,8 @@ std::vector<ControlMessage> one_of_each() {
               .step = 78,
               .chains = {{{1, digest(8)}, {2, digest(3)}}, {{1, digest(4)}}},
               .fixed = {{1, 2, {{1, some_chunks()}}}},
-              .applied = {{2, 1}, {1, 1}}},
+              .applied = {{2, 1}, {1, 1}},
+              .settings = some_settings()},
       Heartbeat{.number = 11,
                 .view = 4,
                 .step = 12,
@@ -100,11 +111,18 @@ std::vector<ControlMessage> one_of_each() {
       Finished{"hashes differ", digest(5)},
       Leave{"out of memory"},
       Abort{"us-1 is lost"},
-      Admitted{digest(6), {member("eu-1"), member("us-1")}},
+      Admitted{digest(6), {member("eu-1"), member("us-1")}, some_settings()},
       Ready{},
       Displaced{"too far behind"},
       Suspended{"1 of at least 2 replicas are here"},
       Relays{7, {{1, 2, 3}, {4, 5, 6}}},
+      Command{protocol_version, "run-1", "operator-anna", "set", {"outer.sync_every=60"}, 400, "eu"},
+      Answer{"no such key", "{}"},
+      Adjust{{{"network.rate", "40Mbps"}}},
+      Steered{some_settings()},
+      Drain{"asked to by operator"},
+      Records{7, {{RecordKind::log, "member 1 of 2"}, {RecordKind::metrics, "{}"}}},
+      RecordsTaken{9},
   };
 }
 
@@ -148,7 +166,7 @@ TEST(Messages, EveryOneRoundTrips) {
 TEST(Messages, FieldsLandWhereTheyCameFrom) {
   const auto all = one_of_each();
   const auto hello = std::get<Hello>(decode_control(encode(all[0])));
-  EXPECT_EQ(hello.protocol, 5U);
+  EXPECT_EQ(hello.protocol, protocol_version);
   EXPECT_EQ(hello.numerics, 6U);
   EXPECT_EQ(hello.run, "run-1");
   EXPECT_EQ(hello.member.name, "us-1");
@@ -351,6 +369,45 @@ TEST(BalancedOwners, SharesDifferByAtMostOneChunk) {
     EXPECT_EQ(elements.size(), members);
     EXPECT_LE(most - least, 2 * 64U) << members << " members";
   }
+}
+
+TEST(Hello, OfAnotherProtocolIsReadAsFarAsItMustBe) {
+  Hello newer;
+  newer.protocol = protocol_version + 3;
+  newer.oldest = protocol_version + 1;
+  newer.run = "run-1";
+  newer.build = "1.0-def";
+  newer.member.name = "us-1";
+  auto bytes = encode(newer);
+  bytes.resize(bytes.size() - 20);  // what follows the head is another message by then
+  const auto message = decode_control(bytes);
+  const auto& read = std::get<Hello>(message);
+  EXPECT_EQ(read.protocol, protocol_version + 3);
+  EXPECT_EQ(read.member.name, "us-1");
+  EXPECT_EQ(read.build, "1.0-def");
+  EXPECT_FALSE(speaks_with(read));
+}
+
+TEST(Hello, OfANewerProtocolThatSpeaksThisOneIsTaken) {
+  Hello newer;
+  newer.protocol = protocol_version + 1;
+  newer.oldest = protocol_version;
+  newer.run = "run-1";
+  newer.config = {{"outer.codec", "int4"}};
+  auto bytes = encode(newer);
+  bytes.resize(bytes.size() + 8);  // a field that is not known here
+  const auto message = decode_control(bytes);
+  EXPECT_TRUE(speaks_with(std::get<Hello>(message)));
+  EXPECT_EQ(std::get<Hello>(message).config, newer.config);
+}
+
+TEST(Hello, OfAnOlderProtocolNamesItsBuild) {
+  BinaryWriter old;  // as protocol 6 began
+  old(std::uint8_t{0}, std::uint32_t{6}, numerics_version, std::string("run-1"), member("eu-1"),
+      std::string("0.1.0-abc"), std::string("and more"));
+  const auto message = decode_control(old.take());
+  EXPECT_FALSE(speaks_with(std::get<Hello>(message)));
+  EXPECT_EQ(std::get<Hello>(message).build, "0.1.0-abc");
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ TEST(Joining, RefusalsNameWhatDiffers) {
               HasSubstr("outer.sync_every is 30 at the coordinator and unknown at eu-1"));
   EXPECT_THAT(refusal_of([](Hello& hello) { hello.config.emplace_back("outer.new_key", "1"); }),
               HasSubstr("outer.new_key is unknown at the coordinator and 1 at eu-1"));
-  EXPECT_THAT(refusal_of([](Hello& hello) { hello.protocol = 77; }),
+  EXPECT_THAT(refusal_of([](Hello& hello) { hello.protocol = hello.oldest = 77; }),
               AllOf(HasSubstr("77"), HasSubstr("eu-1"), HasSubstr("same build")));
   EXPECT_THAT(refusal_of([](Hello& hello) { hello.numerics = 78; }), HasSubstr("78"));
   EXPECT_THAT(refusal_of([](Hello& hello) { hello.run = "run-2"; }),

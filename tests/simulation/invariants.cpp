@@ -348,6 +348,7 @@ std::string World::missing_at_the_end() {
     if (process.member->view().number != coordinator_->view() || !process.member->in_view())
       return name + " is in view " + std::to_string(process.member->view().number) + ", the coordinator in " +
              std::to_string(coordinator_->view()) + ",";
+    if (process.member->settings() != coordinator_->settings()) return name + " has other settings";
     for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
       const auto round = process.member->fragments()[p].round;
       if (round < calm_rounds_[p] + rounds_in_calm)

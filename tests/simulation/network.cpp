@@ -111,6 +111,7 @@ void World::heal() {
     if (!process.alive) start(m);
   }
   if (!coordinator_) start_coordinator(disk_was_lost_);
+  go_on_in_the_calm();
   at(3s, [this] { recover_if_the_heirs_are_gone(); });
   at(calm_time / 2, [this] { calm_rounds_ = newest_rounds(); });
 }

@@ -27,6 +27,8 @@ constexpr std::array required{
     Required{"came back", "goes on from its own rounds, with results that the others keep for it"},
     Required{"came back too late", "nobody keeps what it would need"},
     Required{"closed by quorum", "the grace, the lease, and who is in a result"},
+    Required{"command carried out", "settings change, and all know it"},
+    Required{"command refused", "there is no view that it could come with"},
     Required{"contribution committed", "it is in one result and no other"},
     Required{"contribution rejected", "it is in no result, and does not come back"},
     Required{"contribution returned", "it is in none, and its sender knows"},
@@ -61,6 +63,7 @@ constexpr std::array required{
     Required{"round applied", "the run gets on"},
     Required{"run begun anew", "nobody is left who had the state, and an operator says so"},
     Required{"round withdrawn", "it was delivered, and others have made it again"},
+    Required{"round under changed settings", "by all alike"},
     Required{"round followed", "a newcomer keeps up until it is taken in"},
     Required{"side without the coordinator came back", "and had not gone on alone"},
     Required{"silent coordinator noticed", "the connection is open, and nothing comes"},
@@ -68,6 +71,7 @@ constexpr std::array required{
     Required{"suspended", "too few members, or none of the last view"},
     Required{"two severed for long", "the others do not wait for them"},
     Required{"two torn apart", "each closes by quorum what the other never gets"},
+    Required{"waited in a pause", "and went on"},
     Required{"view begun by a newcomer first", "it keeps nothing of what was before"},
 };
 

@@ -64,6 +64,12 @@ World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
   lonely_ = random_bits(seed_, 5, 1) % 8 == 0;
   const auto trainers = members_ - (reducer_ ? 1 : 0);
   severed_ = random_bits(seed_, 5, 3) % 8 == 0 && members_ >= 3 && trainers > options_.least;
+  options_.judge = [](const auto&, const auto&) { return ChangeVerdict{}; };
+  if (random_bits(seed_, 6, 0) % 2 == 0) {
+    for (auto n = 1 + random_bits(seed_, 6, 1) % 4; n > 0; --n)
+      at(500ms + Time(random_bits(seed_, 6, 1 + n) % static_cast<std::uint64_t>(fault_time.count())),
+         [this] { steer(); });
+  }
   processes_.resize(members_);
   for (NodeId m = 0; m < members_; ++m) processes_[m].id = m;
   for (auto n = chance(2) * chance(6); n > 0; --n) {
@@ -310,7 +316,10 @@ void World::on_control(NodeId m, const ControlMessage& message) {
   } else if (const auto* relays = std::get_if<Relays>(&message)) {
     on_relays(m, *relays);
   } else if (const auto* admitted = std::get_if<Admitted>(&message)) {
+    process.learned_settings = admitted->settings;
     learn(process, *admitted);
+  } else if (const auto* steered = std::get_if<protocol::Steered>(&message)) {
+    process.learned_settings = steered->settings;
   } else if (std::holds_alternative<Displaced>(message)) {
     on_displaced(process);
   } else if (const auto* refused = std::get_if<Refused>(&message)) {
@@ -330,6 +339,7 @@ void World::on_seal(Process& process, const Seal& seal) {
   auto sealed = process.member->seal(seal.view);
   if (!sealed) return;
   process.order.seal(*sealed);
+  sealed->reach = reach_of(process);
   tell("member " + std::to_string(process.id) + " seals view " + std::to_string(seal.view));
   process.answer = *sealed;
   answers_.insert_or_assign(process.id, Answer{*sealed, process.first, false});
@@ -350,6 +360,7 @@ void World::try_view(Process& process) {
     const auto self = static_cast<MemberIndex>(me - members.begin());
     if (!process.member->fits(message, self)) return fail("a view does not fit (I11)");
     const auto before = process.member->view().number;
+    const auto settings_before = process.member->settings();
     check_holdings(process, message, self);
     switch (process.member->activate(message, self)) {
       case Member::Entry::ignored:
@@ -376,6 +387,11 @@ void World::try_view(Process& process) {
         if (joins || anew) {  // it keeps no result of a round before
           process.first.clear();
           for (const auto& state : process.member->fragments()) process.first.push_back(state.round);
+        }
+        if (!joins && has_gone_on_otherwise(process, settings_before)) {
+          count("gave up for other settings");
+          send_control(process, Displaced{"other settings"});
+          return on_displaced(process);
         }
         process.in_run = process.used = true;
         if (process.id != reducer_) process.order.deal(message, self);
@@ -407,6 +423,7 @@ void World::on_displaced(Process& process) {
   process.waiting_views.clear();
   process.applying.reset();
   process.contributed.assign(layout_.fragment_count(), 0);
+  process.sent_under.clear();
   ++process.incarnation;
   for (auto& link : process.sources) break_link(link);
   for (auto& [follower, p, link] : process.followers) break_link(link);
@@ -515,8 +532,8 @@ void World::be_ready(Process& process) {
   }
   tell("member " + std::to_string(process.id) + " has the state");
   process.said_ready = true;
-  process.member =
-      std::make_unique<Member>(layout_, codecs_, closing_, std::move(fragments), process.learned_ledger);
+  process.member = std::make_unique<Member>(layout_, codecs_, closing_, std::move(fragments),
+                                            process.learned_ledger, process.learned_settings);
   forget_samples(process);
   send_control(process, Ready{});
   ambush(Moment::ready, process.id);
@@ -541,7 +558,12 @@ void World::train(NodeId m, FragmentId p) {
   const auto last = process.member->fragments()[p].round;
   const auto round = std::max(process.contributed[p], last) + 1;
   if (round > last + in_flight_) return;
+  if (round > process.member->settings().pause_after) {
+    count("waited in a pause");
+    return in(process, 100ms, [this, m, p] { train(m, p); });
+  }
   process.contributed[p] = round;
+  process.sent_under[{p, round}] = settings_at(process, round);
   const auto chunks = layout_.chunks_of(p);
   const auto weight = 1 + chance(3);
   const auto samples = draw_samples(process, p, round);
@@ -590,6 +612,7 @@ void World::apply(Process& process, FragmentId p, Round r) {
   for (const auto& bytes : round.results) hasher.update(std::span(*bytes));
   const FragmentState state{r, hasher.finish()};
   settle_samples(process, round);
+  check_settings(process, p, state);
   process.member->applied(p, r, state.chain, round.samples);
   check_ledger(process, p);
   mix(prefix_of(state.chain));
@@ -603,6 +626,71 @@ void World::apply(Process& process, FragmentId p, Round r) {
   in(process, think(process), [this, m = process.id, p] { train(m, p); });
   in(process, some(60ms) / pace_, [this, m = process.id, p] { look_for_results(m, p); });
   ambush(Moment::applied, process.id);
+}
+
+// ---- what is set in mid-run ----
+
+/// By somebody who does not wait long for the answer.
+void World::command(const std::string& verb) {
+  if (!coordinator_) return;
+  const auto id = next_connection_++;
+  Command asked{.run = options_.run, .by = "operator", .verb = verb, .arguments = {}, .member = {}};
+  if (verb == "set") asked.arguments = {"key=" + std::to_string(++commands_)};
+  if (verb == "set" && commands_ % 3 == 0) asked.at = 5 + commands_ * 10;
+  tell("an operator says " + verb);
+  coordinator_->receive(id, now_, asked);
+  act_coordinator();
+}
+
+void World::steer() {
+  const auto which = random_bits(seed_, 7, commands_++) % 4;
+  command(which == 0 ? "pause" : which == 1 ? "checkpoint" : "set");
+  if (which == 0) at(1500ms, [this] { command("resume"); });
+}
+
+/// Nobody leaves a run paused.
+void World::go_on_in_the_calm() {
+  if (coordinator_ && coordinator_->settings().pause_after != Settings::never) command("resume");
+  if (now_ < end_) at(400ms, [this] { go_on_in_the_calm(); });
+}
+
+/// A round of a fragment is a step here. Between a seal and its view results that are here are applied, and
+/// as many rounds contributed to as may be in flight.
+std::uint64_t World::reach_of(const Process& process) const {
+  if (process.id == reducer_) return 0;
+  if (!process.in_run) return Settings::never;
+  Round furthest = 0;
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p)
+    furthest =
+        std::max({furthest, process.contributed[p], process.member->fragments()[p].round + Member::window});
+  return furthest + in_flight_;
+}
+
+std::string World::settings_at(const Process& process, Round round) {
+  return changed_value(process.member->settings(), "key", round);
+}
+
+/// What the outer loop finds out: a view came to nothing, and a change with it.
+bool World::has_gone_on_otherwise(const Process& process, const Settings& before) const {
+  const auto& now = process.member->settings();
+  const auto same = before.common_with(now);
+  Round past = 0;
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p)
+    past = std::max({past, process.contributed[p], process.member->fragments()[p].round});
+  const auto concerns = [&](const Settings& settings) {
+    return same < settings.changes.size() && settings.changes[same].step < past;
+  };
+  return process.id != reducer_ && (concerns(before) || concerns(now));
+}
+
+void World::check_settings(Process& process, FragmentId p, const FragmentState& state) {
+  const auto now = settings_at(process, state.round);
+  const auto sent = process.sent_under.extract({p, state.round});
+  if (sent && sent.mapped() != now)
+    fail("a round was sent under other settings than it is applied under (I13)");
+  const auto [first, is_new] = made_under_.try_emplace({p, state.round, prefix_of(state.chain)}, now);
+  if (first->second != now) fail("a round is applied under other settings here than elsewhere (I13)");
+  if (!now.empty()) count("round under changed settings");
 }
 
 // ---- what is trained on ----
@@ -842,6 +930,10 @@ void World::act_coordinator() {
   for (auto& action : coordinator_->take_actions()) {
     if (!coordinator_) return;
     if (auto* send = std::get_if<SendControl>(&action)) {
+      if (const auto* answer = std::get_if<protocol::Answer>(&send->message)) {
+        count(answer->problem.empty() ? "command carried out" : "command refused");
+        tell("answer: " + answer->problem + answer->text);
+      }
       const auto place = control_.find(send->to);
       if (place == control_.end()) continue;
       const auto m = place->second.second;
@@ -860,6 +952,8 @@ void World::act_coordinator() {
       in(processes_[m], latency_ + 2ms, [this, link = link, m = m] { closed(link, m); });
     } else if (auto* say = std::get_if<Say>(&action)) {
       listen(say->text);
+    } else if (std::holds_alternative<StatusAsked>(action)) {
+      fail("a status was answered that nobody asked for");
     } else if (auto* store = std::get_if<Store>(&action)) {
       if (now_ < calm_from_ && chance(40) == 0) {
         count("disk full at the coordinator");

@@ -117,9 +117,10 @@ class World {
     ConnectionId connection = 0;
     std::uint64_t beats = 0;
     std::map<std::uint64_t, Time> beat_times;
-    std::vector<Round> contributed;  ///< by fragment: newest round
-    std::vector<Round> first;        ///< by fragment: where it took part from
-    std::optional<Sealed> answer;    ///< to the newest Seal
+    std::vector<Round> contributed;                                  ///< by fragment: newest round
+    std::vector<Round> first;                                        ///< by fragment: where it took part from
+    std::optional<Sealed> answer;                                    ///< to the newest Seal
+    std::map<std::pair<FragmentId, Round>, std::string> sent_under;  ///< settings of rounds contributed to
     std::map<std::pair<FragmentId, Round>, Deliver> delivered;
     std::optional<std::pair<FragmentId, Round>> applying;
     std::deque<NewView> waiting_views;
@@ -134,6 +135,7 @@ class World {
     bool learning = false, said_ready = false;
     std::vector<std::optional<FragmentState>> learned;
     Ledger learned_ledger;
+    Settings learned_settings;
     std::vector<NodeId> donors;
     std::vector<LinkPtr> sources;  ///< by fragment
     std::vector<Round> newest;
@@ -208,6 +210,15 @@ class World {
   [[nodiscard]] std::optional<MemberIndex> index_of(const Process& process, NodeId other) const;
   [[nodiscard]] NodeId node_of(const MemberInfo& info) const;
   [[nodiscard]] MemberInfo info_of(const Process& process) const;
+
+  // what is set in mid-run
+  void command(const std::string& verb);
+  void steer();
+  void go_on_in_the_calm();
+  [[nodiscard]] std::uint64_t reach_of(const Process& process) const;
+  [[nodiscard]] static std::string settings_at(const Process& process, Round round);
+  [[nodiscard]] bool has_gone_on_otherwise(const Process& process, const Settings& before) const;
+  void check_settings(Process& process, FragmentId p, const FragmentState& state);
 
   // the coordinator
   void start_coordinator(bool recover);
@@ -334,6 +345,8 @@ class World {
       settled_;             ///< all members of the newest view have applied it
   ViewNumber checked_ = 0;  ///< newest view that was announced
   std::map<ReplicaId, SampleSet> drawn_by_;
+  std::map<std::tuple<FragmentId, Round, std::uint64_t>, std::string> made_under_;  ///< and chain
+  std::uint64_t commands_ = 0;
   std::map<std::tuple<FragmentId, Round, std::uint64_t>, FragmentLedger> ledgers_;  ///< and chain
   SampleSet twice_;  ///< of all ledgers, as far as it is explained
   struct CutSide {

@@ -201,7 +201,7 @@ class Transformers(unittest.TestCase):
 
         sentence = text[:33]
         (self.folder / "text.txt").write_text(sentence)
-        run(ISTHMUS, "eval", folder, "--data", self.folder / "text.txt", "--json", self.folder / "eval.json",
+        run(ISTHMUS, "eval", folder, "--data", self.folder / "text.txt", "--out", self.folder / "eval.json",
             "--set", "device=cpu", "--set", "inner.precision=fp32", "--set", "data.seq_len=33")
         figures = json.loads((self.folder / "eval.json").read_text())
         ids = torch.tensor([tokenizer(sentence).input_ids + [0]])

@@ -56,7 +56,7 @@ class Reach(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             report = os.path.join(folder, "report.json")
             processes = [self.start("site-1", "--role", "coordinator", "--listen", f"{host['site-1']}:7000",
-                                    "--json", report)]
+                                    "--out", report)]
             for number, where in enumerate(listen, 1):
                 site = f"site-{number}"
                 port = f"{host[site]}:7001" if where == "port" else where

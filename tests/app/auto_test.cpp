@@ -1,0 +1,123 @@
+// `outer.auto` in a run that goes on, whose lines get thinner and recover.
+
+#include <csignal>
+#include <fstream>
+
+#include "site.h"
+
+namespace isthmus {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::SizeIs;
+using Json = nlohmann::json;
+
+class Auto : public ::testing::Test {
+ protected:
+  void begin(const Words& more = {}) {
+    Words settings = {"run.steps=1000000",
+                      "inner.schedule=constant",
+                      "run.stop_grace=60s",
+                      "run.on_event=cat >> " + events().string() + "; echo >> " + events().string(),
+                      "network.rate=200Mbps",
+                      "network.heartbeat=200ms",
+                      "outer.auto.utilization=0.9",
+                      "outer.auto.at_start=false",
+                      "outer.auto.least_between=2s"};
+    settings.insert(settings.end(), more.begin(), more.end());
+    launch.emplace(site.start_launch(settings));
+    ASSERT_TRUE(eventually([&] {
+      return launch->output().find("view 1 begins") != std::string::npos || !launch->running();
+    })) << site.logs();
+    for (const auto* replica : {"replica-0", "replica-1"}) {
+      ASSERT_TRUE(eventually([&] { return site.metric_lines(replica) > 11 || !launch->running(); }))
+          << site.logs();
+    }
+    ASSERT_TRUE(launch->running()) << launch->wait().report() << site.logs();
+  }
+  [[nodiscard]] Result ctl(Words words) {
+    const std::string said = "listens at port ";
+    const auto output = launch->output();
+    const auto at = output.find(said) + said.size();
+    words.insert(words.begin(), "ctl");
+    words.insert(words.end(), {"--coordinator", "127.0.0.1:" + output.substr(at, output.find(',', at) - at)});
+    return site.isthmus(words);
+  }
+  void set(const std::string& assignment) {
+    const auto result = ctl({"set", assignment});
+    ASSERT_EQ(result.status, 0) << result.report() << site.logs();
+  }
+  /// What replica-0 goes by; 0 before it has said so.
+  [[nodiscard]] std::int64_t sync_every() const {
+    std::ifstream in(site.run() / "replica-0/metrics.jsonl");
+    std::int64_t out = 0;
+    for (std::string line; std::getline(in, line);) {
+      const auto json = Json::parse(line, nullptr, false);
+      if (json.is_object() && json.contains("inner_steps")) out = json["inner_steps"];
+    }
+    return out;
+  }
+  [[nodiscard]] std::vector<Json> lines_with(const std::filesystem::path& file,
+                                             const std::string& key) const {
+    std::ifstream in(file);
+    std::vector<Json> out;
+    for (std::string line; std::getline(in, line);) {
+      auto json = Json::parse(line, nullptr, false);
+      if (json.is_object() && json.contains(key)) out.push_back(std::move(json));
+    }
+    return out;
+  }
+  void expect_stops_with_equal_hashes() {
+    launch->signal(SIGINT);
+    const auto end = launch->wait();
+    EXPECT_EQ(end.status, 130) << end.report() << site.logs();
+    EXPECT_EQ(site.hash().size(), 64U) << "of both, and equal";
+    EXPECT_THAT(site.processes(), SizeIs(0));
+  }
+  [[nodiscard]] std::filesystem::path events() const { return site / "events.jsonl"; }
+
+  Site site;
+  std::optional<Command> launch;
+};
+
+TEST_F(Auto, ALineThatGetsThinHasALongerIntervalUntilItRecovers) {
+  begin();
+  set("network.rate=200kbps");  // an exchange then takes longer than ten steps
+  ASSERT_TRUE(eventually([&] { return sync_every() > 10; })) << launch->output() << site.logs();
+  set("network.rate=200Mbps");
+  ASSERT_TRUE(eventually([&] { return sync_every() == 10; })) << launch->output() << site.logs();
+  expect_stops_with_equal_hashes();
+
+  const auto log = launch->output();
+  EXPECT_THAT(log, HasSubstr("outer.auto asks for: outer.sync_every 10 -> "));
+  EXPECT_THAT(log, HasSubstr("sends is 200 kbit/s in place of 200 Mbit/s; predicted "));
+  EXPECT_THAT(log, HasSubstr("(outer.auto)")) << "that all have taken it";
+  const auto told = lines_with(site.run() / "metrics.jsonl", "replanned");
+  ASSERT_GE(told.size(), 2U);
+  const auto& first = told.front()["replanned"];
+  EXPECT_EQ(first["sync_every_before"], 10);
+  EXPECT_GT(first["sync_every"], 10);
+  EXPECT_GT(first["predicted_after"], first["predicted_before"]);
+  EXPECT_GT(first["after_step"], 10);
+  std::size_t heard = 0;
+  for (const auto& event : lines_with(events(), "event")) heard += event["event"] == "replanned" ? 1 : 0;
+  EXPECT_EQ(heard, told.size()) << "the command hears what the file says";
+}
+
+TEST_F(Auto, WhatSomebodyHasSetByHandIsLeftAlone) {
+  begin();
+  set("outer.sync_delay=3");
+  ASSERT_TRUE(eventually([&] {
+    return launch->output().find("outer.auto: outer.sync_delay was set by hand") != std::string::npos;
+  })) << launch->output()
+      << site.logs();
+  set("network.rate=200kbps");
+  ASSERT_TRUE(eventually([&] { return sync_every() > 10; })) << launch->output() << site.logs();
+  expect_stops_with_equal_hashes();
+  EXPECT_THAT(launch->output(), HasSubstr("outer.auto asks for: outer.sync_every 10 -> "));
+  EXPECT_THAT(launch->output(), Not(HasSubstr("outer.sync_delay 3 ->")));
+}
+
+}  // namespace
+}  // namespace isthmus

@@ -1,0 +1,173 @@
+// Runs whose workers `launch` starts by ssh, on this machine's loopback: they learn what local ones learn,
+// and nothing of them outlives a connection, a launch or a Ctrl-C.
+
+#include <csignal>
+
+#include "site.h"
+#include "sshd.h"
+
+namespace isthmus {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+const Words endless = {"run.steps=1000000", "inner.schedule=constant", "run.eval_every=0"};
+
+class Ssh : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string why;
+    sshd_ = shared_sshd(why);
+    if (sshd_ == nullptr) GTEST_SKIP() << why;
+    config_ = site_.write("ssh.yaml", "extends: tiny.yaml\nsites:\n  eu: {" + launcher("eu") + "}\n  us: {" +
+                                          launcher("us") + "}\n");
+  }
+  [[nodiscard]] std::string launcher(const std::string& name, const std::string& more = {}) const {
+    return sshd_->launcher(ISTHMUS_BINARY, site_ / name, more);
+  }
+  [[nodiscard]] Command start(const Words& settings, const Words& flags = {}) {
+    Words words = {"launch", config_.string()};
+    words.insert(words.end(), flags.begin(), flags.end());
+    return site_.start(with_settings(std::move(words), settings));
+  }
+  [[nodiscard]] static Words both(Words a, const Words& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  }
+  [[nodiscard]] std::size_t steps(const std::string& name) const {
+    const auto text = read_all(site_ / name / "tiny" / name / "metrics.jsonl");
+    return static_cast<std::size_t>(std::ranges::count(text, '\n'));
+  }
+  /// Blocks until both have made so many steps more than now.
+  [[nodiscard]] bool both_go_on(std::size_t more = 5) const {
+    const auto eu = steps("eu"), us = steps("us");
+    return eventually([&] { return steps("eu") > eu + more && steps("us") > us + more; });
+  }
+  [[nodiscard]] pid_t worker(const std::string& name) const {
+    return site_.process("worker --quiet --config " + (site_ / name).string());
+  }
+
+  /// ssh of the launch to a site.
+  [[nodiscard]] pid_t connection(const std::string& name) const {
+    std::string seen;
+    for (const auto& process : processes_with((site_ / name).string())) {
+      if (process.command.starts_with("ssh ")) return process.pid;
+      seen += process.command + "\n";
+    }
+    ADD_FAILURE() << "no ssh to " << name << " among\n" << seen;
+    return nobody;
+  }
+
+  Site site_;
+  const Sshd* sshd_ = nullptr;
+  std::filesystem::path config_;
+};
+
+TEST_F(Ssh, TrainsAsOnOneMachineWithItsOwnCertificatesThere) {
+  const auto certs = (site_ / "certs").string();
+  ASSERT_EQ(site_.isthmus({"certs", "init", "tiny", "--dir", certs}).status, 0);
+  for (const auto* name : {"coordinator", "eu", "us"})
+    ASSERT_EQ(site_.isthmus({"certs", "issue", "tiny", name, "--dir", certs}).status, 0);
+  auto launch = start({"network.certs=" + certs + "/tiny"}, {"--json"});
+  const auto result = launch.wait();
+  ASSERT_EQ(result.status, 0) << result.report() << site_.logs();
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("eu | done: global hash " + site_.hash()), HasSubstr("us | done: ")));
+  const auto json = nlohmann::json::parse(result.output.substr(result.output.rfind("\n{\n")), nullptr, false);
+  ASSERT_TRUE(json.is_object()) << result.report();
+  EXPECT_EQ(json["processes"]["us"]["site"], "us");
+  EXPECT_EQ(json["summary"]["steps"], 40);
+  const auto there = site_ / "eu/tiny";
+  EXPECT_THAT(read_all(there / "eu.yaml"),
+              AllOf(Not(HasSubstr("launch")), HasSubstr((there / "certs").string())));
+  EXPECT_TRUE(std::filesystem::exists(there / "certs/eu/cert.pem"));
+  EXPECT_FALSE(std::filesystem::exists(there / "certs/us")) << "another's certificate";
+  EXPECT_FALSE(std::filesystem::exists(there / "certs/coordinator"));
+  const auto local =
+      site_.write("local.yaml", "extends: tiny.yaml\nsites: {eu: {replicas: 1}, us: {replicas: 1}}\n");
+  const auto hash = site_.hash();
+  ASSERT_EQ(site_.isthmus({"launch", local.string()}).status, 0);
+  EXPECT_EQ(site_.hash(), hash);
+}
+
+TEST_F(Ssh, TheCoordinatorMayStandAtASiteAndItsSummaryComesHere) {
+  config_ = site_.write("there.yaml", "extends: tiny.yaml\nsites:\n  eu: {" +
+                                          launcher("eu", "coordinator: true") + "}\n  us: {replicas: 1}\n");
+  const auto result = start({}).wait();
+  ASSERT_EQ(result.status, 0) << result.report() << site_.logs();
+  EXPECT_THAT(result.output, AllOf(HasSubstr("coordinator of 'tiny' listens"),
+                                   Not(HasSubstr("| coordinator of")), HasSubstr("equal on all replicas")));
+  EXPECT_EQ(site_.hash().size(), 64U);
+}
+
+TEST_F(Ssh, AConnectionThatDiesTakesItsWorkerAlongAndBothComeBack) {
+  auto launch = start(both(endless, {"run.restarts=2"}));
+  // Far enough for the launch to have heard that the run has begun: a loss before that ends it.
+  ASSERT_TRUE(both_go_on(500)) << site_.logs();
+  const auto lost = worker("us");
+  kill(connection("us"), SIGKILL);
+  EXPECT_TRUE(eventually([&] { return kill(lost, 0) != 0; })) << "a worker outlives its connection";
+  EXPECT_TRUE(both_go_on()) << launch.output() << site_.logs();
+  EXPECT_THAT(launch.output(), HasSubstr("us is lost: us (" + sshd_->user_at_host() + "): "));
+  launch.signal(SIGINT);
+  const auto result = launch.wait();
+  EXPECT_EQ(result.status, 130) << result.report() << site_.logs();
+  EXPECT_THAT(site_.processes(), IsEmpty());
+}
+
+TEST_F(Ssh, AWorkerWithoutOneOfItsRanksIsStartedAgain) {
+  auto launch = start(both(endless, {"run.restarts=1", "sites.us.replica.ranks=2"}));
+  ASSERT_TRUE(both_go_on()) << site_.logs();
+  kill(site_.process("us --rank 1"), SIGKILL);
+  EXPECT_TRUE(eventually([&] {
+    return launch.output().find("us ended with exit status 4; starting it again") != std::string::npos;
+  })) << launch.output();
+  EXPECT_TRUE(both_go_on()) << launch.output() << site_.logs();
+  launch.signal(SIGINT);
+  EXPECT_EQ(launch.wait().status, 130) << site_.logs();
+}
+
+TEST_F(Ssh, NothingOutlivesALaunchThatIsKilled) {
+  auto launch = start(endless);
+  ASSERT_TRUE(both_go_on()) << site_.logs();
+  launch.signal(SIGKILL);
+  static_cast<void>(launch.wait());
+  EXPECT_TRUE(eventually([&] { return site_.processes().empty(); }));
+}
+
+TEST_F(Ssh, ADetachedLaunchIsLookedAtLeftAndStopped) {
+  const auto detached = start(endless, {"--detach"}).wait();
+  ASSERT_EQ(detached.status, 0) << detached.report() << site_.logs();
+  EXPECT_THAT(detached.output, HasSubstr("isthmus attach --stop " + site_.run().string()));
+  ASSERT_TRUE(both_go_on()) << site_.logs();
+  const auto state = nlohmann::json::parse(read_all(site_.run() / "launch.json"));
+  kill(state["pid"].get<pid_t>(), SIGHUP);  // its terminal is gone
+  auto first = site_.start({"attach", site_.run().string()});
+  EXPECT_TRUE(eventually([&] { return first.output().find("eu | member 1 of 2") != std::string::npos; }))
+      << first.output();
+  first.signal(SIGINT);
+  const auto left = first.wait();
+  EXPECT_EQ(left.status, 0) << left.report();
+  EXPECT_THAT(left.output, HasSubstr("tiny goes on\n"));
+  ASSERT_TRUE(both_go_on()) << site_.logs();
+  const auto stopped = site_.isthmus({"attach", "--stop", site_.run().string()});
+  EXPECT_EQ(stopped.status, 0) << stopped.report();
+  EXPECT_THAT(stopped.output,
+              AllOf(HasSubstr("tiny has ended with exit status 130"), Not(HasSubstr("eu | member 1 of 2"))))
+      << "what was seen is not shown again";
+  EXPECT_THAT(site_.processes(), IsEmpty());
+  const auto again = site_.isthmus({"attach", site_.run().string()});
+  EXPECT_EQ(again.status, 130) << again.report();
+}
+
+TEST_F(Ssh, AttachWantsADetachedLaunch) {
+  const auto result = site_.isthmus({"attach", (site_ / "nothing").string()});
+  EXPECT_EQ(result.status, 2) << result.report();
+  EXPECT_THAT(result.output, HasSubstr("has no launch that was detached"));
+}
+
+}  // namespace
+}  // namespace isthmus

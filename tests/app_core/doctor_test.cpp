@@ -1,0 +1,229 @@
+// `isthmus doctor`: machines that are well, and each of the faults that it is there to find.
+
+#include <unistd.h>
+
+#include <sstream>
+
+#include "doctor.h"
+#include "site.h"
+#include "socket.h"
+
+namespace isthmus {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class Doctor : public ::testing::Test {
+ protected:
+  Result alone(const Words& settings = {}) {
+    return site.isthmus(with_settings({"doctor", site.config().string()}, settings));
+  }
+  /// In JSON, from what is in front of it on standard error.
+  static nlohmann::json json_of(const std::string& output) {
+    const auto begin = output.find("{\n");
+    auto json = begin == std::string::npos ? nlohmann::json()
+                                           : nlohmann::json::parse(output.substr(begin), nullptr, false);
+    EXPECT_TRUE(json.is_object()) << output;
+    return json;
+  }
+
+  void make_certificates(const Words& names) {
+    for (const auto& name : names)
+      expect_certs(name.empty() ? Words{"init", "tiny"} : Words{"issue", "tiny", name});
+    with_certs = {"--certs", (site / "certs/tiny").string()};
+  }
+  void expect_certs(Words words) {
+    words.insert(words.begin(), "certs");
+    words.insert(words.end(), {"--dir", (site / "certs").string()});
+    const auto result = site.isthmus(words);
+    ASSERT_EQ(result.status, 0) << result.report();
+  }
+
+  void start_hub(const Words& flags = {}) {
+    Words words = {"doctor", site.config().string(), "--listen", "127.0.0.1:0"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    words.insert(words.end(), with_certs.begin(), with_certs.end());
+    hub.emplace(site.start(words));
+    const std::string phrase = "listens at port ";
+    ASSERT_TRUE(eventually([&] {
+      const auto at = hub->output().find(phrase);
+      return at != std::string::npos && hub->output().find('\n', at) != std::string::npos;
+    })) << site.logs();
+    const auto text = hub->output();
+    address = "127.0.0.1:" + std::to_string(std::stoi(text.substr(text.find(phrase) + phrase.size())));
+  }
+  Command guest(const std::string& name, const Words& flags = {}) {
+    Words words = {"doctor", site.config().string(), "--name", name, "--coordinator", address};
+    words.insert(words.end(), flags.begin(), flags.end());
+    words.insert(words.end(), with_certs.begin(), with_certs.end());
+    return site.start(words);
+  }
+
+  Site site;
+  std::optional<Command> hub;
+  std::string address;
+  Words with_certs;
+};
+
+TEST_F(Doctor, AMachineThatIsWell) {
+  const auto result = alone();
+  EXPECT_EQ(result.status, 0) << result.report();
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("all is well"), HasSubstr("certificates  ok"), Not(HasSubstr("\033["))));
+  std::istringstream lines(result.output);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80U) << line;
+}
+
+TEST_F(Doctor, EachFaultIsNamedWithWhatToDo) {
+  const BusyPort taken;
+  const auto port = "network.listen=\"" + taken.address() + "\"";
+  const struct {
+    std::string setting, check, says;
+    int status;
+  } faults[] = {
+      {"outer.sync_every=0", "config", "outer.sync_every", 2},
+      {"network.coordinator=\"no-such-host.invalid:7000\"", "names", "no-such-host.invalid", 4},
+      {port, "ports", "cannot listen at", 4},
+      {"network.certs=nowhere", "certificates", "nowhere", 3},
+      {"data.path=nowhere.txt", "data", "nowhere.txt", 3},
+      {"run.out=/proc/1", "disk", "/proc/1", 3},
+      {"model.dim=65536", "memory", "activations", 3},
+      {"device=cuda", "device", "NVIDIA", 2},
+  };
+  for (const auto& fault : faults) {
+    Words settings = {fault.setting};
+    if (fault.check == "names") settings.emplace_back("network.insecure=true");
+    if (fault.check == "device" && fs::exists("/dev/nvidiactl")) continue;
+    auto words = with_settings({"doctor", site.config().string(), "--json"}, settings);
+    const auto result = site.isthmus(words);
+    EXPECT_NE(result.status, 0) << fault.check << result.report();
+    const auto json = json_of(result.output);
+    ASSERT_TRUE(json.is_object());
+    bool found = false;
+    for (const auto& finding : json["machines"][0]["checks"]) {
+      const bool is_it = finding["check"] == fault.check && finding["level"] == "FAIL";
+      found |= is_it && finding["says"].get<std::string>().find(fault.says) != std::string::npos &&
+               !finding["todo"].get<std::string>().empty();
+    }
+    EXPECT_TRUE(found) << fault.check << result.report();
+  }
+}
+
+TEST_F(Doctor, ThreeMachinesWithCertificates) {
+  make_certificates({"", "coordinator", "replica-0", "replica-1"});
+  start_hub();
+  auto first = guest("replica-0");
+  auto second = guest("replica-1", {"--json"});
+  for (auto* command : {&*hub, &first, &second}) {
+    const auto result = command->wait();
+    EXPECT_EQ(result.status, 0) << result.report() << site.logs();
+  }
+  for (const auto& path : {"replica-0 -> replica-1", "replica-1 -> replica-0"})
+    EXPECT_THAT(first.output(), AllOf(HasSubstr(path), HasSubstr(" Mbit/s"))) << "all get the one table";
+  const auto json = json_of(second.output());
+  ASSERT_EQ(json["machines"].size(), 3U);
+  EXPECT_EQ(json["failures"], 0);
+  ASSERT_EQ(json["paths"].size(), 2U);
+  for (const auto& path : json["paths"]) {
+    EXPECT_EQ(path["problem"], "");
+    EXPECT_GT(path["bytes_per_second"], 0);
+    EXPECT_GT(path["round_trip_ms"], 0);
+  }
+  // A plan takes it for what the lines are like.
+  const auto links = site.write("doctors.json", second.output());
+  const auto planned = site.isthmus(
+      {"plan", site.config().string(), "--links", links.string(), "--step-time", "500ms", "--json"});
+  ASSERT_EQ(planned.status, 0) << planned.report();
+  const auto plan = json_of(planned.output);
+  EXPECT_EQ(plan["links"]["source"], links.string());
+  ASSERT_EQ(plan["links"]["sites"].size(), 2U);
+  for (const auto& line : plan["links"]["sites"]) EXPECT_GT(line["up_bits_per_second"], 0) << line;
+  EXPECT_GT(plan["links"]["longest_rtt_seconds"], 0);
+  for (const auto* text : {"{}", "no JSON", R"({"machines": [], "paths": []})",
+                           R"({"machines": [], "paths": [{"from": "a", "to": "b", "round_trip_ms": 0}]})"}) {
+    const auto file = site.write("none.json", text);
+    const auto refused = site.isthmus({"plan", site.config().string(), "--links", file.string()});
+    EXPECT_EQ(refused.status, 3) << text << refused.report();
+    EXPECT_THAT(refused.output, HasSubstr("isthmus doctor CONFIG --listen")) << text;
+  }
+}
+
+TEST_F(Doctor, WhatDoesNotFitIsFoundBetweenMachines) {
+  start_hub({"--wait", "20"});
+  // Nobody can dial the first one where it says; the second has another config, opens no port and other data.
+  site.write("other.txt", std::string(100'000, 'x'));
+  auto first = guest("replica-0", {"--advertise", "127.0.0.1:1"});
+  auto second = guest("replica-1", {"--listen", "none", "--set", "inner.lr=0.5", "--set",
+                                    "data.path=\"" + (site / "other.txt").string() + "\""});
+  const auto result = hub->wait();
+  EXPECT_EQ(result.status, 2) << result.report() << site.logs();
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("inner.lr"), HasSubstr("127.0.0.1:1: cannot connect: Connection refused"),
+                    HasSubstr("its data are not those of replica-0"), HasSubstr("open the port of either")))
+      << result.report();
+  EXPECT_EQ(first.wait().status, 2) << first.output();
+  EXPECT_EQ(second.wait().status, 2) << second.output();
+}
+
+TEST_F(Doctor, WhoIsNotThereIsNamedInTime) {
+  start_hub({"--wait", "1"});
+  const auto result = hub->wait();
+  EXPECT_EQ(result.status, 4) << result.report();
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("FAIL replica-0, here: it has not come"), HasSubstr("--name replica-1")));
+  // And the other way round.
+  address = "127.0.0.1:1";
+  const auto lonely = guest("replica-0", {"--wait", "1"}).wait();
+  EXPECT_EQ(lonely.status, 4) << lonely.report();
+  EXPECT_THAT(lonely.output, HasSubstr("isthmus doctor CONFIG --listen"));
+}
+
+TEST_F(Doctor, CertificatesThatAreAnothersOrRevokedAreFound) {
+  make_certificates({"", "coordinator", "replica-0", "replica-1"});
+  fs::permissions(site / "certs/tiny/replica-0/cert.pem", fs::perms::group_read, fs::perm_options::add);
+  const auto read =
+      site.isthmus({"doctor", site.config().string(), "--certs", (site / "certs/tiny").string()});
+  EXPECT_EQ(read.status, 0) << read.report();
+  EXPECT_THAT(read.output, HasSubstr("chmod 600"));
+  expect_certs({"revoke", "tiny", "replica-1"});
+  const auto revoked =
+      site.isthmus({"doctor", site.config().string(), "--certs", (site / "certs/tiny").string()});
+  EXPECT_EQ(revoked.status, 3) << revoked.report();
+  EXPECT_THAT(revoked.output, AllOf(HasSubstr("revoked"), HasSubstr("isthmus certs issue")));
+  const auto another = site.isthmus({"doctor", site.config().string(), "--name", "replica-1", "--wait", "1",
+                                     "--certs", (site / "certs/tiny/replica-0").string()});
+  EXPECT_THAT(another.output, HasSubstr("is of 'replica-0', not of 'replica-1'")) << another.report();
+}
+
+// ---- its parts ----
+
+TEST(DoctorParts, WhatTakesTooLongIsGivenUp) {
+  EXPECT_EQ(app::within(patience, [] { return std::string(20'000, 'x'); }), std::string(20'000, 'x'));
+  EXPECT_FALSE(app::within(50ms, [] {
+    for (;;) pause();
+    return std::string();
+  }));
+  EXPECT_FALSE(app::within(patience, []() -> std::string { std::abort(); }));
+}
+
+TEST(DoctorParts, AReportOfAnotherMachineIsReadOrRefused) {
+  app::MachineReport report{.name = "eu-1"};
+  report.add({"disk", app::Level::warn, "nearly\033[2J\nfull", "make room"});
+  report.config = {{"outer.codec", "int4"}};
+  const auto text = app::to_json(report).dump();
+  const auto read = app::machine_report(text);
+  EXPECT_EQ(read.findings.at(0).says, "nearly?[2J?full") << "it must do nothing to a terminal";
+  EXPECT_EQ(read.config, report.config);
+  for (std::size_t size = 0; size < text.size(); ++size)
+    EXPECT_THROW((void)app::machine_report(text.substr(0, size)), Error) << size;
+  for (const auto* wrong :
+       {"[]", "{}", "null", R"({"name": 3})", R"({"name": "a", "checks": 1})",
+        R"({"name": "a", "checks": [{"check": "disk", "level": "fine", "says": "", "todo": ""}]})"})
+    EXPECT_THROW((void)app::machine_report(wrong), Error) << wrong;
+}
+
+}  // namespace
+}  // namespace isthmus

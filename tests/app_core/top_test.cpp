@@ -1,0 +1,170 @@
+// What `isthmus top` makes of an answer, and what the coordinator keeps of the newest rounds.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "isthmus/base/error.h"
+#include "round_timeline.h"
+#include "top_screen.h"
+
+namespace isthmus::app {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Le;
+using ::testing::Not;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+using Json = nlohmann::json;
+
+/// Two fragments, each sent every 10 steps, at 10, 20, ... and 5, 15, ..., and applied 2 steps later.
+const outer_sync::Schedule schedule(2, 10, 2, 0);
+
+class Timeline : public ::testing::Test {
+ protected:
+  /// Both members are so far at that time.
+  void at(double seconds, std::uint64_t a, std::uint64_t b) {
+    timeline.look(seconds, schedule, 2, {{"a", a, 1}, {"b", b, 1}});
+  }
+  [[nodiscard]] Json round(std::uint64_t fragment, std::uint64_t number, double now = 100) const {
+    for (const auto& entry : timeline.json(now, 100)) {
+      if (entry["fragment"] == fragment && entry["round"] == number) return entry;
+    }
+    return {};
+  }
+  RoundTimeline timeline;
+};
+
+TEST_F(Timeline, ARoundIsSentWhenTheLastHasMadeItsStep) {
+  at(0, 0, 0);
+  at(20, 20, 10);
+  const auto first = round(0, 1);
+  EXPECT_EQ(first["sent_step"], 10);
+  EXPECT_EQ(first["apply_step"], 12);
+  EXPECT_DOUBLE_EQ(first["sent_seconds_ago"], 100 - 20) << "by b, ten steps in twenty seconds";
+  EXPECT_TRUE(first["took_seconds"].is_null());
+  timeline.committed(23, 0, 1);
+  EXPECT_DOUBLE_EQ(round(0, 1)["took_seconds"], 3);
+  EXPECT_DOUBLE_EQ(round(0, 1)["late_seconds"], 11) << "a would have applied it after 12 s";
+}
+
+TEST_F(Timeline, WhatWaitsHasNotMadeItsStepYet) {
+  at(0, 10, 10);
+  at(1, 11, 11);
+  timeline.committed(6, 0, 1);  // it was due a second later, so they waited for four
+  at(6, 12, 12);
+  EXPECT_TRUE(round(0, 1).is_null()) << "sent before anybody looked";
+  at(14, 20, 20);
+  at(15, 21, 21);
+  timeline.committed(20, 0, 2);
+  at(20, 22, 22);
+  EXPECT_DOUBLE_EQ(round(0, 2)["late_seconds"], 4) << "its step began at 15 s and takes one";
+}
+
+TEST_F(Timeline, EarlyIsLessThanZero) {
+  at(0, 0, 0);
+  at(11, 11, 11);
+  timeline.committed(11, 0, 1);
+  at(13, 13, 13);
+  EXPECT_DOUBLE_EQ(round(0, 1)["late_seconds"], -1);
+}
+
+TEST_F(Timeline, TheNewsOfItsEndMayComeBeforeThatOfItsBeginning) {
+  at(0, 0, 0);
+  timeline.committed(11, 0, 1);
+  at(12, 12, 8);
+  at(14, 12, 11);
+  EXPECT_DOUBLE_EQ(round(0, 1)["took_seconds"], 0) << "to within a heartbeat";
+  EXPECT_DOUBLE_EQ(round(0, 1)["late_seconds"], -1);
+}
+
+TEST_F(Timeline, OnlyTheNewestAreKept) {
+  at(0, 0, 0);
+  for (int i = 1; i <= 200; ++i) at(i, static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(i));
+  EXPECT_THAT(timeline.json(200, 100), SizeIs(2 * RoundTimeline::kept));
+  EXPECT_THAT(timeline.json(200, 3), SizeIs(2)) << "one of each";
+  EXPECT_THAT(timeline.json(200, 1), SizeIs(1));
+  at(300, 1'000'000'000, 1'000'000'000);
+  EXPECT_THAT(timeline.json(300, 100), SizeIs(2 * RoundTimeline::kept)) << "a leap costs no more";
+  timeline.committed(300, 7, 1);  // of a fragment that there is not
+}
+
+TEST_F(Timeline, OneThatBeginsAnewDoesSoHereToo) {
+  at(0, 0, 0);
+  at(20, 20, 20);
+  at(21, 5, 20);
+  at(31, 15, 21);
+  EXPECT_EQ(round(1, 2)["sent_step"], 15);
+}
+
+Json answer(std::size_t fragments) {
+  Json out{
+      {"run", "my"},
+      {"phase", "running"},
+      {"view", 3},
+      {"step", 40},
+      {"steps", 100},
+      {"replicas", 1},
+      {"participating", 1},
+      {"checkpoint", 0},
+      {"evaluation", nullptr},
+      {"relays", Json::array()},
+      {"slow_paths", Json::array()},
+      {"settings", {{"changes", Json::array()}, {"paused_after", nullptr}, {"checkpoint_after", nullptr}}}};
+  out["members"] = Json::array();
+  out["members"].push_back({{"name", "eu-1"},
+                            {"site", "eu"},
+                            {"kind", "trainer"},
+                            {"state", "member"},
+                            {"step", 40},
+                            {"loss", 2.5},
+                            {"utilization", 0.99},
+                            {"tokens_per_second", 1000},
+                            {"bytes_sent", 5},
+                            {"wire_bytes_per_second", 0},
+                            {"rounds_lag", std::vector<int>(fragments, 0)},
+                            {"checkpoint", 0},
+                            {"silent_seconds", 0}});
+  out["rounds"] = Json::array();
+  for (std::size_t p = 0; p < fragments; ++p) {
+    for (int round = 1; round <= 3; ++round) {
+      Json entry{{"fragment", p},       {"round", round},          {"sent_step", 10 * round},
+                 {"apply_step", 12},    {"sent_seconds_ago", 9.5}, {"took_seconds", 0.25 * round},
+                 {"late_seconds", -1.5}};
+      if (round == 3) entry["took_seconds"] = entry["late_seconds"] = nullptr;
+      out["rounds"].push_back(entry);
+    }
+  }
+  return out;
+}
+
+TEST(TopScreen, EachFragmentHasARowOfItsNewestRoundThatHasCommitted) {
+  const auto lines = top_screen(answer(3), {}, 80, 24);
+  EXPECT_THAT(lines, Contains(StartsWith("fragment    round")));
+  EXPECT_THAT(lines, Contains(AllOf(StartsWith("2 "), HasSubstr("9.5s"), HasSubstr("0.50s"),
+                                    HasSubstr("-1.50s  0.25"))));
+  for (const auto& line : lines) EXPECT_LE(line.size(), 80U) << line;
+}
+
+TEST(TopScreen, WhatFindsNoRoomIsCounted) {
+  const auto lines = top_screen(answer(100), {}, 80, 24);
+  EXPECT_THAT(lines, SizeIs(24));
+  EXPECT_THAT(lines.back(), HasSubstr("more: a higher terminal shows them"));
+  EXPECT_THAT(top_screen(answer(100), {}, 40, 6), SizeIs(Le(6U)));
+}
+
+TEST(TopScreen, AnAnswerWithoutRoundsHasNone) {
+  auto old = answer(2);
+  old.erase("rounds");
+  EXPECT_THAT(top_screen(old, {}, 80, 24), Each(Not(StartsWith("fragment"))));
+  old["rounds"] = Json::array({{{"fragment", "none"}}});
+  EXPECT_THROW((void)top_screen(old, {}, 80, 24), Error);
+  old["rounds"] = 5;
+  EXPECT_THROW((void)top_screen(old, {}, 80, 24), Error);
+}
+
+}  // namespace
+}  // namespace isthmus::app

@@ -1,0 +1,109 @@
+// `compare --no-run` on recorded runs: the files that it writes, and what it refuses.
+
+#include "compare/command.h"
+
+#include "command.h"
+#include "full_disk.h"
+#include "recorded.h"
+
+namespace isthmus {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr const char* comparison_text =
+    "base: base.yaml\nseeds: [1, 2]\narms: {a: {inner.lr: 1}, b: {inner.lr: 2}}";
+
+class Compare : public ::testing::Test {
+ protected:
+  Compare() {
+    folder.finish_arm(comparison, 0, {1.0, 1.1}, 1000);
+    folder.finish_arm(comparison, 1, {0.9, 1.0}, 1000);
+    claim(R"({"name":"comparison","size":""})");
+  }
+  void claim(const std::string& text) const { std::ofstream(comparison.folder / "comparison.json") << text; }
+  Result compare(std::vector<std::string> more = {"--no-run"}) const {
+    std::vector<std::string> words = {ISTHMUS_COORDINATOR_BINARY, "compare", folder.file(), "--set",
+                                      "out=" + (folder / "out").string()};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_command(words, folder / "command.log");
+  }
+
+  Recorded folder;
+  app::Comparison comparison = folder.comparison(comparison_text);
+};
+
+TEST_F(Compare, WritesAllFormsOfOneReport) {
+  const auto result = compare({"--no-run", "--json"});
+  ASSERT_EQ(result.status, 0) << result.report();
+  const auto shown = nlohmann::json::parse(result.output, nullptr, false);
+  ASSERT_TRUE(shown.is_object()) << "with --json there is one document and nothing else: " << result.output;
+  EXPECT_EQ(shown, nlohmann::json::parse(read_all(comparison.folder / "report.json")));
+  EXPECT_NEAR(shown["arms"][1]["difference"]["relative"], -0.1 / 1.05, 1e-9);
+  for (const auto* file : {"report.html", "runs.csv", "curves.csv"})
+    EXPECT_GT(std::filesystem::file_size(comparison.folder / file), 100U);
+  const auto plain = compare();
+  EXPECT_EQ(plain.status, 0);
+  EXPECT_THAT(plain.output, HasSubstr("b: 9.5 % better than a (noise below 0.01 %, 2 seeds)"));
+  EXPECT_THAT(plain.output, HasSubstr((comparison.folder / "report.html").string()));
+}
+
+TEST_F(Compare, AFolderOfSomethingElseIsLeftAlone) {
+  for (const auto* whose : {R"({"name":"other","size":""})", R"({"name":"comparison","size":"gpu"})", "]"}) {
+    claim(whose);
+    const auto result = compare();
+    EXPECT_EQ(result.status, 2) << result.report();
+    EXPECT_THAT(result.output, HasSubstr("is the folder of another comparison"));
+  }
+  std::filesystem::remove(comparison.folder / "comparison.json");
+  const auto unclaimed = compare({});
+  EXPECT_EQ(unclaimed.status, 2);
+  EXPECT_THAT(unclaimed.output, HasSubstr("holds something else than a comparison"));
+  EXPECT_FALSE(std::filesystem::exists(comparison.folder / "report.json"));
+}
+
+TEST_F(Compare, WithoutAProgramThatTrainsItSaysSo) {
+  std::filesystem::remove_all(comparison.runs[0].folder());
+  // Beside this copy there is no isthmus.
+  std::filesystem::create_directory(folder / "bin");
+  std::filesystem::copy(ISTHMUS_COORDINATOR_BINARY, folder / "bin/isthmus-coordinator");
+  const auto result = run_command({folder / "bin/isthmus-coordinator", "compare", folder.file(), "--set",
+                                   "out=" + (folder / "out").string()},
+                                  folder / "command.log");
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(result.output, HasSubstr("--no-run writes the report of the runs that are there"));
+}
+
+TEST_F(Compare, NothingThereYetIsSaid) {
+  std::filesystem::remove_all(comparison.folder);
+  const auto result = compare();
+  EXPECT_EQ(result.status, 3);
+  EXPECT_THAT(result.output, HasSubstr("nothing was run yet"));
+  EXPECT_FALSE(std::filesystem::exists(comparison.folder));
+}
+
+TEST_F(Compare, OnAFullDiskTheReportBeforeStays) {
+  ASSERT_EQ(compare().status, 0);
+  const auto before = read_all(comparison.folder / "report.html");
+  folder.finish_arm(comparison, 1, {2.0, 2.1}, 1000);
+  {
+    const FullDisk disk(100'000);
+    const auto said = error_of([&] {
+      static_cast<void>(app::run_compare({.file = folder.file(),
+                                          .size = {},
+                                          .assignments = {"out=" + (folder / "out").string()},
+                                          .no_run = true,
+                                          .program = {}}));
+    });
+    EXPECT_THAT(said, HasSubstr("report.html"));
+  }
+  EXPECT_EQ(read_all(comparison.folder / "report.html"), before);
+  for (const auto& entry : std::filesystem::directory_iterator(comparison.folder))
+    EXPECT_NE(entry.path().extension(), ".partial") << entry.path();
+  EXPECT_EQ(compare().status, 0);
+  EXPECT_NE(read_all(comparison.folder / "report.html"), before);
+}
+
+}  // namespace
+}  // namespace isthmus

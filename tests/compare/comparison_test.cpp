@@ -1,0 +1,140 @@
+// The file of a comparison: what it becomes, and what is refused.
+
+#include <algorithm>
+
+#include "recorded.h"
+
+namespace isthmus {
+namespace {
+
+using app::load_comparison;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr const char* two_arms = R"(
+base: base.yaml
+seeds: [3, 1]
+settings: {inner.lr: 0.5, outer.sync_every: 20}
+arms:
+  plain: {outer.method: data_parallel}
+  often: {outer: {sync_every: 5}, about: four times as often}
+sizes:
+  small: {settings.run.steps: 8}
+  large: {settings.run.steps: 80, arms.often.outer.sync_every: 7}
+)";
+
+TEST(Comparison, ArmsGoOverSettingsAndSettingsOverTheBase) {
+  const Recorded folder;
+  const auto comparison = folder.comparison(two_arms);
+  EXPECT_EQ(comparison.size, "small");
+  EXPECT_EQ(comparison.folder, folder / "out/comparison-small");
+  ASSERT_THAT(comparison.arms, SizeIs(2));
+  EXPECT_EQ(comparison.arms[1].about, "four times as often");
+  ASSERT_THAT(comparison.runs, SizeIs(4));
+  std::vector<std::string> names;
+  for (const auto& run : comparison.runs) {
+    names.push_back(run.name());
+    EXPECT_EQ(run.experiment.inner.lr, 0.5);
+    EXPECT_EQ(run.experiment.run.steps, 8);
+    EXPECT_EQ(run.experiment.run.seed, run.seed);
+    EXPECT_EQ(run.experiment.data.path, (folder / "corpus.txt").string());
+    EXPECT_EQ(run.folder(), comparison.folder / run.name());
+  }
+  EXPECT_THAT(names, ElementsAre("plain-seed-3", "often-seed-3", "plain-seed-1", "often-seed-1"))
+      << "seed by seed, so that a part of them can be compared already";
+  EXPECT_EQ(comparison.runs[0].experiment.outer.sync_every, config::Stepped(20));
+  EXPECT_EQ(comparison.runs[1].experiment.outer.sync_every, config::Stepped(5));
+}
+
+TEST(Comparison, ASizeGoesOverTheFileAndAssignmentsOverBoth) {
+  const Recorded folder;
+  const auto large = folder.comparison(two_arms, "large");
+  EXPECT_EQ(large.folder.filename(), "comparison-large");
+  EXPECT_EQ(large.runs[1].experiment.run.steps, 80);
+  EXPECT_EQ(large.runs[1].experiment.outer.sync_every, config::Stepped(7));
+  const auto set = load_comparison(folder.file(), "large",
+                                   {"seeds=[9]", "settings.run.steps=3", "arms.often.outer.sync_every=2"});
+  ASSERT_THAT(set.runs, SizeIs(2));
+  EXPECT_EQ(set.runs[1].seed, 9);
+  EXPECT_EQ(set.runs[1].experiment.run.steps, 3);
+  EXPECT_EQ(set.runs[1].experiment.outer.sync_every, config::Stepped(2));
+}
+
+TEST(Comparison, TokensBecomeStepsOfEachArm) {
+  const Recorded folder;
+  const auto comparison = folder.comparison(R"(
+base: base.yaml
+budget.tokens: 2000
+arms:
+  two: {about: 256 tokens in a step}
+  four: {replicas: 4}
+  sites: {sites: {fast: {inner.batch: 16}, slow: {inner.batch: 4}}}
+)");
+  ASSERT_THAT(comparison.runs, SizeIs(3));
+  EXPECT_EQ(comparison.runs[0].experiment.run.steps, 8);  // 7.8
+  EXPECT_EQ(comparison.runs[1].experiment.run.steps, 4);
+  EXPECT_EQ(comparison.runs[2].experiment.run.steps, 4);  // 20 sequences of 32
+}
+
+TEST(Comparison, TheBaselineIsRunFirst) {
+  const Recorded folder;
+  const auto comparison =
+      folder.comparison("base: base.yaml\nbaseline: b\narms: {a: {inner.lr: 1}, b: {inner.lr: 2}}");
+  EXPECT_EQ(comparison.baseline, 1U);
+  EXPECT_EQ(comparison.runs[0].name(), "b-seed-1");
+}
+
+TEST(Comparison, WhatIsShippedIsSound) {
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(CONFIGS "/compare")) {
+    if (entry.path().filename() == "gpu.yaml") continue;  // the base of the others
+    ++files;
+    for (const auto* size : {"small", "gpu"})
+      EXPECT_NO_THROW(static_cast<void>(load_comparison(entry.path(), size, {})))
+          << entry.path() << " " << size;
+  }
+  EXPECT_EQ(files, 6U);
+}
+
+TEST(Comparison, BadFilesAreRefusedByName) {
+  const Recorded folder;
+  const std::string arms = "arms: {a: {inner.lr: 1}, b: {inner.lr: 2}}\n";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {arms, "base is empty; expected the experiment that all arms begin with"},
+      {"base: nowhere.yaml\n" + arms, "nowhere.yaml: No such file"},
+      {"base: base.yaml\n", "has none of the arms"},
+      {"base: base.yaml\narms: {a: {inner.lr: 1}}", "has one of the arms"},
+      {"base: base.yaml\narms: {a: {inner.lr: 1}, b: {iner.lr: 2}}", "arm b: unknown key iner.lr"},
+      {"base: base.yaml\narms: {a: {inner.lr: 1}, b: {inner.lr: fast}}", "inner.lr is fast"},
+      {"base: base.yaml\narms: {a: {inner.lr: 1}, b: 3}", "the arm b is a plain value"},
+      {"base: base.yaml\narms: {a: {inner.lr: 1}, \"../b\": {inner.lr: 2}}", "it names a folder"},
+      {"base: base.yaml\nseeds: []\n" + arms, "seeds is []"},
+      {"base: base.yaml\nseeds: [1, 1]\n" + arms, "seeds has one of its elements twice"},
+      {"base: base.yaml\nseeds: [-1]\n" + arms, "seeds is [-1]"},
+      {"base: base.yaml\nbaseline: c\n" + arms, "baseline is c, which is no arm; did you mean"},
+      {"base: base.yaml\nseed: 1\n" + arms, "unknown key seed"},
+      {"base: base.yaml\nbudget: {tokens: 1, time: 1s}\n" + arms, "budget.tokens and budget.time"},
+      {"base: base.yaml\nbudget.tokens: 1\nsettings.run.steps: 3\n" + arms,
+       "run.steps is given and budget.tokens"},
+      {"base: base.yaml\nsettings.run.seed: 3\n" + arms, "run.seed is the comparison's"},
+      {"base: base.yaml\narms: {a: {run.out: /tmp}, b: {inner.lr: 2}}", "run.out is the comparison's"},
+      {"base: base.yaml\nname: a/b\n" + arms, "name is 'a/b'"},
+      {"base: base.yaml\narms: {a: {curve: x.csv, inner.lr: 1}, b: {inner.lr: 2}}", "a curve and settings"},
+      {"base: base.yaml\narms: {a: {faults: kill eu at step 3}, b: {inner.lr: 2}}", "there is no worker eu"},
+      {"base: base.yaml\narms: {a: {faults: kill replica-1 at step 40}, b: {inner.lr: 2}}",
+       "the run has 40 steps"},
+      {"base: base.yaml\narms: {a: {faults: kill replica-1 at step 4, outer.method: data_parallel}, b: "
+       "{inner.lr: 2}}",
+       "which ends when it loses anybody"},
+      {"base: base.yaml\narms: {a: {faults: kill replica-1}, b: {inner.lr: 2}}",
+       "comparison.yaml:2: the fault is 'kill replica-1'; expected 'kill NAME at step N'"},
+  };
+  for (const auto& [text, said] : cases)
+    EXPECT_THAT(error_of([&] { static_cast<void>(folder.comparison(text)); }), HasSubstr(said)) << text;
+  EXPECT_THAT(error_of([&] { static_cast<void>(folder.comparison("base: base.yaml\n" + arms, "huge")); }),
+              HasSubstr("--size is huge; expected none"));
+}
+
+}  // namespace
+}  // namespace isthmus

@@ -1,0 +1,51 @@
+#pragma once
+// Run folders as `launch` leaves them, without a run.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "compare/comparison.h"
+#include "compare/report.h"
+#include "isthmus/base/error.h"
+#include "temporary_folder.h"
+
+namespace isthmus {
+
+/// Step -> loss of the evaluations of a run.
+using Losses = std::vector<std::pair<std::uint64_t, double>>;
+
+class Recorded {
+ public:
+  /// Two replicas, batch 4, sequences of 32: 256 tokens in a step; 40 steps.
+  Recorded();
+
+  [[nodiscard]] std::filesystem::path operator/(std::string_view name) const { return folder_ / name; }
+  std::filesystem::path write(std::string_view name, std::string_view text) const {
+    return folder_.write(name, text);
+  }
+  /// Over the base; "out" is in this folder.
+  [[nodiscard]] app::Comparison comparison(const std::string& text, const std::string& size = {}) const;
+  [[nodiscard]] std::filesystem::path file() const { return folder_ / "comparison.yaml"; }
+
+  /// A finished run: each replica sends `bytes` in all, a step takes .1 s.
+  void finish(const app::RunPlan& run, const Losses& losses, double bytes) const;
+  /// All runs of an arm, by seeds: each with losses 3, 2 and this one at steps 0, 20 and 40.
+  void finish_arm(const app::Comparison& comparison, std::size_t arm, const std::vector<double>& losses,
+                  double bytes) const;
+
+ private:
+  TemporaryFolder folder_;
+};
+
+/// What the error says that this throws; empty, with which the test has failed, where it throws none.
+[[nodiscard]] std::string error_of(const std::function<void()>& act);
+
+/// As the command reads them.
+[[nodiscard]] app::Records records_of(const app::Comparison& comparison);
+
+}  // namespace isthmus

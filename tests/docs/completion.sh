@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# completion.sh BINARY: what a shell offers for lines that people have begun to type.
+set -euo pipefail
+binary=$1
+script=$(mktemp)
+trap 'rm -f "$script"' EXIT
+"$binary" completion bash >"$script"
+# shellcheck disable=SC1090 # made by the binary
+source "$script"
+failed=0
+
+# offered "WANTED WORDS" WORD...: what bash would offer for the last word, in order; `=` is a word of its own there.
+offered() {
+  local wanted=$1 got
+  shift
+  COMP_WORDS=("$@")
+  COMP_CWORD=$(($# - 1))
+  COMPREPLY=()
+  _isthmus
+  got=${COMPREPLY[*]-}
+  [ "$got" != "$wanted" ] || return 0
+  echo "'$*': expected '$wanted', and '$got' is offered" >&2
+  failed=1
+}
+
+# Bash knows it while it completes, and not here.
+# shellcheck disable=SC2317 # called by what the binary made
+compopt() { :; }
+
+offered launch isthmus la
+offered "explain" isthmus config ex
+offered "--resume" isthmus launch --resu
+offered "outer.sync_every=" isthmus launch --set outer.sync_e
+offered "outer.sync_every= outer.sync_delay=" isthmus worker --set outer.sy
+offered "outer.sync_delay" isthmus config explain outer.sync_d
+offered "int8 int4" isthmus launch --set outer.codec = in
+offered "true false" isthmus launch --set outer.final_sync =
+offered "lz4" isthmus data tokenize --codec l
+offered "tokenize tune" isthmus data t
+offered "zsh" isthmus completion z
+offered "" isthmus launch quick
+options=$(COMP_WORDS=(isthmus launch --) COMP_CWORD=2 && _isthmus && echo "${COMPREPLY[*]}")
+for option in $options; do
+  "$binary" launch --help | grep -q -- "$option\b" || { echo "launch --help does not know $option" >&2 && failed=1; }
+done
+[ "$(wc -w <<<"$options")" -ge 4 ] || { echo "of launch's options only '$options' are offered" >&2 && failed=1; }
+
+"$binary" completion zsh >"$script"
+if command -v zsh >/dev/null; then
+  zsh -n "$script" || failed=1
+  # Loaded as a user's zsh does; the function and its tables are there.
+  got=$(zsh -f -c "autoload -Uz compinit && compinit -u -D && source '$script' && _isthmus_options 'data show' && echo \$out")
+  [[ $got == *--verify* ]] || { echo "zsh has for data show: '$got'" >&2 && failed=1; }
+else
+  echo "no zsh: its script is not looked at (scripts/setup.sh --tests installs it)"
+fi
+exit $failed

@@ -1,0 +1,150 @@
+// What `launch --render` writes, as bash, Slurm's and Kubernetes' own schemas read it.
+
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "command.h"
+#include "temporary_folder.h"
+
+namespace isthmus {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr const char* experiment = R"(
+run: {name: two_sites}
+data: {path: corpus.txt}
+network: {coordinator: "third.example:7000", certs: certs/two_sites}
+sites:
+  eu:
+    replicas: 2
+    replica.ranks: 4
+    inner.batch: 8
+    data.path: eu.txt
+    launch: {slurm: [--partition=gpu, --time=14-00:00:00], setup: [module load cuda], environment: {A: "it's"}}
+  us:
+    replicas: 2
+    network: {listen: "0.0.0.0:7001", advertise: "us.example:7001"}
+    data.path: us.txt
+    launch: {image: "registry/isthmus:1", namespace: train, volume: corpus, setup: [ulimit -n 65536]}
+  ap: {launch: {ssh: me@ap.example}}
+)";
+
+class Render : public ::testing::Test {
+ protected:
+  Result launch(const std::string& kind, const std::vector<std::string>& more = {},
+                const std::string& text = experiment) {
+    std::vector<std::string> words = {ISTHMUS_COORDINATOR_BINARY,
+                                      "launch",
+                                      folder_.write("run.yaml", text).string(),
+                                      "--render",
+                                      kind,
+                                      "--to",
+                                      (folder_ / kind).string()};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_command(std::move(words), folder_ / "launch.log");
+  }
+  [[nodiscard]] std::string written(const std::string& name) const { return read_all(folder_ / name); }
+  Result run(std::vector<std::string> words) { return run_command(std::move(words), folder_ / "check.log"); }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(Render, ABatchScriptForEachSiteOfSlurm) {
+  const auto result = launch("slurm");
+  ASSERT_EQ(result.status, 0) << result.report();
+  const auto script = written("slurm/eu.sbatch");
+  for (const auto* line : {"#SBATCH --ntasks=2\n", "#SBATCH --partition=gpu\n", "#SBATCH --gpus-per-task=4\n",
+                           "#SBATCH --job-name=two_sites-eu\n", "module load cuda\n", "export A='it'\\''s'\n",
+                           "names=('eu-1' 'eu-2')\n", "--coordinator 'third.example:7000'"})
+    EXPECT_THAT(script, HasSubstr(line));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "slurm/us.sbatch"));
+  const auto config = written("slurm/eu.yaml");
+  EXPECT_THAT(config, AllOf(HasSubstr("path: ./eu.txt\n"), HasSubstr("certs: ./two_sites/certs\n"),
+                            HasSubstr("batch: 8\n"), Not(HasSubstr("example:7001"))));
+  EXPECT_THAT(result.output, HasSubstr("sbatch eu.sbatch"));
+  const auto file = (folder_ / "slurm/eu.sbatch").string();
+  const auto syntax = run({"/bin/bash", "-n", file});
+  EXPECT_EQ(syntax.status, 0) << syntax.report();
+  if (!std::filesystem::exists("/usr/bin/shellcheck"))
+    GTEST_SKIP() << "install shellcheck to have the script read";
+  const auto checked = run({"/usr/bin/shellcheck", file});
+  EXPECT_EQ(checked.status, 0) << checked.report();
+}
+
+TEST_F(Render, ItsTasksStartAWorkerEach) {
+  ASSERT_EQ(launch("slurm", {"--set", "sites.eu.launch.program=/bin/echo", "--set",
+                             "sites.eu.launch.setup=[\"true\"]"})
+                .status,
+            0);
+  // A stand-in for srun that runs what Slurm would, for one of the tasks.
+  folder_.write("bin/srun",
+                "#!/bin/sh\nwhile [ \"$1\" != bash ]; do shift; done\nSLURM_PROCID=1 exec \"$@\"\n");
+  std::filesystem::permissions(folder_ / "bin/srun", std::filesystem::perms::owner_all);
+  const auto path = folder_.path().string();
+  const auto result = run({"/usr/bin/env", "PATH=" + path + "/bin:/usr/bin:/bin", "SLURM_SUBMIT_DIR=" + path,
+                           "/bin/bash", path + "/slurm/eu.sbatch"});
+  EXPECT_EQ(result.status, 0) << result.report();
+  EXPECT_THAT(result.output,
+              HasSubstr("worker --quiet --config eu.yaml --coordinator third.example:7000 --name eu-2 "
+                        "--listen 0.0.0.0:7002 --advertise "));
+}
+
+TEST_F(Render, ManifestsThatReferToSecrets) {
+  const auto result = launch("kubernetes");
+  ASSERT_EQ(result.status, 0) << result.report();
+  const auto text = written("kubernetes/us.manifests.yaml");
+  for (const auto* part :
+       {"kind: \"Job\"", "kind: \"Service\"", "secretName: \"two-sites-us-2\"", "claimName: \"corpus\"",
+        "nvidia.com/gpu: \"1\"", "path: /data/us.txt\n", "'us.example:7002'", "certs: /certs\n"})
+    EXPECT_THAT(text, HasSubstr(part));
+  EXPECT_THAT(text, Not(HasSubstr("coordinator\", \"--config"))) << "it is not at this site";
+  EXPECT_THAT(result.output, HasSubstr("kubectl create secret generic two-sites-us-1 --namespace train "
+                                       "--from-file='certs/two_sites/us-1'"));
+}
+
+TEST_F(Render, ManifestsOfTheirSchemas) {
+  if (!std::filesystem::exists(ISTHMUS_KUBERNETES_VALIDATE))
+    GTEST_SKIP() << "there is no " << ISTHMUS_KUBERNETES_VALIDATE << ": scripts/setup.sh --tests installs it";
+  ASSERT_EQ(launch("kubernetes", {"--set", "sites.us.launch.coordinator=true"}).status, 0);
+  const auto checked =
+      run({ISTHMUS_KUBERNETES_VALIDATE, "--strict", (folder_ / "kubernetes/us.manifests.yaml").string()});
+  EXPECT_EQ(checked.status, 0) << checked.report();
+  EXPECT_THAT(checked.output, HasSubstr("passed for resource job/two-sites-coordinator"));
+}
+
+TEST_F(Render, EverythingInOneClusterHasItsCoordinatorThere) {
+  const auto result = launch("kubernetes", {},
+                             "run.name: all\nreplicas: 2\ndata.path: corpus.txt\n"
+                             "network: {coordinator: \"all-coordinator:7000\", insecure: true}\n");
+  ASSERT_EQ(result.status, 0) << result.report();
+  const auto text = written("kubernetes/replica.manifests.yaml");
+  EXPECT_THAT(text, AllOf(HasSubstr("name: \"all-coordinator\""), HasSubstr("'--name' 'replica-2'"),
+                          Not(HasSubstr("secretName"))));
+}
+
+TEST_F(Render, SaysWhatItWroteAsJson) {
+  const auto result = launch("slurm", {"--json"});
+  const auto json = nlohmann::json::parse(result.output, nullptr, false);
+  ASSERT_TRUE(json.is_object()) << result.report();
+  EXPECT_EQ(json["files"].size(), 2U);
+  EXPECT_EQ(json["steps"].size(), 2U);
+}
+
+TEST_F(Render, RefusesWhatCannotBeWrittenDown) {
+  const auto local = launch("slurm", {"--set", "network.coordinator=\"127.0.0.1:0\""});
+  EXPECT_EQ(local.status, 2) << local.report();
+  EXPECT_THAT(local.output, HasSubstr("network.coordinator is '127.0.0.1:0'; expected HOST:PORT"));
+  const auto none = launch("kubernetes", {},
+                           "data.path: x\nnetwork: {coordinator: \"a:7000\", insecure: true}\n"
+                           "sites: {a: {launch: {ssh: a}, network.listen: none}}\n");
+  EXPECT_EQ(none.status, 2) << none.report();
+  EXPECT_THAT(none.output,
+              HasSubstr("no site has a launcher of kubernetes; expected one with launch: {image: NAME}"));
+}
+
+}  // namespace
+}  // namespace isthmus

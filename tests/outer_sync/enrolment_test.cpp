@@ -1,0 +1,346 @@
+// Tokens, invitations, and what strangers come to at a coordinator that lets newcomers in.
+
+#include <gmock/gmock.h>
+
+#include <fstream>
+#include <thread>
+
+#include "isthmus/base/random.h"
+#include "isthmus/outer_sync/tls/newcomer.h"
+#include "isthmus/outer_sync/transport/coordinator_node.h"
+#include "isthmus/outer_sync/transport/enrol.h"
+#include "raw_tls.h"
+#include "temporary_folder.h"
+#include "tls/credentials.h"
+#include "tls/request.h"
+
+namespace isthmus::outer_sync {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+using testing::Not;
+using tls::Authority;
+using tls::EnrolmentAnswer;
+using tls::EnrolmentDesk;
+using tls::EnrolmentRequest;
+using tls::Invitations;
+using tls::JoinToken;
+using tls::Secret;
+using transport::FrameType;
+
+const Invitations::Time noon{1'700'000'000s};
+
+template <class Work>
+std::string failure_of(Work work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "went on";
+}
+
+std::string random_word(std::uint64_t seed) {
+  static constexpr std::string_view letters = "abcXYZ019._-";
+  std::string word(1 + random_bits(1, seed, 0) % 64, 'a');
+  for (std::size_t i = 1; i < word.size(); ++i) word[i] = letters[random_bits(1, seed, i) % letters.size()];
+  return word;
+}
+
+JoinToken random_token(std::uint64_t seed) {
+  JoinToken token;
+  token.run = random_word(2 * seed);
+  token.name = random_word(2 * seed + 1);
+  token.coordinator = "[::1]:7000";
+  if (seed % 2 == 0) token.coordinator += ", third.example:" + std::to_string(seed % 65536);
+  for (std::size_t i = 0; i < 32; ++i)
+    token.authority.bytes[i] = static_cast<std::uint8_t>(random_bits(2, seed, i));
+  for (std::size_t i = 0; i < 16; ++i)
+    token.secret.bytes[i] = static_cast<std::uint8_t>(random_bits(3, seed, i));
+  return token;
+}
+
+// ---- tokens ----
+
+TEST(JoinTokens, AreReadBackAndNothingElseIs) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    const auto token = random_token(seed);
+    const auto text = tls::to_text(token);
+    ASSERT_EQ(tls::parse_token(text), token) << text;
+    // Cut, lengthened, and with any one character changed.
+    const auto at = random_bits(4, seed, 0) % text.size();
+    auto changed = text;
+    changed[at] = changed[at] == 'A' ? 'B' : 'A';
+    for (const auto& wrong : {text.substr(0, at), text + 'A', changed}) {
+      EXPECT_THROW((void)tls::parse_token(wrong), Error) << wrong;
+    }
+  }
+}
+
+TEST(JoinTokens, AnyTextIsReadOrRefusedInWords) {
+  constexpr std::string_view usual = "isthmus1.ABCabc-_\n\xff\0=/";
+  for (std::uint64_t seed = 0; seed < 3000; ++seed) {
+    std::string text = seed % 3 == 0 ? "" : "isthmus1.";
+    const auto size = random_bits(5, seed, 0) % 200;
+    for (std::size_t i = 0; i < size; ++i) text += usual[random_bits(6, seed, i) % usual.size()];
+    EXPECT_THAT(failure_of([&] { (void)tls::parse_token(text); }), HasSubstr("the token ")) << text;
+  }
+  EXPECT_THAT(failure_of([&] { (void)tls::parse_token("isthmus1." + std::string(1 << 20, 'A')); }),
+              HasSubstr("longer than any"));
+  auto outside = random_token(1);
+  outside.name = "../r0";
+  EXPECT_THAT(failure_of([&] { (void)tls::parse_token(tls::to_text(outside)); }),
+              HasSubstr("expected up to 64"));
+}
+
+// ---- invitations ----
+
+class Enrolment : public testing::Test {
+ protected:
+  [[nodiscard]] JoinToken invite(const std::string& name, std::chrono::seconds lifetime = 1h,
+                                 Invitations::Time now = noon) const {
+    return {.run = "test",
+            .name = name,
+            .coordinator = "127.0.0.1:1",
+            .authority = authority.fingerprint(),
+            .secret = Invitations(authority.folder()).add(name, now, lifetime, 10)};
+  }
+  [[nodiscard]] tls::NewcomerFolder folder(const std::string& name) const {
+    return tls::NewcomerFolder(files / name);
+  }
+  EnrolmentDesk::Reply ask(const EnrolmentRequest& request, const std::string& from = "192.0.2.1",
+                           Invitations::Time now = noon) {
+    return desk.answer(to_bytes(request), from, now);
+  }
+  void expect_refusal(const EnrolmentDesk::Reply& reply, const std::string& why) {
+    EXPECT_EQ(to_bytes(reply.answer), to_bytes(EnrolmentAnswer{})) << "a stranger learns more than that";
+    EXPECT_THAT(reply.line, HasSubstr(why));
+  }
+
+  TemporaryFolder files;
+  Authority authority = Authority::create(files / "test", "test");
+  EnrolmentDesk desk{authority, "run: {name: test}\n"};
+};
+
+TEST_F(Enrolment, GivesACertificateForAKeyThatStaysWhereItIs) {
+  const auto token = invite("r9");
+  const auto own = folder("r9");
+  const auto request = own.request(token);
+  const auto key = read_all(files / "r9/key.pem");
+  EXPECT_THAT(request.request, Not(HasSubstr("PRIVATE")));
+  const auto reply = ask(request);
+  EXPECT_THAT(reply.line, HasSubstr("r9 has its certificate"));
+  EXPECT_EQ(reply.answer.config, "run: {name: test}\n");
+  EXPECT_EQ(reply.answer.seen_as, "192.0.2.1");
+  EXPECT_FALSE(own.enrolled());
+  own.complete(token, reply.answer);
+  EXPECT_TRUE(own.enrolled());
+  const tls::Credentials credentials(files / "r9");
+  EXPECT_EQ(credentials.name(), "r9");
+  EXPECT_EQ(credentials.run(), "test");
+  EXPECT_THAT(read_all(files / "r9/cert.pem"), HasSubstr(key));
+  EXPECT_FALSE(std::filesystem::exists(files / "r9/key.pem"));
+  using std::filesystem::perms;
+  EXPECT_EQ(std::filesystem::status(files / "r9").permissions(), perms::owner_all);
+  EXPECT_EQ(std::filesystem::status(files / "r9/cert.pem").permissions(),
+            perms::owner_read | perms::owner_write);
+  // It is on record like any other.
+  authority.revoke("r9");
+  EXPECT_THAT(failure_of([&] {
+                std::filesystem::copy_file(files / "test/ca.crl", files / "r9/ca.crl");
+                const tls::Credentials refused(files / "r9");
+              }),
+              HasSubstr("revoked"));
+}
+
+TEST_F(Enrolment, IsGoodOnceForTheFirstKeyAndInTime) {
+  const auto token = invite("r9");
+  const auto request = folder("r9").request(token);
+  ASSERT_TRUE(ask(request).answer.accepted());
+  expect_refusal(ask(folder("thief").request(token)), "the invitation of r9 was used before");
+  // Its answer was lost, say: with the same key it is the same newcomer.
+  EXPECT_EQ(folder("r9").request(token).secret, request.secret);
+  EXPECT_TRUE(ask(folder("r9").request(token)).answer.accepted());
+  expect_refusal(ask(request, "192.0.2.1", noon + 1h), "has expired");
+  const auto late = invite("r8", 10s);
+  EXPECT_TRUE(desk.open(noon + 9s));
+  expect_refusal(ask(folder("r8").request(late), "192.0.2.1", noon + 10s),
+                 "the invitation of r8 has expired");
+  EXPECT_FALSE(desk.open(noon + 2h));
+}
+
+TEST_F(Enrolment, ARefusalTellsNothingAndGuessingIsSlow) {
+  const auto token = invite("r9");
+  auto guess = folder("r9").request(token);
+  guess.secret.bytes[3] ^= 1;
+  expect_refusal(ask(guess), "there is no such invitation");
+  auto other = folder("r9").request(token);
+  other.version = 2;
+  expect_refusal(ask(other), "another version");
+  for (const char* words :
+       {"", "no PEM", "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"}) {
+    auto wrong = folder("r9").request(token);
+    wrong.request = words;
+    expect_refusal(ask(wrong), "the request");
+  }
+  // What the address has used up others have not.
+  expect_refusal(ask(folder("r9").request(token)), "too many wrong tokens");
+  EXPECT_TRUE(ask(folder("r9").request(token), "192.0.2.2").answer.accepted());
+  EXPECT_TRUE(ask(folder("r9").request(token), "192.0.2.1", noon + 61s).answer.accepted());
+}
+
+/// Whatever a stranger says, he is refused; bit by bit around what would be good, and at random.
+TEST_F(Enrolment, ArbitraryRequestsAreRefused) {
+  const auto good = to_bytes(folder("r9").request(invite("r9")));
+  const auto key = tls::fingerprint_of(tls::read_key(files / "r9/key.pem").get());
+  for (std::uint64_t seed = 0; seed < 600; ++seed) {
+    auto bytes = good;
+    if (seed % 3 == 0) bytes.resize(random_bits(7, seed, 0) % good.size());
+    for (std::size_t i = 0; i < (seed % 3 == 1 ? bytes.size() : 1) && !bytes.empty(); ++i)
+      bytes[random_bits(8, seed, i) % bytes.size()] ^=
+          static_cast<std::byte>(1 + random_bits(9, seed, i) % 255);
+    const auto reply = desk.answer(bytes, "stranger " + std::to_string(seed), noon);
+    // Its text may be changed where PEM does not care (the end of a line): that is the same request.
+    if (!reply.answer.accepted()) continue;
+    const auto taken = from_bytes<EnrolmentRequest>(bytes);
+    EXPECT_EQ(taken.secret, from_bytes<EnrolmentRequest>(good).secret);
+    EXPECT_EQ(tls::fingerprint_of(tls::key_of_request(taken.request).get()), key);
+  }
+}
+
+TEST_F(Enrolment, OtherKeysThanP256AreNotSigned) {
+  const tls::Key key(EVP_EC_gen("P-384"));
+  auto request = folder("r9").request(invite("r9"));
+  request.request = tls::new_request(key.get(), "test", "r9");
+  expect_refusal(ask(request), "not of P-256");
+}
+
+TEST_F(Enrolment, AnAnswerThatIsNotTheTokensIsNotTakenUp) {
+  const auto token = invite("r9");
+  const auto own = folder("r9");
+  const auto answer = ask(own.request(token)).answer;
+  const auto refused = [&](const JoinToken& by, const EnrolmentAnswer& changed) {
+    const auto why = failure_of([&] { own.complete(by, changed); });
+    EXPECT_FALSE(own.enrolled());
+    return why;
+  };
+  auto named = token;
+  named.name = "r8";
+  EXPECT_THAT(refused(named, answer), HasSubstr("not for r8"));
+  const auto another = Authority::create(files / "another", "test");
+  auto root = answer;
+  root.root = read_all(files / "another/ca.pem");
+  EXPECT_THAT(refused(token, root), HasSubstr("not that of the token"));
+  auto certificate = answer;
+  certificate.certificate = another.sign(own.request(token).request, "r9", 10);
+  EXPECT_THAT(refused(token, certificate), HasSubstr("not of that authority"));
+  certificate.certificate = authority.sign(folder("r8").request(token).request, "r9", 10);
+  EXPECT_THAT(refused(token, certificate), HasSubstr("for another key"));
+  own.complete(token, answer);
+}
+
+// ---- over the network ----
+
+/// A coordinator alone, on a thread of its own.
+class Coordinator : public CoordinatorObserver {
+ public:
+  Coordinator(const Authority& authority, const std::string& run)
+      : node_(network(authority), options(run), *this,
+              std::make_unique<EnrolmentDesk>(authority, "run: {name: test}\n")),
+        thread_([this] { (void)node_.run(); }) {}
+  ~Coordinator() override {
+    node_.request_stop("the test is over");
+    thread_.join();
+  }
+  [[nodiscard]] std::string address() const { return "127.0.0.1:" + std::to_string(node_.port()); }
+  [[nodiscard]] std::string said() {
+    const std::lock_guard lock(mutex_);
+    return said_;
+  }
+
+ private:
+  static NetworkConfig network(const Authority& authority) {
+    NetworkConfig network;
+    network.coordinator = "127.0.0.1:0";
+    network.certs = authority.issue(tls::coordinator_name, 10).string();
+    return network;
+  }
+  static protocol::CoordinatorOptions options(const std::string& run) {
+    protocol::CoordinatorOptions options;
+    options.run = run;
+    options.replicas = 2;
+    return options;
+  }
+  void message(const std::string& text) override {
+    const std::lock_guard lock(mutex_);
+    said_ += text + "\n";
+  }
+  void members_changed(const protocol::Coordinator&) override {}
+  void evaluated(std::uint64_t, double) override {}
+  void round_judged(const protocol::RoundJudged&) override {}
+  void store(const protocol::LastView&) override {}
+
+  std::mutex mutex_;
+  std::string said_;
+  CoordinatorNode node_;
+  std::thread thread_;
+};
+
+JoinToken at(JoinToken token, const Coordinator& coordinator) {
+  token.coordinator = coordinator.address();
+  return token;
+}
+
+TEST_F(Enrolment, OverTheNetworkItIsTheSame) {
+  Coordinator coordinator(authority, "test");
+  const auto token = at(invite("r9", 1h, std::chrono::system_clock::now()), coordinator);
+  const auto enrolled = enrol(token, folder("r9").request(token), 20s);
+  EXPECT_EQ(enrolled.own_address, "127.0.0.1");
+  EXPECT_EQ(enrolled.answer.seen_as, "127.0.0.1");
+  folder("r9").complete(token, enrolled.answer);
+  EXPECT_THAT(failure_of([&] { (void)enrol(token, folder("thief").request(token), 20s); }),
+              HasSubstr("refuses this token"));
+  EXPECT_THAT(coordinator.said(), HasSubstr("was used before"));
+}
+
+TEST_F(Enrolment, WhoIsNotOfTheTokensAuthorityGetsNoSecret) {
+  const auto another = Authority::create(files / "another", "test");
+  (void)Invitations(another.folder()).add("r9", std::chrono::system_clock::now(), 1h, 10);
+  Coordinator impostor(another, "test");
+  const auto token = at(invite("r9", 1h, std::chrono::system_clock::now()), impostor);
+  EXPECT_THAT(failure_of([&] { (void)enrol(token, folder("r9").request(token), 20s); }),
+              HasSubstr("not of the authority that the token names"));
+  EXPECT_THAT(impostor.said(), Not(HasSubstr("refused a newcomer")));
+}
+
+TEST_F(Enrolment, WithoutACertificateNothingElseIsHeard) {
+  Coordinator coordinator(authority, "test");
+  EXPECT_TRUE(RawTls(coordinator.address(), {}).is_dropped()) << "nobody is invited";
+  const auto token = at(invite("r9", 1h, std::chrono::system_clock::now()), coordinator);
+  const auto dropped = [&](const transport::Frame& frame) {
+    RawTls stranger(coordinator.address(), {});
+    stranger.say(frame);
+    return !stranger.hear();
+  };
+  protocol::Hello hello;
+  hello.run = "test";
+  hello.member.name = "r9";
+  EXPECT_TRUE(dropped(transport::control_frame(hello)));
+  EXPECT_TRUE(dropped({FrameType::peer_hello, Bytes(100), nullptr}));
+  EXPECT_TRUE(dropped({FrameType::enrolment, Bytes(transport::unauthenticated_limit + 1), nullptr}));
+  {
+    RawTls stranger(coordinator.address(), {});
+    stranger.say({FrameType::enrolment, Bytes(10), nullptr});
+    stranger.say(transport::control_frame(hello));
+    const auto answer = stranger.hear();
+    ASSERT_TRUE(answer);
+    EXPECT_FALSE(from_bytes<EnrolmentAnswer>(answer->head).accepted());
+    EXPECT_FALSE(stranger.hear()) << "it was heard after its answer";
+  }
+  EXPECT_THAT(coordinator.said(), Not(HasSubstr("joined")));
+  EXPECT_TRUE(enrol(token, folder("r9").request(token), 20s).answer.accepted());
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync

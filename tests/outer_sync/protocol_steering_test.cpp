@@ -1,0 +1,269 @@
+// What operators ask of a coordinator: changes come with a view, at a step that nobody can be past.
+
+#include "coordinator_support.h"
+
+namespace isthmus::outer_sync::protocol {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr ConnectionId operator_connection = 50;
+
+Command command(const std::string& verb, std::vector<std::string> arguments = {}) {
+  return {.run = "run-1", .by = "operator", .verb = verb, .arguments = std::move(arguments), .member = {}};
+}
+
+CoordinatorOptions options(std::size_t replicas) {
+  auto options = CoordinatorHarness::default_options(replicas);
+  options.steps = 1000;
+  options.judge = [](const Settings&, const ConfigItems& items) {
+    const auto& key = items.front().first;
+    return ChangeVerdict{key == "model.dim" ? "model.dim cannot be set in mid-run" : "",
+                         key == "network.rate"};
+  };
+  return options;
+}
+
+class Steering : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    run.run_all({"a", "b"});
+    ASSERT_TRUE(run.last<NewView>(1));
+  }
+  /// Both answer the newest seal: their clocks can come so far.
+  void seal(std::uint64_t a, std::uint64_t b) {
+    for (const auto& [connection, reach] : {std::pair<ConnectionId, std::uint64_t>{1, a}, {2, b}}) {
+      auto answer = CoordinatorHarness::sealed();
+      answer.view = run.last<Seal>(connection)->view;
+      const auto view = run.last<NewView>(connection);
+      answer.activated = view->view.number;
+      answer.settings = view->settings;
+      answer.reach = reach;
+      run.receive(connection, answer);
+    }
+  }
+  void beat(ConnectionId connection) {
+    Heartbeat beat;
+    beat.view = run.last<NewView>(connection)->view.number;
+    beat.step = 10;
+    run.receive(connection, beat);
+  }
+  [[nodiscard]] const Settings& settings() const { return run.coordinator.settings(); }
+  [[nodiscard]] std::string problem(ConnectionId to = operator_connection) const {
+    const auto answer = run.last<Answer>(to);
+    return answer ? answer->problem : "no answer";
+  }
+
+  CoordinatorHarness run{options(2)};
+};
+
+TEST_F(Steering, AChangeHoldsFromAStepThatNobodyCanBePast) {
+  run.receive(operator_connection, command("set", {"outer.sync_every=60"}));
+  EXPECT_EQ(run.count<Answer>(operator_connection), 0U) << "nobody has begun it yet";
+  seal(40, 47);
+  const auto view = run.last<NewView>(1);
+  ASSERT_THAT(view->settings.changes, SizeIs(1));
+  EXPECT_EQ(view->settings.changes[0], (Change{47, {{"outer.sync_every", "60"}}}));
+  EXPECT_EQ(run.last<NewView>(2)->settings, view->settings);
+  EXPECT_EQ(run.count<Answer>(operator_connection), 0U);
+  beat(2);
+  EXPECT_THAT(problem(), IsEmpty());
+  EXPECT_THAT(run.last<Answer>(operator_connection)->text, HasSubstr(R"("after_step":47)"));
+  EXPECT_TRUE(run.closed.contains(operator_connection));
+}
+
+TEST_F(Steering, AStepThatIsNamedIsTakenOrRefused) {
+  auto late = command("set", {"outer.sync_every=60"});
+  late.at = 100;
+  run.receive(operator_connection, late);
+  seal(40, 47);
+  EXPECT_EQ(settings().changes.at(0).step, 100U);
+  auto early = late;
+  early.at = 120;
+  run.receive(51, early);
+  seal(140, 130);
+  EXPECT_THAT(problem(51), HasSubstr("the first is 140"));
+  EXPECT_THAT(settings().changes, SizeIs(1));
+}
+
+TEST_F(Steering, ChangesNeverGoBack) {
+  auto first = command("set", {"outer.sync_every=60"});
+  first.at = 300;
+  run.receive(operator_connection, first);
+  seal(40, 47);
+  run.receive(51, command("set", {"outer.optimizer.lr=0.5"}));
+  seal(80, 90);
+  EXPECT_EQ(settings().changes.at(1).step, 300U) << "else the order of changes would not be that of steps";
+  EXPECT_TRUE(settings().sound());
+}
+
+TEST_F(Steering, NothingIsChangedAtTheEnd) {
+  run.receive(operator_connection, command("set", {"outer.sync_every=60"}));
+  seal(990, 1003);
+  EXPECT_THAT(problem(), HasSubstr("the run ends at 1000"));
+  EXPECT_THAT(settings().changes, IsEmpty());
+}
+
+TEST_F(Steering, WhatTheRunRefusesIsSaidAtOnce) {
+  run.receive(operator_connection, command("set", {"model.dim=64"}));
+  EXPECT_THAT(problem(), HasSubstr("model.dim cannot be set in mid-run"));
+  EXPECT_EQ(run.last<Seal>(1)->view, 1U) << "no view changes for that";
+  run.receive(51, command("set", {"nonsense"}));
+  EXPECT_THAT(problem(51), HasSubstr("expected KEY=VALUE"));
+  run.receive(52, command("fly"));
+  EXPECT_THAT(problem(52), HasSubstr("unknown command 'fly'"));
+  auto other = command("pause");
+  other.run = "run-2";
+  run.receive(53, other);
+  EXPECT_THAT(problem(53), HasSubstr("this is run 'run-1'"));
+}
+
+TEST_F(Steering, AViewThatBeganNowhereIsAskedForOnceMore) {
+  run.receive(operator_connection, command("set", {"outer.sync_every=60"}));
+  seal(40, 47);
+  ASSERT_THAT(settings().changes, SizeIs(1));
+  // The next seal comes before anybody has begun it: both answer as members of the first view.
+  run.receive(1, Displaced{"another history"});
+  auto answer = CoordinatorHarness::sealed();
+  answer.view = run.last<Seal>(2)->view;
+  answer.activated = 1;
+  answer.reach = 55;
+  run.receive(2, answer);
+  ASSERT_THAT(settings().changes, SizeIs(1));
+  EXPECT_EQ(settings().changes[0].step, 55U) << "it is not known to anybody with the step of before";
+}
+
+TEST_F(Steering, AMemberThatHasBegunTheViewKeepsTheChange) {
+  run.receive(operator_connection, command("set", {"outer.sync_every=60"}));
+  seal(40, 47);
+  run.receive(51, command("checkpoint"));
+  seal(60, 61);
+  ASSERT_THAT(settings().changes, SizeIs(1));
+  EXPECT_EQ(settings().changes[0].step, 47U);
+  EXPECT_EQ(settings().checkpoint_after, 61U);
+}
+
+TEST_F(Steering, WhatTheCoordinatorProposesIsAgreedLikeWhatAnOperatorAsksFor) {
+  run.propose({{"outer.sync_every", "60"}});
+  EXPECT_THAT(run.said, Contains(HasSubstr("outer.auto asks for: a thin line")));
+  run.propose({{"outer.sync_every", "70"}});  // one change is under way
+  seal(40, 47);
+  beat(1);
+  ASSERT_THAT(settings().changes, SizeIs(1));
+  EXPECT_EQ(settings().changes[0], (Change{47, {{"outer.sync_every", "60"}}}));
+  EXPECT_THAT(run.said, Contains(HasSubstr("outer.sync_every=60 from the step after 47 on (outer.auto)")));
+  run.propose({{"model.dim", "64"}});
+  EXPECT_THAT(run.said.back(), HasSubstr("but model.dim cannot be set in mid-run"));
+  run.propose({{"outer.sync_every", "80"}});
+  seal(990, 1003);
+  EXPECT_THAT(run.said, Contains(HasSubstr("outer.auto changes nothing: it could hold from")));
+  EXPECT_THAT(settings().changes, SizeIs(1));
+}
+
+TEST_F(Steering, PausesAndGoesOn) {
+  run.receive(operator_connection, command("pause"));
+  seal(40, 47);
+  beat(1);
+  EXPECT_EQ(settings().pause_after, 47U);
+  EXPECT_EQ(run.coordinator.phase_name(), "paused");
+  run.receive(51, command("pause"));
+  EXPECT_THAT(problem(51), HasSubstr("paused already, after step 47"));
+  run.receive(52, command("checkpoint"));
+  EXPECT_THAT(problem(52), HasSubstr("resume it first"));
+  run.receive(53, command("resume"));
+  seal(50, 50);
+  beat(1);
+  EXPECT_THAT(problem(53), IsEmpty());
+  EXPECT_EQ(settings().pause_after, Settings::never);
+}
+
+TEST_F(Steering, ARateIsEachMembersOwn) {
+  auto one = command("set", {"network.rate=40Mbps"});
+  one.member = "b";
+  run.receive(operator_connection, one);
+  EXPECT_THAT(problem(), IsEmpty());
+  EXPECT_EQ(run.count<Adjust>(1), 0U);
+  EXPECT_EQ(run.last<Adjust>(2)->items, (ConfigItems{{"network.rate", "40Mbps"}}));
+  one.member = "c";
+  run.receive(51, one);
+  EXPECT_THAT(problem(51), HasSubstr("no member and no site 'c'"));
+}
+
+TEST_F(Steering, DrainsWhomTheOthersCanDoWithout) {
+  run.receive(operator_connection, command("drain", {"b"}));
+  EXPECT_THAT(problem(), IsEmpty());
+  EXPECT_EQ(run.count<Drain>(2), 1U);
+  EXPECT_EQ(run.count<Drain>(1), 0U);
+  run.receive(51, command("drain", {"a", "b"}));
+  EXPECT_THAT(problem(51), HasSubstr("0 replicas would be left"));
+  run.receive(52, command("drain", {"c"}));
+  EXPECT_THAT(problem(52), HasSubstr("no worker and no site 'c'"));
+}
+
+TEST_F(Steering, WhoEntersAViewWithoutTheStateIsToldWhatItsRoundsAreMadeUnder) {
+  auto observer = CoordinatorHarness::hello("o");
+  observer.member.kind = MemberKind::observer;
+  run.receive(9, observer);
+  run.receive(operator_connection, command("set", {"outer.optimizer.lr=0.5"}));
+  seal(40, 47);
+  ASSERT_TRUE(run.last<Steered>(9));
+  EXPECT_EQ(run.last<Steered>(9)->settings, settings());
+  EXPECT_EQ(run.last<Admitted>(9)->settings, settings());
+}
+
+TEST(SteeringBefore, TheFirstViewNothingIsChanged) {
+  CoordinatorHarness run{options(2)};
+  run.receive(1, CoordinatorHarness::hello("a"));
+  run.receive(operator_connection, command("pause"));
+  EXPECT_THAT(run.last<Answer>(operator_connection)->problem, HasSubstr("has not begun"));
+}
+
+TEST(SteeringBefore, CheckpointsMustAgreeOnWhatWasSet) {
+  CoordinatorHarness run{options(2)};
+  run.receive(1, CoordinatorHarness::hello("a"));
+  run.receive(2, CoordinatorHarness::hello("b"));
+  auto changed = CoordinatorHarness::sealed();
+  changed.settings.changes = {{47, {{"outer.sync_every", "60"}}}};
+  run.receive(1, changed);
+  run.receive(2, CoordinatorHarness::sealed());
+  ASSERT_TRUE(run.ended);
+  EXPECT_THAT(run.ended->reason, HasSubstr("what was set in mid-run"));
+}
+
+TEST(Versions, OneThatSpeaksNoCommonProtocolIsRefusedByName) {
+  CoordinatorHarness run{options(2)};
+  auto newer = CoordinatorHarness::hello("a");
+  newer.protocol = newer.oldest = protocol_version + 1;
+  run.receive(1, newer);
+  EXPECT_THAT(run.refusal(1), HasSubstr("at a (build test)"));
+  auto older = CoordinatorHarness::hello("a");
+  older.protocol = older.oldest = oldest_protocol - 1;
+  run.receive(2, older);
+  EXPECT_THAT(run.refusal(2), HasSubstr("expected protocol " + std::to_string(oldest_protocol)));
+  auto compatible = CoordinatorHarness::hello("a");
+  compatible.protocol = protocol_version + 1;
+  compatible.oldest = protocol_version;
+  run.receive(3, compatible);
+  EXPECT_THAT(run.refusal(3), IsEmpty());
+}
+
+TEST(Versions, AnotherBuildIsNoted) {
+  auto with_build = options(2);
+  with_build.build = "1.0-abc";
+  CoordinatorHarness run{with_build};
+  run.receive(1, CoordinatorHarness::hello("a"));
+  EXPECT_THAT(run.refusal(1), IsEmpty());
+  EXPECT_THAT(run.said, Contains(HasSubstr("a is of build test, and the coordinator of 1.0-abc")));
+}
+
+TEST(Versions, NoMemberIsCalledLikeAnOperator) {
+  CoordinatorHarness run{options(2)};
+  run.receive(1, CoordinatorHarness::hello("operator-anna"));
+  EXPECT_THAT(run.refusal(1), HasSubstr("a name of who steers the run"));
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync::protocol

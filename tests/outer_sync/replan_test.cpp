@@ -1,0 +1,304 @@
+// When a run that goes on is planned again, and when it is left alone.
+
+#include "isthmus/outer_sync/plan/replan.h"
+
+#include <gmock/gmock.h>
+
+#include <functional>
+
+#include "isthmus/outer_sync/plan/recommend.h"
+
+namespace isthmus::outer_sync::plan {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr double mbit = 1e6 / 8;
+
+/// A run of two replicas with steps of a second, of 4 M parameters in 4 bits: it exchanges 2.2 MB.
+class Replan : public testing::Test {
+ protected:
+  Replan() {
+    outer.num_fragments = 4;
+    outer.sync_every = 20;
+    outer.sync_delay = 2;
+    outer.resolve();
+    outer.take_replicas(2);
+    constexpr std::uint64_t size = 1'048'576;
+    std::vector<Range> ranges;
+    for (std::uint64_t p = 0; p < 4; ++p) ranges.push_back({p * size, size});
+    layout = FragmentLayout(ranges, 65536);
+    lines = lines_of(8 * mbit, 0.05);
+    begin();
+  }
+
+  [[nodiscard]] static LineReadings lines_of(double up, double round_trip) {
+    LineReadings out;
+    out.members = {{"eu", 1, up}, {"us", 1, up}};
+    out.ways = {{}, {round_trip, 0}, {round_trip, 0}, {}};
+    return out;
+  }
+  void begin(const LineReadings& expected = {}) { replanner.emplace(rules, outer, expected); }
+
+  [[nodiscard]] Standing standing() const {
+    return {.outer = outer,
+            .layout = *layout,
+            .steps_left = steps_left,
+            .may_set_every = may_set_every,
+            .may_set_delay = may_set_delay};
+  }
+  /// A reading each second for so long, each changed by `noise`; what is proposed is taken, where `takes`.
+  std::vector<Proposal> watch(int for_seconds, const std::function<void(LineReadings&)>& noise = {},
+                              bool takes = true) {
+    std::vector<Proposal> out;
+    for (const int end = seconds + for_seconds; seconds < end; ++seconds) {
+      auto now = lines;
+      if (noise) noise(now);
+      const auto proposal = replanner->look(seconds, now, standing());
+      if (!proposal) continue;
+      out.push_back(*proposal);
+      if (!takes) continue;
+      outer.sync_every = proposal->every;
+      outer.sync_delay = proposal->delay;
+    }
+    return out;
+  }
+  void set_rates(double up) {
+    for (auto& member : lines.members) member.up = up;
+  }
+
+  OuterConfig outer;
+  std::optional<FragmentLayout> layout;
+  LineReadings lines;
+  ReplanRules rules{.utilization = 0.99};
+  std::optional<Replanner> replanner;
+  std::uint64_t steps_left = 1'000'000;
+  bool may_set_every = true, may_set_delay = true;
+  int seconds = 0;
+};
+
+/// What two replicas would compute with these settings and lines.
+double utilization(const OuterConfig& outer, const FragmentLayout& layout, const LineReadings& lines) {
+  Setting setting;
+  for (const auto& member : lines.members)
+    setting.network.replicas.push_back({member.step_seconds, member.up, unlimited});
+  setting.network.place = {0, 1};
+  const double one_way = lines.ways[1].round_trip / 2;
+  setting.network.one_way = {0, one_way, one_way, 0};
+  return predict(outer, cut(outer, layout, setting), setting).utilization;
+}
+
+TEST_F(Replan, NothingIsProposedWhileTheLinesDo) {
+  ASSERT_GT(utilization(outer, *layout, lines), 0.99);
+  EXPECT_TRUE(watch(600).empty());
+  EXPECT_EQ(replanner->simulated(), 1U) << "the lines did not change, so there was nothing to simulate";
+}
+
+TEST_F(Replan, ALineThatGetsThinAndComesBack) {
+  ASSERT_TRUE(watch(120).empty());
+  lines.members[0].up /= 32;
+  const auto up = watch(300);
+  ASSERT_EQ(up.size(), 1U) << "one change, and no more of them";
+  EXPECT_EQ(up[0].every_before, 20);
+  EXPECT_GT(up[0].every, 20);
+  EXPECT_LT(up[0].before, 0.99);
+  EXPECT_GE(up[0].after, 0.99);
+  EXPECT_GE(utilization(outer, *layout, lines), 0.99) << "by the same lines, in another way";
+  EXPECT_THAT(up[0].cause, HasSubstr("what eu sends is 250 kbit/s in place of 8 Mbit/s"));
+  EXPECT_THAT(to_string(up[0]), HasSubstr(" -> "));
+  lines.members[0].up *= 32;
+  const auto down = watch(300);
+  ASSERT_EQ(down.size(), 1U);
+  EXPECT_EQ(down[0].every, 20) << "what the run began with";
+  EXPECT_EQ(down[0].delay, 2);
+  EXPECT_THAT(down[0].cause, HasSubstr("what eu sends is 8 Mbit/s in place of 250 kbit/s"));
+}
+
+TEST_F(Replan, AStepOfDelayMoreIsNotTakenBack) {
+  ASSERT_TRUE(watch(120).empty());
+  lines.members[0].up /= 8;
+  const auto up = watch(300);
+  ASSERT_EQ(up.size(), 1U);
+  EXPECT_EQ(up[0].every, 20);
+  EXPECT_EQ(up[0].delay, 3);
+  lines.members[0].up *= 8;
+  EXPECT_TRUE(watch(300).empty()) << "it costs nothing, and a change does";
+}
+
+TEST_F(Replan, NeverBelowWhatTheRunBeganWith) {
+  set_rates(1000 * mbit);
+  EXPECT_TRUE(watch(600).empty()) << "shorter intervals gain no time";
+}
+
+TEST_F(Replan, WhatLastsForSecondsOnlyIsNoReason) {
+  ASSERT_TRUE(watch(60).empty());
+  set_rates(0.2 * mbit);
+  ASSERT_TRUE(watch(10).empty());
+  set_rates(8 * mbit);
+  EXPECT_TRUE(watch(300).empty());
+}
+
+TEST_F(Replan, NoisyReadingsChangeNothing) {
+  // Every third reading is off by a factor from a quarter to four.
+  int at = 0;
+  const auto noise = [&](LineReadings& now) {
+    if (++at % 3 != 0) return;
+    const double factor = at % 2 == 0 ? 0.25 : 4;
+    for (auto& member : now.members) member.up *= factor;
+    for (auto& way : now.ways) way.round_trip *= factor;
+  };
+  EXPECT_TRUE(watch(900, noise).empty());
+  // All of them are, by up to 30 %: what is proposed once holds.
+  std::uint32_t state = 1;
+  const auto wild = [&](LineReadings& now) {
+    for (auto& member : now.members) {
+      state = state * 1664525 + 1013904223;
+      member.up *= 0.7 + 0.6 * (state >> 8) / double(1 << 24);
+    }
+  };
+  lines = lines_of(1.5 * mbit, 0.05);
+  EXPECT_LE(watch(3600, wild).size(), 2U);
+}
+
+TEST_F(Replan, ALineThatSwingsIsFollowedNoFasterThanIsAllowed) {
+  rules.least_seconds = 200;
+  rules.confirmed_for = 5;
+  begin();
+  std::size_t changes = 0;
+  for (int i = 0; i < 40; ++i) {
+    set_rates((i % 2 == 0 ? 1 : 8) * mbit);
+    changes += watch(30).size();
+  }
+  EXPECT_LE(changes, 1200U / 200 + 1);
+}
+
+TEST_F(Replan, ALongerRoundTripAsksForALongerDelay) {
+  ASSERT_TRUE(watch(60).empty());
+  for (auto& way : lines.ways) way.round_trip *= 40;  // 2 s, where the delay hides 2
+  const auto found = watch(300);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_GT(found[0].delay, 2);
+  EXPECT_THAT(found[0].cause, HasSubstr("the round trip eu -> us is 2e+03 ms in place of 50 ms"));
+}
+
+TEST_F(Replan, ASlowPathCountsLikeASlowLine) {
+  ASSERT_TRUE(watch(60).empty());
+  lines.ways[2].rate = 0.4 * mbit;
+  const auto found = watch(300);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_THAT(found[0].cause, HasSubstr("us -> eu delivers 400 kbit/s, which was not known"));
+}
+
+TEST_F(Replan, AStragglerIsNoReason) {
+  ASSERT_TRUE(watch(60).empty());
+  lines.members[1].step_seconds = 3;
+  ASSERT_LT(utilization(outer, *layout, lines), 0.5) << "the fast one waits";
+  EXPECT_TRUE(watch(600).empty()) << "and does so at any interval";
+}
+
+TEST_F(Replan, FasterStepsAre) {
+  ASSERT_TRUE(watch(60).empty());
+  for (auto& member : lines.members) member.step_seconds = 0.2;
+  const auto found = watch(300);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_THAT(found[0].cause, HasSubstr("the slowest replica's step takes 200 ms in place of 1e+03 ms"));
+}
+
+TEST_F(Replan, WithoutReadingsNothingIsProposed) {
+  set_rates(0.2 * mbit);
+  const auto full = lines;
+  lines.members[0].step_seconds = 0;
+  EXPECT_TRUE(watch(300).empty()) << "a replica that has made no step yet";
+  lines = full;
+  for (auto& way : lines.ways) way = {};
+  EXPECT_TRUE(watch(300).empty()) << "nobody is connected";
+  lines = full;
+  lines.ways.pop_back();
+  EXPECT_TRUE(watch(300).empty()) << "a table of another size";
+  lines = full;
+  lines.members.resize(1);
+  lines.ways.resize(1);
+  EXPECT_TRUE(watch(300).empty()) << "one alone has no lines";
+  lines = full;
+  set_rates(0);
+  EXPECT_TRUE(watch(300).empty()) << "lines that were never full";
+  lines = full;
+  EXPECT_EQ(watch(300).size(), 1U) << "and with all of them";
+}
+
+TEST_F(Replan, WhatIsNotMeasuredIsAsItWasPlanned) {
+  begin(lines_of(0.2 * mbit, 0.05));
+  set_rates(0);
+  EXPECT_EQ(watch(300).size(), 1U);
+}
+
+TEST_F(Replan, TheCauseIsAgainstWhatWasPlannedWith) {
+  begin(lines_of(10 * mbit, 0.05));
+  set_rates(0.4 * mbit);
+  const auto found = watch(300);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_THAT(found[0].cause, HasSubstr("in place of 10 Mbit/s"));
+}
+
+TEST_F(Replan, AMemberThatComesMakesTheReadingsBeginAnew) {
+  ASSERT_TRUE(watch(60).empty());
+  set_rates(0.4 * mbit);
+  ASSERT_TRUE(watch(4).empty());
+  lines.members.push_back({"za", 1, 0.4 * mbit});
+  lines.ways.assign(9, {0.05, 0});
+  const auto begun = seconds;
+  const auto found = watch(300, {}, false);
+  ASSERT_FALSE(found.empty());
+  ASSERT_TRUE(begun + static_cast<int>(rules.readings) < seconds);
+}
+
+TEST_F(Replan, WhatMayNotBeSetStays) {
+  set_rates(0.4 * mbit);
+  may_set_every = false;
+  for (const auto& proposal : watch(300)) EXPECT_EQ(proposal.every, 20);
+  may_set_delay = false;
+  EXPECT_TRUE(watch(300).empty());
+  may_set_every = true;
+  outer.sync_delay = 2;
+  const auto found = watch(300);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].delay, 2);
+  EXPECT_GT(found[0].every, 20);
+}
+
+TEST_F(Replan, WhatIsRefusedIsNotAskedForAtEveryReading) {
+  set_rates(0.4 * mbit);
+  EXPECT_LE(watch(300, {}, false).size(), 300U / 60);
+}
+
+TEST_F(Replan, WhereNothingReachesItTheMostThereIsOnce) {
+  set_rates(0.02 * mbit);
+  const auto found = watch(900);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].every, 100);
+  EXPECT_LT(found[0].after, 0.99);
+  EXPECT_GT(found[0].after, found[0].before);
+}
+
+TEST_F(Replan, AtTheEndOfTheRunItIsTooLate) {
+  set_rates(0.4 * mbit);
+  steps_left = 30;
+  EXPECT_TRUE(watch(300).empty());
+}
+
+TEST_F(Replan, ManyReplicasAreSimulatedFewTimes) {
+  constexpr std::size_t many = 64;
+  outer.take_replicas(many);
+  lines = {};
+  for (std::size_t m = 0; m < many; ++m) lines.members.push_back({std::to_string(m), 1, 16 * mbit});
+  lines.ways.assign(many * many, {0.05, 0});
+  begin();
+  ASSERT_TRUE(watch(20).empty());
+  set_rates(2 * mbit);
+  EXPECT_EQ(watch(40).size(), 1U);
+  EXPECT_LE(replanner->simulated(), 3U);
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync::plan
