@@ -14,7 +14,7 @@ libraries=(build/release/quant/libisthmus_quant.a build/release/base/libisthmus_
 compiler=(g++)
 ! command -v ccache >/dev/null || compiler=(ccache g++)
 
-sources=(outer_sync/protocol/{member,coordinator,health,rejection,topology,view_change,messages,paths,relays}.cpp outer_sync/layout.cpp
+sources=(outer_sync/protocol/*.cpp outer_sync/layout.cpp
   tests/simulation/{world,network,invariants,simulate}.cpp)
 
 # build FOLDER: compiles what has been changed in it, and takes the rest from what was compiled before.

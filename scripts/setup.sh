@@ -16,6 +16,11 @@ cuda_major=13 # the CUDA that this torch was built with; nvcc has to match
 clang_format=clang-format==14.0.6 # pinned: every version formats a little differently
 tokenizers=tokenizers==0.23.3       # Hugging Face's, which tests compare ids with
 transformers=transformers==5.23.0   # the same's, which tests compare models with
+kubernetes="kubernetes-validate==1.37.0" # Kubernetes' schemas, which tests hold manifests against
+# The Python binding: what makes it (as in python/pyproject.toml), what tests it, and what transformers' Trainer needs; each
+# with what it depends on and transformers does not bring.
+binding=(nanobind==3.1.0 scikit-build-core==1.1.2 pathspec==1.1.1 pytest==9.2.0 iniconfig==2.3.1 pluggy==1.7.0
+  accelerate==1.15.0 psutil==7.2.2)
 
 packages=(
   build-essential    # g++ 12 or newer
@@ -35,6 +40,10 @@ packages=(
   libzstd-dev        # packs chunks, and token ids on disk
   liblz4-dev         # the same, for faster reading
   libcli11-dev       # the command line
+  prometheus-cpp-dev # metrics in Prometheus' format
+  libcpp-httplib-dev # which are served over HTTP
+  pkg-config         # finds it
+  libjs-chart.js     # charts of the reports of compare
   libsentencepiece-dev # tokenizer
   libpcre2-dev       # the patterns of a tokenizer.json
   libutf8proc-dev    # Unicode normalization
@@ -46,8 +55,13 @@ packages=(
   libbenchmark-dev   # micro-benchmarks
 )
 test_packages=(
+  python3-dev         # the Python binding
   shellcheck          # reads the shell scripts
+  zsh                 # reads the completion made for it
   iproute2            # the network namespaces of tests/wan_lab
+  openssh-client      # what launch reaches other sites by
+  openssh-server      # stands for other sites on loopback
+  chromium            # opens the reports of compare
   clang               # fuzzers
   libclang-rt-14-dev  # fuzzers: libFuzzer and the sanitizers for clang 14, Debian 12's
 )
@@ -183,6 +197,22 @@ install_transformers() {
   step transformers "installing $transformers into .venv" "Check the network." pip_install "$transformers" "$tokenizers"
 }
 
+install_kubernetes() {
+  [ ! -x "$venv/bin/kubernetes-validate" ] || return 0
+  step kubernetes "installing $kubernetes into .venv" "Check the network." pip_install "$kubernetes"
+}
+
+install_binding() {
+  local package there missing=()
+  for package in "${binding[@]}"; do
+    there=("$venv"/lib/python3*/site-packages/"$(tr '-' '_' <<<"${package%%==*}")-${package##*==}.dist-info")
+    [ -d "${there[0]}" ] || missing+=("$package")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  # accelerate depends on torch, and that, where it is without CUDA here, on all of CUDA.
+  step binding "installing ${missing[*]} into .venv" "Check the network." pip_install --no-deps "${missing[@]}"
+}
+
 # A translation unit with libtorch takes about 2 GB, so memory can be what limits the number of jobs.
 parallel_jobs() {
   local kib n cgroup=/sys/fs/cgroup/memory.max
@@ -244,6 +274,8 @@ if [ $tests = yes ]; then
   install_clang_format
   install_tokenizers
   install_transformers
+  install_kubernetes
+  install_binding
 fi
 [ $build = yes ] || exit 0
 for preset in "${presets[@]}"; do
