@@ -9,6 +9,7 @@
 #include "certs.h"
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/transport/control_client.h"
+#include "json_output.h"
 #include "run_status.h"
 
 namespace isthmus::app {
@@ -29,6 +30,7 @@ std::string sentence_of(const Json& answer) {
 }
 
 int run_ctl(const CtlRequest& request, Experiment experiment, bool has_config) {
+  JsonOutput output(request.json);
   auto& network = experiment.network;
   network.certs = own_certificates(network.certs, request.name);
   outer_sync::protocol::Command command;
@@ -42,9 +44,9 @@ int run_ctl(const CtlRequest& request, Experiment experiment, bool has_config) {
   if (!answer.problem.empty()) throw Error(ErrorKind::config, answer.problem);
   const auto json = Json::parse(answer.text, nullptr, false);
   if (!json.is_object()) throw Error(ErrorKind::data, "the coordinator's answer is no JSON object");
-  const auto text = request.json               ? json.dump(2) + "\n"
-                    : request.verb == "status" ? status_table(json)
-                                               : sentence_of(json);
+  output.print(json);
+  if (request.json) return 0;
+  const auto text = request.verb == "status" ? status_table(json) : sentence_of(json);
   std::fputs(text.c_str(), stdout);
   return 0;
 }
@@ -58,13 +60,14 @@ CLI::App* add_verb(CommandLine& commands, CLI::App& ctl, CtlRequest& request, co
   verb->add_option("--name", request.name,
                    "of the certificate that shows who asks: operator, or operator-SOMEBODY")
       ->capture_default_str();
-  verb->add_flag("--json", request.json, "the answer as one JSON document");
+  commands.add_json(*verb);
   commands.add_security(*verb);
   verb->footer(std::string("Example: isthmus ctl ") + example);
   commands.on(*verb, [&commands, &request, &flags, name] {
     if (flags.config.empty() && flags.coordinator.empty())
       throw Error(ErrorKind::config, "neither --coordinator nor --config says where the coordinator is");
     request.verb = name;
+    request.json = flags.json;
     return run_ctl(request, commands.load(std::nullopt, Purpose::benchmark), !flags.config.empty());
   });
   return verb;

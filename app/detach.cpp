@@ -18,6 +18,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
 #include "isthmus/base/text_file.h"
+#include "json_output.h"
 #include "process.h"
 #include "signals.h"
 
@@ -164,11 +165,10 @@ int run_detached(std::vector<std::string> command, bool json) {
   }
   const fs::path folder = lines[0];
   if (json) {
-    nlohmann::ordered_json document = {{"run", folder.filename().string()},
-                                       {"folder", folder.string()},
-                                       {"pid", pid},
-                                       {"log", log_in(folder).string()}};
-    fmt::print("{}\n", document.dump(2));
+    JsonOutput(true).print({{"run", folder.filename().string()},
+                            {"folder", folder.string()},
+                            {"pid", pid},
+                            {"log", log_in(folder).string()}});
     return 0;
   }
   fmt::print("{} goes on without this terminal (process {}); it writes {}\n", folder.filename().string(), pid,

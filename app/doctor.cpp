@@ -11,6 +11,7 @@
 #include "coordinator.h"
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/tls/authority.h"
+#include "json_output.h"
 
 namespace isthmus::app {
 
@@ -147,10 +148,9 @@ std::string text_of(const nlohmann::ordered_json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-int show(const Diagnosis& diagnosis, bool json) {
-  const auto replace = nlohmann::json::error_handler_t::replace;
-  fmt::print("{}", json ? to_json(diagnosis).dump(2, ' ', false, replace) + "\n"
-                        : table_of(diagnosis, isatty(STDOUT_FILENO) == 1));
+int show(const Diagnosis& diagnosis, JsonOutput& output) {
+  output.print(to_json(diagnosis));
+  if (!output.wanted()) fmt::print("{}", table_of(diagnosis, isatty(STDOUT_FILENO) == 1));
   return status_of(diagnosis);
 }
 
@@ -207,6 +207,7 @@ Diagnosis judge(const MachineReport& own, const std::vector<std::string>& expect
 }
 
 int run_doctor(const DoctorRequest& request) {
+  JsonOutput output(request.json);
   const auto shown = !request.name.empty() ? request.name
                      : request.role == DoctorRole::coordinator
                          ? std::string(outer_sync::tls::coordinator_name)
@@ -214,7 +215,7 @@ int run_doctor(const DoctorRequest& request) {
   if (!request.experiment) {
     MachineReport report{.name = shown};
     report.add({"config", Level::fail, request.problem, "isthmus config prints every key with its range"});
-    return show({.machines = {report}}, request.json);
+    return show({.machines = {report}}, output);
   }
   const auto found = examine_machine({.experiment = *request.experiment,
                                       .role = request.role,
@@ -224,15 +225,15 @@ int run_doctor(const DoctorRequest& request) {
   // As others read it, so that equal values compare equal.
   auto own = machine_report(text_of(to_json(found)));
   own.name = shown;
-  if (request.alone) return show({.machines = {own}}, request.json);
+  if (request.alone) return show({.machines = {own}}, output);
   try {
     const auto verdict =
         request.role == DoctorRole::coordinator ? be_hub(request, own) : be_guest(request, own);
-    return show(diagnosis_of(verdict), request.json);
+    return show(diagnosis_of(verdict), output);
   } catch (const Error& error) {
     own.add(
         {"doctors", Level::fail, error.what(), "mend what is red here first; then start all doctors again"});
-    return show({.machines = {own}}, request.json);
+    return show({.machines = {own}}, output);
   }
 }
 
@@ -240,7 +241,6 @@ void add_doctor(CommandLine& commands, DeviceProbe device) {
   struct Options {
     std::string listen;
     int wait = 60;
-    bool json = false;
   };
   const auto options = std::make_shared<Options>();
   auto& flags = commands.flags();
@@ -257,7 +257,7 @@ void add_doctor(CommandLine& commands, DeviceProbe device) {
   verb->add_option("--wait", options->wait, "seconds until all must be there")
       ->capture_default_str()
       ->check(CLI::Range(1, 3600));
-  verb->add_flag("--json", options->json, "one JSON document on standard output");
+  commands.add_json(*verb);
   verb->add_option("--announce-fd", flags.announce_fd)->group("");
   commands.add_security(*verb);
   commands.add_set(*verb);
@@ -279,7 +279,7 @@ void add_doctor(CommandLine& commands, DeviceProbe device) {
                           .build = commands.build(),
                           .device = device,
                           .wait = std::chrono::seconds(options->wait),
-                          .json = options->json,
+                          .json = given.json,
                           .announce_fd = given.announce_fd};
     try {
       request.experiment =

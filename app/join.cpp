@@ -10,6 +10,7 @@
 #include "isthmus/base/file.h"
 #include "isthmus/outer_sync/tls/newcomer.h"
 #include "isthmus/outer_sync/transport/enrol.h"
+#include "json_output.h"
 #include "newcomer_config.h"
 #include "reducer.h"
 
@@ -143,14 +144,12 @@ int run_invite(const InviteRequest& request) {
                               .coordinator = request.coordinator,
                               .authority = authority.fingerprint(),
                               .secret = secret});
-  if (request.json) {
-    const nlohmann::ordered_json json = {{"run", authority.run()},
-                                         {"name", request.name},
-                                         {"expires_seconds", seconds.count()},
-                                         {"token", token}};
-    fmt::print("{}\n", json.dump());
-    return 0;
-  }
+  JsonOutput output(request.json);
+  output.print({{"run", authority.run()},
+                {"name", request.name},
+                {"expires_seconds", seconds.count()},
+                {"token", token}});
+  if (request.json) return 0;
   fmt::print(
       "{}\n\nWho has this word becomes {} of run {}: good once, for {}. On the machine that joins:\n"
       "    isthmus join TOKEN --data PATH\n",
@@ -194,9 +193,12 @@ void add_invite(CommandLine& commands, CLI::App& certs) {
       ->capture_default_str()
       ->check(CLI::Range(1, 3650));
   verb->add_option("--dir", request->folder, "that has a folder for each run")->default_val("certs");
-  verb->add_flag("--json", request->json, "one JSON document on standard output");
+  commands.add_json(*verb);
   verb->footer("Example: isthmus certs invite two-sites us-3 --coordinator third.example:7000");
-  commands.on(*verb, [request] { return run_invite(*request); });
+  commands.on(*verb, [&commands, request] {
+    request->json = commands.flags().json;
+    return run_invite(*request);
+  });
 }
 
 void add_join(CommandLine& commands, std::function<int(WorkerRequest)> train) {

@@ -1,14 +1,11 @@
 #include "launch.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -24,6 +21,7 @@
 #include "isthmus/outer_sync/transport/address.h"
 #include "isthmus/trainer/checkpoint_folder.h"
 #include "joined.h"
+#include "json_output.h"
 #include "launch_places.h"
 #include "local_run.h"
 #include "machine.h"
@@ -47,6 +45,7 @@ class Launch final : public LocalRun {
  public:
   explicit Launch(const LaunchRequest& request)
       : request_(request),
+        output_(request.json),
         experiment_(load()),
         places_(find_places(experiment_, config())),
         links_(experiment_, [this](const Site& site, const SiteFacts& facts) {
@@ -61,7 +60,6 @@ class Launch final : public LocalRun {
   ~Launch() override { leave_sites(); }
 
   int run() {
-    if (request_.json) free_standard_output();
     if (request_.started_fd < 0) return run_here();
     int status = 1;
     try {
@@ -87,7 +85,7 @@ class Launch final : public LocalRun {
     const int status = watch(interrupts, std::chrono::duration<double>(experiment_.run.stop_grace.seconds));
     if (request_.resume && !has_begun()) restore_config();
     keep_summary();
-    if (request_.json) print_json(status);
+    print_json(status);
     leave_sites();
     return status;
   }
@@ -97,13 +95,6 @@ class Launch final : public LocalRun {
     for (auto& process : processes_) process.reset();
     processes_.clear();
     links_.leave();
-  }
-
-  /// For the document at the end: all else, of children too, goes to standard error.
-  void free_standard_output() {
-    document_ = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
-    if (document_ < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0)
-      throw Error(ErrorKind::data, "cannot redirect the standard output");
   }
 
   void detach() {
@@ -380,6 +371,7 @@ class Launch final : public LocalRun {
   }
 
   void print_json(int status) {
+    if (!output_.wanted()) return;
     nlohmann::ordered_json json;
     json["run"] = experiment_.run.name;
     json["folder"] = std::filesystem::absolute(experiment_.folder()).string();
@@ -396,16 +388,11 @@ class Launch final : public LocalRun {
     auto summary =
         nlohmann::ordered_json::parse(text_if_there(experiment_.folder() / "summary.json"), nullptr, false);
     json["summary"] = summary.is_object() ? std::move(summary) : nlohmann::ordered_json();
-    const auto text = json.dump(2) + "\n";
-    for (std::size_t done = 0; done < text.size();) {
-      const auto n = write(document_, text.data() + done, text.size() - done);
-      if (n <= 0)
-        throw Error(ErrorKind::data, std::string("cannot write the document: ") + std::strerror(errno));
-      done += static_cast<std::size_t>(n);
-    }
+    output_.print(json);
   }
 
   const LaunchRequest& request_;
+  JsonOutput output_;  ///< before all that speaks
   Experiment experiment_;
   Places places_;
   std::set<std::string> reducers_;  ///< by name
@@ -417,7 +404,6 @@ class Launch final : public LocalRun {
   std::string config_before_;
   std::uintmax_t metrics_before_ = 0;
   bool logged_ = false;
-  int document_ = -1;  ///< standard output, where it is for the document alone
   SiteLinks links_;
 };
 

@@ -62,11 +62,13 @@ void add_launch(CommandLine& commands) {
                      ->excludes(detach);
   verb->add_option("--to", flags->to, "folder that gets what --render writes; NAME-slurm without it")
       ->needs(render);
-  verb->add_flag("--json", flags->launch.json,
-                 "at the end one JSON document on standard output, and nothing else");
+  commands.add_json(*verb);
   verb->add_option("--started-fd", flags->launch.started_fd)->group("");
   verb->footer("Example: isthmus launch configs/quickstart.yaml --set outer.sync_every=60");
-  commands.on(*verb, [flags] { return act(*flags); });
+  commands.on(*verb, [&commands, flags] {
+    flags->launch.json = commands.flags().json;
+    return act(*flags);
+  });
 }
 
 void add_attach(CommandLine& commands) {

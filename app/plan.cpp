@@ -7,6 +7,7 @@
 
 #include "isthmus/base/progress.h"
 #include "isthmus/outer_sync/plan/paper_table.h"
+#include "json_output.h"
 
 namespace isthmus::app {
 
@@ -143,8 +144,10 @@ std::string text_of(const ordered_json& j) {
 }  // namespace
 
 int run_plan(const PlanRequest& request) {
+  JsonOutput output(request.json);
   const auto json = plan_json(request, plan_input(request));
-  fmt::print("{}", request.json ? json.dump(2) + "\n" : text_of(json));
+  output.print(json);
+  if (!request.json) fmt::print("{}", text_of(json));
   return 0;
 }
 
@@ -178,7 +181,9 @@ int run_paper_table(bool as_json) {
   text += fmt::format(
       "\n{} of 75 cells at the same of 50 points from 0.1 to 1000; the others (*) {} away at most\n", same,
       most_apart);
-  fmt::print("{}", as_json ? json.dump(2) + "\n" : text);
+  JsonOutput output(as_json);
+  output.print(json);
+  if (!as_json) fmt::print("{}", text);
   return 0;
 }
 

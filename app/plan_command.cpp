@@ -57,13 +57,14 @@ void add_plan(CommandLine& commands, MeasureStep measure) {
   verb->add_option("--device-memory", request.device_memory, "of one device, to compare with: 24GB");
   verb->add_option("--host-memory", request.host_memory, "of a replica's machine: 64GB");
   verb->add_option("--disk", request.disk, "of a replica's machine: 1TB");
-  verb->add_flag("--json", request.json, "one JSON document in place of tables");
+  commands.add_json(*verb);
   verb->add_flag("--paper-table", options->paper_table,
                  "the bandwidth table of the Streaming DiLoCo paper beside ours");
   commands.add_set(*verb);
   verb->footer("Example: isthmus plan configs/quickstart.yaml --links links.yaml --step-time 500ms");
   commands.on(*verb, [&commands, options] {
     auto& asked = options->request;
+    asked.json = commands.flags().json;
     if (options->paper_table) return run_paper_table(asked.json);
     if (options->config.empty() && asked.params.empty())
       throw Error(ErrorKind::config, "plan needs a config file, or --params 200M");

@@ -9,6 +9,7 @@
 #include "isthmus/base/file.h"
 #include "isthmus/outer_sync/transport/address.h"
 #include "joined.h"
+#include "json_output.h"
 
 namespace isthmus::app {
 
@@ -123,7 +124,7 @@ int run_render(const RenderRequest& request) {
         {"run", all.run.name}, {"kind", request.kind}, {"folder", folder.string()}};
     for (const auto& file : files) json["files"].push_back((folder / file.name).string());
     json["steps"] = steps;
-    fmt::print("{}\n", json.dump(2));
+    JsonOutput(true).print(json);
     return 0;
   }
   for (const auto& file : files) fmt::print("wrote {}\n", (folder / file.name).string());

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "commands.h"
@@ -14,6 +15,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
 #include "isthmus/base/text_file.h"
+#include "json_output.h"
 #include "run_folder.h"
 
 namespace isthmus::app {
@@ -89,32 +91,45 @@ nlohmann::ordered_json write_report(const Comparison& comparison) {
 
 }  // namespace
 
-int run_compare(const CompareRequest& request) {
-  const auto comparison = load_comparison(request.file, request.size, request.assignments);
-  // A stranger's nonsense is said before hours of training, not after them.
+/// What others have made is looked at before hours of training, not after them.
+void check_others(const Comparison& comparison) {
   for (const auto& arm : comparison.arms)
     for (const auto& file : arm.curves) static_cast<void>(read_curve(file));
-  if (request.no_run && !fs::exists(comparison.folder / mark))
+  for (const auto& run : comparison.runs) {
+    if (!run.is_read_only) continue;
+    if (state_of(run).stage != RunState::Stage::finished)
+      throw Error(ErrorKind::data,
+                  run.folder().string() +
+                      " has a run that is not finished; expected one that has come to its end "
+                      "(isthmus launch --resume goes on with it)");
+    static_cast<void>(read_run(run));
+  }
+}
+
+int run_compare(const CompareRequest& request) {
+  JsonOutput output(request.json);
+  const auto comparison = load_comparison(request.file, request.size, request.assignments);
+  check_others(comparison);
+  const bool runs = std::ranges::any_of(comparison.arms, &Arm::is_run);
+  if (runs && request.no_run && !fs::exists(comparison.folder / mark))
     throw Error(ErrorKind::data, comparison.folder.string() + " is not there: nothing was run yet");
   claim_folder(comparison);
   const FolderLock lock(comparison.folder);
   int status = 0;
-  if (!request.no_run) {
+  if (runs && !request.no_run) {
     if (!fs::exists(request.program))
       throw Error(ErrorKind::config, "there is no " + request.program.string() +
                                          ", which trains; --no-run writes the report of the runs that are "
                                          "there");
-    status = run_missing(comparison, {.program = request.program,
-                                      .jobs = request.jobs,
-                                      .out = request.json ? stderr : stdout,
-                                      .finished = [&] { write_report(comparison); }});
+    status = run_missing(comparison,
+                         {.program = request.program, .jobs = request.jobs, .out = stdout, .finished = [&] {
+                            write_report(comparison);
+                          }});
   }
   const auto report = write_report(comparison);
-  if (request.json) {
-    fmt::print("{}\n", report.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
-  } else {
+  output.print(report);
+  if (!request.json)
     fmt::print("\n{}\n{}\n", report_table(report), (comparison.folder / "report.html").string());
-  }
   std::fflush(stdout);
   if (status == 130) fmt::print(stderr, "stopped; the same command goes on\n");
   return status;
@@ -127,11 +142,12 @@ void add_compare(CommandLine& commands, CompareRequest& request) {
   verb->add_option("--size", request.size, "one of the file's sizes; without it the first");
   verb->add_option("--jobs", request.jobs, "runs at once")->capture_default_str()->check(CLI::Range(1, 256));
   verb->add_flag("--no-run", request.no_run, "run nothing: a report of the runs that are there");
-  verb->add_flag("--json", request.json, "the report on standard output");
+  commands.add_json(*verb);
   commands.add_set(*verb);
   verb->footer("Example: isthmus compare configs/compare/ladder.yaml --set seeds=[1,2,3]");
   commands.on(*verb, [&commands, &request] {
     request.assignments = commands.flags().set;
+    request.json = commands.flags().json;
     request.program = fs::read_symlink("/proc/self/exe").parent_path() / "isthmus";
     return run_compare(request);
   });

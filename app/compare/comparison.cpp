@@ -44,7 +44,7 @@ void ComparisonKeys::serialize(config::Archive& ar) {
 
 namespace {
 
-constexpr std::size_t most_arms = 64, most_seeds = 1000, most_curves = 100;
+constexpr std::size_t most_arms = 64, most_seeds = 1000, most_files = 1000;
 
 [[noreturn]] void refuse(const std::string& message) { throw Error(ErrorKind::config, message); }
 
@@ -109,16 +109,27 @@ const std::vector<std::string>& one_or_more(const Source::Entry& entry) {
   return entry.values;
 }
 
+/// Relative to the file that says them.
+std::vector<fs::path> paths_of(const Source::Entry& entry) {
+  std::vector<fs::path> paths;
+  for (const auto& path : one_or_more(entry)) {
+    auto absolute = fs::absolute(entry.base / path).lexically_normal();
+    paths.push_back(absolute.has_filename() ? absolute : absolute.parent_path());
+  }
+  if (paths.size() > most_files)
+    refuse(fmt::format("{}: {} has more than {} elements", entry.place, entry.key, most_files));
+  return paths;
+}
+
 void add_to(Arm& arm, Source::Entry entry) {
   if (entry.key == "about") {
     arm.about = single(entry);
   } else if (entry.key == "faults") {
     for (const auto& text : one_or_more(entry)) arm.faults.push_back(parse_fault(text, entry.place));
   } else if (entry.key == "curve") {
-    for (const auto& file : one_or_more(entry))
-      arm.curves.push_back(fs::absolute(entry.base / file).lexically_normal());
-    if (arm.curves.size() > most_curves)
-      refuse(fmt::format("{}: more than {} curves in one arm", entry.place, most_curves));
+    arm.curves = paths_of(entry);
+  } else if (entry.key == "runs") {
+    arm.folders = paths_of(entry);
   } else {
     refuse_own(entry);
     arm.settings.push_back(std::move(entry));
@@ -132,22 +143,25 @@ std::vector<Arm> take_arms(Source& source) {
     auto arm = std::ranges::find(arms, name, &Arm::name);
     if (arm == arms.end()) {
       if (arms.size() == most_arms) refuse(fmt::format("{}: more than {} arms", entry.place, most_arms));
-      arm = arms.insert(arms.end(), {.name = name, .about = {}, .settings = {}, .faults = {}, .curves = {}});
+      arm = arms.insert(arms.end(), Arm{});
+      arm->name = name;
     }
     add_to(*arm, std::move(entry));
   }
   for (const auto& arm : arms) {
-    if (!arm.is_run() && !(arm.settings.empty() && arm.faults.empty()))
-      refuse(
-          fmt::format("the arm {} has a curve and settings or faults; expected a curve (of somebody "
-                      "else's run), or what is to be run",
-                      arm.name));
+    const bool runs = !arm.settings.empty() || !arm.faults.empty();
+    if (int{!arm.folders.empty()} + int{!arm.curves.empty()} + int{runs} > 1)
+      refuse(fmt::format(
+          "the arm {} has more than one of runs, a curve, and settings or faults; expected folders "
+          "of finished runs, or curves of somebody else's, or what is to be run",
+          arm.name));
   }
   return arms;
 }
 
 void check_keys(const ComparisonKeys& keys, const Source::Entry* base, const std::vector<Arm>& arms) {
-  if (keys.base.empty() || base == nullptr)
+  const bool runs = arms.empty() || std::ranges::any_of(arms, &Arm::is_run);
+  if (runs && (keys.base.empty() || base == nullptr))
     refuse("base is empty; expected the experiment that all arms begin with, like ../quickstart.yaml");
   if (keys.seeds.empty()) refuse("seeds is []; expected one or more, like [1, 2, 3]");
   if (keys.seeds.size() > most_seeds) refuse(fmt::format("seeds has more than {} elements", most_seeds));
@@ -175,6 +189,30 @@ std::size_t baseline_of(const std::string& name, const std::vector<Arm>& arms) {
 
 void put(Source& source, const std::string& key, std::string value) {
   source.put({key, {std::move(value)}, false, false, "the comparison", {}});
+}
+
+/// A run that somebody has made. Throws Error naming the arm.
+RunPlan made_run(const Comparison& comparison, std::size_t index, const fs::path& folder) {
+  const auto& arm = comparison.arms[index].name;
+  const auto config = folder / "config.yaml";
+  if (!fs::exists(config))
+    refuse(fmt::format("arm {}: there is no {}; expected the folder of a run that `isthmus launch` has made",
+                       arm, config.string()));
+  try {
+    RunPlan run{index, 0, load_experiment(config, {}, std::nullopt, Purpose::training), true};
+    run.seed = run.experiment.run.seed;
+    // The folder may have got another name or place since.
+    run.experiment.run.name = folder.filename().string();
+    run.experiment.run.out = folder.parent_path().string();
+    for (const auto& other : comparison.runs) {
+      if (other.arm == index && other.seed == run.seed)
+        refuse(fmt::format("{} and {} both have the seed {}; expected another one for each run",
+                           other.folder().string(), folder.string(), run.seed));
+    }
+    return run;
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("arm {}: {}", arm, error.what()));
+  }
 }
 
 /// Makes the experiments of a comparison's runs.
@@ -245,17 +283,18 @@ void check_steps(const ComparisonKeys& keys, const Entries& settings, const std:
   for (const auto& arm : arms) check(arm.settings);
 }
 
-std::vector<RunPlan> plan_runs(const Comparison& comparison, Entries settings) {
+void plan_runs(Comparison& comparison, Entries settings) {
+  auto& runs = comparison.runs;
+  for (std::size_t i = 0; i < comparison.arms.size(); ++i)
+    for (const auto& folder : comparison.arms[i].folders) runs.push_back(made_run(comparison, i, folder));
   const Planner planner(comparison, std::move(settings));
   std::vector<std::size_t> order = {comparison.baseline};
   for (std::size_t i = 0; i < comparison.arms.size(); ++i)
     if (i != comparison.baseline) order.push_back(i);
-  std::vector<RunPlan> runs;
   for (const auto seed : comparison.keys.seeds) {
     for (const auto arm : order)
       if (comparison.arms[arm].is_run()) runs.push_back(planner.plan(arm, seed));
   }
-  return runs;
 }
 
 }  // namespace
@@ -290,11 +329,11 @@ Comparison load_comparison(const fs::path& file, const std::string& size,
   check_name("name", keys.name);
   check_keys(keys, base, comparison.arms);
   check_steps(keys, settings, comparison.arms);
-  comparison.base = fs::absolute(base->base / keys.base).lexically_normal();
+  if (base != nullptr) comparison.base = fs::absolute(base->base / keys.base).lexically_normal();
   comparison.baseline = baseline_of(keys.baseline, comparison.arms);
   const auto folder = comparison.size.empty() ? keys.name : keys.name + "-" + comparison.size;
   comparison.folder = fs::absolute(fs::path(keys.out) / folder).lexically_normal();
-  comparison.runs = plan_runs(comparison, std::move(settings));
+  plan_runs(comparison, std::move(settings));
   return comparison;
 }
 

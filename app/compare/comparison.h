@@ -34,14 +34,16 @@ struct Arm {
   std::string name, about;
   std::vector<config::Source::Entry> settings;  ///< over those of all arms, by their general keys
   std::vector<Fault> faults;
-  std::vector<std::filesystem::path> curves;  ///< somebody else's: nothing is run then
-  [[nodiscard]] bool is_run() const { return curves.empty(); }
+  /// Folders of finished runs, or somebody else's curves: nothing is run then.
+  std::vector<std::filesystem::path> folders, curves;
+  [[nodiscard]] bool is_run() const { return folders.empty() && curves.empty(); }
 };
 
 struct RunPlan {
   std::size_t arm = 0;
   std::int64_t seed = 0;
-  Experiment experiment;  ///< as it is to be run, with its name, seed and folder
+  Experiment experiment;      ///< as it is to be run, with its name, seed and folder
+  bool is_read_only = false;  ///< somebody made it: it is read, and never run
   [[nodiscard]] const std::string& name() const { return experiment.run.name; }
   [[nodiscard]] std::filesystem::path folder() const { return experiment.folder(); }
 };
@@ -50,7 +52,7 @@ struct Comparison {
   ComparisonKeys keys;
   std::string size;              ///< of `sizes`; empty where there are none
   std::filesystem::path folder;  ///< absolute
-  std::filesystem::path base;    ///< absolute
+  std::filesystem::path base;    ///< absolute; empty where nothing is run
   std::vector<Arm> arms;         ///< in the file's order
   std::size_t baseline = 0;      ///< index of the arm that the others are compared with
   std::vector<RunPlan> runs;     ///< seed by seed, the baseline first

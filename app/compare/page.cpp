@@ -204,6 +204,7 @@ std::string heading(const ordered_json& report) {
 }
 
 std::string what_it_is(const ordered_json& report) {
+  const auto base = text_of(report["base"]);
   std::string seeds;
   for (const auto& seed : report["seeds"]) seeds += (seeds.empty() ? "" : ", ") + seed.dump();
   std::string budget;
@@ -211,9 +212,9 @@ std::string what_it_is(const ordered_json& report) {
     budget = "; " + format_count(tokens) + " tokens for each run";
   if (const double seconds = report["budget"]["seconds"]; seconds > 0)
     budget = "; " + format_duration(seconds) + " of training for each run";
-  return fmt::format(
-      "<p class=\"what\">{} arms over <code>{}</code>; seeds {}{}; compared with <b>{}</b>.</p>\n",
-      report["arms"].size(), text_of(report["base"]), seeds, budget, text_of(report["baseline"]));
+  return fmt::format("<p class=\"what\">{} arms{}; seeds {}{}; compared with <b>{}</b>.</p>\n",
+                     report["arms"].size(), base.empty() ? "" : fmt::format(" over <code>{}</code>", base),
+                     seeds, budget, text_of(report["baseline"]));
 }
 
 }  // namespace

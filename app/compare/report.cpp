@@ -115,7 +115,7 @@ class Reporter {
     json["size"] = comparison_.size;
     json["base"] = comparison_.base.string();
     json["baseline"] = comparison_.arms[comparison_.baseline].name;
-    json["seeds"] = keys.seeds;
+    json["seeds"] = seeds();
     json["budget"] = {{"tokens", keys.budget.tokens}, {"seconds", keys.budget.time.seconds}};
     json["confidence"] = confidence;
     json["target_loss"] = json_of(target());
@@ -130,6 +130,13 @@ class Reporter {
   }
 
  private:
+  /// Of all runs, made by the comparison or before it.
+  [[nodiscard]] std::set<std::int64_t> seeds() const {
+    std::set<std::int64_t> seeds;
+    for (const auto& run : comparison_.runs) seeds.insert(run.seed);
+    return seeds;
+  }
+
   [[nodiscard]] const std::vector<RunRecord>& baseline_runs() const {
     return records_.of_arm[comparison_.baseline];
   }
@@ -285,7 +292,9 @@ class Reporter {
     for (const auto& key : keys) {
       std::set<std::string> different;
       for (const auto& [arm, value] : values[key]) different.insert(value);
-      if (key != "run.name" && (different.size() > 1 || values[key].size() < arms)) json[key] = values[key];
+      // Where somebody made it says nothing of a run.
+      if (key != "run.name" && key != "run.out" && (different.size() > 1 || values[key].size() < arms))
+        json[key] = values[key];
     }
     return json;
   }
@@ -327,7 +336,7 @@ class Reporter {
   [[nodiscard]] bool unequal_tokens(const ordered_json& arms) const {
     double least = INFINITY, most = 0;
     for (std::size_t i = 0; i < arms.size(); ++i) {
-      if (!comparison_.arms[i].is_run() || !arms[i]["tokens"].is_number()) continue;
+      if (!comparison_.arms[i].curves.empty() || !arms[i]["tokens"].is_number()) continue;
       least = std::min(least, arms[i]["tokens"].get<double>());
       most = std::max(most, arms[i]["tokens"].get<double>());
     }

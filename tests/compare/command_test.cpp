@@ -2,6 +2,8 @@
 
 #include "compare/command.h"
 
+#include <fmt/format.h>
+
 #include "command.h"
 #include "full_disk.h"
 #include "recorded.h"
@@ -47,6 +49,30 @@ TEST_F(Compare, WritesAllFormsOfOneReport) {
   EXPECT_EQ(plain.status, 0);
   EXPECT_THAT(plain.output, HasSubstr("b: 9.5 % better than a (noise below 0.01 %, 2 seeds)"));
   EXPECT_THAT(plain.output, HasSubstr((comparison.folder / "report.html").string()));
+}
+
+TEST_F(Compare, RunsThatAreThereAreComparedWhereverTheyAre) {
+  std::filesystem::rename(comparison.runs[0].folder(), folder / "first");
+  std::filesystem::rename(comparison.runs[2].folder(), folder / "second");
+  const auto text =
+      fmt::format("name: made\narms:\n  a: {{runs: [first/, second]}}\n  b: {{runs: [{}, {}]}}\n",
+                  comparison.runs[1].folder().string(), comparison.runs[3].folder().string());
+  static_cast<void>(folder.write("comparison.yaml", text));
+  const auto result = compare({});  // there is nothing to run, so nothing that trains is asked for
+  ASSERT_EQ(result.status, 0) << result.report();
+  EXPECT_THAT(result.output, HasSubstr("b: 9.5 % better than a (noise below 0.01 %, 2 seeds)"));
+  const auto report = nlohmann::json::parse(read_all(folder / "out/made/report.json"));
+  EXPECT_EQ(report["seeds"], nlohmann::json::parse("[1, 2]"));
+  EXPECT_EQ(report["differences"].size(), 1U) << report["differences"] << ": expected inner.lr alone";
+
+  std::filesystem::remove(folder / "second/summary.json");
+  const auto unfinished = compare({});
+  EXPECT_EQ(unfinished.status, 3) << unfinished.report();
+  EXPECT_THAT(unfinished.output, HasSubstr("second has a run that is not finished"));
+  static_cast<void>(folder.write("comparison.yaml", "arms: {a: {runs: [first, first]}, b: {runs: first}}"));
+  const auto twice = compare({});
+  EXPECT_EQ(twice.status, 2);
+  EXPECT_THAT(twice.output, HasSubstr("both have the seed 1"));
 }
 
 TEST_F(Compare, AFolderOfSomethingElseIsLeftAlone) {
