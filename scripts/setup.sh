@@ -17,10 +17,10 @@ clang_format=clang-format==14.0.6 # pinned: every version formats a little diffe
 tokenizers=tokenizers==0.23.3       # Hugging Face's, which tests compare ids with
 transformers=transformers==5.23.0   # the same's, which tests compare models with
 kubernetes="kubernetes-validate==1.37.0" # Kubernetes' schemas, which tests hold manifests against
-# The Python binding: what makes it (as in python/pyproject.toml), what tests it, and what transformers' Trainer needs; each
-# with what it depends on and transformers does not bring.
+# The Python binding: what makes it (as in python/pyproject.toml), what tests it and its types, and what transformers'
+# Trainer needs; each with what it depends on and transformers does not bring.
 binding=(nanobind==3.1.0 scikit-build-core==1.1.2 pathspec==1.1.1 pytest==9.2.0 iniconfig==2.3.1 pluggy==1.7.0
-  accelerate==1.15.0 psutil==7.2.2)
+  mypy==2.4.1 mypy_extensions==1.2.0 librt==0.16.0 ast-serialize==0.13.1 accelerate==1.15.0 psutil==7.2.2)
 
 packages=(
   build-essential    # g++ 12 or newer

@@ -10,7 +10,7 @@ from typing import Callable, Mapping, Optional, Sequence, Tuple
 from ._native import ConfigError
 
 ALIGNMENT = 64  # elements: fragments begin at a cache line
-_WRAPPERS = ("_orig_mod.", "module.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+_WRAPPERS = ("_orig_mod.", "module.", "_checkpoint_wrapped_module.")
 
 Shape = Tuple[int, ...]
 
@@ -30,7 +30,7 @@ class Placement:
 
 
 def plain_name(name: str) -> str:
-    """A parameter's name without what `torch.compile`, DDP and FSDP put into it."""
+    """A parameter's name without what `torch.compile`, DDP and checkpointing put into it."""
     for wrapper in _WRAPPERS:
         if name.startswith(wrapper):
             return plain_name(name[len(wrapper) :])

@@ -1,7 +1,7 @@
-"""Several ranks of one site as one replica (DistributedDataParallel).
+"""Several ranks of one site as one replica: DistributedDataParallel, or `fully_shard` (FSDP2).
 
-The first is in the run, and after each step gives the others what has changed. They all hold the same parameters, so
-one of them speaks for all.
+The first is in the run. What it changes in its parameters, and what it must know of sharded ones, it says to the
+others, who do their part of it until it says that the call is done.
 """
 
 from __future__ import annotations
@@ -14,29 +14,18 @@ import torch.distributed as dist
 from ._native import ConfigError, NetworkError
 from ._storage import Storage
 
-_MOST_RANGES = 32
 _FLAGS = ("running", "stopped", "synchronous", "frozen", "wants_evaluation", "wants_checkpoint")
-# Of what the first rank says: number of ranges or _FAILED, flags, step, place and number of replicas, ranges.
-_LENGTH = 1 + len(_FLAGS) + 3 + 2 * _MOST_RANGES
-_FAILED = -1
-
-
-def merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same elements in few ranges, in order; in one that covers them where they would be too many."""
-    out: list[tuple[int, int]] = []
-    for begin, end in sorted(ranges):
-        if out and begin <= out[-1][1]:
-            out[-1] = (out[-1][0], max(end, out[-1][1]))
-        else:
-            out.append((begin, end))
-    return out if len(out) <= _MOST_RANGES else [(out[0][0], out[-1][1])]
+# Of what the first rank says: one of these kinds, two numbers, flags, step, place and number of replicas.
+_DONE, _FETCH, _STORE, _FAILED = range(4)
+_LENGTH = 3 + len(_FLAGS) + 3
+_MOST_WHY = 4096  # bytes
 
 
 class _Ranks:
     """What the ranks of a site say to each other. Collective calls: all ranks make the same ones."""
 
     def __init__(self, storage: Storage, group: Any) -> None:
-        self._storage, self._group = storage, group
+        self.storage, self._group = storage, group
         self._first = dist.get_global_rank(group, 0)
         self._device = storage.device if dist.get_backend(group) == "nccl" else torch.device("cpu")
 
@@ -47,17 +36,40 @@ class _Ranks:
         if there is not values:
             values.copy_(there)
 
-    def exchange(self, numbers: list[int]) -> list[int]:
-        """The first rank's numbers; the others' are only as many."""
-        tensor = torch.tensor(numbers, dtype=torch.int64)
-        self.broadcast(tensor)
-        return tensor.tolist()
+    def say(self, kind: int, *numbers: int) -> None:
+        """By the first rank."""
+        self.broadcast(torch.tensor([kind, *numbers, *[0] * (_LENGTH - 1 - len(numbers))], dtype=torch.int64))
 
-    def share(self, ranges: list[tuple[int, int]]) -> None:
-        """The first rank's parameters in these ranges, for all."""
-        for begin, end in ranges:
-            for piece, _ in self._storage.overlaps(begin, end):
-                self.broadcast(piece)
+    def hear(self) -> list[int]:
+        """What the first rank says, by the others. Raises NetworkError with its reason where it has failed."""
+        heard = torch.zeros(_LENGTH, dtype=torch.int64)
+        self.broadcast(heard)
+        kind, length = heard[0].item(), heard[1].item()
+        if kind == _FAILED:
+            text = torch.empty(length, dtype=torch.uint8)
+            self.broadcast(text)
+            why = bytes(text.tolist()).decode(errors="replace")
+            raise NetworkError(f"the first rank of this site has failed: {why}")
+        return heard.tolist()
+
+    def fail(self, error: BaseException) -> None:
+        """By the first rank: the others must not wait for one that has an exception."""
+        text = f"{type(error).__name__}: {error}".encode(errors="replace")[:_MOST_WHY]
+        self.say(_FAILED, len(text))
+        self.broadcast(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+
+    def spread(self, begin: int, end: int) -> None:
+        """Elements [begin, end) of the first rank's parameters, for all."""
+        if self.storage.sharded:
+            self.storage.store(begin, end)
+            return
+        for piece, _ in self.storage.overlaps(begin, end):
+            self.broadcast(piece)
+
+    def replicate(self, values: torch.Tensor) -> None:
+        """Values of the whole buffer, for those that have room for them."""
+        if not self.storage.sharded:
+            self.broadcast(values)
 
 
 class FirstRank:
@@ -67,24 +79,35 @@ class FirstRank:
 
     def __init__(self, storage: Storage, group: Any) -> None:
         self._ranks, self._storage = _Ranks(storage, group), storage
-        self._changed: list[tuple[int, int]] = []
         self._native: Any = None
 
-    def store(self, begin: int, end: int) -> None:
-        """What the replica has changed; to be given to it as `store`."""
-        if not self._storage.direct:
+    @property
+    def moves(self) -> tuple[Any, Any]:
+        """`fetch` and `store` for the replica."""
+        fetch, _ = self._storage.moves
+        return self._fetch_with_others if self._storage.sharded else fetch, self._store_for_all
+
+    def _fetch_with_others(self, begin: int, end: int) -> None:
+        self._ranks.say(_FETCH, begin, end)
+        self._storage.fetch(begin, end)
+
+    def _store_for_all(self, begin: int, end: int) -> None:
+        if not self._storage.direct and not self._storage.sharded:
             self._storage.store(begin, end)
-        self._changed.append((begin, end))
+        self._ranks.say(_STORE, begin, end)
+        self._ranks.spread(begin, end)
 
     def join(self, make: Any) -> None:
         """`make` makes the replica."""
         self._native = self._or_fail(make)
-        self._changed = [(0, self._storage.values.numel())]
-        self._tell()
+        size = self._storage.size
+        if not self._storage.sharded:  # ranks may have begun with other values
+            self._store_for_all(0, size)
+        self._done()
 
     def after_step(self, loss: Optional[float], tokens: int) -> bool:
         self._or_fail(lambda: self._step(loss, tokens))
-        self._tell()
+        self._done()
         return self._native.running
 
     def _step(self, loss: Optional[float], tokens: int) -> None:
@@ -94,29 +117,31 @@ class FirstRank:
 
     def average_gradients(self, gradients: torch.Tensor, tokens: int) -> None:
         self._or_fail(lambda: self._native.average_gradients(gradients, tokens))
-        self._ranks.exchange([0] * _LENGTH)
-        self._ranks.broadcast(gradients)
+        self._done()
+        self._ranks.replicate(gradients)
 
     def copy_global(self, out: torch.Tensor) -> None:
         self._native.copy_global(out)
-        self._ranks.broadcast(out)
+        self._ranks.replicate(out)
+
+    def broadcast(self, values: torch.Tensor) -> None:
+        self._ranks.broadcast(values)
+
+    def save(self) -> bytes:
+        saved = self._or_fail(lambda: self._native.save())
+        self._done()
+        return saved
 
     def _or_fail(self, work: Any) -> Any:
-        """The others must not wait for a rank that has an exception."""
         try:
             return work()
-        except BaseException:
-            self._ranks.exchange([_FAILED] + [0] * (_LENGTH - 1))
+        except BaseException as error:
+            self._ranks.fail(error)
             raise
 
-    def _tell(self) -> None:
-        ranges = merged(self._changed)
-        self._changed = []
-        flat = [number for pair in ranges for number in pair]
+    def _done(self) -> None:
         flags = [int(getattr(self._native, name)) for name in _FLAGS]
-        place = [self._native.step, *self._native.rank]
-        self._ranks.exchange([len(ranges), *flags, *place, *flat, *[0] * (2 * _MOST_RANGES - len(flat))])
-        self._ranks.share(ranges)
+        self._ranks.say(_DONE, 0, 0, *flags, self._native.step, *self._native.rank)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._native, name)
@@ -130,22 +155,26 @@ class OtherRank:
 
     def __init__(self, storage: Storage, group: Any) -> None:
         self._ranks = _Ranks(storage, group)
-        self._hear()
+        self._serve()
 
     def after_step(self, loss: Optional[float], tokens: int) -> bool:
         if not self.running:
             raise ConfigError("after_step: the run is over for this replica; leave the loop when it returns False")
-        self._hear()
+        self._serve()
         return self.running
 
     def average_gradients(self, gradients: torch.Tensor, tokens: int) -> None:
-        self._check(self._ranks.exchange([0] * _LENGTH))
-        self._ranks.broadcast(gradients)
+        self._serve()
+        self._ranks.replicate(gradients)
 
     def copy_global(self, out: torch.Tensor) -> None:
-        self._ranks.broadcast(out)
+        self._ranks.replicate(out)
+
+    def broadcast(self, values: torch.Tensor) -> None:
+        self._ranks.broadcast(values)
 
     def save(self) -> bytes:
+        self._serve()
         return b""
 
     def global_hash(self) -> str:
@@ -163,16 +192,16 @@ class OtherRank:
     def close(self, why: str) -> None:
         pass
 
-    def _check(self, heard: list[int]) -> None:
-        if heard[0] == _FAILED:
-            raise NetworkError("the first rank of this site has failed; its own message says why")
-
-    def _hear(self) -> None:
-        heard = self._ranks.exchange([0] * _LENGTH)
-        self._check(heard)
-        for name, value in zip(_FLAGS, heard[1:]):
+    def _serve(self) -> None:
+        """Does what the first rank says, until that is done with its call."""
+        kind, begin, end, *rest = self._ranks.hear()
+        while kind != _DONE:
+            if kind == _FETCH:
+                self._ranks.storage.fetch(begin, end)
+            else:
+                self._ranks.spread(begin, end)
+            kind, begin, end, *rest = self._ranks.hear()
+        for name, value in zip(_FLAGS, rest):
             setattr(self, name, bool(value))
-        self.step, *rank = heard[1 + len(_FLAGS) : 4 + len(_FLAGS)]
-        self.rank = tuple(rank)
-        flat = heard[4 + len(_FLAGS) :]
-        self._ranks.share([(flat[2 * i], flat[2 * i + 1]) for i in range(heard[0])])
+        self.step, *place = rest[len(_FLAGS) :]
+        self.rank = tuple(place)

@@ -20,6 +20,10 @@ def local_tensor(parameter: Tensor) -> Tensor:
 
 def parameters_of(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     """Each parameter that is trained, once, by its plain name."""
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        raise ConfigError(
+            "the model is wrapped by FullyShardedDataParallel, which hides its parameters; expected fully_shard (FSDP2)"
+        )
     found: dict[str, torch.nn.Parameter] = {}
     seen: dict[tuple, str] = {}
     for name, parameter in model.named_parameters():  # tied ones come once
@@ -42,6 +46,19 @@ def parameters_of(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     return found
 
 
+def keep_known(now: Tensor, values: Tensor) -> None:
+    """Brings elements of the model, `now`, to their fp32 `values` in host memory.
+
+    A bf16 value that is still what its fp32 master rounds to leaves the master as it is: what the outer steps gave below
+    bf16's precision stays until the inner optimizer changes the element.
+    """
+    if now.dtype == torch.float32:
+        values.copy_(now, non_blocking=True)
+    else:
+        now = now.to("cpu")
+        values.copy_(torch.where(now == values.to(now.dtype), values, now.float()))
+
+
 class Storage:
     """Parameters as views into flat memory, and the fp32 values in host memory that the outer loop works on.
 
@@ -49,32 +66,49 @@ class Storage:
     current stream, which alone is waited for, and for bf16 from and to a master in fp32.
     """
 
+    sharded = False
+    whole = True
+    """`values` are here; else only at the first rank of the site"""
+
     def __init__(self, model: torch.nn.Module, parameters: Mapping[str, torch.nn.Parameter], placement: Placement):
         self._model = model
         self._parameters = dict(parameters)
         self._placement = placement
         self._frozen = {plain_name(n) for n, p in model.named_parameters() if not p.requires_grad}
         kinds = {(local_tensor(p).device, p.dtype) for p in parameters.values()}
-        sharded = any(hasattr(p, "to_local") for p in parameters.values())
+        self._one_kind = len(kinds) == 1
         self.device, self.dtype = min(kinds, key=str)
-        self.direct = kinds == {(torch.device("cpu"), torch.float32)} and not sharded
-        self.values = torch.zeros(placement.size, dtype=torch.float32)
+        self.direct = kinds == {(torch.device("cpu"), torch.float32)} and not self.sharded
+        self.values = self.room()
         """fp32 in host memory, [elements of the buffer]"""
         if self.device.type == "cuda":
             self.values = self.values.pin_memory()
         # (first element, one-dimensional tensor on its device), in order
         self._pieces: list[tuple[int, Tensor]] = []
-        if sharded or len(kinds) > 1:
-            self._take_as_they_are()
-        else:
-            self._move_into_one()
-        self._fetch_all()
+        self._lay_out()
+        if not self.direct:
+            self.fetch(0, self._placement.size)
         self._addresses = {name: local_tensor(p).data_ptr() for name, p in self._parameters.items()}
+
+    @property
+    def size(self) -> int:
+        """Elements of the buffer."""
+        return self._placement.size
 
     @property
     def moves(self) -> tuple[Optional[Callable[[int, int], None]], Optional[Callable[[int, int], None]]]:
         """`fetch` and `store`, where there is anything to carry."""
         return (None, None) if self.direct else (self.fetch, self.store)
+
+    def room(self) -> Tensor:
+        """For fp32 values in host memory, zero: of the whole buffer, or none where this rank does not have them."""
+        return torch.zeros(self._placement.size if self.whole else 0, dtype=torch.float32)
+
+    def _lay_out(self) -> None:
+        if self._one_kind:
+            self._move_into_one()
+        else:
+            self._take_as_they_are()
 
     def _move_into_one(self) -> None:
         flat = self.values if self.direct else torch.zeros(self._placement.size, dtype=self.dtype, device=self.device)
@@ -97,11 +131,11 @@ class Storage:
 
     def _take_as_they_are(self) -> None:
         for name, _, begin in self._placement.tensors:
-            local = local_tensor(self._parameters[name]).detach()
-            if not local.is_contiguous():
+            parameter = self._parameters[name].detach()
+            if not parameter.is_contiguous():
                 raise ConfigError(f"parameter {name} is not contiguous; expected contiguous parameters here")
-            if local.numel() > 0:
-                self._pieces.append((begin, local.view(-1)))
+            if parameter.numel() > 0:
+                self._pieces.append((begin, parameter.view(-1)))
 
     # ---- carrying values over ----
 
@@ -113,18 +147,10 @@ class Storage:
                 yield piece[low - first : high - first], self.values[low:high]
 
     def fetch(self, begin: int, end: int) -> None:
-        """Elements [begin, end) of the model to `values`.
-
-        A bf16 value that is still what its fp32 master rounds to leaves the master as it is: what the outer steps
-        gave below bf16's precision stays until the inner optimizer changes the element.
-        """
+        """Elements [begin, end) of the model to `values`."""
         with torch.no_grad():
             for piece, values in self.overlaps(begin, end):
-                if piece.dtype == torch.float32:
-                    values.copy_(piece, non_blocking=True)
-                else:
-                    now = piece.to("cpu")
-                    values.copy_(torch.where(now == values.to(piece.dtype), values, now.float()))
+                keep_known(piece, values)
         self._wait()
 
     def store(self, begin: int, end: int) -> None:
@@ -133,10 +159,6 @@ class Storage:
             for piece, values in self.overlaps(begin, end):
                 piece.copy_(values, non_blocking=True)
         self._wait()
-
-    def _fetch_all(self) -> None:
-        if not self.direct:
-            self.fetch(0, self._placement.size)
 
     def _wait(self) -> None:
         if self.device.type == "cuda":
@@ -189,7 +211,7 @@ class Storage:
         for name, shape, begin in self._placement.tensors:
             gradient = self._parameters[name].grad
             if gradient is not None:
-                out[begin : begin + math.prod(shape)].copy_(local_tensor(gradient).reshape(-1))
+                out[begin : begin + math.prod(shape)].copy_(gradient.reshape(-1))
         return out
 
     def scatter_gradients(self, values: Tensor) -> None:
@@ -198,5 +220,4 @@ class Storage:
             parameter = self._parameters[name]
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            local = local_tensor(parameter.grad)
-            local.copy_(values[begin : begin + math.prod(shape)].view(local.shape))
+            parameter.grad.copy_(values[begin : begin + math.prod(shape)].view(shape))

@@ -13,7 +13,7 @@ import torch
 from . import _native
 from ._native import ConfigError
 from ._placement import Placement, place
-from ._storage import Storage, local_tensor, parameters_of
+from ._storage import Storage, parameters_of
 
 STATE_VERSION = 1
 
@@ -40,9 +40,9 @@ class OuterLoop:
         tokens: that an inner step is trained on, the weight of this replica's contributions beside the others';
             `inner.batch` * `data.seq_len` of the config where it is not given.
         quiet: says nothing on standard output.
-        group: the process group of this site's ranks, which train as one replica (DistributedDataParallel): all make the
-            loop and call the same things; the first is in the run, and the others hear from it. `torch.distributed`
-            must be initialised. None: this process alone.
+        group: the process group of this site's ranks, which train as one replica (DistributedDataParallel, or FSDP2's
+            `fully_shard`): all make the loop and call the same things; the first is in the run, and the others hear from
+            it. `torch.distributed` must be initialised. None: this process alone.
 
     Raises:
         ConfigError: the config, an argument or the model cannot be used, or the coordinator refuses this replica.
@@ -80,15 +80,15 @@ class OuterLoop:
         self._model = model
         parameters = parameters_of(model)
         self.placement = placement_of(self.experiment, parameters, fragments)
-        self._storage = Storage(model, parameters, self.placement)
+        self._storage = _storage_of(model, parameters, self.placement, group)
         self._borrowed = False
         if resume is not None:
             _restore_master(self._storage, resume)
         self._native = self._join(resume, quiet) if group is None else self._join_as_site(group, resume, quiet)
         self._end = weakref.finalize(self, _leave, self._native)
 
-    def _join(self, resume: Optional[Mapping[str, Any]], quiet: bool, store: Any = None) -> Any:
-        fetch, own_store = self._storage.moves
+    def _join(self, resume: Optional[Mapping[str, Any]], quiet: bool, moves: Any = None) -> Any:
+        fetch, store = moves or self._storage.moves
         return _native.Replica.join(
             experiment=self.experiment,
             name=self.name,
@@ -96,7 +96,7 @@ class OuterLoop:
             fragments=self.placement.fragments,
             values=self._storage.values,
             fetch=fetch,
-            store=store or own_store,
+            store=store,
             resume=None if resume is None else resume["replica"].numpy().tobytes(),
             torch=torch.__version__,
             precision=str(self._storage.dtype).replace("torch.", ""),
@@ -110,7 +110,7 @@ class OuterLoop:
         if torch.distributed.get_rank(group) > 0:
             return _site.OtherRank(self._storage, group)
         first = _site.FirstRank(self._storage, group)
-        first.join(lambda: self._join(resume, quiet, first.store))
+        first.join(lambda: self._join(resume, quiet, first.moves))
         return first
 
     # ---- training ----
@@ -172,7 +172,7 @@ class OuterLoop:
         Takes a copy of the parameters in host memory, and one where they are.
         """
         self._check_own()
-        values = torch.zeros_like(self._storage.values)
+        values = self._storage.room()
         self._native.copy_global(values)
         before = self._storage.swap_in(values)
         self._borrowed = True
@@ -183,9 +183,12 @@ class OuterLoop:
             self._borrowed = False
 
     def global_values(self) -> dict[str, torch.Tensor]:
-        """The global parameters by name: fp32 in host memory, in their shapes."""
-        values = torch.zeros_like(self._storage.values)
+        """The global parameters by name: fp32 in host memory, in their shapes; whole on each rank of a site."""
+        values = self._storage.room()
         self._native.copy_global(values)
+        if self._storage.sharded:
+            values = values if self._storage.whole else torch.zeros(self.placement.size)
+            self._native.broadcast(values)
         out = {}
         for name, shape, begin in self.placement.tensors:
             size = torch.Size(shape).numel()
@@ -262,7 +265,8 @@ class OuterLoop:
         """What is not in the model: global parameters, momentum, residuals, rounds in flight. Tensors and numbers.
 
         Save it beside the model's and the optimizer's, at the same step on all replicas (`wants_checkpoint`). Waits for
-        the results of rounds in flight, without applying them.
+        the results of rounds in flight, without applying them. Of a site of several ranks all call it, and the first
+        one's is what all of them resume with.
 
         Raises:
             NetworkError: rounds do not commit at present; try again after a step.
@@ -271,9 +275,9 @@ class OuterLoop:
         out: dict[str, Any] = {
             "version": STATE_VERSION,
             "step": self.step,
-            "replica": torch.frombuffer(bytearray(self._native.save()), dtype=torch.uint8),
+            "replica": _bytes_tensor(self._native.save()),
         }
-        if not self._storage.direct:
+        if not self._storage.direct and self._storage.whole:
             out["values"] = self._storage.values.clone()
         return out
 
@@ -376,8 +380,26 @@ def initial_parameters(config: Any, model: torch.nn.Module, settings: Sequence[s
 
 def placement_of(experiment: Any, parameters: Mapping[str, torch.Tensor], fragments: Any = None) -> Placement:
     """Where these parameters lie in a run of that experiment."""
-    shapes = {name: tuple(local_tensor(p).shape) for name, p in parameters.items()}
+    shapes = {name: tuple(p.shape) for name, p in parameters.items()}  # of a sharded one: of all of it
     return place(shapes, experiment.num_fragments, fragments, lambda size: _native.model_table(experiment, size))
+
+
+def _storage_of(model: torch.nn.Module, parameters: Mapping[str, Any], placement: Placement, group: Any) -> Storage:
+    sharded = [name for name, parameter in parameters.items() if hasattr(parameter, "to_local")]
+    if not sharded:
+        return Storage(model, parameters, placement)
+    if group is None:
+        raise ConfigError(
+            f"parameter {sharded[0]} is sharded over several ranks; expected their process group as `group`, with all of "
+            "them making the loop"
+        )
+    from ._sharded import ShardedStorage
+
+    return ShardedStorage(model, parameters, placement, group)
+
+
+def _bytes_tensor(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.zeros(0, dtype=torch.uint8)
 
 
 def _assignments(settings: Union[Mapping[str, Any], Sequence[str]]) -> list[str]:
@@ -392,14 +414,15 @@ def _restore_master(storage: Storage, state: Mapping[str, Any]) -> None:
         raise ConfigError("resume is not what OuterLoop.state_dict() gave; load it and pass it")
     if state.get("version") != STATE_VERSION:
         raise _native.DataError(f"resume: the state dict has version {state.get('version')}; expected {STATE_VERSION}")
-    values = state.get("values")
-    if values is None or storage.direct:
+    if storage.direct:
         return
-    if values.shape != storage.values.shape or values.dtype != torch.float32:
-        raise _native.DataError("resume: the state dict is of a model with other names, shapes or fragments")
-    storage.values.copy_(values)
+    if storage.whole:
+        values = state.get("values")
+        if not isinstance(values, torch.Tensor) or values.dtype != torch.float32 or values.numel() != storage.size:
+            raise _native.DataError("resume: the state dict is of a model with other names, shapes or fragments")
+        storage.values.copy_(values)
     # Where it is not what the model has, the model is right.
-    storage.fetch(0, values.numel())
+    storage.fetch(0, storage.size)
 
 
 def _leave(native: _native.Replica) -> None:

@@ -266,6 +266,8 @@ void add_replica(nb::module_& m) {
 
 NB_MODULE(_native, m) {
   using namespace isthmus::python;
+  // A traceback that holds a loop until the interpreter ends would be reported behind what went wrong.
+  nb::set_leak_warnings(false);
   m.attr("__version__") = isthmus::app::version();
   add_exceptions(m);
   add_experiment(m);

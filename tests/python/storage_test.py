@@ -201,3 +201,19 @@ def test_a_model_of_the_config_lies_as_the_cpp_worker_has_it(tmp_path, settings,
     assert norms and all(torch.equal(p, torch.ones_like(p)) for p in norms)
     with pytest.raises(isthmus.ConfigError, match="section model"):
         isthmus.initial_parameters(config, toy.Model())
+
+
+def test_what_hides_or_splits_parameters_is_refused(tmp_path):
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        with pytest.raises(isthmus.ConfigError, match="wrapped by FullyShardedDataParallel.*expected fully_shard"):
+            parameters_of(FullyShardedDataParallel(Tied(), device_id=torch.device("cpu")))
+        config = tmp_path / "experiment.yaml"
+        config.write_text("outer: {num_fragments: 3}")
+        sharded = fully_shard(Tied(), mesh=torch.distributed.init_device_mesh("cpu", (1,)))
+        with pytest.raises(isthmus.ConfigError, match="embed.weight is sharded.*expected their process group"):
+            isthmus.OuterLoop(config, sharded, name="eu")
+    finally:
+        torch.distributed.destroy_process_group()

@@ -1,0 +1,16 @@
+# What nanobind's stubgen puts before the stub of the module.
+^_native\.__prefix__$:
+    class Error(RuntimeError):
+        """What isthmus could not do; the message says why, and what to do."""
+
+    class ConfigError(Error):
+        """A setting, an argument or a call is wrong."""
+
+    class DataError(Error):
+        """A file or a state dict is missing, damaged or cannot be written."""
+
+    class NetworkError(Error):
+        """Somebody is lost, refuses, or cannot be reached."""
+
+    class DivergenceError(Error):
+        """Replicas disagree on what they share, or a value is not finite."""

@@ -1,0 +1,121 @@
+"""Workers of Python in the company of the program: `isthmus worker` beside them, its coordinator's TLS, log and verbs."""
+
+import json
+import random
+import struct
+import subprocess
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+LIMIT = 600
+VOCABULARY, LENGTH = 97, 32
+NAMES = ("eu", "us")
+
+
+def program(run, *words, status=0):
+    """What a verb of the program prints."""
+    done = subprocess.run(
+        [str(run.build / "isthmus"), *map(str, words)], capture_output=True, text=True, timeout=LIMIT, cwd=run.folder
+    )
+    assert done.returncode == status, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def write_llama(run, name, kinds):
+    """A model and data that both kinds of workers can train: each site's sequences are all alike, and its own."""
+    sites = {}
+    for site in NAMES:
+        chance = random.Random(site)
+        row = [chance.randrange(VOCABULARY) for _ in range(LENGTH)] * 400
+        (run.folder / f"{site}.bin").write_bytes(struct.pack(f"<{len(row)}H", *row))
+        sites[site] = {"data": {"path": str(run.folder / f"{site}.bin")}}
+    run.write_config(
+        run={"name": name, "steps": 40, "eval_every": 0, "checkpoint_every": 40, "sample_tokens": 0},
+        device="cpu",
+        sites=sites,
+        model={"layers": 3, "dim": 32, "heads": 4, "kv_heads": 2, "qk_norm": False},
+        data={"seq_len": LENGTH, "tokenizer": f"vocab:{VOCABULARY}"},
+        inner={
+            "batch": 4,
+            "precision": "fp32",
+            "lr": 3e-3,
+            "schedule": "constant",
+            "warmup_steps": 0,
+            "weight_decay": 0,
+            "clip": 0,
+        },
+        outer={"merge_alpha": 0.5, "sync_every": 8},
+        trainer={"threads": 1},
+        join={"inner_state": "fresh"},
+    )
+    run.start_coordinator()
+    for site, kind in zip(NAMES, kinds):
+        if kind == "python":
+            run.start_worker(site, "llama.py", "--values", run.folder / f"{name}-{site}.pt")
+        else:
+            words = ["worker", "--config", run.config, "--coordinator", run.address, "--name", site]
+            run.start(site, [run.build / "isthmus", *words])
+    run.finish()
+    run.processes.clear()
+    if "python" in kinds:
+        return torch.load(run.folder / f"{name}-{NAMES[kinds.index('python')]}.pt", weights_only=True)
+    program(run, "export", run.folder / "runs" / name, "--to", run.folder / name)
+    return load_file(run.folder / name / "model.safetensors")
+
+
+def test_replicas_of_both_kinds_train_the_same_model_as_far_as_their_inner_steps_agree(run):
+    of_cpp = write_llama(run, "cpp", ("cpp", "cpp"))
+    of_python = write_llama(run, "python", ("python", "python"))
+    mixed = write_llama(run, "mixed", ("cpp", "python"))
+    moved = 0.0
+    for name, value in of_cpp.items():
+        for other in (of_python, mixed):
+            torch.testing.assert_close(other[name], value, rtol=0, atol=2e-4, msg=lambda text: f"{name}: {text}")
+        moved = max(moved, (value - value.mean()).abs().max().item())
+    assert moved > 0.01  # it was a model that had learnt
+
+
+def test_tls_round_log_status_and_top_are_as_of_other_workers(run):
+    run.write_config(run={"steps": 60, "checkpoint_every": 0})
+    program(run, "certs", "init", "test")
+    for name in ("coordinator", *NAMES):
+        program(run, "certs", "issue", "test", name)
+    certs = ["--certs", run.folder / "certs/test"]
+    run.start_coordinator(*certs)
+    for name in NAMES:
+        run.start_worker(name, "train.py", *certs)
+    run.wait_for("eu", "step 5\n")
+    status = json.loads(program(run, "ctl", "status", "--coordinator", run.address, *certs, "--json"))
+    assert {member["name"] for member in status["members"]} == set(NAMES), status
+    program(run, "ctl", "status", "--coordinator", run.address, "--insecure", status=4)
+    run.finish()
+    replayed = program(run, "replay", run.folder / "runs/test")
+    assert run.report("eu")["global_hash"] in replayed, replayed
+    summary = program(run, "trace", "summary", run.folder / "runs/test/eu/trace.json")
+    assert "train" in summary
+
+
+def test_settings_change_in_mid_run_for_both_kinds(run):
+    run.write_config(run={"steps": 400})
+    run.start_coordinator()
+    for name in NAMES:
+        run.start_worker(name, "train.py")
+    run.wait_for("eu", "step 5\n")
+    program(run, "ctl", "pause", "--coordinator", run.address)
+    program(run, "ctl", "set", "outer.sync_every=12", "--coordinator", run.address)
+    program(run, "ctl", "resume", "--coordinator", run.address)
+    run.finish()
+    assert run.report("eu")["global_hash"] == run.report("us")["global_hash"]
+
+
+def test_a_drained_worker_ends_its_loop_and_the_other_goes_on(run):
+    run.write_config(run={"steps": 2000}, outer={"min_replicas": 1})
+    run.start_coordinator()
+    for name in NAMES:
+        run.start_worker(name, "train.py")
+    run.wait_for("us", "step 5\n")
+    program(run, "ctl", "drain", "us", "--coordinator", run.address)
+    run.finish()
+    assert "step 2000" in run.log("eu") and "step 2000" not in run.log("us")

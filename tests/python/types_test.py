@@ -1,0 +1,26 @@
+"""The package and its stubs by mypy, as in a user's editor."""
+
+import pathlib
+import subprocess
+import sys
+
+import isthmus
+
+HERE = pathlib.Path(__file__).parent
+
+
+def mypy(tmp_path, *words):
+    options = ["--cache-dir", str(tmp_path), "--follow-imports=silent", "--check-untyped-defs"]
+    return subprocess.run(
+        [sys.executable, "-m", "mypy", *options, *map(str, words)], capture_output=True, text=True, cwd=tmp_path
+    )
+
+
+def test_the_package_and_a_program_that_uses_it_have_sound_types(tmp_path):
+    package = pathlib.Path(isthmus.__file__).parent
+    sound = mypy(tmp_path, package, HERE / "typed_use.py")
+    assert sound.returncode == 0, sound.stdout + sound.stderr
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("import isthmus\nisthmus.OuterLoop('a.yaml', 3, name='eu')\nisthmus.NoSuchError\n")
+    found = mypy(tmp_path, wrong)
+    assert found.returncode == 1 and found.stdout.count("error:") == 2, found.stdout + found.stderr

@@ -1,0 +1,112 @@
+"""A site of two ranks as one replica: fully_shard (FSDP2) over Gloo, with batches of both as ddp.py's ranks have them.
+
+--plain is one process on the batches of both ranks, which is to come to the same values. Fragments are cut evenly where
+there are more of them than layers, so that a tensor is in two of them.
+"""
+
+import argparse
+
+import toy
+import torch
+import torch.distributed.checkpoint
+import torch.multiprocessing
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import fully_shard
+
+import isthmus
+
+
+def whole(tensor):
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def distributed(rank, store):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    mesh = torch.distributed.init_device_mesh("cpu", (2,))
+    model = toy.Model()
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def loss_of(model, options, rank, step):
+    if rank is not None:
+        return toy.loss_of(model, f"{options['name']}-{rank}", step)
+    return (loss_of(model, options, 0, step) + loss_of(model, options, 1, step)) / 2
+
+
+def state_of(model, optimizer):
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    return {"model": model_state, "optimizer": optimizer_state}
+
+
+def load(model, optimizer, store):
+    """What `save` has left; returns the loop's state."""
+    state = state_of(model, optimizer)
+    torch.distributed.checkpoint.load(state, checkpoint_id=f"{store}.checkpoint")
+    set_state_dict(
+        model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+    )
+    return torch.load(f"{store}.loop", weights_only=True)
+
+
+def save(loop, model, optimizer, store, rank):
+    torch.distributed.checkpoint.save(state_of(model, optimizer), checkpoint_id=f"{store}.checkpoint")
+    state = loop.state_dict()  # all ranks call it; the first one's is the site's
+    if rank == 0:
+        torch.save(state, f"{store}.loop")
+
+
+def train(rank, more, options):
+    group = None
+    if more.plain:
+        model, rank = toy.Model(), None
+    else:
+        model, group = distributed(rank, more.store), torch.distributed.group.WORLD
+    optimizer = toy.optimizer_of(model)
+    if more.load:
+        options["resume"] = load(model, optimizer, more.load)
+    with isthmus.OuterLoop(model=model, group=group, **options) as loop:
+        running = loop.running
+        while running:
+            step = loop.step + 1
+            if step == more.fail_at and rank == 0:
+                with torch.no_grad():
+                    list(model.parameters())[0].mul_(float("nan"))
+            loss_of(model, options, rank, step).backward()
+            isthmus.synchronous_step(loop, optimizer)
+            optimizer.zero_grad()
+            running = loop.after_step()
+            if running and loop.step % 7 == 0:
+                with torch.no_grad():  # leaves the parameters of the root gathered
+                    loss_of(model, options, rank, step)
+                with loop.global_parameters(), torch.no_grad():
+                    loss_of(model, options, rank, step)
+        if more.save:
+            save(loop, model, optimizer, more.save, rank)
+        values = loop.global_values()
+        with loop.global_parameters():
+            for name, parameter in model.named_parameters():
+                assert torch.equal(whole(parameter.detach()), values[name]), name
+        if rank in (0, None):
+            print("hash", loop.global_hash, flush=True)
+            torch.save(values, more.values)
+    if group is not None:
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    options, rest = isthmus.worker_arguments()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--store", required=True)
+    parser.add_argument("--values", required=True)
+    parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--save", help="a checkpoint, at the end")
+    parser.add_argument("--load", help="the same, to go on from")
+    parser.add_argument("--fail-at", type=int, default=0)
+    more = parser.parse_args(rest)
+    if more.plain:
+        train(0, more, options)
+    else:
+        torch.multiprocessing.spawn(train, (more, options), nprocs=2)
