@@ -44,13 +44,11 @@ bool FollowerSide::follow(OuterLoop& loop, const std::vector<Round>& until) {
       learn_from(loop, *lesson);
       return true;
     }
-    if (!meet_.finished) {
-      meet_.changed.wait(lock);
-      begin = Clock::now();
-    } else if (meet_.behind == Round{0} || meet_.nothing_comes ||
-               meet_.changed.wait_until(lock, begin + patience) == std::cv_status::timeout) {
+    const bool finished = meet_.finished.has_value();
+    if (finished && (meet_.behind == Round{0} || meet_.nothing_comes || Clock::now() >= begin + patience))
       return false;
-    }
+    meet_.await_change(lock, begin + patience);
+    if (!finished) begin = Clock::now();
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // Where the trainer's thread and the io thread of a member meet: values under one mutex, and one condition.
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -100,6 +101,12 @@ struct Rendezvous {
   void sleep_until(std::unique_lock<std::mutex>& lock, Ready ready) {
     if (!while_waiting) return changed.wait(lock, ready);
     while (!changed.wait_for(lock, look_up_every, ready)) look_up(lock);
+  }
+  /// Blocks until something has changed or it is `limit`; or, where somebody looks up, a moment.
+  void await_change(std::unique_lock<std::mutex>& lock, std::chrono::steady_clock::time_point limit) {
+    using Clock = std::chrono::steady_clock;
+    changed.wait_until(lock, while_waiting ? std::min(limit, Clock::now() + look_up_every) : limit);
+    look_up(lock);
   }
   void look_up(std::unique_lock<std::mutex>& lock) const {
     if (!while_waiting) return;

@@ -238,10 +238,7 @@ void TrainerSide::serve_the_last(Lock& lock) {
   meet_.served_until = std::max(meet_.served_until, begin + to_duration(network_.detect_timeout));
   while (meet_.learners > 0 && Clock::now() < std::min(meet_.served_until, begin + longest_service)) {
     serve_requests(lock);
-    const auto until = std::min(meet_.served_until, begin + longest_service);
-    meet_.changed.wait_until(
-        lock, meet_.while_waiting ? std::min(until, Clock::now() + Rendezvous::look_up_every) : until);
-    meet_.look_up(lock);
+    meet_.await_change(lock, std::min(meet_.served_until, begin + longest_service));
   }
 }
 
