@@ -99,10 +99,10 @@ nlohmann::ordered_json line_of(const StepRecord& record) {
   return line;
 }
 
-MemberReport member_report(OuterLoop& outer, const MemberNode& node) {
+MemberReport member_report(const OuterLoop& outer, const MemberNode& node, const Digest& global_hash) {
   const auto& stats = outer.stats();
   MemberReport report;
-  report.global_hash = outer.global_hash().hex();
+  report.global_hash = global_hash.hex();
   report.last_step = outer.step();
   report.inner_steps = outer.inner_steps();
   report.stall_seconds = stats.stall_seconds;

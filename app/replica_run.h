@@ -62,6 +62,7 @@ struct StepRecord {
 [[nodiscard]] nlohmann::ordered_json line_of(const StepRecord& record);
 
 /// What outer loop and node know of the whole, at the end.
-[[nodiscard]] MemberReport member_report(outer_sync::OuterLoop& outer, const outer_sync::MemberNode& node);
+[[nodiscard]] MemberReport member_report(const outer_sync::OuterLoop& outer,
+                                         const outer_sync::MemberNode& node, const Digest& global_hash);
 
 }  // namespace isthmus::app

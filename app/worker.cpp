@@ -584,7 +584,8 @@ class Worker {
   }
 
   int report() {
-    auto report = member_report(outer_, node_);
+    const auto hash = outer_.global_hash();
+    auto report = member_report(outer_, node_, hash);
     report.name = request_.name;
     report.sample = sample();
     report.stopped = stopped_;
@@ -599,7 +600,6 @@ class Worker {
     report.total_bytes = wire().total;
     report.precision = to_string(setup_.hardware.precision);
     report.device = to_string(setup_.hardware.device);
-    const auto hash = outer_.global_hash();
     const auto problem = node_.done(to_json(report).dump(), hash);
     if (progress_) {
       const std::lock_guard lock(output_);

@@ -102,7 +102,7 @@ RunState state_of(const RunPlan& run) {
   RunState state;
   const auto config = run.folder() / "config.yaml";
   if (!fs::exists(config)) return state;
-  check_config(run, config);
+  if (!run.is_read_only) check_config(run, config);
   state.stage = RunState::Stage::unfinished;
   if (const auto ended = run.folder() / ended_file; fs::exists(ended)) {
     state.ended = early_end_of(ended);

@@ -138,7 +138,7 @@ cat >compare.yaml <<'CONFIG'
 name: two-sites-and-one
 arms:
   one_site: {about: gradients averaged at every step, runs: runs/single}
-  two_sites: {about: 100 Mbit/s and 80 ms between them, one of them lost a while, runs: runs/two-sites}
+  two_sites: {about: "100 Mbit/s and 80 ms between them, one of them lost a while", runs: runs/two-sites}
 CONFIG
 "$isthmus" compare compare.yaml
 hashes=$(python3 -c "import json; print(len(set(json.load(open('runs/two-sites/summary.json'))['global_hash'].values())))")
