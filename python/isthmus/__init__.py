@@ -3,6 +3,7 @@
 from . import codecs
 from ._native import ConfigError, DataError, DivergenceError, Error, NetworkError, __version__
 from .loop import OuterLoop, initial_parameters, synchronous_step, worker_arguments
+from .observer import Observer
 
 __all__ = [
     "ConfigError",
@@ -10,6 +11,7 @@ __all__ = [
     "DivergenceError",
     "Error",
     "NetworkError",
+    "Observer",
     "OuterLoop",
     "__version__",
     "codecs",

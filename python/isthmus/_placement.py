@@ -87,8 +87,10 @@ def by_layers(shapes: Mapping[str, Shape], count: int) -> Optional[list[list[str
     fragments: list[list[str]] = [[] for _ in range(count)]
     for name in shapes:
         layer = _layer_of(name)
-        inside = layer is not None and layer[0] == stack
-        fragments[numbers.index(layer[1]) % (count - 1) if inside else count - 1].append(name)
+        if layer is not None and layer[0] == stack:
+            fragments[numbers.index(layer[1]) % (count - 1)].append(name)
+        else:
+            fragments[count - 1].append(name)
     return fragments if fragments[-1] else None
 
 

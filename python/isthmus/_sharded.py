@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Iterator, Mapping
+from typing import Any, Iterator, Mapping, Optional
 
 import torch
 import torch.distributed as dist
@@ -11,7 +11,7 @@ from torch.distributed.tensor import distribute_tensor
 
 from ._native import ConfigError
 from ._placement import Placement
-from ._storage import Storage, keep_known, local_tensor
+from ._storage import Storage, keep_known, local_tensor, reshard
 
 Tensor = torch.Tensor
 
@@ -32,15 +32,13 @@ class ShardedStorage(Storage):
             _check_mesh(name, parameter, group)
         self._group = group
         self._first = dist.get_global_rank(group, 0)
-        self.whole = dist.get_rank(group) == 0
-        self._reshard(model)
-        super().__init__(model, parameters, placement)
+        super().__init__(model, parameters, placement, dist.get_rank(group) == 0)
 
     def _lay_out(self) -> None:
         pass
 
     def fetch(self, begin: int, end: int) -> None:
-        self._reshard(self._model)
+        reshard(self._model)
         for parameter, low, high, part in self._touched(begin, end):
             full = self._gathered(parameter.detach())
             if self.whole:
@@ -48,7 +46,7 @@ class ShardedStorage(Storage):
         self._wait()
 
     def store(self, begin: int, end: int) -> None:
-        self._reshard(self._model)
+        reshard(self._model)
         for parameter, low, high, part in self._touched(begin, end):
             partly = high - low < parameter.numel()
             full = self._gathered(parameter.detach()) if partly else None
@@ -58,21 +56,22 @@ class ShardedStorage(Storage):
             self._scatter(full, parameter)
 
     def check(self) -> None:
-        self._reshard(self._model)
+        reshard(self._model)
         super().check()
 
-    def swap_in(self, values: Tensor) -> list[Tensor]:
+    def keep(self) -> list[Tensor]:
+        reshard(self._model)
+        return [local_tensor(p).detach().clone() for p in self._parameters.values()]
+
+    def put(self, values: Tensor) -> None:
         """`values` of the first rank count; the others' are empty."""
-        self._reshard(self._model)
-        before = [local_tensor(p).detach().clone() for p in self._parameters.values()]
         for name, shape, begin in self._placement.tensors:
             parameter = self._parameters[name]
-            full = values[begin : begin + math.prod(shape)].view(shape).to(parameter.dtype) if self.whole else None
+            full = values[begin : begin + math.prod(shape)].view(shape) if self.whole else None
             self._scatter(full, parameter)
-        return before
 
-    def swap_out(self, before: list[Tensor]) -> None:
-        self._reshard(self._model)
+    def put_back(self, before: list[Tensor]) -> None:
+        reshard(self._model)
         with torch.no_grad():
             for parameter, values in zip(self._parameters.values(), before):
                 local_tensor(parameter).copy_(values)
@@ -103,32 +102,31 @@ class ShardedStorage(Storage):
                 yield self._parameters[name], low, high, slice(low - first, high - first)
 
     @staticmethod
-    def _gathered(tensor: Tensor) -> Tensor:
+    def _gathered(tensor: Any) -> Tensor:
         """All of it, on every rank."""
-        return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor.clone()
+        if not hasattr(tensor, "device_mesh"):
+            return tensor.clone()
+        if tensor.device.type != tensor.device_mesh.device_type:  # offloaded
+            tensor = tensor.to(tensor.device_mesh.device_type)
+        return tensor.full_tensor()
 
-    def _scatter(self, full: Any, into: Tensor) -> None:
+    def _scatter(self, full: Optional[Tensor], into: Any) -> None:
         """`full` of the first rank to all, each its own part of it; the others give None."""
         with torch.no_grad():
             local = local_tensor(into)
+            mesh = getattr(into, "device_mesh", None)
+            device = local.device if mesh is None else torch.device(mesh.device_type)
             if full is None:
-                full = torch.empty(into.shape, dtype=local.dtype, device=local.device)
-            full = full.to(device=local.device, dtype=local.dtype).contiguous()
-            if hasattr(into, "device_mesh"):
-                local.copy_(distribute_tensor(full, into.device_mesh, into.placements).to_local())
-            else:
+                full = torch.empty(into.shape, dtype=local.dtype, device=device)
+            full = full.to(device=device, dtype=local.dtype).contiguous()
+            if mesh is None:
                 dist.broadcast(full, self._first, group=self._group)
                 local.copy_(full)
-
-    @staticmethod
-    def _reshard(model: torch.nn.Module) -> None:
-        """A forward pass alone may leave gathered parameters behind, which would hide what happens to the shards."""
-        for module in model.modules():
-            if hasattr(module, "reshard") and hasattr(module, "unshard"):
-                module.reshard()
+            else:
+                local.copy_(local_tensor(distribute_tensor(full, mesh, into.placements)))
 
 
-def _check_mesh(name: str, parameter: Tensor, group: Any) -> None:
+def _check_mesh(name: str, parameter: Any, group: Any) -> None:
     if not hasattr(parameter, "device_mesh"):
         return
     mesh = parameter.device_mesh

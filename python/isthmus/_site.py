@@ -1,12 +1,16 @@
 """Several ranks of one site as one replica: DistributedDataParallel, or `fully_shard` (FSDP2).
 
-The first is in the run. What it changes in its parameters, and what it must know of sharded ones, it says to the
-others, who do their part of it until it says that the call is done.
+The first is in the run. What it changes in its parameters, and what it must know of sharded ones, it says to the others,
+who do their part of it until it says that the call is done. So all ranks make the same calls of the loop.
 """
 
 from __future__ import annotations
 
-from typing import Any, Optional
+import contextlib
+import datetime
+import json
+import time
+from typing import Any, Callable, Iterator, Optional, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -14,101 +18,219 @@ import torch.distributed as dist
 from ._native import ConfigError, NetworkError
 from ._storage import Storage
 
+Result = TypeVar("Result")
+
+# What the first rank says: one of these kinds; with a transfer its range, with _DONE all that it knows.
+_DONE, _FETCH, _STORE, _WAITING, _FAILED = range(5)
 _FLAGS = ("running", "stopped", "synchronous", "frozen", "wants_evaluation", "wants_checkpoint")
-# Of what the first rank says: one of these kinds, two numbers, flags, step, place and number of replicas.
-_DONE, _FETCH, _STORE, _FAILED = range(4)
-_LENGTH = 3 + len(_FLAGS) + 3
-_MOST_WHY = 4096  # bytes
+_STATS: tuple[str, ...] = ("rounds", "warmup_rounds", "left_out", "rejected", "uncommitted_steps", "states_taken")
+_STATS += ("stall_seconds", "warmup_wait_seconds", "payload_bytes", "total_bytes")
+_LENGTH = len(_FLAGS) + 3 + len(_STATS)
+_MOST_TEXT = 4096  # bytes of a reason
+# A rank may come to a call long before the first one, which may be evaluating; while that waits itself, it says so.
+_LONGEST_SILENCE = datetime.timedelta(hours=2)
+_SAY_EVERY = 1.0  # seconds
+_PART = 1 << 24  # elements that go to a device at once
 
 
-class _Ranks:
-    """What the ranks of a site say to each other. Collective calls: all ranks make the same ones."""
+class Ranks:
+    """What the ranks of a site say to each other. Collective: all ranks make the same calls, in the same order."""
 
-    def __init__(self, storage: Storage, group: Any) -> None:
-        self.storage, self._group = storage, group
-        self._first = dist.get_global_rank(group, 0)
-        self._device = storage.device if dist.get_backend(group) == "nccl" else torch.device("cpu")
+    def __init__(self, group: Any) -> None:
+        ranks = dist.get_process_group_ranks(group)
+        self.group, self._first = group, ranks[0]
+        self.is_first = dist.get_rank(group) == 0
+        # Words go by a group of their own, in host memory: a wait of the first rank must not look to the training's
+        # group like a rank that is lost, and no step may wait for a GPU.
+        self._words = dist.new_group(ranks, timeout=_LONGEST_SILENCE, backend="gloo", use_local_synchronization=True)
+        self._devices = {part.split(":")[0] for part in dist.get_backend_config(group).split(",")}
 
     def broadcast(self, values: torch.Tensor) -> None:
-        """From the first rank, in place, wherever the tensor is."""
-        there = values.to(self._device)
-        dist.broadcast(there, self._first, group=self._group)
-        if there is not values:
-            values.copy_(there)
+        """Of the first rank, one-dimensional, in place, wherever they are."""
+        for part in values.split(_PART):
+            there = part
+            if part.device.type not in self._devices:
+                there = part.to("cuda" if "cuda" in self._devices else "cpu")
+            dist.broadcast(there, self._first, group=self.group)
+            if there is not part and not self.is_first:
+                part.copy_(there)
 
-    def say(self, kind: int, *numbers: int) -> None:
-        """By the first rank."""
-        self.broadcast(torch.tensor([kind, *numbers, *[0] * (_LENGTH - 1 - len(numbers))], dtype=torch.int64))
-
-    def hear(self) -> list[int]:
-        """What the first rank says, by the others. Raises NetworkError with its reason where it has failed."""
-        heard = torch.zeros(_LENGTH, dtype=torch.int64)
-        self.broadcast(heard)
-        kind, length = heard[0].item(), heard[1].item()
-        if kind == _FAILED:
-            text = torch.empty(length, dtype=torch.uint8)
-            self.broadcast(text)
-            why = bytes(text.tolist()).decode(errors="replace")
-            raise NetworkError(f"the first rank of this site has failed: {why}")
-        return heard.tolist()
-
-    def fail(self, error: BaseException) -> None:
-        """By the first rank: the others must not wait for one that has an exception."""
-        text = f"{type(error).__name__}: {error}".encode(errors="replace")[:_MOST_WHY]
-        self.say(_FAILED, len(text))
-        self.broadcast(torch.frombuffer(bytearray(text), dtype=torch.uint8))
-
-    def spread(self, begin: int, end: int) -> None:
+    def spread(self, storage: Storage, begin: int, end: int) -> None:
         """Elements [begin, end) of the first rank's parameters, for all."""
-        if self.storage.sharded:
-            self.storage.store(begin, end)
+        if storage.sharded:
+            storage.store(begin, end)
             return
-        for piece, _ in self.storage.overlaps(begin, end):
+        for piece, _ in storage.pieces(begin, end):
             self.broadcast(piece)
 
-    def replicate(self, values: torch.Tensor) -> None:
-        """Values of the whole buffer, for those that have room for them."""
-        if not self.storage.sharded:
-            self.broadcast(values)
+    # ---- words ----
+
+    def say(self, kind: int, numbers: list[float], text: str = "") -> None:
+        """By the first rank."""
+        data = text.encode(errors="replace")[:_MOST_TEXT]
+        self._word(torch.tensor([kind, len(data), *numbers, *[0] * (_LENGTH - len(numbers))], dtype=torch.float64))
+        if data:
+            self._word(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+
+    def hear(self) -> tuple[int, list[float], str]:
+        """What the first rank says, by the others. Raises NetworkError with its reason where it has failed."""
+        heard = torch.zeros(2 + _LENGTH, dtype=torch.float64)
+        self._word(heard)
+        kind, length, *numbers = heard.tolist()
+        text = torch.empty(int(length), dtype=torch.uint8)
+        if length:
+            self._word(text)
+        said = bytes(text.tolist()).decode(errors="replace")
+        if kind == _FAILED:
+            raise NetworkError(f"the first rank of this site has failed: {said}")
+        return int(kind), numbers, said
+
+    def agree(self, work: Callable[[], Result]) -> Result:
+        """Does that on every rank; raises on all where one fails, each its own exception, or NetworkError with whose."""
+        failure: Optional[Exception] = None
+        result: Any = None
+        try:
+            result = work()
+        except Exception as error:
+            failure = error
+        reasons: list[Any] = [None] * dist.get_world_size(self._words)
+        mine = None if failure is None else f"{type(failure).__name__}: {failure}"
+        with _lost():
+            dist.all_gather_object(reasons, mine, group=self._words)
+        if failure is not None:
+            raise failure
+        for rank, reason in enumerate(reasons):
+            if reason is not None:
+                raise NetworkError(f"rank {rank} of this site has failed: {reason}")
+        return result
+
+    def first_says(self, flag: bool) -> bool:
+        """What it is on the first rank."""
+        there = torch.tensor([flag], dtype=torch.uint8)
+        self._word(there)
+        return bool(there.item())
+
+    def _word(self, values: torch.Tensor) -> None:
+        with _lost():
+            dist.broadcast(values, self._first, group=self._words)
 
 
-class FirstRank:
-    """In the place of a `Replica`, on the rank that has one."""
+@contextlib.contextmanager
+def _lost() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise NetworkError(f"the ranks of this site have lost each other: {error}") from error
 
-    is_due = False  # parameters are looked after here, so that the others hear of what is wrong
 
-    def __init__(self, storage: Storage, group: Any) -> None:
-        self._ranks, self._storage = _Ranks(storage, group), storage
-        self._native: Any = None
+class Moves:
+    """What the first rank's replica asks for while one of its calls runs, which the others serve.
+
+    Knows no replica, which keeps it: neither would ever be let go.
+    """
+
+    def __init__(self, ranks: Ranks, storage: Storage) -> None:
+        self._ranks, self._storage = ranks, storage
+        self.served = False
+        """the others listen"""
+        self.moving = False
+        """the others are in a transfer"""
+        self._said = 0.0
 
     @property
-    def moves(self) -> tuple[Any, Any]:
-        """`fetch` and `store` for the replica."""
+    def both(self) -> tuple[Any, Any]:
+        """`fetch` and `store`."""
         fetch, _ = self._storage.moves
-        return self._fetch_with_others if self._storage.sharded else fetch, self._store_for_all
+        return self._fetch if self._storage.sharded else fetch, self._store
 
-    def _fetch_with_others(self, begin: int, end: int) -> None:
-        self._ranks.say(_FETCH, begin, end)
-        self._storage.fetch(begin, end)
+    def waiting(self) -> None:
+        """Now and then, where the replica waits: the others do not take that for its end, and may be interrupted."""
+        if self.served and time.monotonic() - self._said > _SAY_EVERY:
+            self._ranks.say(_WAITING, [])
+            self._said = time.monotonic()
 
-    def _store_for_all(self, begin: int, end: int) -> None:
+    def _fetch(self, begin: int, end: int) -> None:
+        with self._others(_FETCH, begin, end):
+            self._storage.fetch(begin, end)
+
+    def _store(self, begin: int, end: int) -> None:
         if not self._storage.direct and not self._storage.sharded:
             self._storage.store(begin, end)
-        self._ranks.say(_STORE, begin, end)
-        self._ranks.spread(begin, end)
+        with self._others(_STORE, begin, end):
+            self._ranks.spread(self._storage, begin, end)
 
-    def join(self, make: Any) -> None:
+    @contextlib.contextmanager
+    def _others(self, kind: int, begin: int, end: int) -> Iterator[None]:
+        if not self.served:
+            raise ConfigError("the site's parameters are on all of its ranks: ask for this after the warm-up, or at the end")
+        self._ranks.say(kind, [begin, end])
+        self.moving = True
+        yield
+        self.moving = False
+
+
+class _Rank:
+    """What all ranks know of the run: as the first one was told at the end of the last call."""
+
+    is_due = False  # parameters are looked after in the calls themselves
+    running = stopped = synchronous = frozen = wants_evaluation = wants_checkpoint = False
+    step = 0
+    rank = (0, 1)
+    leaves = ""
+
+    def __init__(self, ranks: Ranks, storage: Storage) -> None:
+        self._ranks, self._storage = ranks, storage
+        self._stats: dict[str, Any] = {}
+        self._hash = ""
+
+    def stats(self) -> dict[str, Any]:
+        return self._stats
+
+    def broadcast(self, values: torch.Tensor) -> None:
+        self._ranks.broadcast(values)
+
+    def _replicate(self, values: torch.Tensor) -> None:
+        """Values of the whole buffer, for those that have room for them."""
+        if not self._storage.sharded:
+            self._ranks.broadcast(values)
+
+    def _know(self, numbers: list[float], text: str) -> None:
+        for name, value in zip(_FLAGS, numbers):
+            setattr(self, name, bool(value))
+        self.step, *place = map(int, numbers[len(_FLAGS) : len(_FLAGS) + 3])
+        self.rank = (place[0], place[1])
+        values = numbers[len(_FLAGS) + 3 :]
+        self._stats = {n: v if n.endswith("_seconds") else int(v) for n, v in zip(_STATS, values)}
+        if text:
+            self.leaves, self._hash = json.loads(text)
+
+
+class FirstRank(_Rank):
+    """In the place of a `Replica`, on the rank that has one."""
+
+    def __init__(self, ranks: Ranks, storage: Storage) -> None:
+        super().__init__(ranks, storage)
+        self._moves = Moves(ranks, storage)
+        self._native: Any = None
+
+    def join(self, make: Callable[[Moves], Any]) -> None:
         """`make` makes the replica."""
-        self._native = self._or_fail(make)
-        size = self._storage.size
-        if not self._storage.sharded:  # ranks may have begun with other values
-            self._store_for_all(0, size)
-        self._done()
+
+        def begin() -> None:
+            self._native = make(self._moves)
+            if not self._storage.sharded:  # ranks may have begun with other values
+                self._moves.both[1](0, self._storage.size)
+
+        self._serve(begin)
+
+    def check(self) -> None:
+        self._serve(self._storage.check)
 
     def after_step(self, loss: Optional[float], tokens: int) -> bool:
-        self._or_fail(lambda: self._step(loss, tokens))
-        self._done()
-        return self._native.running
+        if not self.running:
+            return self._native.after_step(loss, tokens)  # which says why not
+        self._serve(lambda: self._step(loss, tokens))
+        return self.running
 
     def _step(self, loss: Optional[float], tokens: int) -> None:
         if self._native.is_due:
@@ -116,92 +238,106 @@ class FirstRank:
         self._native.after_step(loss, tokens)
 
     def average_gradients(self, gradients: torch.Tensor, tokens: int) -> None:
-        self._or_fail(lambda: self._native.average_gradients(gradients, tokens))
-        self._done()
-        self._ranks.replicate(gradients)
+        self._serve(lambda: self._native.average_gradients(gradients, tokens))
+        self._replicate(gradients)
 
     def copy_global(self, out: torch.Tensor) -> None:
-        self._native.copy_global(out)
-        self._ranks.replicate(out)
-
-    def broadcast(self, values: torch.Tensor) -> None:
-        self._ranks.broadcast(values)
+        self._serve(lambda: self._native.copy_global(out))
+        self._replicate(out)
 
     def save(self) -> bytes:
-        saved = self._or_fail(lambda: self._native.save())
-        self._done()
-        return saved
+        return self._serve(self._native.save)
 
-    def _or_fail(self, work: Any) -> Any:
+    def global_hash(self) -> str:
+        return self._hash or self._native.global_hash()
+
+    def report_evaluation(self, nats: float, tokens: int) -> None:
+        self._native.report_evaluation(nats, tokens)
+
+    def request_stop(self, reason: str) -> None:
+        self._native.request_stop(reason)
+
+    def close(self, why: str) -> None:
+        if self._native is not None:
+            self._native.close(why)
+
+    def _serve(self, work: Callable[[], Result]) -> Result:
+        """While the others listen. They must not wait for a rank that has an exception."""
+        self._moves.served = True
         try:
-            return work()
+            result = work()
         except BaseException as error:
-            self._ranks.fail(error)
+            if not self._moves.moving:
+                with contextlib.suppress(NetworkError):
+                    self._ranks.say(_FAILED, [], f"{type(error).__name__}: {error}")
             raise
+        finally:
+            self._moves.served = False
+        self._done()
+        return result
 
     def _done(self) -> None:
-        flags = [int(getattr(self._native, name)) for name in _FLAGS]
-        self._ranks.say(_DONE, 0, 0, *flags, self._native.step, *self._native.rank)
+        native = self._native
+        stats = native.stats()
+        numbers = [float(getattr(native, name)) for name in _FLAGS]
+        numbers += [native.step, *native.rank, *(stats[name] for name in _STATS)]
+        text = ""
+        if not native.running and not self._hash and not self.leaves:
+            text = json.dumps([native.leaves, "" if native.leaves else native.global_hash()])
+        self._know(numbers, text)
+        self._ranks.say(_DONE, numbers, text)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._native, name)
 
-
-class OtherRank:
+class OtherRank(_Rank):
     """In the place of a `Replica`, on a rank that hears from the first one."""
 
-    leaves = ""
-    is_due = False
+    def __init__(self, ranks: Ranks, storage: Storage) -> None:
+        super().__init__(ranks, storage)
+        self._listen()
 
-    def __init__(self, storage: Storage, group: Any) -> None:
-        self._ranks = _Ranks(storage, group)
-        self._serve()
+    def check(self) -> None:
+        self._storage.check()
+        self._listen()
 
     def after_step(self, loss: Optional[float], tokens: int) -> bool:
         if not self.running:
             raise ConfigError("after_step: the run is over for this replica; leave the loop when it returns False")
-        self._serve()
+        self._listen()
         return self.running
 
     def average_gradients(self, gradients: torch.Tensor, tokens: int) -> None:
-        self._serve()
-        self._ranks.replicate(gradients)
+        self._listen()
+        self._replicate(gradients)
 
     def copy_global(self, out: torch.Tensor) -> None:
-        self._ranks.replicate(out)
-
-    def broadcast(self, values: torch.Tensor) -> None:
-        self._ranks.broadcast(values)
+        self._listen()
+        self._replicate(out)
 
     def save(self) -> bytes:
-        self._serve()
+        self._listen()
         return b""
 
     def global_hash(self) -> str:
-        raise ConfigError("global_hash: ask on the site's first rank, which is in the run")
-
-    def stats(self) -> dict[str, Any]:
-        return {}
+        if not self._hash:
+            raise ConfigError("global_hash: before the run's end ask on the site's first rank, which is in the run")
+        return self._hash
 
     def report_evaluation(self, nats: float, tokens: int) -> None:
-        raise ConfigError("report_evaluation: on the site's first rank, for all of them")
+        """The first rank's counts."""
 
     def request_stop(self, reason: str) -> None:
-        raise ConfigError("request_stop: on the site's first rank")
+        """The first rank's counts."""
 
     def close(self, why: str) -> None:
         pass
 
-    def _serve(self) -> None:
+    def _listen(self) -> None:
         """Does what the first rank says, until that is done with its call."""
-        kind, begin, end, *rest = self._ranks.hear()
-        while kind != _DONE:
+        while True:
+            kind, numbers, text = self._ranks.hear()
+            if kind == _DONE:
+                return self._know(numbers, text)
             if kind == _FETCH:
-                self._ranks.storage.fetch(begin, end)
-            else:
-                self._ranks.spread(begin, end)
-            kind, begin, end, *rest = self._ranks.hear()
-        for name, value in zip(_FLAGS, rest):
-            setattr(self, name, bool(value))
-        self.step, *place = rest[len(_FLAGS) :]
-        self.rank = tuple(place)
+                self._storage.fetch(int(numbers[0]), int(numbers[1]))
+            elif kind == _STORE:
+                self._ranks.spread(self._storage, int(numbers[0]), int(numbers[1]))

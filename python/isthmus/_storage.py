@@ -18,12 +18,20 @@ def local_tensor(parameter: Tensor) -> Tensor:
     return parameter.to_local() if hasattr(parameter, "to_local") else parameter
 
 
+def reshard(model: torch.nn.Module) -> None:
+    """FSDP2: a forward pass alone may leave gathered parameters behind, in the place of the shards."""
+    for module in model.modules():
+        if hasattr(module, "reshard") and hasattr(module, "unshard"):
+            module.reshard()  # type: ignore[operator]
+
+
 def parameters_of(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     """Each parameter that is trained, once, by its plain name."""
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
         raise ConfigError(
             "the model is wrapped by FullyShardedDataParallel, which hides its parameters; expected fully_shard (FSDP2)"
         )
+    reshard(model)
     found: dict[str, torch.nn.Parameter] = {}
     seen: dict[tuple, str] = {}
     for name, parameter in model.named_parameters():  # tied ones come once
@@ -67,10 +75,14 @@ class Storage:
     """
 
     sharded = False
-    whole = True
-    """`values` are here; else only at the first rank of the site"""
 
-    def __init__(self, model: torch.nn.Module, parameters: Mapping[str, torch.nn.Parameter], placement: Placement):
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        parameters: Mapping[str, torch.nn.Parameter],
+        placement: Placement,
+        first: bool = True,
+    ):
         self._model = model
         self._parameters = dict(parameters)
         self._placement = placement
@@ -78,15 +90,18 @@ class Storage:
         kinds = {(local_tensor(p).device, p.dtype) for p in parameters.values()}
         self._one_kind = len(kinds) == 1
         self.device, self.dtype = min(kinds, key=str)
+        self._gpus = {device for device, _ in kinds if device.type == "cuda"}
         self.direct = kinds == {(torch.device("cpu"), torch.float32)} and not self.sharded
-        self.values = self.room()
+        self.whole = first or self.direct
+        """`values` are here; else only at the first rank of the site"""
+        self.values = torch.zeros(placement.size if self.whole else 0, dtype=torch.float32)
         """fp32 in host memory, [elements of the buffer]"""
-        if self.device.type == "cuda":
+        if self._gpus and self.whole:
             self.values = self.values.pin_memory()
         # (first element, one-dimensional tensor on its device), in order
         self._pieces: list[tuple[int, Tensor]] = []
         self._lay_out()
-        if not self.direct:
+        if not self.direct and (self.whole or self.sharded):
             self.fetch(0, self._placement.size)
         self._addresses = {name: local_tensor(p).data_ptr() for name, p in self._parameters.items()}
 
@@ -101,8 +116,8 @@ class Storage:
         return (None, None) if self.direct else (self.fetch, self.store)
 
     def room(self) -> Tensor:
-        """For fp32 values in host memory, zero: of the whole buffer, or none where this rank does not have them."""
-        return torch.zeros(self._placement.size if self.whole else 0, dtype=torch.float32)
+        """For fp32 values of the whole buffer, zero, in host memory; none where another rank scatters them."""
+        return torch.zeros(0 if self.sharded and not self.whole else self.size, dtype=torch.float32)
 
     def _lay_out(self) -> None:
         if self._one_kind:
@@ -139,30 +154,30 @@ class Storage:
 
     # ---- carrying values over ----
 
-    def overlaps(self, begin: int, end: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Of elements [begin, end): parts of the model's memory, one-dimensional, and of `values`."""
+    def pieces(self, begin: int, end: int) -> Iterator[tuple[Tensor, slice]]:
+        """Of elements [begin, end): parts of the model's memory, one-dimensional, and their places in the buffer."""
         for first, piece in self._pieces:
             low, high = max(begin, first), min(end, first + piece.numel())
             if low < high:
-                yield piece[low - first : high - first], self.values[low:high]
+                yield piece[low - first : high - first], slice(low, high)
 
     def fetch(self, begin: int, end: int) -> None:
         """Elements [begin, end) of the model to `values`."""
         with torch.no_grad():
-            for piece, values in self.overlaps(begin, end):
-                keep_known(piece, values)
+            for piece, place in self.pieces(begin, end):
+                keep_known(piece, self.values[place])
         self._wait()
 
     def store(self, begin: int, end: int) -> None:
         """Elements [begin, end) of `values` to the model."""
         with torch.no_grad():
-            for piece, values in self.overlaps(begin, end):
-                piece.copy_(values, non_blocking=True)
+            for piece, place in self.pieces(begin, end):
+                piece.copy_(self.values[place], non_blocking=True)
         self._wait()
 
     def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.current_stream(self.device).synchronize()
+        for gpu in self._gpus:
+            torch.cuda.current_stream(gpu).synchronize()
 
     # ---- what may happen to a model ----
 
@@ -191,16 +206,19 @@ class Storage:
 
     # ---- other values for a while ----
 
-    def swap_in(self, values: Tensor) -> list[Tensor]:
-        """Puts these values (fp32, host, the whole buffer) into the model; returns what was there."""
+    def keep(self) -> list[Tensor]:
+        """A copy of what the model has."""
         with torch.no_grad():
-            before = [piece.clone() for _, piece in self._pieces]
+            return [piece.clone() for _, piece in self._pieces]
+
+    def put(self, values: Tensor) -> None:
+        """These values (fp32, host, the whole buffer) into the model."""
+        with torch.no_grad():
             for first, piece in self._pieces:
                 piece.copy_(values[first : first + piece.numel()])
-        return before
 
-    def swap_out(self, before: list[Tensor]) -> None:
-        """Puts back what `swap_in` has returned."""
+    def put_back(self, before: list[Tensor]) -> None:
+        """What `keep` has returned."""
         with torch.no_grad():
             for (_, piece), values in zip(self._pieces, before):
                 piece.copy_(values)

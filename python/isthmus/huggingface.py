@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Any, Optional
 
 import torch
@@ -25,24 +24,36 @@ class OuterLoopCallback(TrainerCallback):
 
     Args and keyword arguments are those of `OuterLoop` without `model`. The trainer ends where the run does, if its
     `max_steps` is not below `run.steps`. Checkpoints of the trainer get the loop's state beside theirs, and
-    `resume_from_checkpoint=FOLDER` goes on from it: let `save_steps` be the same on all replicas.
+    `resume_from_checkpoint` goes on from it: let `save_steps` be the same on all replicas. A checkpoint that is not in
+    the trainer's `output_dir` is to be given as `resume_from=FOLDER` here too.
     """
 
-    def __init__(self, config: Any, **options: Any) -> None:
-        self._config, self._options = config, options
+    def __init__(self, config: Any, *, resume_from: Optional[str] = None, **options: Any) -> None:
+        self._config, self._options, self._resume_from = config, options, resume_from
         self.loop: Optional[OuterLoop] = None
         """From the begin of training on."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         options = dict(self._options)
-        folder = args.resume_from_checkpoint
         if state.global_step > 0 and not options.get("resume"):
-            folder = folder if isinstance(folder, str) else _newest_checkpoint(args.output_dir)
-            file = os.path.join(folder, STATE_FILE)
-            if not os.path.exists(file):
-                raise ConfigError(f"{folder} has no {STATE_FILE}: it was not saved by a trainer with this callback")
-            options["resume"] = torch.load(file, weights_only=True)
+            options["resume"] = self._saved(args, state)
         self.loop = OuterLoop(self._config, model, **options)
+
+    def _saved(self, args: Any, state: Any) -> dict[str, Any]:
+        """Beside what the trainer goes on from, which it does not tell."""
+        folder = self._resume_from or os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
+        file = os.path.join(folder, STATE_FILE)
+        if not os.path.exists(file):
+            raise ConfigError(
+                f"there is no {file}, and the trainer goes on from step {state.global_step}; expected a checkpoint that a "
+                "trainer with this callback has saved (one that is elsewhere as resume_from=FOLDER)"
+            )
+        saved = torch.load(file, weights_only=True)
+        if saved.get("trainer_step") != state.global_step:
+            raise ConfigError(
+                f"{file} is of step {saved.get('trainer_step')}, and the trainer goes on from step {state.global_step}"
+            )
+        return saved
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._loop.average_gradients()
@@ -54,9 +65,14 @@ class OuterLoopCallback(TrainerCallback):
             control.should_training_stop = True
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        saved = self._loop.state_dict()  # of a site all ranks make it
+        if not self._loop.is_first:
+            return
         folder = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
-        if os.path.isdir(folder):
-            torch.save(self._loop.state_dict(), os.path.join(folder, STATE_FILE))
+        os.makedirs(folder, exist_ok=True)
+        file = os.path.join(folder, STATE_FILE)
+        torch.save({**saved, "trainer_step": state.global_step}, file + ".part")
+        os.replace(file + ".part", file)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._loop.close()
@@ -65,11 +81,3 @@ class OuterLoopCallback(TrainerCallback):
     def _loop(self) -> OuterLoop:
         assert self.loop is not None, "training has not begun"
         return self.loop
-
-
-def _newest_checkpoint(folder: str) -> str:
-    names = [name for name in os.listdir(folder) if re.fullmatch(r"checkpoint-\d+", name)]
-    found = [(int(name.rsplit("-", 1)[1]), name) for name in names]
-    if not found:
-        raise ConfigError(f"{folder} has no checkpoint to resume from")
-    return os.path.join(folder, max(found)[1])

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import sys
 import weakref
-from typing import Any, Iterator, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, TypeVar, Union
 
 import torch
 
@@ -16,6 +16,8 @@ from ._placement import Placement, place
 from ._storage import Storage, parameters_of
 
 STATE_VERSION = 1
+
+Result = TypeVar("Result")
 
 
 class OuterLoop:
@@ -37,12 +39,13 @@ class OuterLoop:
         fragments: `outer.num_fragments` lists of patterns (`model.layers.0.*`), each parameter in exactly one; without
             it the numbered layers are strided over all but the last, which gets the rest.
         resume: what `state_dict` gave in the run's last life. All replicas resume, from the same step.
-        tokens: that an inner step is trained on, the weight of this replica's contributions beside the others';
-            `inner.batch` * `data.seq_len` of the config where it is not given.
+        tokens: that an inner step is trained on, by all ranks of the site: the weight of this replica's contributions
+            beside the others'; `inner.batch` * `data.seq_len` of the config where it is not given.
         quiet: says nothing on standard output.
         group: the process group of this site's ranks, which train as one replica (DistributedDataParallel, or FSDP2's
             `fully_shard`): all make the loop and call the same things; the first is in the run, and the others hear from
-            it. `torch.distributed` must be initialised. None: this process alone.
+            it. What they say of losses, tokens and evaluations does not count. `torch.distributed` must be initialised.
+            None: this process alone.
 
     Raises:
         ConfigError: the config, an argument or the model cannot be used, or the coordinator refuses this replica.
@@ -69,26 +72,29 @@ class OuterLoop:
         quiet: bool = False,
         group: Any = None,
     ) -> None:
-        assignments = _assignments(settings)
         addresses = {"coordinator": coordinator, "listen": listen, "advertise": advertise, "certs": certs}
-        assignments += [f'network.{key}="{value}"' for key, value in addresses.items() if value]
-        if insecure:
-            assignments.append("network.insecure=true")
-        self.experiment = _native.load(str(config), assignments, name, site)
+        self.experiment = experiment_of(config, name, site, settings, addresses, insecure)
         self.name = name
         self.tokens = tokens or self.experiment.batch * self.experiment.sequence_length
         self._model = model
-        parameters = parameters_of(model)
-        self.placement = placement_of(self.experiment, parameters, fragments)
-        self._storage = _storage_of(model, parameters, self.placement, group)
         self._borrowed = False
-        if resume is not None:
-            _restore_master(self._storage, resume)
-        self._native = self._join(resume, quiet) if group is None else self._join_as_site(group, resume, quiet)
+        ranks = None if group is None else _ranks_of(group)
+        together = ranks.agree if ranks else _alone
+        parameters = together(lambda: parameters_of(model))
+        self.placement = together(lambda: placement_of(self.experiment, parameters, fragments))
+        self._storage: Storage = together(lambda: _storage_of(model, parameters, self.placement, ranks))
+        together(lambda: _restore_master(self._storage, resume))
+        resumes = ranks.first_says(resume is not None) if ranks else resume is not None
+        if resumes and not self._storage.direct and (self._storage.whole or self._storage.sharded):
+            # Where the master is not what the model has, the model is right.
+            self._storage.fetch(0, self._storage.size)
+        self.is_first = ranks is None or ranks.is_first
+        """this process is the one that is in the run: alone, or the first rank of its site"""
+        self._native = self._join_as_site(ranks, resume, quiet) if ranks else self._join(resume, quiet)
         self._end = weakref.finalize(self, _leave, self._native)
 
     def _join(self, resume: Optional[Mapping[str, Any]], quiet: bool, moves: Any = None) -> Any:
-        fetch, store = moves or self._storage.moves
+        fetch, store = moves.both if moves else self._storage.moves
         return _native.Replica.join(
             experiment=self.experiment,
             name=self.name,
@@ -97,20 +103,21 @@ class OuterLoop:
             values=self._storage.values,
             fetch=fetch,
             store=store,
-            resume=None if resume is None else resume["replica"].numpy().tobytes(),
+            waiting=moves.waiting if moves else None,
+            resume=None if resume is None else resume["replica"].cpu().numpy().tobytes(),
             torch=torch.__version__,
             precision=str(self._storage.dtype).replace("torch.", ""),
             device=str(self._storage.device),
             quiet=quiet,
         )
 
-    def _join_as_site(self, group: Any, resume: Optional[Mapping[str, Any]], quiet: bool) -> Any:
-        from . import _site  # torch.distributed is not part of every PyTorch
+    def _join_as_site(self, ranks: Any, resume: Optional[Mapping[str, Any]], quiet: bool) -> Any:
+        from . import _site
 
-        if torch.distributed.get_rank(group) > 0:
-            return _site.OtherRank(self._storage, group)
-        first = _site.FirstRank(self._storage, group)
-        first.join(lambda: self._join(resume, quiet, first.moves))
+        if not ranks.is_first:
+            return _site.OtherRank(ranks, self._storage)
+        first = _site.FirstRank(ranks, self._storage)
+        first.join(lambda moves: self._join(resume, quiet, moves))
         return first
 
     # ---- training ----
@@ -141,7 +148,7 @@ class OuterLoop:
         if native.is_due:
             self._storage.check()
         if isinstance(loss, torch.Tensor):
-            loss = loss.item()
+            loss = loss.item() if self.is_first else None
         return native.after_step(loss, self.tokens if tokens is None else tokens)
 
     @property
@@ -158,7 +165,7 @@ class OuterLoop:
         self._check_own()
         if not self.synchronous:
             return
-        self._storage.check()
+        self._native.check() if hasattr(self._native, "check") else self._storage.check()
         gradients = self._storage.gather_gradients()
         self._native.average_gradients(gradients, self.tokens if tokens is None else tokens)
         self._storage.scatter_gradients(gradients)
@@ -174,12 +181,13 @@ class OuterLoop:
         self._check_own()
         values = self._storage.room()
         self._native.copy_global(values)
-        before = self._storage.swap_in(values)
+        before = self._storage.keep()
         self._borrowed = True
         try:
+            self._storage.put(values)
             yield self._model
         finally:
-            self._storage.swap_out(before)
+            self._storage.put_back(before)
             self._borrowed = False
 
     def global_values(self) -> dict[str, torch.Tensor]:
@@ -197,7 +205,10 @@ class OuterLoop:
 
     @property
     def global_hash(self) -> str:
-        """Of the global parameters and the rounds that they are made of: equal on all replicas, 64 hex digits."""
+        """Of the global parameters and the rounds that they are made of: equal on all replicas, 64 hex digits.
+
+        Of a site of several ranks the first one's alone until the run has ended, then all know it.
+        """
         return self._native.global_hash()
 
     # ---- where it stands ----
@@ -384,18 +395,44 @@ def placement_of(experiment: Any, parameters: Mapping[str, torch.Tensor], fragme
     return place(shapes, experiment.num_fragments, fragments, lambda size: _native.model_table(experiment, size))
 
 
-def _storage_of(model: torch.nn.Module, parameters: Mapping[str, Any], placement: Placement, group: Any) -> Storage:
+def _alone(work: Callable[[], Result]) -> Result:
+    return work()
+
+
+def _ranks_of(group: Any) -> Any:
+    from . import _site  # torch.distributed is not part of every PyTorch
+
+    return _site.Ranks(group)
+
+
+def _storage_of(model: torch.nn.Module, parameters: Mapping[str, Any], placement: Placement, ranks: Any) -> Storage:
     sharded = [name for name, parameter in parameters.items() if hasattr(parameter, "to_local")]
     if not sharded:
-        return Storage(model, parameters, placement)
-    if group is None:
+        return Storage(model, parameters, placement, ranks is None or ranks.is_first)
+    if ranks is None:
         raise ConfigError(
             f"parameter {sharded[0]} is sharded over several ranks; expected their process group as `group`, with all of "
             "them making the loop"
         )
     from ._sharded import ShardedStorage
 
-    return ShardedStorage(model, parameters, placement, group)
+    return ShardedStorage(model, parameters, placement, ranks.group)
+
+
+def experiment_of(
+    config: Any,
+    name: str,
+    site: str,
+    settings: Union[Mapping[str, Any], Sequence[str]],
+    addresses: Mapping[str, Optional[str]],
+    insecure: bool,
+) -> Any:
+    """The config with what a program says over it; `addresses` are keys of section `network`."""
+    assignments = _assignments(settings)
+    assignments += [f'network.{key}="{value}"' for key, value in addresses.items() if value]
+    if insecure:
+        assignments.append("network.insecure=true")
+    return _native.load(str(config), assignments, name, site)
 
 
 def _bytes_tensor(data: bytes) -> torch.Tensor:
@@ -409,23 +446,23 @@ def _assignments(settings: Union[Mapping[str, Any], Sequence[str]]) -> list[str]
     return [f"{key}={written[v] if isinstance(v, bool) else v}" for key, v in settings.items()]
 
 
-def _restore_master(storage: Storage, state: Mapping[str, Any]) -> None:
+def _restore_master(storage: Storage, state: Optional[Mapping[str, Any]]) -> None:
+    """The fp32 values of parameters in another format."""
+    if state is None:
+        return
     if state is True or not hasattr(state, "get") or not isinstance(state.get("replica"), torch.Tensor):
         raise ConfigError("resume is not what OuterLoop.state_dict() gave; load it and pass it")
     if state.get("version") != STATE_VERSION:
         raise _native.DataError(f"resume: the state dict has version {state.get('version')}; expected {STATE_VERSION}")
-    if storage.direct:
+    if storage.direct or not storage.whole:
         return
-    if storage.whole:
-        values = state.get("values")
-        if not isinstance(values, torch.Tensor) or values.dtype != torch.float32 or values.numel() != storage.size:
-            raise _native.DataError("resume: the state dict is of a model with other names, shapes or fragments")
-        storage.values.copy_(values)
-    # Where it is not what the model has, the model is right.
-    storage.fetch(0, storage.size)
+    values = state.get("values")
+    if not isinstance(values, torch.Tensor) or values.dtype != torch.float32 or values.numel() != storage.size:
+        raise _native.DataError("resume: the state dict is of a model with other names, shapes or fragments")
+    storage.values.copy_(values)
 
 
-def _leave(native: _native.Replica) -> None:
+def _leave(native: Any) -> None:
     """Of a loop that nobody has closed, at the end of the program or of the loop."""
     error = getattr(sys, "last_value", None)
     native.close("" if error is None else f"{type(error).__name__}: {error}")

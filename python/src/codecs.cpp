@@ -20,10 +20,10 @@ using namespace nb::literals;
 namespace isthmus::python {
 namespace {
 
-using Values = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Room = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Encoded = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using EncodedRoom = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Values = nb::ndarray<nb::pytorch, const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Room = nb::ndarray<nb::pytorch, float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Encoded = nb::ndarray<nb::pytorch, const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using EncodedRoom = nb::ndarray<nb::pytorch, std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 template <class Array>
 auto span_of(Array& array) {

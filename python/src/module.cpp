@@ -21,6 +21,7 @@
 #include "codecs.h"
 #include "isthmus/base/error.h"
 #include "isthmus/trainer/parameter_table.h"
+#include "observer.h"
 #include "replica.h"
 #include "version.h"
 
@@ -31,7 +32,7 @@ namespace isthmus::python {
 namespace {
 
 using outer_sync::Range;
-using Values = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Values = nb::ndarray<nb::pytorch, float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 /// Name, shape, and first element in the flat buffer.
 using Tensor = std::tuple<std::string, std::vector<std::int64_t>, std::uint64_t>;
 /// First element and number of elements.
@@ -90,6 +91,14 @@ Memory::Move move_of(std::optional<nb::callable> callable) {
   };
 }
 
+std::function<void()> call_of(std::optional<nb::callable> callable) {
+  if (!callable) return nullptr;
+  return [call = shared(*callable)] {
+    const nb::gil_scoped_acquire acquire;
+    (*call)();
+  };
+}
+
 /// Signals' handlers run where somebody waits; what they raise ends the wait.
 void run_signal_handlers() {
   const nb::gil_scoped_acquire acquire;
@@ -138,28 +147,42 @@ std::vector<outer_sync::log::LoggedTensor> logged(const std::vector<Tensor>& ten
   return out;
 }
 
+std::vector<Range> ranges(const std::vector<Fragment>& fragments) {
+  std::vector<Range> out;
+  for (const auto& [begin, size] : fragments) out.push_back({begin, size});
+  return out;
+}
+
+std::string build_with(const std::string& torch) {
+  return app::build_name({.torch = torch + " (Python)", .cuda = "none"});
+}
+
 /// The interpreter owns it.
 Replica* make_replica(const app::Experiment& experiment, const std::string& name,
                       const std::vector<Tensor>& tensors, const std::vector<Fragment>& fragments,
                       Values values, std::optional<nb::callable> fetch, std::optional<nb::callable> store,
-                      const std::optional<nb::bytes>& resume, const std::string& torch,
-                      const std::string& precision, const std::string& device, bool quiet) {
+                      std::optional<nb::callable> waiting, const std::optional<nb::bytes>& resume,
+                      const std::string& torch, const std::string& precision, const std::string& device,
+                      bool quiet) {
   const std::span<float> memory(values.data(), values.size());
   // The memory is there for as long as the replica.
   auto keep = shared(nb::cast(values));
   auto fetches = move_of(std::move(fetch));
   ReplicaRequest request{.experiment = experiment,
                          .name = name,
-                         .build = app::build_name({.torch = torch + " (Python)", .cuda = "none"}),
+                         .build = build_with(torch),
                          .quiet = quiet,
                          .tensors = logged(tensors),
-                         .fragments = {},
+                         .fragments = ranges(fragments),
                          .memory = Memory(memory, std::move(fetches), move_of(std::move(store))),
-                         .while_waiting = [keep] { run_signal_handlers(); },
+                         .while_waiting =
+                             [keep, also = call_of(std::move(waiting))] {
+                               run_signal_handlers();
+                               if (also) also();
+                             },
                          .resume = {},
                          .precision = precision,
                          .device = device};
-  for (const auto& [begin, size] : fragments) request.fragments.push_back({begin, size});
   if (!fragments.empty() && fragments.back().first + fragments.back().second != values.size())
     throw Error(ErrorKind::config, "the buffer is not as long as its fragments");
   if (resume) {
@@ -187,9 +210,10 @@ void average_gradients(Replica& replica, Values gradients, std::uint64_t tokens)
   replica.average_gradients({gradients.data(), gradients.size()}, tokens);
 }
 
-void copy_global(Replica& replica, Values out) {
+template <class Source>
+void copy_global(Source& source, Values out) {
   const nb::gil_scoped_release release;
-  const auto global = replica.global_parameters();
+  const auto global = source.global_parameters();
   if (global.size() != out.size())
     throw Error(ErrorKind::config, "out has " + std::to_string(out.size()) + " elements; expected " +
                                        std::to_string(global.size()));
@@ -235,11 +259,11 @@ void add_experiment(nb::module_& m) {
 void add_replica(nb::module_& m) {
   nb::class_<Replica>(m, "Replica", "A member of a run; isthmus.OuterLoop is around it.")
       .def_static("join", &make_replica, "experiment"_a, "name"_a, "tensors"_a, "fragments"_a, "values"_a,
-                  "fetch"_a.none(), "store"_a.none(), "resume"_a.none(), "torch"_a, "precision"_a, "device"_a,
-                  "quiet"_a, nb::rv_policy::take_ownership)
+                  "fetch"_a.none(), "store"_a.none(), "waiting"_a.none(), "resume"_a.none(), "torch"_a,
+                  "precision"_a, "device"_a, "quiet"_a, nb::rv_policy::take_ownership)
       .def("after_step", &Replica::after_step, "loss"_a.none(), "tokens"_a, Free())
       .def("average_gradients", &average_gradients, "gradients"_a, "tokens"_a)
-      .def("copy_global", &copy_global, "out"_a)
+      .def("copy_global", &copy_global<Replica>, "out"_a)
       .def("global_hash", &Replica::global_hash, Free())
       .def("save", &save)
       .def("report_evaluation", &Replica::report_evaluation, "sum_nats"_a, "tokens"_a, Free())
@@ -261,6 +285,36 @@ void add_replica(nb::module_& m) {
       });
 }
 
+// ---- the observer ----
+
+Observer* make_observer(const app::Experiment& experiment, const std::string& name,
+                        const std::vector<Tensor>& tensors, const std::vector<Fragment>& fragments,
+                        const std::string& torch) {
+  ObserverRequest request{.experiment = experiment,
+                          .name = name,
+                          .build = build_with(torch),
+                          .tensors = logged(tensors),
+                          .fragments = ranges(fragments),
+                          .while_waiting = run_signal_handlers};
+  const nb::gil_scoped_release release;
+  return std::make_unique<Observer>(std::move(request)).release();
+}
+
+void add_observer(nb::module_& m) {
+  nb::class_<Observer>(m, "Observer", "Follows a run; isthmus.Observer is around it.")
+      .def_static("join", &make_observer, "experiment"_a, "name"_a, "tensors"_a, "fragments"_a, "torch"_a,
+                  nb::rv_policy::take_ownership)
+      .def("next", &Observer::next, Free())
+      .def("catch_up", &Observer::catch_up, Free())
+      .def("copy_global", &copy_global<Observer>, "out"_a)
+      .def("global_hash", &Observer::global_hash, Free())
+      .def("verdict", &Observer::verdict, Free())
+      .def("close", &Observer::close, Free())
+      .def_prop_ro("step", &Observer::step)
+      .def_prop_ro("rounds", &Observer::rounds)
+      .def_prop_ro("has_state", &Observer::has_state);
+}
+
 }  // namespace
 }  // namespace isthmus::python
 
@@ -272,5 +326,6 @@ NB_MODULE(_native, m) {
   add_exceptions(m);
   add_experiment(m);
   add_replica(m);
+  add_observer(m);
   add_codecs(m);
 }

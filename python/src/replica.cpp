@@ -1,7 +1,6 @@
 #include "replica.h"
 
 #include <fmt/format.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/data/tokenizer.h"
 #include "isthmus/outer_sync/fingerprint.h"
+#include "without_signals.h"
 
 namespace isthmus::python {
 
@@ -28,22 +28,6 @@ double seconds(std::chrono::steady_clock::duration time) {
 bool due(std::int64_t every, std::uint64_t step) {
   return every > 0 && step % static_cast<std::uint64_t>(every) == 0;
 }
-
-/// Threads that begin meanwhile leave all signals to the interpreter's.
-class WithoutSignals {
- public:
-  WithoutSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~WithoutSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  WithoutSignals(const WithoutSignals&) = delete;
-  WithoutSignals& operator=(const WithoutSignals&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 app::Experiment checked(app::Experiment experiment, const std::string& name) {
   if (experiment.outer.data_parallel())
@@ -302,6 +286,8 @@ bool Replica::await_turn() {
   const bool has_gone_on = outer_.step() > first_step_ || states_taken_ > 0;
   if (!drained_ && !stopped_ && has_gone_on) outer_.finish();
   if (drained_) stopped_ = false;
+  // Now, while whoever calls may still fetch what is elsewhere.
+  if (!drained_) final_hash_ = outer_.global_hash();
   write_records();
   phase_ = Phase::over;
   return false;
@@ -398,7 +384,8 @@ void Replica::close(const std::string& why) {
 }
 
 void Replica::report() {
-  auto report = app::member_report(outer_, node_);
+  const auto& hash = final_hash_.value();
+  auto report = app::member_report(outer_, node_, hash);
   report.name = name_;
   report.stopped = stopped_;
   report.parameters = layout_.parameters();
@@ -408,7 +395,6 @@ void Replica::report() {
   report.compute_seconds = compute_seconds_;
   report.precision = precision_;
   report.device = device_;
-  const auto hash = outer_.global_hash();
   try {
     const auto problem = node_.done(app::to_json(report).dump(), hash);
     if (!problem.empty()) throw Error(ErrorKind::divergence, problem);

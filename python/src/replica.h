@@ -80,7 +80,9 @@ class Replica {
   void average_gradients(std::span<float> gradients, std::uint64_t tokens);
 
   [[nodiscard]] std::span<const float> global_parameters() { return outer_.global_parameters(); }
-  [[nodiscard]] std::string global_hash() { return outer_.global_hash().hex(); }
+  [[nodiscard]] std::string global_hash() {
+    return (final_hash_ ? *final_hash_ : outer_.global_hash()).hex();
+  }
   [[nodiscard]] std::uint64_t step() const { return outer_.step(); }
   [[nodiscard]] std::uint64_t buffer_size() const { return layout_.buffer_size(); }
   [[nodiscard]] bool running() const { return phase_ == Phase::training; }
@@ -144,6 +146,7 @@ class Replica {
 
   Phase phase_ = Phase::joining;
   std::string failure_;
+  std::optional<Digest> final_hash_;  ///< of a run that is over
   const std::uint64_t last_;
   std::uint64_t first_step_ = 0, states_taken_ = 0, tokens_ = 0;
   bool averaged_ = false, stopped_ = false;

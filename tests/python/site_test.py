@@ -1,5 +1,8 @@
 """Sites of several ranks (DistributedDataParallel, FSDP2), each one replica of the run."""
 
+import subprocess
+import time
+
 import pytest
 import torch
 
@@ -30,36 +33,97 @@ def test_no_rank_waits_for_a_first_one_that_has_failed(run):
 # ---- shards: fully_shard (FSDP2) ----
 
 
-def start_sharded(run, *arguments, kind="", steps=24, values="values", **outer):
+def start_site(run, name, *arguments):
+    run.start_worker(name, "fsdp.py", "--store", run.folder / f"{name}.store", "--values", run.folder / name, *arguments)
+
+
+def start_sharded(run, *arguments, steps=24, **outer):
     """A site of two ranks, in shards or as one `--plain` process on the same batches, beside one of one process."""
+    for store in run.folder.glob("*.store"):
+        store.unlink()
     run.write_config(run={"steps": steps, "checkpoint_every": 1000}, outer={"merge_alpha": 0.3, **outer})
-    run.start_coordinator(*(["--resume"] if "--resume" in arguments else []))
-    run.start_worker(
-        "eu", "fsdp.py", "--store", run.folder / f"eu{values}.store", "--values", run.folder / values, *arguments
-    )
-    run.start_worker("us", "fsdp.py", "--plain", "--store", "unused", "--values", run.folder / "us")
+    run.start_coordinator()
+    start_site(run, "eu", *arguments)
+    start_site(run, "us", "--plain")
+
+
+def hash_of_all(run):
+    run.finish()
+    hashes = {run.log(name).split("\nhash ")[-1].split()[0] for name in ("eu", "us")}
+    run.processes.clear()
+    assert len(hashes) == 1
+    return hashes.pop()
 
 
 @pytest.mark.parametrize(
-    "outer",
+    ("outer", "arguments"),
     [
-        {"warmup_steps": 3, "warmup_codec": "fp32"},
-        {"num_fragments": 9},  # tensors in two fragments
-        {"codec": "lloyd4", "error_feedback": True},
+        ({"warmup_steps": 3, "warmup_codec": "fp32"}, []),
+        ({"num_fragments": 9}, ["--root-alone"]),  # tensors in two fragments
+        ({"codec": "lloyd4", "error_feedback": True}, []),
     ],
 )
-def test_a_site_of_shards_is_as_one_process(run, outer):
-    start_sharded(run, values="sharded", **outer)
-    run.finish()
-    hashes = {run.log(name).split("hash ")[-1].split()[0] for name in ("eu", "us")}
-    assert len(hashes) == 1
-    assert run.report("eu")["rounds"] > 0
-    sharded = torch.load(run.folder / "sharded", weights_only=True)
-
-    start_sharded(run, "--plain", values="plain", **outer)
-    run.finish()
-    plain = torch.load(run.folder / "plain", weights_only=True)
+def test_a_site_of_shards_is_as_one_process(run, outer, arguments):
+    start_sharded(run, *arguments, **outer)
+    hash_of_all(run)
+    sharded = torch.load(run.folder / "eu", weights_only=True)
+    start_sharded(run, "--plain", **outer)
+    hash_of_all(run)
+    plain = torch.load(run.folder / "eu", weights_only=True)
     for name, value in plain.items():
         # Gradients are added in another order; with 4 bits that may fall on another level, of which few can be.
         bound = 2e-2 if outer.get("codec") == "lloyd4" else 2e-5
         assert torch.allclose(sharded[name], value, rtol=0, atol=bound), f"{name}: {(sharded[name] - value).abs().max()}"
+
+
+def test_shards_on_a_mesh_of_two_dimensions(run):
+    start_sharded(run, "--ranks", 4, "--replicated")
+    hash_of_all(run)
+
+
+def test_a_resumed_site_of_shards_ends_as_one_that_never_stopped(run):
+    def train(what="", **settings):
+        run.write_config(run={"steps": 24, **settings}, outer={"codec": "lloyd4", "error_feedback": True})
+        run.start_coordinator(*(["--resume"] if what == "--load" else []))
+        for name in ("eu", "us"):
+            checkpoint = [what, run.folder / f"{name}.saved"] if what else []
+            (run.folder / f"{name}.store").unlink(missing_ok=True)
+            start_site(run, name, *checkpoint, *(["--plain"] if name == "us" else []))
+        return hash_of_all(run)
+
+    whole = train()
+    assert train("--save", name="again", stop_after=13) != whole
+    assert train("--load", name="again") == whole
+
+
+def test_all_ranks_of_a_site_of_shards_say_why_the_first_has_failed(run):
+    start_sharded(run, "--fail-at", 9, min_replicas=1)
+    assert run.wait("eu") == 1
+    assert "an outer gradient is not finite" in run.log("eu")
+    run.finish("us", "coordinator")
+
+
+def test_a_site_waits_longer_than_its_group_would(run):
+    run.write_config(run={"steps": 24})
+    run.start_coordinator()
+    start_site(run, "eu", "--group-timeout", 5)
+    time.sleep(12)
+    start_site(run, "us", "--plain")
+    hash_of_all(run)
+
+
+def test_a_site_that_ends_in_its_warm_up(run):
+    start_sharded(run, steps=4, warmup_steps=10, warmup_codec="fp32")
+    run.finish()
+    assert run.report("eu")["global_hash"] == run.report("us")["global_hash"]
+
+
+def test_all_ranks_of_a_drained_site_leave(run):
+    start_sharded(run, steps=100_000, min_replicas=1)
+    run.wait_for("coordinator", "begins")
+    program = [run.build / "isthmus-coordinator", "ctl", "drain", "eu", "--coordinator", run.address]
+    subprocess.run(program, check=True, capture_output=True)
+    assert run.wait("eu") == 0, run.log("eu")
+    assert "left: " in run.log("eu")
+    run.interrupt("coordinator")
+    run.finish("us")

@@ -85,7 +85,7 @@ int run(const std::string& config, const std::string& coordinator, const std::st
     outer.after_step(job.at("tokens"));
   }
   outer.finish();
-  auto report = app::member_report(outer, node);
+  auto report = app::member_report(outer, node, outer.global_hash());
   report.name = name;
   const auto problem = node.done(app::to_json(report).dump(), outer.global_hash());
   fmt::print("{}\n", outer.global_hash().hex());

@@ -78,30 +78,30 @@ def test_replicas_of_both_kinds_train_the_same_model_as_far_as_their_inner_steps
 
 
 def test_tls_round_log_status_and_top_are_as_of_other_workers(run):
-    run.write_config(run={"steps": 60, "checkpoint_every": 0})
+    run.write_config(run={"steps": 90, "checkpoint_every": 0}, outer={"log": str(run.folder / "log")})
     program(run, "certs", "init", "test")
-    for name in ("coordinator", *NAMES):
+    for name in ("coordinator", "operator", *NAMES):
         program(run, "certs", "issue", "test", name)
     certs = ["--certs", run.folder / "certs/test"]
     run.start_coordinator(*certs)
     for name in NAMES:
-        run.start_worker(name, "train.py", *certs)
+        run.start_worker(name, "train.py", "--pace", 0.03, *certs)
     run.wait_for("eu", "step 5\n")
     status = json.loads(program(run, "ctl", "status", "--coordinator", run.address, *certs, "--json"))
     assert {member["name"] for member in status["members"]} == set(NAMES), status
     program(run, "ctl", "status", "--coordinator", run.address, "--insecure", status=4)
     run.finish()
-    replayed = program(run, "replay", run.folder / "runs/test")
+    replayed = program(run, "replay", run.folder / "log/eu")
     assert run.report("eu")["global_hash"] in replayed, replayed
     summary = program(run, "trace", "summary", run.folder / "runs/test/eu/trace.json")
     assert "train" in summary
 
 
 def test_settings_change_in_mid_run_for_both_kinds(run):
-    run.write_config(run={"steps": 400})
+    run.write_config(run={"steps": 120})
     run.start_coordinator()
     for name in NAMES:
-        run.start_worker(name, "train.py")
+        run.start_worker(name, "train.py", "--pace", 0.03)
     run.wait_for("eu", "step 5\n")
     program(run, "ctl", "pause", "--coordinator", run.address)
     program(run, "ctl", "set", "outer.sync_every=12", "--coordinator", run.address)
@@ -111,11 +111,60 @@ def test_settings_change_in_mid_run_for_both_kinds(run):
 
 
 def test_a_drained_worker_ends_its_loop_and_the_other_goes_on(run):
-    run.write_config(run={"steps": 2000}, outer={"min_replicas": 1})
+    run.write_config(run={"steps": 150}, outer={"min_replicas": 1})
     run.start_coordinator()
     for name in NAMES:
-        run.start_worker(name, "train.py")
+        run.start_worker(name, "train.py", "--pace", 0.03)
     run.wait_for("us", "step 5\n")
     program(run, "ctl", "drain", "us", "--coordinator", run.address)
     run.finish()
-    assert "step 2000" in run.log("eu") and "step 2000" not in run.log("us")
+    assert "step 150" in run.log("eu") and "step 150" not in run.log("us")
+
+
+# ---- observers ----
+
+
+def test_an_observer_has_the_global_parameters_of_each_step_that_is_evaluated(run):
+    run.write_config(run={"steps": 120, "eval_every": 10}, outer={"codec": "lloyd4", "error_feedback": True})
+    run.start_coordinator()
+    run.start_worker("watch", "watch.py")
+    run.wait_for("coordinator", "watch observes the run")
+    for name in NAMES:
+        run.start_worker(name, "train.py", "--record", f"{name}.pt", "--pace", 0.02)
+    run.finish()
+    recorded = torch.load(run.folder / "eu.pt", weights_only=True)
+    seen = torch.load(run.folder / "seen.pt", weights_only=True)
+    steps = [step for step, _, _ in seen]
+    assert steps[-1] == "end" and len([step for step in steps if isinstance(step, int)]) > 3, steps
+    for step, _, values in seen:
+        if step:  # nothing was recorded before the first
+            now = recorded[-1 if step == "end" else step - 1]
+            assert all(torch.equal(values[name], now[name]) for name in now), step
+    assert seen[-1][1] == run.report("eu")["global_hash"]
+
+
+def test_an_observer_takes_the_newest_and_the_run_does_not_wait(run):
+    run.write_config(run={"steps": 100_000})
+    run.start_coordinator()
+    for name in NAMES:
+        run.start_worker(name, "train.py", "--pace", 0.02)
+    run.wait_for("eu", "step 20\n")
+    run.start_worker("watch", "watch.py", "--newest")
+    assert run.wait("watch") == 0, run.log("watch")
+    run.interrupt("coordinator")
+    assert run.wait("eu") == 0 and run.wait("us") == 0, run.log("eu")
+
+
+@pytest.mark.parametrize("width", [24, 25])
+def test_an_observer_that_waits_can_be_interrupted_and_one_with_another_model_is_refused(run, width):
+    run.write_config()
+    run.start_coordinator()
+    run.start_worker("eu", "train.py")
+    run.wait_for("coordinator", "eu")
+    run.start_worker("watch", "watch.py", "--width", width)
+    if width == 24:
+        run.wait_for("coordinator", "watch observes the run")
+        run.interrupt("watch")
+    assert run.wait("watch") not in (0, -6, -11), run.log("watch")
+    said = "KeyboardInterrupt" if width == 24 else "ConfigError"
+    assert said in run.log("watch"), run.log("watch")

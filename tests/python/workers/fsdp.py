@@ -1,10 +1,10 @@
-"""A site of two ranks as one replica: fully_shard (FSDP2) over Gloo, with batches of both as ddp.py's ranks have them.
+"""A site of two ranks (--ranks) as one replica: fully_shard (FSDP2) over Gloo, each rank with batches of its own.
 
---plain is one process on the batches of both ranks, which is to come to the same values. Fragments are cut evenly where
-there are more of them than layers, so that a tensor is in two of them.
+--plain is one process on the batches of two ranks, which is to come to the same values.
 """
 
 import argparse
+import datetime
 
 import toy
 import torch
@@ -20,11 +20,15 @@ def whole(tensor):
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def distributed(rank, store):
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    mesh = torch.distributed.init_device_mesh("cpu", (2,))
+def distributed(rank, more):
+    timeout = datetime.timedelta(seconds=more.group_timeout)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{more.store}", rank=rank, world_size=more.ranks, timeout=timeout
+    )
+    shape = (2, more.ranks // 2) if more.replicated else (more.ranks,)
+    mesh = torch.distributed.init_device_mesh("cpu", shape, mesh_dim_names=("replicas", "shards")[-len(shape) :])
     model = toy.Model()
-    for layer in model.layers:
+    for layer in [] if more.root_alone else model.layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
     return model
@@ -54,7 +58,7 @@ def load(model, optimizer, store):
 def save(loop, model, optimizer, store, rank):
     torch.distributed.checkpoint.save(state_of(model, optimizer), checkpoint_id=f"{store}.checkpoint")
     state = loop.state_dict()  # all ranks call it; the first one's is the site's
-    if rank == 0:
+    if rank in (0, None):
         torch.save(state, f"{store}.loop")
 
 
@@ -63,10 +67,11 @@ def train(rank, more, options):
     if more.plain:
         model, rank = toy.Model(), None
     else:
-        model, group = distributed(rank, more.store), torch.distributed.group.WORLD
+        model, group = distributed(rank, more), torch.distributed.group.WORLD
     optimizer = toy.optimizer_of(model)
-    if more.load:
-        options["resume"] = load(model, optimizer, more.load)
+    with torch.no_grad():  # leaves the parameters of the root gathered
+        toy.loss_of(model, "held-out", 0)
+    options["resume"] = load(model, optimizer, more.load) if more.load else None
     with isthmus.OuterLoop(model=model, group=group, **options) as loop:
         running = loop.running
         while running:
@@ -78,7 +83,7 @@ def train(rank, more, options):
             isthmus.synchronous_step(loop, optimizer)
             optimizer.zero_grad()
             running = loop.after_step()
-            if running and loop.step % 7 == 0:
+            if running and loop.step in (2, 7, 14):  # in the warm-up too, where there is one
                 with torch.no_grad():  # leaves the parameters of the root gathered
                     loss_of(model, options, rank, step)
                 with loop.global_parameters(), torch.no_grad():
@@ -89,8 +94,9 @@ def train(rank, more, options):
         with loop.global_parameters():
             for name, parameter in model.named_parameters():
                 assert torch.equal(whole(parameter.detach()), values[name]), name
+        assert loop.leaves or len(loop.global_hash) == 64  # on all ranks
         if rank in (0, None):
-            print("hash", loop.global_hash, flush=True)
+            print(f"left: {loop.leaves}" if loop.leaves else f"hash {loop.global_hash}", flush=True)
             torch.save(values, more.values)
     if group is not None:
         torch.distributed.destroy_process_group()
@@ -105,8 +111,12 @@ if __name__ == "__main__":
     parser.add_argument("--save", help="a checkpoint, at the end")
     parser.add_argument("--load", help="the same, to go on from")
     parser.add_argument("--fail-at", type=int, default=0)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--replicated", action="store_true", help="two groups of shards (HSDP)")
+    parser.add_argument("--root-alone", action="store_true", help="layers are not sharded each by itself")
+    parser.add_argument("--group-timeout", type=float, default=600, help="seconds")
     more = parser.parse_args(rest)
     if more.plain:
         train(0, more, options)
     else:
-        torch.multiprocessing.spawn(train, (more, options), nprocs=2)
+        torch.multiprocessing.spawn(train, (more, options), nprocs=more.ranks)

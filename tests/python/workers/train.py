@@ -4,6 +4,7 @@ import argparse
 import os
 import signal
 import sys
+import time
 
 import torch
 import toy
@@ -18,6 +19,7 @@ parser.add_argument("--load", help="the same, to go on from")
 parser.add_argument("--trouble", default="")
 parser.add_argument("--at", type=int, default=10, help="step of the trouble")
 parser.add_argument("--bf16", action="store_true")
+parser.add_argument("--pace", type=float, default=0, help="seconds that a step takes at least")
 parser.add_argument("--width", type=int, default=24)
 more = parser.parse_args(rest)
 
@@ -56,6 +58,7 @@ while running:
     step = loop.step + 1
     if step == more.at:
         make_trouble()
+    time.sleep(more.pace)
     loss = toy.loss_of(model, options["name"], step)
     loss.backward()
     isthmus.synchronous_step(loop, optimizer)

@@ -1,5 +1,10 @@
-# What nanobind's stubgen puts before the stub of the module.
+# What nanobind's stubgen puts into the stub of the module, which it takes for one that is in no package.
+^_native\.codecs$:
+    from . import codecs as codecs
+
 ^_native\.__prefix__$:
+    __version__: str
+
     class Error(RuntimeError):
         """What isthmus could not do; the message says why, and what to do."""
 

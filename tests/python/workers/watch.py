@@ -1,0 +1,38 @@
+"""An observer as a user writes it. Saves (step, hash, values) of what it has seen, the end's last."""
+
+import argparse
+
+import toy
+import torch
+
+import isthmus
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--config", required=True)
+parser.add_argument("--coordinator", required=True)
+parser.add_argument("--name", required=True)
+parser.add_argument("--certs")
+parser.add_argument("--seen", default="seen.pt")
+parser.add_argument("--width", type=int, default=24)
+parser.add_argument("--newest", action="store_true", help="take the newest parameters and leave")
+options = parser.parse_args()
+
+model = toy.Model(width=options.width)
+with isthmus.Observer(
+    options.config, model, name=options.name, coordinator=options.coordinator, certs=options.certs
+) as watch:
+    seen = []
+
+    def look(step):
+        values = {name: value.detach().clone() for name, value in model.named_parameters()}
+        seen.append((step, watch.global_hash, values))
+
+    if options.newest:
+        assert watch.take_newest()
+        look(None)
+    else:
+        for step in watch:
+            look(step)
+        look("end")
+    torch.save(seen, options.seen)
+    print("hash", watch.global_hash, flush=True)
