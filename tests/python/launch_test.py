@@ -15,9 +15,17 @@ def launch(run, config, script, *arguments, options=()):
     words = [sys.executable, "-B", script, *options]
     command = "worker.command=" + json.dumps([str(word) for word in words])
     out = f"run.out={run.folder / 'runs'}"
-    program = [str(run.build / "isthmus-coordinator"), "launch", str(config), "--set", command, "--set", out]
+    return launched(run, str(config), "--set", command, "--set", out, *arguments)
+
+
+def launched(run, *arguments):
     done = subprocess.run(
-        [*program, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, stdin=subprocess.DEVNULL
+        [str(run.build / "isthmus-coordinator"), "launch", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        stdin=subprocess.DEVNULL,
     )
     logs = "\n".join(log.read_text() for log in run.folder.glob("runs/*/*/worker.log"))
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{logs}"
@@ -73,3 +81,21 @@ def test_every_public_name_is_documented(module):
     for name, value in vars(importlib.import_module(module)).items():
         if not name.startswith("_") and callable(value) and getattr(value, "__module__", "").startswith("isthmus"):
             assert value.__doc__, f"{module}.{name} has no docstring"
+
+
+def test_a_resumed_trainer_ends_as_one_that_never_stopped(run):
+    def hash_in(logs, name):
+        (said,) = {line.split()[-1] for line in logs.splitlines() if f"{name}: done: global hash" in line}
+        return said
+
+    def train(name, *settings):
+        config, script = ROOT / "examples/python/trainer.yaml", "examples/python/trainer.py"
+        launch(run, config, script, "--set", f"run.name={name}", *settings, options=["--output", run.folder / name])
+
+    train("whole")
+    whole = (run.folder / "runs/whole/replica-0/worker.log").read_text()
+    train("again", "--set", "run.stop_after=20")
+    half = (run.folder / "runs/again/replica-0/worker.log").read_text()
+    launched(run, "--resume", str(run.folder / "runs/again"), "--set", "run.stop_after=0")
+    resumed = (run.folder / "runs/again/replica-0/worker.log").read_text().removeprefix(half)
+    assert hash_in(resumed, "replica-0") == hash_in(whole, "replica-0") != hash_in(half, "replica-0")
