@@ -92,7 +92,10 @@ void HostOuterState::go_ahead(FragmentId p, const quant::CodecSpec& codec,
                               std::span<const protocol::SharedBytes> fresh,
                               std::span<const protocol::SharedBytes> stale, float share,
                               const quant::OuterStep& step) {
+  const auto& fragment = layout_.fragment(p);
   const auto chunks = layout_.chunks_of(p);
+  // At once: whoever has the parameters elsewhere carries them over once.
+  const auto local = local_.modify(fragment);
   for (auto k = chunks.first; k < chunks.last; ++k) {
     const auto& chunk = layout_.chunk(k);
     scratch_.assign(chunk.size, 0.0F);
@@ -105,9 +108,9 @@ void HostOuterState::go_ahead(FragmentId p, const quant::CodecSpec& codec,
     add(fresh, share);
     add(stale, -share);
     if (ahead_) ahead_->move(chunk, scratch_, step);
-    std::ranges::copy(start(chunk), local_.modify(chunk).begin());
-    local_.modified(chunk);
+    std::ranges::copy(start(chunk), local.subspan(chunk.begin - fragment.begin, chunk.size).begin());
   }
+  local_.modified(fragment);
 }
 
 void HostOuterState::take_local() {

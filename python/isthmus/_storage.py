@@ -54,6 +54,15 @@ def parameters_of(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     return found
 
 
+def whole_parameters_of(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """The same of a model that is not sharded. Raises ConfigError for one that is."""
+    found = parameters_of(model)
+    for name, parameter in found.items():
+        if hasattr(parameter, "to_local"):
+            raise ConfigError(f"parameter {name} is sharded over several ranks; expected whole ones, before fully_shard")
+    return found
+
+
 def keep_known(now: Tensor, values: Tensor) -> None:
     """Brings elements of the model, `now`, to their fp32 `values` in host memory.
 

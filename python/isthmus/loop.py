@@ -13,7 +13,7 @@ import torch
 from . import _native
 from ._native import ConfigError
 from ._placement import Placement, place
-from ._storage import Storage, parameters_of
+from ._storage import Storage, parameters_of, whole_parameters_of
 
 STATE_VERSION = 1
 
@@ -371,7 +371,7 @@ def initial_parameters(config: Any, model: torch.nn.Module, settings: Sequence[s
         ConfigError: names or shapes are not those of the config's model.
     """
     experiment = _native.load(str(config), list(settings), name, "")
-    parameters = parameters_of(model)
+    parameters = whole_parameters_of(model)
     for embedding in ("model.embed_tokens.weight", "transformer.wte.weight"):
         if embedding not in parameters:
             continue

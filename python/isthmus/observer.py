@@ -8,7 +8,7 @@ from typing import Any, Iterator, Mapping, Optional, Sequence, Union
 import torch
 
 from . import _native
-from ._storage import parameters_of
+from ._storage import whole_parameters_of
 from .loop import experiment_of, placement_of
 
 
@@ -48,7 +48,7 @@ class Observer:
     ) -> None:
         addresses = {"coordinator": coordinator, "certs": certs}
         self.experiment = experiment_of(config, name, site, settings, addresses, insecure)
-        self._parameters = parameters_of(model)
+        self._parameters = whole_parameters_of(model)
         self.placement = placement_of(self.experiment, self._parameters, fragments)
         self._native = _native.Observer.join(
             experiment=self.experiment,

@@ -215,5 +215,9 @@ def test_what_hides_or_splits_parameters_is_refused(tmp_path):
         sharded = fully_shard(Tied(), mesh=torch.distributed.init_device_mesh("cpu", (1,)))
         with pytest.raises(isthmus.ConfigError, match="embed.weight is sharded.*expected their process group"):
             isthmus.OuterLoop(config, sharded, name="eu")
+        with pytest.raises(isthmus.ConfigError, match="embed.weight is sharded.*expected whole ones"):
+            isthmus.Observer(config, sharded, name="watch")
+        with pytest.raises(isthmus.ConfigError, match="embed.weight is sharded.*expected whole ones"):
+            isthmus.initial_parameters(config, sharded)
     finally:
         torch.distributed.destroy_process_group()
