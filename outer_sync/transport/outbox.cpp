@@ -56,7 +56,27 @@ std::optional<Frame> Outbox::take(std::size_t lane, Time now) {
   return std::move(frame);
 }
 
-void Outbox::acknowledged(const Receipt& receipt, Time now) {
+std::optional<Frame> Outbox::take_overdue(std::size_t lane, Time now) {
+  if (!waiting_.empty()) return std::nullopt;
+  const auto oldest = oldest_unheard();
+  if (oldest[lane] != Time::max()) return std::nullopt;
+  const auto overdue = [&](const UnderWay& sent) {
+    return now - sent.since > stall_limit() && lanes_[sent.lane].heard < oldest[sent.lane];
+  };
+  UnderWay* first = nullptr;
+  for (auto& [receipt, sent] : under_way_) {
+    if (overdue(sent) && (first == nullptr || sent.place < first->place)) first = &sent;
+  }
+  if (first == nullptr) return std::nullopt;
+  auto& taken_over = lanes_[first->lane].taken_over;
+  taken_over = std::min(taken_over, first->since);
+  first->lane = lane;
+  first->since = now;
+  return first->frame;
+}
+
+void Outbox::acknowledged(const Receipt& receipt, Time now, std::optional<std::size_t> by) {
+  if (by) lanes_[*by] = {.heard = now};
   if (const auto waits = waits_.find(receipt);
       waits != waits_.end()) {  // it had arrived before its lane was lost
     const auto place = waiting_.find(waits->second);
@@ -66,7 +86,7 @@ void Outbox::acknowledged(const Receipt& receipt, Time now) {
   }
   const auto sent = under_way_.find(receipt);
   if (sent == under_way_.end()) return;
-  lanes_[sent->second.lane].heard = now;
+  if (!by) lanes_[sent->second.lane] = {.heard = now};
   usual_delivery_ += (now - sent->second.since - usual_delivery_) / smoothing;
   discount(receipt, size_of(sent->second.frame));
   under_way_.erase(sent);
@@ -81,7 +101,7 @@ void Outbox::lane_lost(std::size_t lane) {
       ++sent;
     }
   }
-  lanes_[lane].heard = Time::min();
+  lanes_[lane] = {};
 }
 
 template <class Drop>
@@ -120,9 +140,15 @@ Outbox::Time Outbox::stall_limit() const {
   return std::max<Time>(shortest_stall, stall_factor * usual_delivery_);
 }
 
-std::vector<std::size_t> Outbox::stalled(Time now) const {
-  std::vector<Time> oldest(lanes_.size(), Time::max());
+std::vector<Outbox::Time> Outbox::oldest_unheard() const {
+  std::vector<Time> oldest;
+  for (const auto& lane : lanes_) oldest.push_back(lane.taken_over);
   for (const auto& [receipt, sent] : under_way_) oldest[sent.lane] = std::min(oldest[sent.lane], sent.since);
+  return oldest;
+}
+
+std::vector<std::size_t> Outbox::stalled(Time now) const {
+  const auto oldest = oldest_unheard();
   const auto newest = std::ranges::max(lanes_, {}, &Lane::heard).heard;
   std::vector<std::size_t> stalled;
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {

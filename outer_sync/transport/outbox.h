@@ -36,8 +36,12 @@ class Outbox {
   void put(Frame frame, std::uint64_t order, const Receipt& receipt);
   /// The frame that leaves next, now on its way by that lane; none when nothing waits.
   [[nodiscard]] std::optional<Frame> take(std::size_t lane, Time now);
-  /// It need not be sent any more.
-  void acknowledged(const Receipt& receipt, Time now);
+  /// It need not be sent any more, as was said by that lane; without one, by the lane that it left by.
+  void acknowledged(const Receipt& receipt, Time now, std::optional<std::size_t> by = std::nullopt);
+  /// For a lane that is free while nothing waits: a frame that is long overdue on another lane, which has
+  /// said nothing since. It is under way by this lane then. Where few frames all went by one lane and its
+  /// path is broken, no other lane would ever deliver and so show it.
+  [[nodiscard]] std::optional<Frame> take_overdue(std::size_t lane, Time now);
   /// The lane is lost: what was under way by it waits again.
   void lane_lost(std::size_t lane);
   /// A view has begun: chunks of older ones are of no use.
@@ -52,8 +56,9 @@ class Outbox {
   /// Of these, those whose receipts have this `beyond`.
   [[nodiscard]] std::size_t bytes_relayed(protocol::ReplicaId beyond) const;
   [[nodiscard]] std::size_t under_way() const { return under_way_.size(); }
-  /// Lanes by which nothing has been acknowledged since the oldest chunk that is under way there was sent,
-  /// long ago, while another lane delivers: the path of such a lane is broken, and TCP does not know yet.
+  /// Lanes by which nothing has been acknowledged since the oldest chunk that is under way there was sent, or
+  /// one that another lane has taken over, long ago, while another lane delivers: the path of such a lane is
+  /// broken, and TCP does not know yet.
   [[nodiscard]] std::vector<std::size_t> stalled(Time now) const;
 
  private:
@@ -70,8 +75,11 @@ class Outbox {
     Time since;
   };
   struct Lane {
-    Time heard = Time::min();  ///< the newest acknowledgement of what it took
+    Time heard = Time::min();       ///< the newest acknowledgement that came by it
+    Time taken_over = Time::max();  ///< when the oldest left by it that another lane has taken over since
   };
+  /// When the oldest frame left by each lane that it has not delivered; `Time::max()` without one.
+  [[nodiscard]] std::vector<Time> oldest_unheard() const;
   template <class Drop>
   void drop_if(Drop drop);
   void wait(const Place& place, Frame frame, const Receipt& receipt);

@@ -168,12 +168,26 @@ void PeerMesh::feed(const PeerPtr& peer) {
     if (must_wait(peer, now)) return;
     while (lane < lanes_ && !is_ready(lane)) ++lane;
     if (lane == lanes_) return;
-    auto frame = *peer->outbox.take(lane, clock_.now());
-    const auto bytes = size_of(frame);
-    if (peer->pacer) peer->pacer->take(bytes, now);
-    const auto hold = peer->link.send(bytes, now);
-    if (peer->far) peer->see_what_left(lane, now);
-    peer->lanes[lane].connection->send(std::move(frame), hold);
+    leave(*peer, lane, *peer->outbox.take(lane, clock_.now()), now);
+  }
+}
+
+void PeerMesh::leave(Peer& peer, std::size_t lane, Frame frame, Connection::Clock::time_point now) {
+  const auto bytes = size_of(frame);
+  if (peer.pacer) peer.pacer->take(bytes, now);
+  const auto hold = peer.link.send(bytes, now);
+  if (peer.far) peer.see_what_left(lane, now);
+  peer.lanes[lane].connection->send(std::move(frame), hold);
+}
+
+/// One frame at a time: it is to find the lane that is broken, not to fill another one.
+void PeerMesh::take_over_overdue(const PeerPtr& peer) {
+  const auto now = Connection::Clock::now();
+  for (std::size_t lane = 0; lane < lanes_; ++lane) {
+    const auto& connection = peer->lanes[lane].connection;
+    if (!connection || !connection->ready()) continue;
+    auto frame = peer->outbox.take_overdue(lane, clock_.now());
+    if (frame) return leave(*peer, lane, *std::move(frame), now);
   }
 }
 
@@ -192,7 +206,10 @@ bool PeerMesh::must_wait(const PeerPtr& peer, Connection::Clock::time_point now)
 
 void PeerMesh::tick() {
   const auto now = Connection::Clock::now();
-  for (const auto& [id, peer] : peers_) cut_stalled(*peer);
+  for (const auto& [id, peer] : peers_) {
+    cut_stalled(*peer);
+    take_over_overdue(peer);
+  }
   rates_.tick(peers_, now);
   for (const auto& [id, peer] : peers_) peer->say_arrived(now);
   hail_all();
@@ -332,10 +349,9 @@ void PeerMesh::take(Peer& peer, Connection::Received frame) {
     return handler_.on_begun(from, view);
   }
   if (frame.type == FrameType::begun_heard)
-    return peer.outbox.acknowledged({from_bytes<protocol::ViewNumber>(*frame.body), std::nullopt},
-                                    clock_.now());
+    return acknowledged(peer, {from_bytes<protocol::ViewNumber>(*frame.body), std::nullopt});
   if (frame.type == FrameType::ack) {
-    peer.outbox.acknowledged({frame.head.view, key_of(frame.head)}, clock_.now());
+    acknowledged(peer, {frame.head.view, key_of(frame.head)});
     return handler_.on_ack(from, frame.head.view, key_of(frame.head));
   }
   if (frame.type == FrameType::arrived)
@@ -344,6 +360,14 @@ void PeerMesh::take(Peer& peer, Connection::Received frame) {
     throw Error(ErrorKind::network, "a frame that has no place on a bulk connection");
   const auto problem = handler_.on_chunk(peer.info.id, std::move(frame));
   if (problem) throw Error(ErrorKind::network, *problem);
+}
+
+/// By the lane that is listened to: acknowledgements come where their chunks went.
+void PeerMesh::acknowledged(Peer& peer, const Outbox::Receipt& receipt) {
+  const auto lane = std::ranges::find(peer.lanes, hearing_, &Lane::connection);
+  const auto index = static_cast<std::size_t>(lane - peer.lanes.begin());
+  peer.outbox.acknowledged(receipt, clock_.now(),
+                           lane == peer.lanes.end() ? std::nullopt : std::optional(index));
 }
 
 void PeerMesh::count_breach(Peer& peer, const Connection& connection, const std::string& why) {

@@ -129,11 +129,14 @@ class PeerMesh {
   void dispatch(protocol::ReplicaId peer, std::uint64_t order, Frame frame, Outbox::Receipt receipt);
   void put(const PeerPtr& peer, std::uint64_t order, Frame frame, const Outbox::Receipt& receipt);
   void feed(const PeerPtr& peer);
+  void leave(Peer& peer, std::size_t lane, Frame frame, Connection::Clock::time_point now);
   [[nodiscard]] bool must_wait(const PeerPtr& peer, Connection::Clock::time_point now);
   [[nodiscard]] std::uint64_t number_of(const Peer& peer, const Lane& lane) const;
   void lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPtr& connection);
   void lane_down(const PeerPtr& peer, std::size_t lane);
   void cut_stalled(Peer& peer);
+  void take_over_overdue(const PeerPtr& peer);
+  void acknowledged(Peer& peer, const Outbox::Receipt& receipt);
   void count_breach(Peer& peer, const Connection& connection, const std::string& why);
 
   asio::io_context& io_;

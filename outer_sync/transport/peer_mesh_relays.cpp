@@ -82,11 +82,10 @@ void PeerMesh::carry(Peer& peer, Connection::Received frame) {
       static_cast<void>(from_bytes<Hail>(*frame.body));
       return pass_on();
     case FrameType::ack:
-      peer.outbox.acknowledged({frame.head.view, key_of(frame.head), to}, clock_.now());
+      acknowledged(peer, {frame.head.view, key_of(frame.head), to});
       return pass_on();
     case FrameType::begun_heard:
-      return peer.outbox.acknowledged({from_bytes<protocol::ViewNumber>(*frame.body), std::nullopt, to},
-                                      clock_.now());
+      return acknowledged(peer, {from_bytes<protocol::ViewNumber>(*frame.body), std::nullopt, to});
     case FrameType::chunk:
     case FrameType::begun:
       return keep_for(possible ? found->second : nullptr, std::move(frame));
@@ -126,7 +125,7 @@ void PeerMesh::hear_relayed(Peer& relay, Connection::Received frame) {
       if (frame.relay->session != static_cast<std::uint32_t>(ways_.hail(from).session)) return;
       Outbox::Receipt receipt{frame.head.view, key_of(frame.head), from};
       if (frame.head.kind == 0) receipt.key.reset();
-      return relay.outbox.acknowledged(receipt, clock_.now());
+      return acknowledged(relay, receipt);
     }
     case FrameType::relay_lost:
       return way_lost(from);

@@ -238,6 +238,26 @@ TEST(Lanes, OneThatStallsGivesItsChunksToAnother) {
   EXPECT_EQ(node.downs(a.id), 0U);
 }
 
+TEST(Lanes, OneThatTakesTheLittleThereIsAndStallsIsFound) {
+  Node node("b");
+  const PeerInfo a{protocol::id_of({"a", 1, ""}), "a", "127.0.0.1:1"};
+  node.set_peers({a});
+  const auto silent = lane_of(a, node.info(), 0);  // takes what comes, and never says so
+  const auto good = lane_of(a, node.info(), 1);
+  ASSERT_TRUE(node.sees({a}));
+  constexpr std::uint64_t rounds = 5;
+  for (std::uint64_t round = 1; round <= rounds; ++round) node.send_to(a.id, chunk_of(round, 1000));
+  std::set<std::uint64_t> heard;
+  while (heard.size() < rounds) {
+    const auto header = hear_chunk(*good);
+    heard.insert(header.round);
+    good->say(ack_frame(header.view, key_of(header)));
+  }
+  EXPECT_TRUE(node.says("lane 0 to a delivers nothing while others do"));
+  EXPECT_TRUE(silent->is_dropped());
+  EXPECT_EQ(node.downs(a.id), 0U);
+}
+
 TEST(Lanes, WhatIsDueFirstOvertakesWhatWaits) {
   Node node("b");
   const PeerInfo a{protocol::id_of({"a", 1, ""}), "a", "127.0.0.1:1"};

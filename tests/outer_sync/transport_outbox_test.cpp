@@ -126,6 +126,51 @@ TEST(Outbox, ALaneHasStalledWhenOthersDeliverWhatWasSentLater) {
   EXPECT_THAT(outbox.stalled(1min), IsEmpty());
 }
 
+TEST(Outbox, WhatIsOverdueOnASilentLaneGoesByAFreeOneAndShowsWhichIsBroken) {
+  Outbox outbox(lanes);
+  for (const std::uint8_t round : {1, 2}) {
+    outbox.put(frame_of(round), round, receipt_of(round));
+    ASSERT_TRUE(outbox.take(0, 0s));
+  }
+  EXPECT_FALSE(outbox.take_overdue(1, 900ms)) << "soon";
+  EXPECT_FALSE(outbox.take_overdue(0, 2s)) << "not by the lane that is silent itself";
+  const auto first = outbox.take_overdue(1, 2s);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(std::to_integer<int>(first->body->front()), 1) << "what is due first";
+  EXPECT_FALSE(outbox.take_overdue(1, 3s)) << "one at a time";
+  EXPECT_THAT(outbox.stalled(3s), IsEmpty()) << "nobody delivers yet";
+  outbox.acknowledged(receipt_of(1), 4s, 1);
+  EXPECT_THAT(outbox.stalled(4s), ElementsAre(0));
+  outbox.lane_lost(0);
+  EXPECT_THAT(outbox.stalled(1min), IsEmpty());
+  EXPECT_THAT(take_all(outbox), ElementsAre(2));
+}
+
+TEST(Outbox, ALaneThatWasOnlySlowIsNotTakenForBroken) {
+  Outbox outbox(lanes);
+  outbox.put(frame_of(1), 1, receipt_of(1));
+  ASSERT_TRUE(outbox.take(0, 0s));
+  ASSERT_TRUE(outbox.take_overdue(1, 2s));
+  outbox.acknowledged(receipt_of(1), 3s, 1);
+  EXPECT_THAT(outbox.stalled(3s), ElementsAre(0)) << "what it took has been delivered by another";
+  outbox.acknowledged(receipt_of(1), 3s, 0);
+  EXPECT_THAT(outbox.stalled(1min), IsEmpty());
+}
+
+TEST(Outbox, EachLaneIsTriedOnceWhileNothingComesBack) {
+  Outbox outbox(lanes);
+  outbox.put(frame_of(1), 1, receipt_of(1));
+  ASSERT_TRUE(outbox.take(0, 0s));
+  std::vector<std::size_t> tried;
+  for (auto now = 0s; now < 1min; now += 1s) {
+    for (std::size_t lane = 0; lane < lanes; ++lane) {
+      if (outbox.take_overdue(lane, now)) tried.push_back(lane);
+    }
+  }
+  EXPECT_THAT(tried, ElementsAre(1, 2));
+  EXPECT_EQ(outbox.bytes(), size_of(frame_of(1))) << "it is counted once";
+}
+
 TEST(Outbox, OnASlowLineAStallTakesLongerToShow) {
   Outbox outbox(lanes);
   outbox.put(frame_of(1), 1, receipt_of(1));
@@ -153,7 +198,7 @@ TEST(Outbox, NothingIsLostAndNothingCountedTwiceWhateverHappens) {
     };
     for (int turn = 0; turn < 300; ++turn) {
       const auto lane = draw(lanes);
-      switch (draw(6)) {
+      switch (draw(7)) {
         case 0:
         case 1: {
           const auto receipt = random_receipt();
@@ -162,14 +207,18 @@ TEST(Outbox, NothingIsLostAndNothingCountedTwiceWhateverHappens) {
           break;
         }
         case 2:
-          (void)outbox.take(lane, turn * 1ms);
+          (void)outbox.take(lane, turn * 100ms);
           break;
         case 3: {
           const auto receipt = random_receipt();
-          outbox.acknowledged(receipt, turn * 1ms);
+          const auto by = draw(2) == 0 ? std::nullopt : std::optional<std::size_t>(lane);
+          outbox.acknowledged(receipt, turn * 100ms, by);
           owed.erase(receipt);
           break;
         }
+        case 5:
+          (void)outbox.take_overdue(lane, turn * 100ms);
+          break;
         case 4: {
           const auto beyond = 1 + draw(2);
           outbox.forget_relayed(beyond);
