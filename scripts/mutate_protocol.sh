@@ -15,7 +15,7 @@ compiler=(g++)
 ! command -v ccache >/dev/null || compiler=(ccache g++)
 
 sources=(outer_sync/protocol/*.cpp outer_sync/layout.cpp
-  tests/simulation/{world,network,invariants,simulate}.cpp)
+  tests/simulation/{world,world_coordinator,world_training,network,invariants,simulate}.cpp)
 
 # build FOLDER: compiles what has been changed in it, and takes the rest from what was compiled before.
 build() {
@@ -54,16 +54,19 @@ judge() {
 }
 
 rules=0
-# mutate NAME FILE PERL: the rule's name, where it is kept, and what takes it out.
+# mutate NAME FILES PERL: the rule's name, where it is kept, and what takes it out.
 mutate() {
-  local name=$1 file=$2 change=$3
+  local name=$1 files=$2 change=$3
   [[ $name == *"$only"* ]] || return 0
-  local folder
+  local folder file
   rules=$((rules + 1))
   folder=$work/$(printf '%03d' $rules)
-  mkdir -p "$folder/$(dirname "$file")"
-  perl -0pe "$change" "$file" >"$folder/$file"
-  ! cmp -s "$file" "$folder/$file" || touch "$folder/unchanged"
+  mkdir -p "$folder/outer_sync/protocol"
+  for file in $files; do
+    perl -0pe "$change" "$file" >"$folder/$file"
+    ! cmp -s "$file" "$folder/$file" || rm "$folder/$file"
+  done
+  [ -n "$(ls "$folder/outer_sync/protocol")" ] || touch "$folder/unchanged"
   while [ "$(jobs -rp | wc -l)" -ge "$cores" ]; do wait -n; done
   judge "$folder" "$name" &
 }
@@ -71,7 +74,7 @@ mutate() {
 mkdir -p "$work/plain"
 build "$work/plain"
 
-member=outer_sync/protocol/member.cpp coordinator=outer_sync/protocol/coordinator.cpp
+member=$(echo outer_sync/protocol/member*.cpp) coordinator=$(echo outer_sync/protocol/coordinator*.cpp)
 change=outer_sync/protocol/view_change.cpp messages=outer_sync/protocol/messages.cpp relays=outer_sync/protocol/relays.cpp
 
 # Views.

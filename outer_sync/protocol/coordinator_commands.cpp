@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "isthmus/outer_sync/protocol/coordinator.h"
+#include "protocol/coordinator_members.h"
 
 namespace isthmus::outer_sync::protocol {
 namespace {
@@ -14,8 +15,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t most_arguments = 64;
 constexpr std::uint64_t highest_step = std::uint64_t{1} << 60;
-
-bool trains(const Coordinator::MemberStatus& member) { return protocol::trains(member.hello.member); }
 
 std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 

@@ -1,0 +1,128 @@
+// How a run stops, at a step that all members agree on (docs/protocol.md).
+
+#include <algorithm>
+#include <utility>
+
+#include "isthmus/outer_sync/protocol/coordinator.h"
+#include "protocol/coordinator_members.h"
+
+namespace isthmus::outer_sync::protocol {
+
+void Coordinator::request_stop(const std::string& reason) {
+  if (stopping_ || phase_ == Phase::ended) return;
+  stopping_ = true;
+  say("stopping: " + reason);
+  drop_wishes("the run is being stopped");
+  if (phase_ == Phase::joining) return end(Ended::How::stopped, "stopped before the first step");
+  dismiss_newcomers();
+  broadcast(Hold{});
+}
+
+void Coordinator::on_held(MemberStatus& member, const Held& held) {
+  if (!stopping_ || member.held) return;
+  member.held = true;
+  member.held_step = held.step;
+  settle_stop();
+}
+
+void Coordinator::settle_stop() {
+  // Of a run that a coordinator takes up again all must be heard: whoever has stopped goes no further.
+  if (!stopping_ || expects_more()) return;
+  auto last = stop_step_;
+  for (const auto& [name, other] : members_) {
+    if ((other.role != Role::member && other.role != Role::ready) || !trains(other)) continue;
+    if (!other.held) return;  // one that is done answers too: its last step is the one that all must reach
+    last = std::max(last.value_or(0), other.held_step);
+  }
+  if (last == stop_step_) return;  // a lost member changes nothing: others may have stopped there
+  stop_step_ = last;
+  announce_stop_step();
+}
+
+void Coordinator::announce_stop_step() {
+  for (const auto& [name, member] : members_) {
+    if (trains(member)) send(member, StopAt{*stop_step_});
+  }
+}
+
+void Coordinator::on_done(MemberStatus& member, const Done& done) {
+  if (member.role == Role::joining) return;  // it has trained nothing
+  member.done = true;
+  member.result = done;
+  if (trains(member)) begin_to_end();
+  finish_if_all_done();
+}
+
+void Coordinator::begin_to_end() {
+  ending_ = true;
+  drop_wishes("the run is ending");
+  dismiss_newcomers();
+}
+
+/// Whoever still takes the state from others cannot take part any more.
+void Coordinator::dismiss_newcomers() {
+  for (auto next = members_.begin(); next != members_.end();) {
+    const auto place = next++;
+    if (place->second.role != Role::joining) continue;
+    say(place->first + " comes too late: " + too_late);
+    send(place->second, Refused{too_late});
+    remove(place);
+  }
+}
+
+void Coordinator::finish_if_all_done() {
+  if (expects_more()) return;  // the others' ends are to be heard too
+  const auto here = [this](const MemberStatus& member) { return able(member) && trains(member); };
+  const auto done = [&](const MemberStatus& member) { return here(member) && member.done; };
+  if (count(here) == 0 || count(done) < count(here)) return;
+  for (const auto& [name, member] : members_) {
+    if (!trains(member) && able(member) && !member.done)  // the others needed it until now
+      send(member, StopAt{first_trainer()->heartbeat.step});
+  }
+  if (count([this](const MemberStatus& member) { return able(member) && !member.done; }) == 0) finish();
+}
+
+void Coordinator::finish() {
+  std::string problem, first;
+  Digest hash;
+  for (const auto& [name, member] : members_) {
+    if (!member.done || !trains(member)) continue;  // who only reduces has no parameters
+    if (first.empty()) {
+      first = name;
+      hash = member.result.global_hash;
+    } else if (member.result.global_hash != hash) {
+      problem = "global hashes of " + name + " and " + first + " differ at the end";
+    }
+  }
+  std::vector<Round> last;  // those who are done have said it just before
+  for (const auto& [name, member] : members_) {
+    const auto rounds = rounds_of(member);
+    last.resize(std::max(last.size(), rounds.size()), 0);
+    for (std::size_t p = 0; p < rounds.size(); ++p) last[p] = std::max(last[p], rounds[p]);
+  }
+  for (const auto& [connection, observer] : observers_) {  // which then takes the last rounds
+    actions_.push_back(SendControl{connection, HeartbeatReply{0, 0, {}, last}});
+    actions_.push_back(SendControl{connection, Finished{problem, hash}});
+    close(connection);
+  }
+  broadcast(Finished{problem, hash});
+  for (const auto& [name, member] : members_) close(member.connection);
+  drop_wishes("the run has ended");
+  phase_ = Phase::ended;
+  actions_.push_back(Ended{problem.empty() ? Ended::How::finished : Ended::How::diverged, problem});
+}
+
+void Coordinator::end(Ended::How how, const std::string& reason) {
+  if (phase_ == Phase::ended) return;
+  broadcast(Abort{reason});
+  for (const auto& [name, member] : members_) close(member.connection);
+  for (const auto& [connection, observer] : observers_) {
+    actions_.push_back(SendControl{connection, Abort{reason}});
+    close(connection);
+  }
+  drop_wishes("the run has ended");
+  phase_ = Phase::ended;
+  actions_.push_back(Ended{how, reason});
+}
+
+}  // namespace isthmus::outer_sync::protocol

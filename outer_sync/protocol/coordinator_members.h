@@ -1,0 +1,37 @@
+#pragma once
+// What the parts of the coordinator's state machine ask of its members alike.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "isthmus/outer_sync/protocol/coordinator.h"
+
+namespace isthmus::outer_sync::protocol {
+
+/// Highest view that has begun at a member, as far as it has said.
+inline ViewNumber begun(const Coordinator::MemberStatus& member) {
+  return std::max({member.hello.activated, member.heartbeat.view, member.state.activated});
+}
+
+inline bool trains(const Coordinator::MemberStatus& member) { return trains(member.hello.member); }
+
+inline std::size_t trainers_among(const std::vector<MemberInfo>& members) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(members, [](const MemberInfo& member) { return trains(member); }));
+}
+
+/// Why nobody is admitted any more, and what those who wait are told.
+inline constexpr auto too_late = "the run is ending; there is nothing left to join";
+
+/// The newest that is in all lists; 0 where there is none.
+[[nodiscard]] std::uint64_t newest_in_all(std::vector<std::vector<std::uint64_t>> lists);
+
+template <class Select>
+std::size_t Coordinator::count(Select select) const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(members_, [&](const auto& entry) { return select(entry.second); }));
+}
+
+}  // namespace isthmus::outer_sync::protocol

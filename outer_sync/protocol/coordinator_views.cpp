@@ -1,0 +1,334 @@
+// The first view, and how one view follows another (docs/protocol.md).
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "isthmus/outer_sync/protocol/coordinator.h"
+#include "isthmus/outer_sync/protocol/view_change.h"
+#include "protocol/coordinator_members.h"
+
+namespace isthmus::outer_sync::protocol {
+namespace {
+
+bool same_layout(const FragmentLayout& layout, const Sealed& sealed) {
+  return sealed.chunk_elements == layout.chunk_elements() &&
+         std::ranges::equal(sealed.layout, layout.fragments());
+}
+
+}  // namespace
+
+// ---- the first view ----
+
+/// One that only reduces and comes a moment later would cost a view change.
+void Coordinator::seal_first_view_if_all_are_here() {
+  if (phase_ != Phase::joining || first_sealed_ || trainers() != options_.replicas) return;
+  if (!all_here_since_) all_here_since_ = now_;
+  const auto reducers = members_.size() - trainers();
+  if (reducers >= options_.reducers || now_ - *all_here_since_ > options_.detect_timeout) seal_first_view();
+}
+
+void Coordinator::seal_first_view() {
+  first_sealed_ = true;
+  for (auto& [name, member] : members_) member.has_nothing = false;
+  const bool resume = first_trainer()->hello.resume;
+  const auto step = resume ? choose_checkpoint() : 0;
+  if (!step) return end(Ended::How::failed, without_common_checkpoint());
+  if (*step > 0) say("resuming from the checkpoint of step " + std::to_string(*step));
+  ++number_;
+  for (auto& [name, member] : members_) {
+    member.answered = false;
+    if (!member.has_nothing) send(member, Seal{number_, *step});
+    if (member.has_nothing) say(name + " has no checkpoint: it takes the state from the others");
+  }
+}
+
+/// The newest that all have who have any. The others come in as newcomers do, where the run knows such.
+std::optional<std::uint64_t> Coordinator::choose_checkpoint() {
+  std::vector<std::vector<std::uint64_t>> lists;
+  for (auto& [name, member] : members_) {
+    member.has_nothing = trains(member) && options_.elastic && member.hello.checkpoints.empty();
+    if (trains(member) && !member.has_nothing) lists.push_back(member.hello.checkpoints);
+  }
+  const bool enough = lists.size() >= std::max<std::size_t>(options_.least, 1);
+  const auto step = enough ? newest_in_all(std::move(lists)) : 0;
+  return step > 0 ? std::optional(step) : std::nullopt;
+}
+
+std::string Coordinator::without_common_checkpoint() const {
+  std::string newest;
+  for (const auto& [name, member] : members_) {
+    if (!trains(member)) continue;
+    const auto& steps = member.hello.checkpoints;
+    newest += (newest.empty() ? "" : ", ") + name + " has " +
+              (steps.empty() ? "none" : "them up to step " + std::to_string(std::ranges::max(steps)));
+  }
+  return "no checkpoint is complete on all replicas (" + newest +
+         "); bring them back, start without --resume, or move away the checkpoints of those who are behind: "
+         "who has none takes the state from the others" +
+         (options_.elastic
+              ? ", of whom there must be " + std::to_string(std::max<std::size_t>(options_.least, 1))
+              : ", but not in a data-parallel run");
+}
+
+std::string Coordinator::initial_disagreement() const {
+  const auto& first = *first_trainer();
+  const auto& first_name = first.hello.member.name;
+  const auto layout = layout_of(first.state.layout, first.state.chunk_elements);
+  if (!layout) return "the fragments of " + first_name + " are not a layout";
+  for (const auto& [name, member] : members_) {
+    if (!trains(member) || member.has_nothing) continue;
+    if (!same_layout(*layout, member.state) || !answer_fits(*layout, member.state))
+      return "the fragments of " + name + " and " + first_name + " differ";
+    if (member.state.settings != first.state.settings)
+      return "what was set in mid-run (isthmus ctl set) is not the same in the checkpoints of " + name +
+             " and " + first_name;
+    if (member.state.parameters != first.state.parameters ||
+        member.state.fragments != first.state.fragments) {
+      return "global parameters of " + name + " and " + first_name +
+             " differ before the first step; use the same build, seed and checkpoint";
+    }
+  }
+  return {};
+}
+
+/// Somebody may have been lost since all were asked: the first view has all trainers or none, and of the
+/// others those that are here.
+void Coordinator::begin_first_view_if_sealed() {
+  if (!first_sealed_ || trainers() != options_.replicas) return;
+  if (unanswered_at_first() == 0) begin_first_view();
+}
+
+/// Of those who were asked.
+std::size_t Coordinator::unanswered_at_first() const {
+  return count([](const MemberStatus& member) { return !member.answered && !member.has_nothing; });
+}
+
+/// An earlier one may have begun unheard of at some of those who are here. Nobody has committed in it: with
+/// so few members that no other view was formed without the rest, nothing is closed without them either.
+void Coordinator::begin_first_view() {
+  if (auto difference = initial_disagreement(); !difference.empty())
+    return end(Ended::How::diverged, difference);
+  const auto& first = first_trainer()->state;
+  layout_ = layout_of(first.layout, first.chunk_elements);
+  begin_view();
+}
+
+// ---- view changes ----
+
+/// Members that cannot be reached are left out, and nobody commits in older views from here on.
+void Coordinator::change_view(const std::string& why) {
+  if (phase_ == Phase::joining || phase_ == Phase::ended) return;
+  if (ending_) finish_if_all_done();
+  if (phase_ == Phase::ended) return;
+  if (!options_.elastic) return end(Ended::How::failed, why);
+  if (expects_more()) {
+    // A view that was about to begin may have lost the only one who knows the run's last rounds.
+    if (phase_ == Phase::changing) suspend(why + "; waiting for the members of the last view");
+    return;
+  }
+  const auto can_train = [this](const MemberStatus& member) { return able(member) && trains(member); };
+  if (const auto here = count(can_train); here < std::max<std::size_t>(options_.least, 1)) {
+    return suspend(why + "; " + std::to_string(here) + " of at least " + std::to_string(options_.least) +
+                   " replicas are here");
+  }
+  if (!has_heir()) {
+    return suspend("waiting for a member of view " + std::to_string(options_.last->number) +
+                   ", whose rounds are the run's; if all of them are gone for good, start the coordinator "
+                   "with --recover");
+  }
+  phase_ = Phase::changing;
+  change_began_ = now_;
+  ++number_;
+  for (auto& [name, member] : members_) {
+    member.answered = false;
+    if (able(member) && trains(member)) slots_[name] = member.hello.member.slot = free_slot(name);
+  }
+  for (const auto& [name, member] : members_) {
+    if (able(member)) send(member, Seal{number_, 0});
+  }
+}
+
+/// A coordinator that has come back hears its members out before it forms a view: they commit on in theirs,
+/// and whoever is left out for a moment's lateness has to take the state from others.
+bool Coordinator::expects_more() const {
+  if (!gathering_until_ || now_ >= *gathering_until_) return false;
+  if (!options_.last || options_.recover) return true;
+  return !std::ranges::all_of(options_.last->members, [&](const MemberInfo& info) {
+    const auto place = members_.find(info.name);
+    return place != members_.end() && able(place->second);
+  });
+}
+
+/// A trainer of the view that was announced last is here: rounds that only they have seen are not lost.
+bool Coordinator::has_heir() const {
+  if (!options_.last || options_.recover) return true;
+  return std::ranges::any_of(options_.last->members, [&](const MemberInfo& info) {
+    const auto place = members_.find(info.name);
+    return protocol::trains(info) && place != members_.end() &&
+           place->second.hello.member.incarnation == info.incarnation && able(place->second);
+  });
+}
+
+void Coordinator::suspend(const std::string& why) {
+  if (phase_ != Phase::suspended || why != suspended_because_) say("rounds do not commit: " + why);
+  suspended_because_ = why;
+  phase_ = Phase::suspended;
+  for (auto& [name, member] : members_) {
+    if (member.role == Role::member) member.role = Role::ready;
+  }
+  broadcast(Suspended{why});
+  drop_wishes("rounds do not commit: " + why);
+  actions_.push_back(MembersChanged{});
+  admit_waiting();
+}
+
+void Coordinator::on_sealed(MemberStatus& member, const Sealed& sealed) {
+  if (sealed.view != number_) return;
+  const bool first = phase_ == Phase::joining;
+  if (!first && phase_ != Phase::changing) return;
+  const bool blank = !trains(member) && sealed.activated == 0;  // it knows of nothing yet
+  if (!first) {
+    if (!able(member)) return;  // it was not asked
+    if (!layout_ && !blank) layout_ = layout_of(sealed.layout, sealed.chunk_elements);
+    if (!blank && (!layout_ || !same_layout(*layout_, sealed) || !answer_fits(*layout_, sealed)))
+      return lose(member.hello.member.name, "reported rounds that are not of this run's layout");
+  }
+  member.state = blank ? Sealed() : sealed;
+  member.answered = true;
+  if (first) return begin_first_view_if_sealed();
+  if (unanswered() == 0 && leases_are_out() && !waits_for_newcomer()) begin_view();
+}
+
+std::size_t Coordinator::unanswered() const {
+  return count([this](const MemberStatus& member) { return able(member) && !member.answered; });
+}
+
+/// Of everybody that will not be in the view.
+bool Coordinator::leases_are_out() const {
+  if (!options_.leases) return true;
+  const auto out = [&](Time end) { return now_ >= end; };
+  return out(foreign_leases_end_) && std::ranges::all_of(members_, [&](const auto& entry) {
+           return entry.second.answered || out(entry.second.lease_end);
+         });
+}
+
+void Coordinator::drop_silent_answers() {
+  std::vector<std::string> silent;
+  for (const auto& [name, member] : members_) {
+    if (able(member) && !member.answered) silent.push_back(name);
+  }
+  for (const auto& name : silent) lose(name, "did not answer within network.detect_timeout");
+}
+
+void Coordinator::begin_view() {
+  std::vector<SealedMember> answers;
+  for (const auto& [name, member] : members_) {
+    if (member.answered) answers.push_back({member.hello.member, member.state, member.uplink});
+  }
+  if (auto difference = disagreement(*layout_, answers); !difference.empty())
+    return end(Ended::How::diverged, difference);
+  auto plan = plan_view(*layout_, answers, options_.topology);
+  for (const auto& [name, reason] : plan.displaced) displace(name, reason);
+  const auto trainers_in = trainers_among(plan.message.view.members);
+  if (trainers_in < std::max<std::size_t>(options_.least, 1)) {
+    return suspend(std::to_string(trainers_in) + " of at least " + std::to_string(options_.least) +
+                   " replicas can go on");
+  }
+  plan.message.settings = settings_of_next_view(plan);
+  announce(std::move(plan.message));
+  if (phase_ == Phase::running) say("chunks: " + plan.topology);
+}
+
+void Coordinator::announce(NewView message) {
+  const bool first = phase_ == Phase::joining;
+  phase_ = Phase::running;
+  message.view.number = number_;
+  message.token = options_.token;
+  message.tracks = options_.replicas;
+  for (auto& [name, member] : members_) {
+    member.has_nothing = false;  // from here on it is one more newcomer
+    if (!member.answered || !(first || able(member))) continue;
+    member.role = Role::member;
+    missed_.erase(name);
+    member.heard = now_;
+    member.to_reach.clear();  // rounds of older views may have been undone
+  }
+  std::uint16_t next_slot = 0;
+  for (std::size_t m = 0; m < message.view.members.size(); ++m) {
+    auto& info = message.view.members[m];
+    auto& member = members_.at(info.name);
+    if (trains(member)) {
+      if (first) info.slot = next_slot++;
+      slots_[info.name] = member.hello.member.slot = info.slot;
+    } else if (member.state.activated != message.reference || member.state.activated == 0) {
+      // It begins where the run is, whatever it has said of itself.
+      member.heartbeat.fragments.clear();
+      member.state.fragments.clear();
+      for (const auto& chain : message.chains) member.state.fragments.push_back(chain.back());
+    }
+  }
+  settings_ = message.settings;
+  settings_view_ = number_;
+  tell_followers();
+  options_.last = LastView{number_, message.view.members, options_.token};
+  options_.recover.reset();
+  gathering_until_.reset();
+  if (waited_for_) missed_.erase(waited_for_->first);
+  waited_for_.reset();
+  chains_.clear();  // what was reported in older views may have been undone
+  health_.begin(message.view, *layout_);
+  paths_.begin(message.view);
+  relays_.begin(message.view);
+  for (auto& [connection, observer] : observers_) observer.admitted = false;  // to those who are here now
+  actions_.push_back(Store{*options_.last});
+  const auto reducers = message.view.members.size() - count([](const MemberStatus& member) {
+                          return member.role == Role::member && trains(member);
+                        });
+  say("view " + std::to_string(number_) + " begins with " +
+      std::to_string(message.view.members.size() - reducers) + " replicas" +
+      (reducers == 0 ? "" : " and " + std::to_string(reducers) + (reducers == 1 ? " reducer" : " reducers")) +
+      (first ? "" : ": " + names(Role::member)));
+  for (const auto& [name, member] : members_) {
+    if (member.role == Role::member) send(member, message);
+  }
+  tell_relays();
+
+  admit_waiting();
+  actions_.push_back(MembersChanged{});
+  if (stopping_) broadcast(Hold{});
+  if (stop_step_) announce_stop_step();  // whoever has come back has not heard it
+  settle_stop();
+  settle_evaluations();
+}
+
+/// It comes again as a newcomer, under another incarnation: what it has contributed so far is of a replica
+/// that is gone.
+void Coordinator::displace(std::string name, const std::string& reason) {
+  const auto place = members_.find(name);
+  say(name + " must take the state from others: " + reason);
+  send(place->second, Displaced{reason});
+  remove(place);
+}
+
+/// Whoever is no member any more may have a lease all the same.
+void Coordinator::remove(Members::iterator place) {
+  close(place->second.connection);
+  foreign_leases_end_ = std::max(foreign_leases_end_, place->second.lease_end);
+  members_.erase(place);
+}
+
+std::uint16_t Coordinator::free_slot(const std::string& name) const {
+  const auto taken = [&](std::uint16_t slot) {
+    return std::ranges::any_of(members_, [&](const auto& entry) {
+      const auto place = slots_.find(entry.first);
+      return entry.first != name && place != slots_.end() && place->second == slot;
+    });
+  };
+  if (const auto own = slots_.find(name); own != slots_.end() && !taken(own->second)) return own->second;
+  std::uint16_t slot = 0;
+  while (taken(slot)) ++slot;
+  return slot;
+}
+
+}  // namespace isthmus::outer_sync::protocol
