@@ -1,14 +1,14 @@
 // The `isthmus-coordinator` binary: what needs no trainer, and so no libtorch. For the machine at a third
 // place.
 
-#include "commands.h"
+#include "cli/commands.h"
+#include "cli/ctl_command.h"
+#include "cli/top_command.h"
 #include "compare/command.h"
-#include "ctl_command.h"
-#include "doctor.h"
-#include "join.h"
-#include "launch_command.h"
-#include "plan_command.h"
-#include "top_command.h"
+#include "doctor/doctor.h"
+#include "launch/join.h"
+#include "launch/launch_command.h"
+#include "plan/command.h"
 
 int main(int argc, char** argv) {
   isthmus::app::CommandLine commands(

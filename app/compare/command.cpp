@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "commands.h"
+#include "cli/commands.h"
 #include "compare/comparison.h"
 #include "compare/page.h"
 #include "compare/report.h"
@@ -15,8 +15,8 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
 #include "isthmus/base/text_file.h"
-#include "json_output.h"
-#include "run_folder.h"
+#include "run/json_output.h"
+#include "run/run_folder.h"
 
 namespace isthmus::app {
 

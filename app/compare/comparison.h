@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "compare/faults.h"
-#include "experiment.h"
+#include "run/experiment.h"
 
 namespace isthmus::app {
 

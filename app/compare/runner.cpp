@@ -18,8 +18,8 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
 #include "isthmus/base/progress.h"
-#include "process.h"
-#include "signals.h"
+#include "run/process.h"
+#include "run/signals.h"
 
 namespace isthmus::app {
 

@@ -23,7 +23,7 @@
 #include "isthmus/trainer/parameter_table.h"
 #include "observer.h"
 #include "replica.h"
-#include "version.h"
+#include "run/version.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

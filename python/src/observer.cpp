@@ -4,9 +4,9 @@
 
 #include <utility>
 
-#include "certs.h"
 #include "isthmus/data/tokenizer.h"
 #include "isthmus/outer_sync/fingerprint.h"
+#include "run/certs.h"
 #include "without_signals.h"
 
 namespace isthmus::python {

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "experiment.h"
-#include "follower.h"
 #include "isthmus/outer_sync/layout.h"
 #include "isthmus/outer_sync/log/log_header.h"
+#include "run/experiment.h"
+#include "worker/follower.h"
 
 namespace isthmus::python {
 

@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "certs.h"
 #include "isthmus/base/error.h"
 #include "isthmus/data/tokenizer.h"
 #include "isthmus/outer_sync/fingerprint.h"
+#include "run/certs.h"
 #include "without_signals.h"
 
 namespace isthmus::python {

@@ -1,5 +1,5 @@
 #pragma once
-// One replica of a run as somebody else's training loop sees it: what app/worker.cpp is around its own
+// One replica of a run as somebody else's training loop sees it: what app/worker/worker.cpp is around its own
 // trainer, turned inside out. No Python here.
 
 #include <chrono>
@@ -12,17 +12,17 @@
 #include <string>
 #include <vector>
 
-#include "experiment.h"
 #include "isthmus/base/archive.h"
 #include "isthmus/base/event_file.h"
 #include "isthmus/base/metrics.h"
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/outer_loop.h"
 #include "isthmus/outer_sync/transport/member_node.h"
-#include "metrics_server.h"
-#include "replica_run.h"
-#include "run_folder.h"
-#include "run_readings.h"
+#include "run/experiment.h"
+#include "run/metrics_server.h"
+#include "run/run_folder.h"
+#include "run/run_readings.h"
+#include "worker/replica_run.h"
 
 namespace isthmus::python {
 

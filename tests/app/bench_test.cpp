@@ -4,7 +4,7 @@
 #include <numeric>
 #include <sstream>
 
-#include "bench_report.h"
+#include "bench/report.h"
 #include "site.h"
 
 namespace isthmus {

@@ -1,6 +1,6 @@
 // `run.on_event`: the command hears of events, one after the other, and can do the run no harm.
 
-#include "event_hook.h"
+#include "coordinator/event_hook.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

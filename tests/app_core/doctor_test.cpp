@@ -4,7 +4,7 @@
 
 #include <sstream>
 
-#include "doctor.h"
+#include "doctor/doctor.h"
 #include "site.h"
 #include "socket.h"
 

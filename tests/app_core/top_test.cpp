@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cli/top_screen.h"
+#include "coordinator/round_timeline.h"
 #include "isthmus/base/error.h"
-#include "round_timeline.h"
-#include "top_screen.h"
 
 namespace isthmus::app {
 namespace {

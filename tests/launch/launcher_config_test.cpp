@@ -1,13 +1,13 @@
 // `sites.NAME.launch` as it is read, printed and refused, and what ssh is told by it.
 
-#include "launcher_config.h"
+#include "run/launcher_config.h"
 
 #include <gmock/gmock.h>
 
-#include "experiment.h"
 #include "isthmus/base/error.h"
-#include "launch_sites.h"
-#include "site_link.h"
+#include "launch/launch_sites.h"
+#include "launch/site_link.h"
+#include "run/experiment.h"
 #include "temporary_folder.h"
 
 namespace isthmus::app {

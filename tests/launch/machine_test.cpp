@@ -1,6 +1,6 @@
 // Who gets which GPU and how many cores of a machine.
 
-#include "machine.h"
+#include "run/machine.h"
 
 #include <gmock/gmock.h>
 

@@ -6,7 +6,7 @@
 
 #include <csignal>
 
-#include "free_port.h"
+#include "run/free_port.h"
 #include "sshd.h"
 
 namespace isthmus {

@@ -1,6 +1,6 @@
 // How often, and when, a worker that has died is started again.
 
-#include "restarts.h"
+#include "launch/restarts.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 
 #include <stdexcept>
 
-#include "free_port.h"
+#include "run/free_port.h"
 
 namespace isthmus {
 

@@ -8,8 +8,8 @@
 
 #include "command.h"
 #include "isthmus/base/text.h"
+#include "launch/tether_messages.h"
 #include "temporary_folder.h"
-#include "tether_messages.h"
 
 namespace isthmus {
 namespace {

@@ -13,11 +13,11 @@
 #include <string>
 #include <vector>
 
-#include "experiment.h"
 #include "isthmus/base/error.h"
 #include "isthmus/data/tokenizer.h"
 #include "isthmus/outer_sync/fingerprint.h"
-#include "replica_run.h"
+#include "run/experiment.h"
+#include "worker/replica_run.h"
 
 namespace {
 

@@ -1,0 +1,356 @@
+#include "bench/replica.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "bench/report.h"
+#include "isthmus/base/error.h"
+#include "isthmus/base/random.h"
+#include "isthmus/outer_sync/memory.h"
+#include "isthmus/outer_sync/outer_loop.h"
+#include "isthmus/outer_sync/transport/member_node.h"
+#include "run/certs.h"
+#include "run/stopper.h"
+
+namespace isthmus::app {
+
+using Clock = std::chrono::steady_clock;
+using outer_sync::ChunkId;
+using outer_sync::FragmentId;
+using outer_sync::Range;
+using outer_sync::protocol::Round;
+
+namespace {
+
+constexpr std::uint64_t line = 16;  // elements of a cache line
+
+double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+double seconds_since(Clock::time_point begin) { return seconds(Clock::now() - begin); }
+
+/// One flat buffer in host memory, which nothing reads but the outer loop. All zero on every replica.
+class FlatParameters final : public outer_sync::LocalParameters {
+ public:
+  explicit FlatParameters(std::uint64_t size) : values_(size, 0.0F) {}
+  std::span<const float> read(Range range) override { return modify(range); }
+  std::span<float> modify(Range range) override {
+    return std::span(values_).subspan(range.begin, range.size);
+  }
+  void modified(Range /*range*/) override {}
+
+ private:
+  AlignedVector<float> values_;
+};
+
+/// What stands for training: values of roughly normal distribution, of which a chunk sees no two alike.
+class Drift {
+ public:
+  explicit Drift(std::uint64_t seed) : values_(period), state_(seed) {
+    for (std::uint64_t i = 0; i < period; ++i) {
+      float sum = -2;
+      for (std::uint64_t part = 0; part < 4; ++part) sum += random_unit(seed, part, i);
+      values_[i] = scale * sum;
+    }
+  }
+  void move(std::span<float> parameters) {
+    auto at = (state_ = mix64(state_)) % period;
+    while (!parameters.empty()) {
+      const auto n = std::min<std::uint64_t>(parameters.size(), period - at);
+      for (std::uint64_t i = 0; i < n; ++i) parameters[i] += values_[at + i];
+      parameters = parameters.subspan(n);
+      at = 0;
+    }
+  }
+
+ private:
+  static constexpr std::uint64_t period = 1 << 20;
+  static constexpr float scale = 1e-3F;
+  std::vector<float> values_;
+  std::uint64_t state_;
+};
+
+/// Passes everything on to a member, and measures what the outer loop cannot know of itself.
+class MeasuredExchange final : public outer_sync::RoundExchange {
+ public:
+  MeasuredExchange(outer_sync::RoundExchange& exchange, const outer_sync::FragmentLayout& layout)
+      : exchange_(exchange), layout_(layout) {}
+
+  double waiting = 0;   ///< seconds
+  double applying = 0;  ///< seconds from a result's being taken to its being applied
+  std::uint64_t late = 0;
+  std::vector<double> fragment_seconds;  ///< from begin to result, of the rounds taken
+
+  void contribute(ChunkId chunk, Round round, outer_sync::protocol::SharedBytes bytes, std::uint64_t weight,
+                  const SampleSet& samples) override {
+    begun_.try_emplace({layout_.fragment_of(chunk), round}, Clock::now());
+    exchange_.contribute(chunk, round, std::move(bytes), weight, samples);
+  }
+  std::optional<outer_sync::RoundResult> wait(FragmentId fragment, Round round) override {
+    const auto asked = Clock::now();
+    auto result = exchange_.wait(fragment, round);
+    taken_ = Clock::now();
+    waiting += seconds(taken_ - asked);
+    const auto begun = begun_.find({fragment, round});
+    if (!result || begun == begun_.end()) return result;
+    late += result->came > asked ? 1 : 0;
+    fragment_seconds.push_back(seconds(result->came - begun->second));
+    begun_.erase(begun);
+    return result;
+  }
+  void applied(FragmentId fragment, Round round, const Digest& chain,
+               std::vector<SampleRange> samples) override {
+    exchange_.applied(fragment, round, chain, std::move(samples));
+    applying += seconds_since(taken_);
+  }
+  void serve_state_from(StateSource source) override { exchange_.serve_state_from(std::move(source)); }
+  void serve() override { exchange_.serve(); }
+  [[nodiscard]] std::uint64_t agreed_step() const override { return exchange_.agreed_step(); }
+  [[nodiscard]] outer_sync::Reducer& reducer() override { return exchange_.reducer(); }
+
+ private:
+  outer_sync::RoundExchange& exchange_;
+  const outer_sync::FragmentLayout& layout_;
+  std::map<std::pair<FragmentId, Round>, Clock::time_point> begun_;
+  Clock::time_point taken_{};
+};
+
+class BenchReplica {
+ public:
+  BenchReplica(OuterBenchRequest request, Stopper& stopper)
+      : stopper_(stopper),
+        request_(std::move(request)),
+        config_(request_.experiment),
+        step_time_(std::chrono::duration_cast<Clock::duration>(
+            std::chrono::duration<double>(request_.step_time.seconds))),
+        layout_(bench_layout(request_)),
+        parameters_(layout_.buffer_size()),
+        drift_(noise_seed(config_, request_.name)),
+        schedule_(layout_.fragment_count(), config_.outer.sync_phases(),
+                  static_cast<std::uint64_t>(config_.outer.sync_delay), 0, config_.outer.overlap()),
+        node_(config_.network, layout_,
+              outer_sync::codec_plan(config_.outer, static_cast<std::uint64_t>(config_.run.seed)),
+              closing_rule(config_), trace_, config_.outer.lossless_stage()),
+        exchange_(node_, layout_),
+        loop_(config_.outer, layout_, parameters_, exchange_, trace_, noise_seed(config_, request_.name)) {}
+  ~BenchReplica() { stopper_.ending(); }
+  BenchReplica(const BenchReplica&) = delete;
+  BenchReplica& operator=(const BenchReplica&) = delete;
+
+  int run() {
+    try {
+      join();
+      make_steps();
+      if (!stopper_.leaving()) return report();
+      node_.leave("asked to by a signal");
+      return 128 + SIGTERM;
+    } catch (const std::exception& error) {
+      stopper_.ending();
+      if (joined_) node_.leave(error.what());
+      throw;
+    }
+  }
+
+ private:
+  void join() {
+    auto hello = hello_of(config_, request_.name, request_.build);
+    hello.config = bench_items(request_);
+    // Whoever comes later is refused: a benchmark takes nobody in then.
+    static_cast<void>(node_.join(std::move(hello)));
+    joined_ = true;
+    node_.activate(loop_.fragments(), loop_.global_hash());
+    stopper_.in_run(node_);
+    begun_ = Clock::now();
+  }
+
+  void make_steps() {
+    const auto last = static_cast<std::uint64_t>(config_.run.steps);
+    const auto filled = filling_steps(config_);
+    loop_.end_at(last);
+    while (loop_.step() < last && !stopper_.leaving() &&
+           node_.may_begin(loop_.step() + 1, loop_.step_after_next())) {
+      if (const auto stop = node_.stops_at()) loop_.end_at(std::min(last, *stop));
+      make_step();
+      if (loop_.step() <= filled) begin_ = now();
+    }
+    measured_ = now() - begin_;
+    stopped_ = loop_.step() < last;
+    if (!stopped_) loop_.finish();
+  }
+
+  /// It ends a step's time after its beginning, whatever was done in it.
+  void make_step() {
+    const auto end = Clock::now() + step_time_;
+    drift();
+    if (Clock::now() < end) {
+      std::this_thread::sleep_until(end);
+      so_far_.late_wake += seconds_since(end);
+    }
+    so_far_.compute += request_.step_time.seconds;
+    ++so_far_.steps;
+    const auto outer = Clock::now();
+    const double elsewhere = exchange_.waiting + exchange_.applying;
+    loop_.after_step(1);
+    while (loop_.next_step()) {
+    }
+    so_far_.encoding += seconds_since(outer) - (exchange_.waiting + exchange_.applying - elsewhere);
+    tell();
+  }
+
+  /// Fragments that the coming step sends get something to send.
+  void drift() {
+    const auto begin = Clock::now();
+    for (auto step = loop_.step() + 1; step <= loop_.step_after_next(); ++step) {
+      for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+        if (schedule_.sends(p, step)) drift_.move(parameters_.modify(layout_.fragment(p)));
+      }
+    }
+    so_far_.noise += seconds_since(begin);
+  }
+
+  void tell() {
+    const double speed = 1 / request_.step_time.seconds;
+    loop_.set_speeds(speed, node_.reference_speed());
+    outer_sync::StepReport report;
+    report.step = loop_.step();
+    report.utilization = so_far_.compute / seconds_since(begun_);
+    report.inner_steps_per_second = speed;
+    node_.report(report);
+  }
+
+  int report() {
+    const auto hash = loop_.global_hash();
+    const auto wire = node_.wire();
+    const auto& network = config_.network;
+    const auto took = std::span(exchange_.fragment_seconds).subspan(begin_.taken, measured_.taken);
+    OuterBenchMember member;
+    member.name = request_.name;
+    member.global_hash = hash.hex();
+    member.parameters = layout_.parameters();
+    member.step_time = request_.step_time.seconds;
+    member.steps = loop_.step();
+    member.measured_steps = measured_.steps;
+    member.measured_seconds = measured_.wall;
+    member.compute_seconds = measured_.compute;
+    member.waiting_seconds = measured_.waiting;
+    member.encoding_seconds = measured_.encoding;
+    member.applying_seconds = measured_.applying;
+    member.late_wake_seconds = measured_.late_wake;
+    member.noise_seconds = measured_.noise;
+    member.rounds = loop_.stats().rounds;
+    member.measured_rounds = measured_.taken;
+    member.late_rounds = measured_.late;
+    member.fragment_seconds_median = quantile({took.begin(), took.end()}, 0.5);
+    member.fragment_seconds_p99 = quantile({took.begin(), took.end()}, 0.99);
+    member.payload_bytes = wire.payload;
+    member.total_bytes = wire.total;
+    const double emulated = network.emulate.rate.bits_per_second;
+    member.link_bits_per_second = emulated > 0 ? emulated : network.rate.bits_per_second;
+    member.stopped = stopped_;
+    if (const auto problem = node_.done(to_json(member).dump(), hash); !problem.empty())
+      throw Error(ErrorKind::divergence, problem);
+    if (!request_.quiet) {
+      fmt::print("{}: computed {:.2f} % of {} steps, global hash {}\n", request_.name,
+                 100 * measured_.compute / std::max(measured_.wall, 1e-9), measured_.steps, hash.hex());
+    }
+    return 0;
+  }
+
+  /// Sums since the start.
+  struct Totals {
+    double wall = 0, compute = 0, waiting = 0, encoding = 0, applying = 0, late_wake = 0, noise = 0;
+    std::uint64_t steps = 0, taken = 0, late = 0;
+    friend Totals operator-(const Totals& a, const Totals& b) {
+      return {a.wall - b.wall,         a.compute - b.compute,   a.waiting - b.waiting,
+              a.encoding - b.encoding, a.applying - b.applying, a.late_wake - b.late_wake,
+              a.noise - b.noise,       a.steps - b.steps,       a.taken - b.taken,
+              a.late - b.late};
+    }
+  };
+
+  [[nodiscard]] Totals now() const {
+    auto totals = so_far_;
+    totals.wall = seconds_since(begun_);
+    totals.waiting = exchange_.waiting;
+    totals.applying = exchange_.applying;
+    totals.taken = exchange_.fragment_seconds.size();
+    totals.late = exchange_.late;
+    return totals;
+  }
+
+  Stopper& stopper_;
+  OuterBenchRequest request_;
+  Experiment& config_;
+  const Clock::duration step_time_;
+  const outer_sync::FragmentLayout layout_;
+  FlatParameters parameters_;
+  Drift drift_;
+  const outer_sync::Schedule schedule_;
+  Trace trace_;  // without a file
+  outer_sync::MemberNode node_;
+  MeasuredExchange exchange_;
+  outer_sync::OuterLoop loop_;
+  bool joined_ = false, stopped_ = false;
+  Clock::time_point begun_ = Clock::now();  ///< to make steps
+  Totals so_far_;                           ///< without what `exchange_` counts
+  Totals begin_;                            ///< when the measured steps began
+  Totals measured_;
+};
+
+outer_sync::protocol::View mesh_of(const OuterBenchRequest& request, ChunkId chunks) {
+  const auto replicas = static_cast<std::uint16_t>(request.experiment.replicas);
+  outer_sync::protocol::View view;
+  view.members.resize(replicas);
+  for (ChunkId k = 0; k < chunks; ++k)
+    view.owners.push_back(static_cast<outer_sync::protocol::MemberIndex>(k % replicas));
+  return view;
+}
+
+}  // namespace
+
+void check_fragments(const OuterBenchRequest& request) {
+  const auto parts = static_cast<std::uint64_t>(request.experiment.outer.num_fragments);
+  if (parts <= request.parameters / line) return;
+  throw Error(
+      ErrorKind::config,
+      fmt::format("--params is {} and outer.num_fragments is {}; expected at least {} parameters in a "
+                  "fragment",
+                  request.parameters, parts, line));
+}
+
+outer_sync::FragmentLayout bench_layout(const OuterBenchRequest& request) {
+  const auto& outer = request.experiment.outer;
+  const auto parts = static_cast<std::uint64_t>(outer.num_fragments);
+  const auto size = request.parameters;
+  const auto begin = [&](std::uint64_t p) {
+    return p == parts ? size : (size / parts * p + size % parts * p / parts) / line * line;
+  };
+  std::vector<Range> fragments;
+  for (std::uint64_t p = 0; p < parts; ++p) fragments.push_back({begin(p), begin(p + 1) - begin(p)});
+  return {std::move(fragments), static_cast<std::uint64_t>(outer.chunk_elements)};
+}
+
+std::uint64_t bench_memory(const OuterBenchRequest& request) {
+  const auto layout = bench_layout(request);
+  const auto bound =
+      outer_sync::memory_bound(request.experiment.outer, layout, mesh_of(request, layout.chunk_count()), 0);
+  return request.parameters * sizeof(float) + bound.state + bound.usual;
+}
+
+config::SharedItems bench_items(OuterBenchRequest& request) {
+  auto items = shared_items(request.experiment);
+  items.emplace_back("bench.params", std::to_string(request.parameters));
+  items.emplace_back("bench.step_time", fmt::format("{}s", request.step_time.seconds));
+  return items;
+}
+
+int run_bench_replica(OuterBenchRequest request) {
+  take_replica_name(request.name, request.experiment.network.certs);
+  return run_stoppable([&](Stopper& stopper) { return BenchReplica(std::move(request), stopper).run(); });
+}
+
+}  // namespace isthmus::app

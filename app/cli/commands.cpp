@@ -1,0 +1,446 @@
+#include "cli/commands.h"
+
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <utility>
+
+#include "bench/bench.h"
+#include "bench/loader.h"
+#include "cli/completion.h"
+#include "cli/data_command.h"
+#include "cli/help_command.h"
+#include "cli/replay.h"
+#include "cli/trace_summary.h"
+#include "coordinator/coordinator.h"
+#include "isthmus/base/error.h"
+#include "launch/join.h"
+#include "run/certs.h"
+#include "run/process.h"
+#include "worker/reducer.h"
+
+namespace isthmus::app {
+
+CommandLine::CommandLine(const std::string& description, TrainerBuild trainer)
+    : app_(description), trainer_(std::move(trainer)) {
+  app_.set_version_flag("--version", version_text(trainer_));
+  app_.require_subcommand(1);
+  app_.footer(exit_status_line());
+}
+
+void CommandLine::on(CLI::App& verb, std::function<int()> act) {
+  // Of a verb that holds others, and stands alone too, only where it does.
+  verb.callback([this, &verb, act = std::move(act)] {
+    if (verb.get_subcommands().empty()) act_ = act;
+  });
+}
+
+void CommandLine::add_set(CLI::App& verb) {
+  verb.add_option("--set", flags_.set, "KEY=VALUE over the config file's, as often as wanted")
+      ->allow_extra_args(false);
+}
+
+CLI::Option* CommandLine::add_json(CLI::App& verb) {
+  return verb.add_flag("--json", flags_.json,
+                       "one JSON document on standard output; what is said besides goes to standard error");
+}
+
+void CommandLine::add_security(CLI::App& verb) {
+  verb.add_option("--certs", flags_.certs, "folder of certificates, in place of network.certs");
+  verb.add_flag("--insecure", flags_.insecure,
+                "no certificates: whoever sees the packets can read and change everything, and join the run");
+}
+
+Experiment CommandLine::load(const std::optional<WorkerPlace>& worker, Purpose purpose) const {
+  auto assignments = flags_.set;
+  if (flags_.replicas > 0) assignments.push_back("replicas=" + std::to_string(flags_.replicas));
+  const auto override_with = [&](const char* key, const std::string& value) {
+    if (!value.empty()) assignments.push_back(std::string(key) + "=\"" + value + "\"");
+  };
+  override_with("network.coordinator", flags_.coordinator);
+  override_with("network.listen", flags_.listen);
+  override_with("network.advertise", flags_.advertise);
+  override_with("network.certs", flags_.certs);
+  if (flags_.insecure) assignments.emplace_back("network.insecure=true");
+  return load_experiment(flags_.config, assignments, worker, purpose);
+}
+
+void CommandLine::add_coordinator() {
+  auto* verb = app_.add_subcommand("coordinator", "form the run, show its progress, write its summary");
+  verb->add_option("--config", flags_.config, "experiment in YAML")->required();
+  verb->add_option("--listen", flags_.coordinator, "ADDRESS:PORT, in place of network.coordinator");
+  verb->add_flag("--resume", flags_.resume, "the workers resume");
+  verb->add_flag("--recover", flags_.recover,
+                 "take up a run that is going on, from its members alone: this disk's memory of it is lost");
+  verb->add_option("--announce-fd", flags_.announce_fd, "descriptor that gets the port, for launchers")
+      ->group("");
+  add_security(*verb);
+  add_set(*verb);
+  add_json(*verb);
+  verb->footer("Example: isthmus coordinator --config two_sites.yaml --listen 0.0.0.0:7000");
+  on(*verb, [this] {
+    return run_coordinator({.experiment = load(std::nullopt, Purpose::own_data),
+                            .announce_fd = flags_.announce_fd,
+                            .resume = flags_.resume,
+                            .json = flags_.json,
+                            .build = build(),
+                            .recover = flags_.recover});
+  });
+}
+
+std::vector<std::string> CommandLine::worker_arguments() const {
+  std::vector<std::string> words = {"--config", flags_.config, "--name", flags_.name};
+  const auto add = [&](const char* option, const std::string& value) {
+    if (!value.empty()) words.insert(words.end(), {option, value});
+  };
+  add("--coordinator", flags_.coordinator);
+  add("--site", flags_.site);
+  add("--listen", flags_.listen);
+  add("--advertise", flags_.advertise);
+  add("--certs", flags_.certs);
+  for (const auto& assignment : flags_.set) add("--set", assignment);
+  if (flags_.insecure) words.emplace_back("--insecure");
+  if (flags_.resume) words.emplace_back("--resume");
+  if (flags_.quiet) words.emplace_back("--quiet");
+  return words;
+}
+
+void CommandLine::add_worker(std::function<int(WorkerRequest)> train) {
+  auto* verb = app_.add_subcommand(
+      "worker", train ? "train one replica, or only reduce" : "reduce for those who train");
+  verb->add_option("--config", flags_.config, "experiment in YAML")->required();
+  verb->add_option("--coordinator", flags_.coordinator, "HOST:PORT");
+  verb->add_option("--name", flags_.name, "of this worker, unique in the run")->required();
+  verb->add_option("--site", flags_.site, "whose settings apply; without it the site that the name is of");
+  verb->add_option("--listen", flags_.listen, "ADDRESS:PORT for peers, or none, in place of network.listen");
+  verb->add_option("--advertise", flags_.advertise,
+                   "HOST:PORT that peers dial, in place of network.advertise");
+  verb->add_flag("--reduce-only", flags_.reduce_only,
+                 "own chunks and reduce them, without a model and without data");
+  verb->add_flag("--resume", flags_.resume, "go on from the newest checkpoint that all replicas have");
+  verb->add_flag("--quiet", flags_.quiet, "no progress line");
+  add_security(*verb);
+  add_set(*verb);
+  verb->footer(
+      "Example: isthmus worker --config two_sites.yaml --coordinator eu.example:7000 --name us-1 "
+      "--listen 0.0.0.0:7001 --advertise us.example:7001");
+  on(*verb, [this, train = std::move(train)] {
+    // Sites are named for those who train: one that only reduces may stand at none of them.
+    const bool reduces_anywhere = flags_.reduce_only && flags_.site.empty();
+    WorkerRequest request{
+        .experiment = reduces_anywhere ? load() : load(WorkerPlace{flags_.name, flags_.site}),
+        .name = flags_.name,
+        .resume = flags_.resume,
+        .quiet = flags_.quiet,
+        .build = build()};
+    if (flags_.reduce_only) return run_reducer(request);
+    if (auto program = request.experiment.worker.words(); !program.empty()) {
+      for (auto& word : worker_arguments()) program.push_back(std::move(word));
+      become_program(std::move(program), "worker.command");
+    }
+    if (!train)
+      throw Error(ErrorKind::config,
+                  "this binary cannot train: give --reduce-only, or start `isthmus worker`");
+    return train(std::move(request));
+  });
+}
+
+void CommandLine::add_config() {
+  auto* verb =
+      app_.add_subcommand("config", "print an experiment with every key, or the reference of all keys");
+  verb->add_option("config", flags_.config, "experiment in YAML; none prints the reference in Markdown");
+  verb->add_option("--name", flags_.name, "as it is for this worker");
+  verb->add_option("--site", flags_.site, "as it is at this site");
+  add_set(*verb);
+  add_json(*verb);
+  verb->footer("Example: isthmus config configs/quickstart.yaml --set replicas=4");
+  on(*verb, [this] {
+    if (flags_.config.empty()) return print_reference(flags_.json);
+    auto experiment =
+        flags_.name.empty() && flags_.site.empty() ? load() : load(WorkerPlace{flags_.name, flags_.site});
+    return print_config(experiment, flags_.json);
+  });
+  add_config_parts(*verb);
+}
+
+void CommandLine::add_config_parts(CLI::App& verb) {
+  auto& request = flags_.config_request;
+  auto* explain = verb.add_subcommand("explain", "what a key means, what it may be, and why its default");
+  explain->add_option("key", request.key, "in full: outer.sync_every")->required();
+  add_json(*explain);
+  explain->footer("Example: isthmus config explain outer.sync_every");
+  on(*explain, [this, &request] {
+    request.json = flags_.json;
+    return run_config_explain(request);
+  });
+  auto* diff = verb.add_subcommand("diff", "keys that differ, with the values that are in effect");
+  diff->add_option("a", request.a, "folder of a run, or experiment in YAML")->required();
+  diff->add_option("b", request.b, "another")->required();
+  add_json(*diff);
+  diff->footer("Example: isthmus config diff runs/quickstart configs/overlap.yaml");
+  on(*diff, [this, &request] {
+    request.json = flags_.json;
+    return run_config_diff(request);
+  });
+}
+
+void CommandLine::add_replay() {
+  auto* verb =
+      app_.add_subcommand("replay", "make the global parameters from a round log, and check its hashes");
+  verb->add_option("log", flags_.log, "folder of the log")->required();
+  verb->add_option("--until", flags_.until, "last ROUND of each fragment; none for all that is there");
+  verb->add_option("--out", flags_.out, "safetensors file to write");
+  add_json(*verb);
+  verb->footer("Example: isthmus replay runs/my/eu-1/log --until 500 --out model.safetensors");
+  on(*verb, [this] {
+    return run_replay({.log = flags_.log, .until = flags_.until, .json = flags_.json, .out = flags_.out});
+  });
+}
+
+void CommandLine::add_certs() {
+  using Task = CertsRequest::Task;
+  auto* verb = app_.add_subcommand("certs", "make, issue and revoke the certificates of a run");
+  verb->require_subcommand(1);
+  auto& request = flags_.authority;
+  const auto add = [&](const char* name, const char* help, Task task, const char* example) {
+    auto* part = verb->add_subcommand(name, help);
+    part->add_option("run", request.run, "name of the run")->required();
+    if (task != Task::init)
+      part->add_option("name", request.name, "of a replica, or coordinator")->required();
+    part->add_option("--dir", request.folder, "that has a folder for each run")->default_val("certs");
+    on(*part, [this, &request, task] {
+      request.task = task;
+      request.json = flags_.json;
+      return run_certs(request);
+    });
+    add_json(*part);
+    part->footer(std::string("Example: isthmus certs ") + example);
+    return part;
+  };
+  add("init", "make the authority of a run", Task::init, "init my-run");
+  add("issue", "a certificate for one process; once more to replace it", Task::issue, "issue my-run eu-1")
+      ->add_option("--days", request.days, "that it is good for")
+      ->default_val(365)
+      ->check(CLI::Range(1, 3650));
+  add_invite(*this, *verb);
+  add("revoke", "make all certificates of one process good no more", Task::revoke, "revoke my-run eu-1");
+}
+
+void CommandLine::add_trace() {
+  auto* verb = app_.add_subcommand("trace", "read the trace of a replica");
+  verb->require_subcommand(1);
+  auto* summary = verb->add_subcommand("summary", "where its time went: computing, or waiting for what");
+  summary->add_option("file", flags_.out, "trace.json of a replica")->required();
+  summary->footer("Example: isthmus trace summary runs/quickstart/replica-0/trace.json");
+  add_json(*summary);
+  on(*summary, [this] { return run_trace_summary(flags_.out, flags_.json); });
+}
+
+void CommandLine::add_help() {
+  auto* verb = app_.add_subcommand("help", "what this command line can do");
+  auto& request = flags_.help;
+  verb->add_option("verb", request.verb, "that is explained; none for all");
+  verb->add_flag("--markdown", request.markdown, "all verbs and options in Markdown (docs/cli.md)");
+  verb->add_flag("--metrics", request.metrics, "the metrics for Prometheus in Markdown (docs/metrics.md)");
+  verb->add_flag("--check", request.check, "whether all examples can be read")->group("");
+  verb->footer("Example: isthmus help data show");
+  on(*verb, [this, &request] { return run_help(app_, request); });
+}
+
+void CommandLine::add_completion() {
+  auto* verb =
+      app_.add_subcommand("completion", "a script with which a shell completes verbs, options and keys");
+  verb->add_option("shell", flags_.shell, "whose it is")->required()->check(CLI::IsMember({"bash", "zsh"}));
+  verb->footer("Example: isthmus completion bash");
+  on(*verb, [this] {
+    std::fputs(completion_script(app_, flags_.shell).c_str(), stdout);
+    return 0;
+  });
+}
+
+void CommandLine::add_data() {
+  auto* verb = app_.add_subcommand("data", "make and look at chunk stores: token ids in compressed blocks");
+  verb->require_subcommand(1);
+  add_data_tokenize(*verb);
+  auto& request = flags_.data;
+  auto* tune =
+      verb->add_subcommand("tune", "measure which block size and codec suit a corpus on this machine");
+  tune->add_option("path", request.tune.path, "a store, a .bin file, a Megatron data set, or text")
+      ->required();
+  tune->add_option("--tokenizer", request.tune.tokenizer, "of text: bytes, or a file")->capture_default_str();
+  tune->add_option("--text-field", request.tune.text_field, "of JSONL")->capture_default_str();
+  tune->add_option("--sample", request.sample_megabytes, "MB of ids to measure with")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  tune->footer("Example: isthmus data tune /data/text --tokenizer my.model");
+  add_json(*tune);
+  on(*tune, [this, &request] {
+    request.json = flags_.json;
+    return run_data_tune(request);
+  });
+  auto* show = verb->add_subcommand("show", "what a store holds");
+  show->add_option("folder", request.folder, "of the store")->required();
+  show->add_flag("--verify", request.verify, "read all of it and check every checksum");
+  show->footer("Example: isthmus data show /data/store --verify");
+  add_json(*show);
+  on(*show, [this, &request] {
+    request.json = flags_.json;
+    return run_data_show(request);
+  });
+  auto* ledger =
+      verb->add_subcommand("ledger", "which sequences a run was trained on: twice, or not at all?");
+  ledger->add_option("run", request.folder, "folder of the run")->required();
+  ledger->footer("Example: isthmus data ledger runs/my-run");
+  add_json(*ledger);
+  on(*ledger, [this, &request] {
+    request.json = flags_.json;
+    return run_data_ledger(request);
+  });
+}
+
+void CommandLine::add_data_tokenize(CLI::App& data) {
+  auto* verb = data.add_subcommand("tokenize", "make a store of text; interrupted, the same command goes on");
+  auto& request = flags_.data;
+  auto& options = request.tokenize;
+  verb->add_option("sources", options.sources,
+                   "text files, folders of them, .jsonl files, or - (standard input)")
+      ->required();
+  verb->add_option("--out", options.out, "folder of the store, which is made")->required();
+  verb->add_option("--tokenizer", options.tokenizer, "bytes, or a file")->required();
+  verb->add_option("--codec", request.codec, "zstd, lz4 or none")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"zstd", "lz4", "none"}));
+  verb->add_option("--level", options.level, "of zstd -7 to 19, of lz4 1 or 3 to 12")->capture_default_str();
+  verb->add_option("--block", options.block_tokens, "ids in a block")
+      ->capture_default_str()
+      ->check(CLI::Range(data::least_block_tokens, data::most_block_tokens));
+  verb->add_option("--threads", options.threads, "that tokenise, and as many that compress; 0: one per core")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1024));
+  verb->add_option("--text-field", options.text_field, "of JSONL")->capture_default_str();
+  verb->add_option("--on-bad", request.on_bad, "fail at a bad document, or skip and count it")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"fail", "skip"}));
+  auto* jsonl = verb->add_flag("--jsonl", request.jsonl, "standard input is JSONL");
+  verb->add_flag("--text", request.text, "standard input is one document of text")->excludes(jsonl);
+  verb->add_option("--commit-every", options.commit_every, "seconds")->group("");
+  verb->footer("Example: isthmus data tokenize /data/text more.jsonl --out /data/store --tokenizer my.model");
+  add_json(*verb);
+  on(*verb, [this, &request] {
+    request.json = flags_.json;
+    return run_data_tokenize(request);
+  });
+}
+
+void CommandLine::add_bench() {
+  auto* verb = app_.add_subcommand("bench", "measure parts of a run, without a model");
+  verb->require_subcommand(1);
+  add_bench_outer(*verb);
+  add_bench_loader(*verb);
+}
+
+void CommandLine::add_bench_loader(CLI::App& bench) {
+  auto* verb = bench.add_subcommand("loader", "load a config's data: does it keep up with training?");
+  verb->add_option("config", flags_.config, "experiment in YAML")->required();
+  verb->add_option("--step-time", flags_.step_time, "of an inner step: 50ms; without it as fast as it goes");
+  verb->add_option("--seconds", flags_.seconds, "that each of the measurements takes")
+      ->check(CLI::Range(0.1, 86400.0));
+  verb->add_option("--out", flags_.out, "file that gets the figures as JSON");
+  add_json(*verb);
+  add_set(*verb);
+  verb->footer("Example: isthmus bench loader configs/quickstart.yaml --step-time 50ms");
+  on(*verb, [this] {
+    LoaderBenchRequest request{.experiment = load(),
+                               .seconds = flags_.seconds,
+                               .step_time = {},
+                               .out = flags_.out,
+                               .json = flags_.json};
+    if (!flags_.step_time.empty()) request.step_time = step_duration(flags_.step_time);
+    return run_loader_bench(request);
+  });
+}
+
+void CommandLine::add_bench_outer(CLI::App& bench) {
+  auto* verb = bench.add_subcommand(
+      "outer", "run the outer loop under steps that only sleep: does it keep up, over this link?");
+  verb->add_option("--params", flags_.params, "parameters: 200M")->required();
+  verb->add_option("--step-time", flags_.step_time, "of an inner step: 500ms")->required();
+  verb->add_option("--replicas", flags_.replicas, "in place of the key")->check(CLI::Range(1, 1024));
+  verb->add_option("--steps", flags_.steps, "in all; without it as many as measure two sync intervals")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000'000}));
+  verb->add_option("--config", flags_.config, "experiment in YAML, whose outer and network keys count");
+  verb->add_option("--out", flags_.out, "file that the coordinator writes the figures to as JSON");
+  add_json(*verb);
+  verb->add_option("--role", flags_.role, "coordinator or replica, where they are started one by one")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"all", "coordinator", "replica"}));
+  verb->add_option("--name", flags_.name, "of a replica");
+  verb->add_option("--coordinator", flags_.coordinator, "HOST:PORT, for a replica");
+  verb->add_option("--listen", flags_.listen, "ADDRESS:PORT, of a coordinator or of a replica for its peers");
+  verb->add_option("--advertise", flags_.advertise, "HOST:PORT that a replica's peers dial");
+  verb->add_flag("--quiet", flags_.quiet, "a replica says nothing but what goes wrong");
+  verb->add_option("--announce-fd", flags_.announce_fd)->group("");
+  add_security(*verb);
+  add_set(*verb);
+  verb->footer(
+      "Example: isthmus bench outer --params 200M --step-time 500ms --set network.emulate.rate=40Mbps");
+  on(*verb, [this] { return bench_outer(); });
+}
+
+int CommandLine::bench_outer() {
+  using Role = OuterBenchRequest::Role;
+  const bool replica = flags_.role == "replica";
+  if (replica == flags_.name.empty()) {
+    throw Error(ErrorKind::config, replica ? "--role replica needs a --name"
+                                           : "--name is a replica's; expected --role replica with it");
+  }
+  OuterBenchRequest request;
+  request.parameters = parameter_count(flags_.params);
+  request.step_time = step_duration(flags_.step_time);
+  request.name = flags_.name;
+  request.build = build();
+  request.out = flags_.out;
+  request.json = flags_.json;
+  request.quiet = flags_.quiet;
+  request.announce_fd = flags_.announce_fd;
+  request.command = {std::filesystem::read_symlink("/proc/self/exe").string(), "bench", "outer"};
+  const auto pass_on = [&](const char* flag, const std::string& value) {
+    if (!value.empty()) request.command.insert(request.command.end(), {flag, value});
+  };
+  pass_on("--params", flags_.params);
+  pass_on("--step-time", flags_.step_time);
+  pass_on("--replicas", flags_.replicas > 0 ? std::to_string(flags_.replicas) : "");
+  pass_on("--steps", flags_.steps > 0 ? std::to_string(flags_.steps) : "");
+  pass_on("--config", flags_.config);
+  pass_on("--certs", flags_.certs);
+  for (const auto& assignment : flags_.set) pass_on("--set", assignment);
+  if (flags_.insecure) request.command.emplace_back("--insecure");
+  if (flags_.role == "coordinator") {
+    request.role = Role::coordinator;
+    flags_.coordinator = std::exchange(flags_.listen, {});
+  }
+  if (replica) request.role = Role::replica;
+  request.experiment =
+      load(replica ? std::optional(WorkerPlace{flags_.name, {}}) : std::nullopt, Purpose::benchmark);
+  make_measurable(request.experiment, flags_.steps);
+  return run_outer_bench(std::move(request));
+}
+
+int CommandLine::run(int argc, char** argv) {
+  try {
+    app_.parse(argc, argv);
+    return act_();
+  } catch (const CLI::ParseError& error) {
+    const int status = app_.exit(error);
+    if (error.get_name() == "CallForHelp") std::fputs("\n", stdout);  // which the text lacks
+    return status == 0 ? 0 : 2;
+  } catch (const isthmus::Error& error) {
+    std::fprintf(stderr, "isthmus: %s\n", error.what());
+    return error.exit_status();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "isthmus: %s\n", error.what());
+    return 1;
+  }
+}
+
+}  // namespace isthmus::app

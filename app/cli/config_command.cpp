@@ -1,0 +1,180 @@
+#include "cli/config_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "cli/key_notes.h"
+#include "isthmus/base/error.h"
+#include "run/experiment.h"
+#include "run/json_output.h"
+
+namespace isthmus::app {
+namespace {
+
+using config::Item;
+using config::Scope;
+using Json = nlohmann::ordered_json;
+
+std::vector<Item> all_keys() {
+  Experiment experiment;
+  return config::list(experiment);
+}
+
+std::string_view class_meaning(Scope scope) {
+  switch (scope) {
+    case Scope::agreed:
+      return "equal on all members, for the whole run";
+    case Scope::live:
+      return "equal on all members; may change in mid-run, at a step that all share";
+    case Scope::per_site:
+      return "each member's own: `sites:`, --set, or its own file";
+  }
+  return "";
+}
+
+/// Of kinds that are written with one; of numbers the notes say it.
+std::string unit_of(const Item& item, const KeyNote* note) {
+  if (note != nullptr && !note->unit.empty()) return std::string(note->unit);
+  if (item.expected.find("duration") != std::string::npos) return "time: ms, s, min or h";
+  if (item.expected.find("size in bytes") != std::string::npos) return "bytes: kB, MB, GB or TB";
+  if (item.expected.find("rate like") != std::string::npos) return "bits per second: kbps, Mbps or Gbps";
+  return {};
+}
+
+/// Words in lines of 80 columns, all but the first behind a margin.
+std::string wrapped(std::string_view label, std::string_view text) {
+  constexpr std::size_t margin = 12, columns = 80;
+  std::string out = fmt::format("{:<{}}", label, margin);
+  auto column = margin;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const auto end = std::min(text.find(' ', begin), text.size());
+    const auto word = text.substr(begin, end - begin);
+    if (column > margin && column + 1 + word.size() > columns) {
+      out += fmt::format("\n{:{}}", "", margin);
+      column = margin;
+    } else if (column > margin) {
+      out += ' ';
+      ++column;
+    }
+    out += word;
+    column += word.size();
+    begin = end + 1;
+  }
+  return out + '\n';
+}
+
+std::string nearest_keys(const std::string& key) {
+  constexpr int most = 3;
+  auto valid = config_keys();
+  std::string out;
+  for (int i = 0; i < most; ++i) {
+    const auto name = config::nearest(key, valid);
+    std::erase(valid, name);
+    out += (i == 0 ? "" : i + 1 < most ? ", " : " or ") + name;
+  }
+  return out;
+}
+
+/// Every key with its value, those of the sites included.
+std::map<std::string, Item> effective(const std::filesystem::path& path) {
+  const auto file = std::filesystem::is_directory(path) ? path / "config.yaml" : path;
+  auto experiment = load_experiment(file, {}, std::nullopt, Purpose::inference);
+  std::map<std::string, Item> out;
+  for (auto& item : items_of(experiment)) out.emplace(item.key, std::move(item));
+  return out;
+}
+
+std::string value_in(const std::map<std::string, Item>& items, const std::string& key) {
+  const auto found = items.find(key);
+  return found == items.end() ? "(not there)" : found->second.value.empty() ? "\"\"" : found->second.value;
+}
+
+}  // namespace
+
+std::vector<std::string> config_keys() {
+  std::vector<std::string> out;
+  for (auto& item : all_keys()) out.push_back(std::move(item.key));
+  return out;
+}
+
+int print_reference(bool as_json) {
+  JsonOutput json(as_json);
+  if (!as_json) fmt::print("{}", reference());
+  auto keys = Json::array();
+  for (const auto& item : all_keys()) {
+    keys.push_back({{"key", item.key},
+                    {"class", config::to_string(item.scope)},
+                    {"default", item.value},
+                    {"expected", item.expected},
+                    {"meaning", item.doc}});
+  }
+  json.print(keys);
+  return 0;
+}
+
+int print_config(Experiment& experiment, bool as_json) {
+  JsonOutput json(as_json);
+  if (!as_json) fmt::print("{}", to_yaml(experiment));
+  auto values = Json::object();
+  for (const auto& item : items_of(experiment)) values[item.key] = item.value;
+  json.print(values);
+  return 0;
+}
+
+int run_config_explain(const ConfigRequest& request) {
+  JsonOutput json(request.json);
+  const auto items = all_keys();
+  const auto item = std::ranges::find(items, request.key, &Item::key);
+  if (item == items.end())
+    throw Error(ErrorKind::config, fmt::format("there is no key '{}'; the nearest are {}", request.key,
+                                               nearest_keys(request.key)));
+  const auto found = std::ranges::find(key_notes(), request.key, &KeyNote::key);
+  const auto* note = found == key_notes().end() ? nullptr : &*found;
+  const auto unit = unit_of(*item, note);
+  const std::string why(note == nullptr ? "" : note->why);
+  const std::string scope(config::to_string(item->scope));
+  const auto value = item->value.empty() ? std::string("\"\"") : item->value;
+  if (json.wanted()) {
+    json.print({{"key", item->key},
+                {"meaning", item->doc},
+                {"class", scope},
+                {"expected", item->expected},
+                {"unit", unit},
+                {"default", item->value},
+                {"why", why}});
+    return 0;
+  }
+  fmt::print("{}\n\n{}{}{}", item->key, wrapped("  meaning", item->doc),
+             wrapped("  class", fmt::format("{}: {}", scope, class_meaning(item->scope))),
+             wrapped("  expected", item->expected));
+  if (!unit.empty()) fmt::print("{}", wrapped("  unit", unit));
+  fmt::print("{}", wrapped("  default", value));
+  if (!why.empty()) fmt::print("{}", wrapped("  why", why));
+  fmt::print("{}", wrapped("  set it", fmt::format("--set {}={}", item->key, value)));
+  return 0;
+}
+
+int run_config_diff(const ConfigRequest& request) {
+  JsonOutput json(request.json);
+  const auto a = effective(request.a), b = effective(request.b);
+  auto keys = b;
+  keys.insert(a.begin(), a.end());
+  auto differ = Json::array();
+  for (const auto& [key, item] : keys) {
+    const auto left = value_in(a, key), right = value_in(b, key);
+    if (left == right) continue;
+    if (!json.wanted()) {
+      fmt::print("{} ({})\n  {}: {}\n  {}: {}\n", key, config::to_string(item.scope), request.a.string(),
+                 left, request.b.string(), right);
+    }
+    differ.push_back({{"key", key}, {"class", config::to_string(item.scope)}, {"a", left}, {"b", right}});
+  }
+  if (!json.wanted()) fmt::print("{} of {} keys differ\n", differ.size(), keys.size());
+  json.print(
+      {{"a", request.a.string()}, {"b", request.b.string()}, {"keys", keys.size()}, {"differ", differ}});
+  return 0;
+}
+
+}  // namespace isthmus::app

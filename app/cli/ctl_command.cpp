@@ -1,0 +1,100 @@
+#include "cli/ctl_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "coordinator/run_status.h"
+#include "isthmus/base/error.h"
+#include "isthmus/outer_sync/transport/control_client.h"
+#include "run/certs.h"
+#include "run/json_output.h"
+
+namespace isthmus::app {
+namespace {
+
+using Json = nlohmann::json;
+
+/// "after_step 250, set outer.sync_every=60"
+std::string sentence_of(const Json& answer) {
+  std::string out;
+  for (const auto& [key, value] : answer.items()) {
+    auto words = key;
+    std::ranges::replace(words, '_', ' ');
+    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", words,
+                       value.is_string() ? value.get<std::string>() : value.dump());
+  }
+  return out + "\n";
+}
+
+int run_ctl(const CtlRequest& request, Experiment experiment, bool has_config) {
+  JsonOutput output(request.json);
+  auto& network = experiment.network;
+  network.certs = own_certificates(network.certs, request.name);
+  outer_sync::protocol::Command command;
+  if (has_config) command.run = experiment.run.name;
+  command.by = request.name;
+  command.verb = request.verb;
+  command.arguments = request.arguments;
+  command.at = request.at;
+  command.member = request.member;
+  const auto answer = outer_sync::ask(network, command);
+  if (!answer.problem.empty()) throw Error(ErrorKind::config, answer.problem);
+  const auto json = Json::parse(answer.text, nullptr, false);
+  if (!json.is_object()) throw Error(ErrorKind::data, "the coordinator's answer is no JSON object");
+  output.print(json);
+  if (request.json) return 0;
+  const auto text = request.verb == "status" ? status_table(json) : sentence_of(json);
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
+CLI::App* add_verb(CommandLine& commands, CLI::App& ctl, CtlRequest& request, const char* name,
+                   const char* help, const char* example) {
+  auto& flags = commands.flags();
+  auto* verb = ctl.add_subcommand(name, help);
+  verb->add_option("--coordinator", flags.coordinator, "HOST:PORT, in place of network.coordinator");
+  verb->add_option("--config", flags.config, "experiment in YAML, the run's: its address and certificates");
+  verb->add_option("--name", request.name,
+                   "of the certificate that shows who asks: operator, or operator-SOMEBODY")
+      ->capture_default_str();
+  commands.add_json(*verb);
+  commands.add_security(*verb);
+  verb->footer(std::string("Example: isthmus ctl ") + example);
+  commands.on(*verb, [&commands, &request, &flags, name] {
+    if (flags.config.empty() && flags.coordinator.empty())
+      throw Error(ErrorKind::config, "neither --coordinator nor --config says where the coordinator is");
+    request.verb = name;
+    request.json = flags.json;
+    return run_ctl(request, commands.load(std::nullopt, Purpose::benchmark), !flags.config.empty());
+  });
+  return verb;
+}
+
+}  // namespace
+
+void add_ctl(CommandLine& commands, CtlRequest& request) {
+  auto* ctl = commands.app().add_subcommand("ctl", "ask a run how it stands, and steer it");
+  ctl->require_subcommand(1);
+  const auto add = [&](const char* name, const char* help, const char* example) {
+    return add_verb(commands, *ctl, request, name, help, example);
+  };
+  add("status", "members, their rates, and what is wrong",
+      "status --coordinator eu.example:7000 --certs certs/my");
+  auto* set = add("set", "change what may change in mid-run, at a step that all share",
+                  "set outer.sync_every=60 --config two_sites.yaml");
+  set->add_option("assignments", request.arguments, "KEY=VALUE")->required();
+  set->add_option("--at", request.at, "from the step after this one on; without it as soon as all can");
+  set->add_option("--member", request.member,
+                  "worker or site, for keys that are each member's own; without it all");
+  add("pause", "let all wait at one step", "pause --config two_sites.yaml");
+  add("resume", "let them go on", "resume --config two_sites.yaml");
+  add("checkpoint", "let all write a checkpoint at one step", "checkpoint --config two_sites.yaml");
+  auto* drain = add("drain", "let workers leave, with a checkpoint", "drain us-1 --config two_sites.yaml");
+  drain->add_option("names", request.arguments, "of workers or sites")->required();
+  ctl->footer("Example: isthmus ctl status --config two_sites.yaml");
+}
+
+}  // namespace isthmus::app

@@ -1,0 +1,170 @@
+#include "cli/help_command.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "isthmus/base/error.h"
+#include "run/exit_codes.h"
+#include "run/metric_table.h"
+
+namespace isthmus::app {
+namespace {
+
+constexpr std::string_view example_begin = "Example: ";
+
+bool shown(const CLI::App* app) { return !app->get_group().empty(); }
+
+void collect(CLI::App& app, const std::string& path, std::vector<Verb>& out) {
+  const auto parts = app.get_subcommands([](CLI::App* part) { return shown(part); });
+  for (auto* part : parts)
+    collect(*part, path.empty() ? part->get_name() : path + " " + part->get_name(), out);
+  // One that may stand alone does something itself.
+  const bool stands_alone = parts.empty() || app.get_require_subcommand_min() == 0;
+  if (!path.empty() && stands_alone) out.push_back({path, &app});
+}
+
+std::string example_of(const CLI::App& verb) {
+  const auto footer = verb.get_footer();
+  const auto begin = footer.find(example_begin);
+  return begin == std::string::npos ? std::string() : footer.substr(begin + example_begin.size());
+}
+
+std::string cell(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '|') out += '\\';
+    out += c == '\n' ? ' ' : c;
+  }
+  return out;
+}
+
+/// "INT:INT in [1 - 64]" is "INT in [1 - 64]".
+std::string value_of(const CLI::Option& option) {
+  if (option.get_items_expected_max() == 0) return {};
+  const auto type = option.get_type_name();
+  const auto colon = type.find(':');
+  return colon == std::string::npos ? type : type.substr(colon + 1);
+}
+
+std::string usage(const Verb& verb) {
+  auto line = "isthmus " + verb.path;
+  const auto options = options_of(*verb.app);
+  for (const auto* option : options) {
+    if (option->nonpositional() && option->get_required())
+      line += " " + option->get_name(false, false) + " " + option->get_type_name();
+  }
+  line += " [OPTIONS]";
+  for (const auto* option : options) {
+    if (option->nonpositional()) continue;
+    auto name = option->get_name(true);
+    if (option->get_items_expected_max() > 1) name += "...";
+    line += option->get_required() ? " " + name : " [" + name + "]";
+  }
+  return line;
+}
+
+std::string option_rows(const CLI::App& verb) {
+  std::string out;
+  for (const auto* option : options_of(verb)) {
+    if (option == verb.get_help_ptr()) continue;
+    out += fmt::format("| `{}` | {} | {} | {}{} |\n",
+                       option->get_name(option->nonpositional() ? false : true, true),
+                       cell(value_of(*option)), cell(option->get_default_str()),
+                       cell(option->get_description()), option->get_required() ? " (required)" : "");
+  }
+  return out;
+}
+
+std::string markdown_of(CLI::App& root) {
+  std::string out =
+      "# Command line\n\n"
+      "What `isthmus help --markdown` prints: all verbs with their options. `isthmus VERB --help` has the "
+      "same "
+      "for one, `isthmus completion bash` completes them as they are typed. With `--json` a verb prints one "
+      "JSON "
+      "document on standard output and nothing else there; what it says besides goes to standard error, and "
+      "where it fails there is no document. Keys of a config, which `--set` takes: "
+      "[config.md](config.md).\n\n"
+      "## Exit status\n| status | | meaning |\n| --- | --- | --- |\n";
+  for (const auto& [status, name, meaning] : exit_codes)
+    out += fmt::format("| {} | {} | {} |\n", status, name, meaning);
+  for (const auto& verb : verbs_of(root)) {
+    const auto what = verb.app->get_description();
+    out += fmt::format("\n## isthmus {}\n{}{}\n\n    {}\n", verb.path, what, what.ends_with('?') ? "" : ".",
+                       usage(verb));
+    if (const auto rows = option_rows(*verb.app); !rows.empty())
+      out += "\n| option | value | default | meaning |\n| --- | --- | --- | --- |\n" + rows;
+    out += fmt::format("\nExample: `{}`\n", example_of(*verb.app));
+  }
+  return out;
+}
+
+/// Each verb has an example that this command line understands.
+int check_examples(CLI::App& root) {
+  int wrong = 0;
+  const auto complain = [&](const Verb& verb, const std::string& what) {
+    fmt::print(stderr, "isthmus {}: {}\n", verb.path, what);
+    ++wrong;
+  };
+  const auto verbs = verbs_of(root);
+  for (const auto& verb : verbs) {
+    const auto example = example_of(*verb.app);
+    const auto begin = "isthmus " + verb.path;
+    if (!example.starts_with(begin)) {
+      complain(verb, fmt::format("its footer has no example; expected \"{}{} ...\"", example_begin, begin));
+      continue;
+    }
+    try {
+      root.parse(example.substr(example.find(' ') + 1));
+    } catch (const CLI::ParseError& error) {
+      complain(verb, fmt::format("cannot read its example \"{}\": {}", example, error.what()));
+    }
+  }
+  fmt::print("{} verbs, {} wrong\n", verbs.size(), wrong);
+  return wrong == 0 ? 0 : static_cast<int>(ErrorKind::config) + 2;
+}
+
+/// As `isthmus VERB --help` prints it.
+std::string help_of(CLI::App& root, const std::vector<std::string>& words) {
+  auto* app = &root;
+  std::string before;
+  for (const auto& word : words) {
+    const auto parts = app->get_subcommands([&](const CLI::App* part) { return part->get_name() == word; });
+    if (parts.empty())
+      throw Error(ErrorKind::config, fmt::format("there is no verb '{}'; `isthmus --help` lists them", word));
+    before += before.empty() ? "isthmus" : " " + app->get_name();
+    app = parts.front();
+  }
+  return app->help(before);
+}
+
+}  // namespace
+
+std::string exit_status_line() {
+  std::string line = "Exit status:";
+  for (const auto& [status, name, meaning] : exit_codes)
+    line += fmt::format("{} {} {}", status == 0 ? "" : ",", status, name);
+  return line;
+}
+
+std::vector<Verb> verbs_of(CLI::App& root) {
+  std::vector<Verb> out;
+  collect(root, {}, out);
+  return out;
+}
+
+std::vector<const CLI::Option*> options_of(const CLI::App& verb) {
+  return verb.get_options([](const CLI::Option* option) { return !option->get_group().empty(); });
+}
+
+int run_help(CLI::App& root, const HelpRequest& request) {
+  if (request.check) return check_examples(root);
+  const auto text = request.metrics    ? metrics_reference()
+                    : request.markdown ? markdown_of(root)
+                                       : help_of(root, request.verb);
+  fmt::print("{}{}", text, text.ends_with('\n') ? "" : "\n");
+  return 0;
+}
+
+}  // namespace isthmus::app

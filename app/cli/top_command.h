@@ -1,0 +1,18 @@
+#pragma once
+// `isthmus top`: how a run stands, live in a terminal.
+
+#include <string>
+
+#include "cli/commands.h"
+
+namespace isthmus::app {
+
+struct TopRequest {
+  std::string name = "operator";  ///< of the certificate
+  bool once = false;
+};
+
+/// The request must outlive the command line.
+void add_top(CommandLine& commands, TopRequest& request);
+
+}  // namespace isthmus::app

@@ -1,0 +1,216 @@
+#include "cli/trace_summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "isthmus/base/error.h"
+#include "run/json_output.h"
+
+namespace isthmus::app {
+namespace {
+
+struct Event {
+  std::string phase, name, label;  ///< label: args.name
+  double begin = 0, duration = 0;  ///< microseconds
+  std::int64_t row = 0;
+};
+
+/// Takes what is needed of each event while the file is read.
+class Events : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t n) override { return number(static_cast<double>(n)); }
+  bool number_unsigned(number_unsigned_t n) override { return number(static_cast<double>(n)); }
+  bool number_float(number_float_t n, const string_t&) override { return number(n); }
+  bool string(string_t& text) override {
+    if (depth_ == 2 && key_ == "ph") event_.phase = text;
+    if (depth_ == 2 && key_ == "name") event_.name = text;
+    if (depth_ == 3 && key_ == "name") event_.label = text;
+    return true;
+  }
+  bool binary(binary_t&) override { return true; }
+  bool start_array(std::size_t) override { return deeper(); }
+  bool end_array() override { return shallower(); }
+  bool start_object(std::size_t) override {
+    if (depth_ == 1) event_ = {};
+    return deeper();
+  }
+  bool end_object() override {
+    if (depth_ == 2) take();
+    return shallower();
+  }
+  bool key(string_t& text) override {
+    key_ = text;
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override {
+    failed = true;
+    return false;
+  }
+
+  TraceSummary summary;
+  std::uint64_t seen = 0;
+  bool failed = false, too_deep = false;
+
+ private:
+  bool number(double n) {
+    if (depth_ != 2) return true;
+    if (key_ == "ts") event_.begin = n;
+    if (key_ == "dur") event_.duration = n;
+    // What does not fit is no row of ours.
+    if (key_ == "tid") event_.row = n >= 0 && n < 1e6 ? static_cast<std::int64_t>(n) : -1;
+    return true;
+  }
+  bool deeper() {
+    too_deep = ++depth_ > 64;
+    return !too_deep;
+  }
+  bool shallower() {
+    --depth_;
+    return true;
+  }
+
+  void take() {
+    ++seen;
+    if (event_.phase == "M" && event_.name == "process_name") summary.process = event_.label;
+    if (event_.phase == "M" && event_.name == "thread_name") rows_[event_.row] = event_.label;
+    if (event_.phase != "X") return;
+    const auto& row = rows_[event_.row];
+    first_ = std::min(first_, event_.begin);
+    last_ = std::max(last_, event_.begin + event_.duration);
+    summary.seconds = (last_ - first_) / 1e6;
+    if (row == "train" && event_.name == "outer_wait" && before_ == "train")
+      return add(summary.before_optimizer);
+    add(summary.totals[{row, event_.name}]);
+    if (row == "train") before_ = event_.name;
+  }
+  void add(TraceTotal& total) const {
+    ++total.count;
+    total.seconds += event_.duration / 1e6;
+    total.longest = std::max(total.longest, event_.duration / 1e6);
+  }
+
+  int depth_ = 0;
+  std::string key_;
+  Event event_;
+  std::map<std::int64_t, std::string> rows_;
+  std::string before_;  ///< the training row's last event but outer_wait
+  double first_ = std::numeric_limits<double>::infinity(), last_ = 0;
+};
+
+TraceTotal total_of(const TraceSummary& trace, const char* row, const char* name) {
+  const auto found = trace.totals.find({row, name});
+  return found == trace.totals.end() ? TraceTotal{} : found->second;
+}
+
+std::string duration(double seconds) {
+  if (seconds >= 100) return fmt::format("{:.0f} s", seconds);
+  if (seconds >= 1) return fmt::format("{:.2f} s", seconds);
+  return seconds >= 1e-3 ? fmt::format("{:.2f} ms", 1e3 * seconds) : fmt::format("{:.0f} us", 1e6 * seconds);
+}
+
+void line(const std::string& what, const TraceTotal& total, double seconds) {
+  fmt::print("  {:<29} {:>9} {:>6.2f} % {:>7} x  longest {}\n", what, duration(total.seconds),
+             seconds > 0 ? 100 * total.seconds / seconds : 0, total.count, duration(total.longest));
+}
+
+/// The training thread does one thing at a time: what it computed, what it waited for, and the rest.
+void print_training(const TraceSummary& trace) {
+  struct Part {
+    const char* what;
+    TraceTotal total;
+  };
+  const std::array parts = {
+      Part{"forward and backward", total_of(trace, "train", "train")},
+      Part{"inner optimizer", total_of(trace, "train", "inner_step")},
+      Part{"encode and apply (outer)", total_of(trace, "outer", "encode")},
+      Part{"WAITED for data", total_of(trace, "train", "gpu_queue_wait")},
+      Part{"WAITED before the optimizer", trace.before_optimizer},
+      Part{"WAITED for Gloo's all-reduce", total_of(trace, "train", "all_reduce")},
+      Part{"WAITED for the outer loop", total_of(trace, "train", "outer_wait")},
+      Part{"evaluation", total_of(trace, "train", "evaluate")},
+      Part{"copy for a checkpoint", total_of(trace, "train", "checkpoint")},
+      Part{"WAITED for a checkpoint", total_of(trace, "train", "checkpoint_wait")},
+  };
+  double sum = 0;
+  for (auto part : parts) {
+    if (part.what == parts[2].what) {
+      const auto apply = total_of(trace, "outer", "apply");
+      part.total = {part.total.count + apply.count, part.total.seconds + apply.seconds,
+                    std::max(part.total.longest, apply.longest)};
+    }
+    sum += part.total.seconds;
+    if (part.total.count > 0) line(part.what, part.total, trace.seconds);
+  }
+  const auto rest = std::max(0.0, trace.seconds - sum);
+  fmt::print("  {:<29} {:>9} {:>6.2f} %\n", "the rest", duration(rest),
+             trace.seconds > 0 ? 100 * rest / trace.seconds : 0);
+}
+
+void print_others(const TraceSummary& trace) {
+  for (const auto& [key, total] : trace.totals) {
+    const auto& [row, name] = key;
+    if (row == "train" || row == "outer") continue;
+    line(row == name ? row : row + ": " + name, total, trace.seconds);
+  }
+}
+
+nlohmann::ordered_json document(const TraceSummary& trace) {
+  const auto part = [](const TraceTotal& total) {
+    return nlohmann::ordered_json{
+        {"seconds", total.seconds}, {"count", total.count}, {"longest_seconds", total.longest}};
+  };
+  auto totals = nlohmann::ordered_json::array();
+  for (const auto& [key, total] : trace.totals) {
+    auto json = part(total);
+    json["row"] = key.first;
+    json["name"] = key.second;
+    totals.push_back(std::move(json));
+  }
+  return {{"process", trace.process},
+          {"seconds", trace.seconds},
+          {"cut_off", trace.cut_off},
+          {"outer_wait_before_optimizer", part(trace.before_optimizer)},
+          {"totals", totals}};
+}
+
+}  // namespace
+
+TraceSummary read_trace(std::istream& in, const std::string& name) {
+  Events events;
+  nlohmann::json::sax_parse(in, &events, nlohmann::json::input_format_t::json, false);
+  if (events.seen == 0 || events.too_deep) {
+    throw Error(ErrorKind::data, name +
+                                     ": is no trace; expected a JSON array of trace events, as a replica "
+                                     "writes them to trace.json");
+  }
+  // A process that was killed leaves its array open, which is no fault of the file.
+  events.summary.cut_off = events.failed;
+  return events.summary;
+}
+
+int run_trace_summary(const std::filesystem::path& file, bool as_json) {
+  JsonOutput json(as_json);
+  std::ifstream in(file, std::ios::binary);
+  // A folder can be opened as well.
+  if (!in || std::filesystem::is_directory(file))
+    throw Error(ErrorKind::data, file.string() + ": cannot be read");
+  const auto trace = read_trace(in, file.string());
+  fmt::print("{}: {} from the first event to the last{}\n\n", trace.process, duration(trace.seconds),
+             trace.cut_off ? "; the file is not finished" : "");
+  fmt::print("the training thread\n");
+  print_training(trace);
+  fmt::print("\nthe other threads, meanwhile\n");
+  print_others(trace);
+  json.print(document(trace));
+  return 0;
+}
+
+}  // namespace isthmus::app

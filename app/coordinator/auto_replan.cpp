@@ -1,0 +1,241 @@
+#include "coordinator/auto_replan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <map>
+#include <utility>
+
+#include "isthmus/base/error.h"
+#include "isthmus/outer_sync/methods/eras.h"
+#include "plan/links.h"
+
+namespace isthmus::app {
+
+using outer_sync::plan::LineReadings;
+using outer_sync::plan::Proposal;
+using outer_sync::protocol::Coordinator;
+using outer_sync::protocol::Settings;
+
+namespace {
+
+constexpr const char* every_key = "outer.sync_every";
+constexpr const char* delay_key = "outer.sync_delay";
+/// What a path waits longer than without a queue is the queue that is kept in it (rate_follower.h).
+constexpr double usual_queue = 0.03;
+
+/// Replica by replica: what was measured has the names of workers, what was written those of sites.
+std::vector<std::string> names_in(const Links& links, const Experiment& experiment) {
+  auto workers = worker_names(experiment);
+  std::vector<std::string> names;
+  for (const auto& site : links.sites) {
+    if (site.replicas != 1 || std::ranges::find(workers, site.name) == workers.end()) return workers;
+    names.push_back(site.name);
+  }
+  return names;
+}
+
+/// Lines as they are said to be, of the workers that the run begins with.
+LineReadings said(const Links& links, const Experiment& experiment) {
+  LineReadings out;
+  const auto names = names_in(links, experiment);
+  if (names.size() > AutoReplan::most_replicas) return out;
+  const auto network = network_of(links, experiment.network.lanes, experiment.automatic.step_time.seconds);
+  if (network.replicas.size() != names.size()) return out;
+  const auto known = [](double rate) { return std::isfinite(rate) ? rate : 0; };
+  for (std::size_t m = 0; m < names.size(); ++m)
+    out.members.push_back({names[m], network.replicas[m].step_seconds, known(network.replicas[m].up)});
+  for (std::size_t k = 0; k < network.one_way.size(); ++k)
+    out.ways.push_back({2 * network.one_way[k], network.path.empty() ? 0 : known(network.path[k])});
+  return out;
+}
+
+/// A links file may be gone by the time that a run is resumed: it is a beginning, and no more.
+LineReadings expected(const Experiment& experiment, const AutoReplan::Say& say) {
+  const auto& links = experiment.automatic.links;
+  try {
+    return said(links.empty() ? links_of(experiment) : read_links(links), experiment);
+  } catch (const Error& error) {
+    say(std::string("outer.auto: what is not measured of the lines is not known: ") + error.what());
+    return {};
+  }
+}
+
+config::SharedItems items_of(const Proposal& proposal) {
+  config::SharedItems items;
+  if (proposal.every != proposal.every_before) items.emplace_back(every_key, std::to_string(proposal.every));
+  if (proposal.delay != proposal.delay_before) items.emplace_back(delay_key, std::to_string(proposal.delay));
+  return items;
+}
+
+bool has(const config::SharedItems& items, const std::string& key) {
+  return std::ranges::find(items, key, &std::pair<std::string, std::string>::first) != items.end();
+}
+
+nlohmann::ordered_json json_of(const Proposal& proposal, std::uint64_t after_step) {
+  return {{"cause", proposal.cause},           {"sync_every_before", proposal.every_before},
+          {"sync_every", proposal.every},      {"sync_delay_before", proposal.delay_before},
+          {"sync_delay", proposal.delay},      {"predicted_before", proposal.before},
+          {"predicted_after", proposal.after}, {"after_step", after_step}};
+}
+
+bool counts(const Coordinator::MemberStatus& member) {
+  return outer_sync::protocol::trains(member.hello.member) && member.role == Coordinator::Role::member;
+}
+
+}  // namespace
+
+AutoReplan::AutoReplan(const Experiment& experiment, Propose propose, Say say)
+    : experiment_(experiment),
+      propose_(std::move(propose)),
+      say_(std::move(say)),
+      asked_for_(experiment.automatic.utilization > 0 && experiment.automatic.in_run) {
+  if (!asked_for_) return;
+  emulated_ = said(links_of(experiment), experiment);
+  const auto& wanted = experiment.automatic;
+  constexpr double confirmed = 0.25;  // of the least time between two changes
+  replanner_.emplace(outer_sync::plan::ReplanRules{.utilization = wanted.utilization,
+                                                   .least_seconds = wanted.least_between.seconds,
+                                                   .confirmed_for = confirmed * wanted.least_between.seconds},
+                     experiment.outer, expected(experiment, say_));
+  thread_ = std::thread([this] { work(); });
+}
+
+AutoReplan::~AutoReplan() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+std::optional<nlohmann::ordered_json> AutoReplan::look(const Coordinator& coordinator) {
+  constexpr auto every = std::chrono::seconds(1);
+  if (!asked_for_ || coordinator.phase_name() != "running" || !coordinator.layout()) return {};
+  auto agreed = look_at_changes(coordinator.settings());
+  const auto now = Clock::now();
+  if (now - looked_ < every || coordinator.stopping() || coordinator.participating() > most_replicas)
+    return agreed;
+  looked_ = now;
+  auto slowest = ~std::uint64_t{0};
+  bool uplinks_known = true;
+  for (const auto& [name, member] : coordinator.members()) {
+    if (!counts(member)) continue;
+    slowest = std::min(slowest, member.heartbeat.step);
+    uplinks_known = uplinks_known && member.uplink > 0;
+  }
+  const auto steps = static_cast<std::uint64_t>(experiment_.run.steps);
+  if (slowest <= static_cast<std::uint64_t>(experiment_.outer.warmup_steps) || slowest >= steps)
+    return agreed;
+  Moment moment{.seconds = std::chrono::duration<double>(now - began_).count(),
+                .lines = readings(coordinator),
+                .standing = {.outer = outer_sync::Eras(experiment_.outer, coordinator.settings()).newest(),
+                             .layout = *coordinator.layout(),
+                             .steps_left = steps - slowest,
+                             .uplinks_known = uplinks_known,
+                             .may_set_every = !every_by_hand_,
+                             .may_set_delay = !delay_by_hand_}};
+  {
+    const std::lock_guard lock(mutex_);
+    newest_ = std::move(moment);
+  }
+  changed_.notify_all();
+  return agreed;
+}
+
+/// What was proposed is agreed, or somebody has set a key by hand: his it is from there on.
+std::optional<nlohmann::ordered_json> AutoReplan::look_at_changes(const Settings& settings) {
+  std::optional<nlohmann::ordered_json> agreed;
+  const auto& changes = settings.changes;
+  const auto seen = std::min(changes_.value_or(changes.size()), changes.size());
+  changes_ = changes.size();
+  for (auto i = seen; i < changes.size(); ++i) {
+    const auto& items = changes[i].items;
+    std::unique_lock lock(mutex_);
+    if (proposed_ && items == items_of(*proposed_)) {
+      agreed = json_of(*std::exchange(proposed_, std::nullopt), changes[i].step);
+      continue;
+    }
+    lock.unlock();
+    for (const auto& [key, by_hand] : {std::pair(every_key, &every_by_hand_), {delay_key, &delay_by_hand_}}) {
+      if (!has(items, key) || std::exchange(*by_hand, true)) continue;
+      say_(std::string("outer.auto: ") + key +
+           " was set by hand, and is left alone from now on (until the coordinator is started again)");
+    }
+  }
+  return agreed;
+}
+
+LineReadings AutoReplan::readings(const Coordinator& coordinator) const {
+  using Seconds = std::chrono::duration<double>;
+  LineReadings out;
+  std::map<std::string, std::size_t> places;
+  for (const auto& [name, member] : coordinator.members()) {
+    if (!counts(member)) continue;
+    const double speed = member.heartbeat.inner_steps_per_second;
+    places.emplace(name, out.members.size());
+    out.members.push_back({name, speed > 0 ? 1 / speed : 0, static_cast<double>(member.uplink)});
+  }
+  const auto count = out.members.size();
+  out.ways.resize(count * count);
+  for (const auto& path : coordinator.paths().all()) {
+    const auto from = places.find(path.from), to = places.find(path.to);
+    if (from == places.end() || to == places.end()) continue;
+    auto& way = out.ways[from->second * count + to->second];
+    const double now = Seconds(path.round_trip).count(), shortest = Seconds(path.shortest).count();
+    way.round_trip = now <= shortest + usual_queue ? shortest : now;
+    way.rate = static_cast<double>(path.bytes_per_second);
+  }
+  for (std::size_t i = 0; i < count; ++i) {  // all paths of a member leave by its one line
+    double sum = 0;
+    bool all = count > 1;
+    for (std::size_t j = 0; j < count; ++j) {
+      if (i == j) continue;
+      all = all && out.ways[i * count + j].rate > 0;
+      sum += out.ways[i * count + j].rate;
+    }
+    if (all) out.members[i].up = sum;
+  }
+  const auto emulated = static_cast<std::size_t>(emulated_.members.size());
+  for (std::size_t i = 0; i < emulated; ++i) {
+    for (std::size_t j = 0; j < emulated; ++j) {
+      const auto from = places.find(emulated_.members[i].name), to = places.find(emulated_.members[j].name);
+      if (i == j || from == places.end() || to == places.end()) continue;
+      auto& way = out.ways[from->second * count + to->second];
+      if (way.round_trip > 0) way.round_trip += emulated_.ways[i * emulated + j].round_trip;
+    }
+  }
+  return out;
+}
+
+// ---- the planning thread ----
+
+void AutoReplan::work() {
+  for (;;) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return ending_ || newest_; });
+    if (ending_) return;
+    const auto moment = *std::exchange(newest_, std::nullopt);
+    lock.unlock();
+    try {
+      plan(moment);
+    } catch (const std::exception& error) {
+      say_(std::string("outer.auto plans no more: ") + error.what());
+      return;
+    }
+  }
+}
+
+void AutoReplan::plan(const Moment& moment) {
+  const auto proposal = replanner_->look(moment.seconds, moment.lines, moment.standing);
+  if (!proposal) return;
+  {
+    const std::lock_guard lock(mutex_);
+    proposed_ = proposal;
+  }
+  propose_(items_of(*proposal), to_string(*proposal));
+}
+
+}  // namespace isthmus::app

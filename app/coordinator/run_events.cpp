@@ -1,0 +1,84 @@
+#include "coordinator/run_events.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <system_error>
+#include <utility>
+
+#include "isthmus/outer_sync/tls/authority.h"
+
+namespace isthmus::app {
+
+using outer_sync::protocol::Coordinator;
+using outer_sync::protocol::Ended;
+
+RunEvents::RunEvents(const Experiment& experiment, EventHook& hook, EventHook::Say say)
+    : experiment_(experiment), hook_(hook), say_(std::move(say)) {}
+
+void RunEvents::fire(const std::string& kind, nlohmann::ordered_json event) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  event["run"] = experiment_.run.name;
+  event["step"] = event.value("step", step_);
+  event["time"] = std::chrono::duration<double>(now).count();
+  hook_.fire(kind, std::move(event));
+}
+
+void RunEvents::look(const Coordinator& coordinator) {
+  for (const auto& [name, member] : coordinator.members()) step_ = std::max(step_, member.heartbeat.step);
+  look_for_losses(coordinator);
+  const auto obstacle = coordinator.obstacle();
+  if (!obstacle.empty() && obstacle_.empty()) fire("suspended", {{"reason", obstacle}});
+  obstacle_ = obstacle;
+  for (const auto& [name, member] : coordinator.members()) {
+    const auto& beat = member.heartbeat;
+    if (std::isfinite(beat.loss)) {
+      not_finite_.erase(name);
+    } else if (not_finite_.insert(name).second) {
+      say_(fmt::format("{}: the loss of step {} is not finite", name, beat.step));
+      fire("non_finite", {{"name", name}, {"step", beat.step}});
+    }
+    if (beat.disk_free > 0) look_at_disk(name, beat.disk_free);
+  }
+  std::error_code none;
+  const auto own = std::filesystem::space(experiment_.folder(), none);
+  if (!none) look_at_disk(outer_sync::tls::coordinator_name, own.available);
+}
+
+/// One that has left in order is not lost to those who asked it to, and gone all the same.
+void RunEvents::look_for_losses(const Coordinator& coordinator) {
+  std::map<std::string, std::string> here;
+  for (const auto& [name, member] : coordinator.members()) {
+    if (member.role != Coordinator::Role::joining) here[name] = member.hello.site;
+  }
+  for (const auto& [name, site] : sites_) {
+    if (coordinator.members().contains(name)) continue;
+    const auto left =
+        std::ranges::count_if(here, [&site = site](const auto& entry) { return entry.second == site; });
+    fire("member_lost", {{"name", name}, {"site", site}, {"site_left", left}});
+  }
+  sites_ = std::move(here);
+}
+
+void RunEvents::look_at_disk(const std::string& name, std::uint64_t free_bytes) {
+  const auto least = static_cast<std::uint64_t>(experiment_.run.disk_low.bytes);
+  if (free_bytes >= least) {
+    low_.erase(name);
+  } else if (low_.insert(name).second) {
+    say_(fmt::format("{}: {:.2f} GB are free on the disk of its run folder, less than run.disk_low", name,
+                     static_cast<double>(free_bytes) / 1e9));
+    fire("disk_low", {{"name", name}, {"free_bytes", free_bytes}});
+  }
+}
+
+void RunEvents::ended(const Ended& ended) {
+  const char* kind = ended.how == Ended::How::finished   ? "finished"
+                     : ended.how == Ended::How::stopped  ? "stopped"
+                     : ended.how == Ended::How::diverged ? "diverged"
+                                                         : "failed";
+  fire(kind, {{"reason", ended.reason}});
+}
+
+}  // namespace isthmus::app

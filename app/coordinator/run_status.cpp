@@ -1,0 +1,198 @@
+#include "coordinator/run_status.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "isthmus/base/error.h"
+#include "isthmus/base/text.h"
+
+namespace isthmus::app {
+
+using Json = nlohmann::ordered_json;
+using outer_sync::protocol::Coordinator;
+using outer_sync::protocol::MemberKind;
+using outer_sync::protocol::Settings;
+
+namespace {
+
+Json finite(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+std::string state_of(const Coordinator::MemberStatus& member) {
+  if (member.done) return "done";
+  if (member.role == Coordinator::Role::member) return "member";
+  return member.role == Coordinator::Role::ready ? "ready" : "joining";
+}
+
+Json member_of(const Coordinator& coordinator, const std::string& name,
+               const Coordinator::MemberStatus& member) {
+  const auto& beat = member.heartbeat;
+  const auto& checkpoints = beat.checkpoints;
+  return {{"name", name},
+          {"site", member.hello.site},
+          {"kind", member.hello.member.kind == MemberKind::reducer ? "reducer" : "trainer"},
+          {"state", state_of(member)},
+          {"step", beat.step},
+          {"loss", finite(beat.loss)},
+          {"utilization", finite(beat.utilization)},
+          {"tokens_per_second", finite(beat.tokens_per_second)},
+          {"bytes_sent", beat.bytes_sent},
+          {"wire_bytes_per_second", finite(member.sent_per_second)},
+          {"rounds_lag", coordinator.lag_of(member)},
+          {"checkpoint", checkpoints.empty() ? std::uint64_t{0} : std::ranges::max(checkpoints)},
+          {"silent_seconds", std::chrono::duration<double>(coordinator.silence_of(member)).count()},
+          {"build", member.hello.build},
+          {"address", member.hello.member.address}};
+}
+
+Json settings_of(const Settings& settings) {
+  auto changes = Json::array();
+  for (const auto& change : settings.changes) {
+    auto values = Json::object();
+    for (const auto& [key, value] : change.items) values[key] = value;
+    changes.push_back({{"after_step", change.step}, {"values", values}});
+  }
+  const auto step = [](std::uint64_t value) {
+    return value == Settings::never ? Json(nullptr) : Json(value);
+  };
+  return {{"changes", changes},
+          {"paused_after", step(settings.pause_after)},
+          {"checkpoint_after", step(settings.checkpoint_after)}};
+}
+
+std::uint64_t slowest_step(const Coordinator& coordinator) {
+  auto slowest = std::numeric_limits<std::uint64_t>::max();
+  for (const auto& [name, member] : coordinator.members()) {
+    const bool counts =
+        outer_sync::protocol::trains(member.hello.member) && member.role == Coordinator::Role::member;
+    if (counts) slowest = std::min(slowest, member.heartbeat.step);
+  }
+  return slowest == std::numeric_limits<std::uint64_t>::max() ? 0 : slowest;
+}
+
+}  // namespace
+
+Json status_of(const Coordinator& coordinator, const Experiment& experiment,
+               const std::optional<std::pair<std::uint64_t, double>>& evaluation) {
+  Json out{{"run", experiment.run.name}, {"phase", coordinator.phase_name()}};
+  if (!coordinator.obstacle().empty()) out["obstacle"] = coordinator.obstacle();
+  out["view"] = coordinator.view();
+  out["step"] = slowest_step(coordinator);
+  out["steps"] = experiment.run.steps;
+  out["replicas"] = experiment.replicas;
+  out["participating"] = coordinator.participating();
+  out["checkpoint"] = coordinator.common_checkpoint();
+  out["evaluation"] =
+      evaluation ? Json{{"step", evaluation->first}, {"loss", finite(evaluation->second)}} : Json(nullptr);
+  out["members"] = Json::array();
+  for (const auto& [name, member] : coordinator.members())
+    out["members"].push_back(member_of(coordinator, name, member));
+  out["relays"] = Json::array();
+  for (const auto& [a, b, by] : coordinator.relays())
+    out["relays"].push_back({{"between", {a, b}}, {"by", by}});
+  out["slow_paths"] = Json::array();
+  for (const auto& route : coordinator.paths().slow())
+    out["slow_paths"].push_back({{"from", route.from}, {"to", route.to}});
+  out["settings"] = settings_of(coordinator.settings());
+  return out;
+}
+
+// ---- for people ----
+
+namespace {
+
+/// At most five characters and the unit's.
+std::string short_of(double value, const char* unit) {
+  constexpr const char* prefixes[] = {"", "k", "M", "G", "T", "P"};
+  std::size_t i = 0;
+  for (; value >= 999.5 && i + 1 < std::size(prefixes); ++i) value /= 1000;
+  return fmt::format("{:.{}f}{}{}", value, value < 9.95 && i > 0 ? 1 : 0, prefixes[i], unit);
+}
+
+std::string number_of(const nlohmann::json& member, const char* key, const char* format) {
+  const auto& value = member.at(key);
+  return value.is_number() ? fmt::format(fmt::runtime(format), value.get<double>()) : "-";
+}
+
+std::string row_of(const nlohmann::json& member) {
+  const auto lags = member.at("rounds_lag").get<std::vector<std::uint64_t>>();
+  const auto kind = member.at("kind").get<std::string>();
+  const bool trains = kind == "trainer";
+  const auto text = [&](const char* key, std::size_t most) {
+    return printable(member.at(key).get<std::string>(), most);
+  };
+  const auto rate = member.at("tokens_per_second");
+  return fmt::format("{:<14} {:<7} {:>8} {:>7} {:>4} {:>6} {:>7} {:>8} {:>3} {:>7}\n", text("name", 14),
+                     text("site", 7), trains ? std::to_string(member.at("step").get<std::uint64_t>()) : "-",
+                     trains ? number_of(member, "loss", "{:.4f}") : "-",
+                     trains && member.at("utilization").is_number()
+                         ? fmt::format("{:.0f}%", 100 * member.at("utilization").get<double>())
+                         : "-",
+                     trains && rate.is_number() ? short_of(rate.get<double>(), "") : "-",
+                     short_of(member.at("bytes_sent").get<double>(), "B"),
+                     short_of(8 * member.at("wire_bytes_per_second").get<double>(), "b/s"),
+                     lags.empty() ? "-" : std::to_string(std::ranges::max(lags)),
+                     trains ? text("state", 7) : "reduces");
+}
+
+std::string step_text(const nlohmann::json& settings, const char* key) {
+  return std::to_string(settings.at(key).get<std::uint64_t>());
+}
+
+std::string settings_lines(const nlohmann::json& settings) {
+  std::string out;
+  for (const auto& change : settings.at("changes")) {
+    for (const auto& [key, value] : change.at("values").items())
+      out += printable(fmt::format("set      {}={} after step {}", key, value.get<std::string>(),
+                                   change.at("after_step").get<std::uint64_t>()),
+                       80) +
+             "\n";
+  }
+  if (!settings.at("paused_after").is_null())
+    out += "paused   after step " + step_text(settings, "paused_after") + "\n";
+  return out;
+}
+
+}  // namespace
+
+std::string status_table(const nlohmann::json& status) {
+  try {
+    const auto text = [&](const char* key) { return status.at(key).get<std::string>(); };
+    const auto number = [&](const char* key) { return status.at(key).get<std::uint64_t>(); };
+    auto out =
+        printable(fmt::format("run {}: {}, step {} of {}, view {}, {} of {} in, checkpoint {}",
+                              printable(text("run"), 24), text("phase"), number("step"), number("steps"),
+                              number("view"), number("participating"), number("replicas"),
+                              number("checkpoint") == 0 ? "none" : std::to_string(number("checkpoint"))),
+                  80) +
+        "\n";
+    if (status.contains("obstacle")) out += printable("rounds do not commit: " + text("obstacle"), 80) + "\n";
+    if (const auto& evaluation = status.at("evaluation"); !evaluation.is_null())
+      out += fmt::format("eval     loss {} at step {}\n", number_of(evaluation, "loss", "{:.4f}"),
+                         evaluation.at("step").get<std::uint64_t>());
+    out += fmt::format("{:<14} {:<7} {:>8} {:>7} {:>4} {:>6} {:>7} {:>8} {:>3} {:>7}\n", "member", "site",
+                       "step", "loss", "util", "tok/s", "sent", "wire", "lag", "state");
+    for (const auto& member : status.at("members")) out += row_of(member);
+    for (const auto& relay : status.at("relays"))
+      out += printable(fmt::format("relay    {} carries between {} and {}", relay.at("by").get<std::string>(),
+                                   relay.at("between").at(0).get<std::string>(),
+                                   relay.at("between").at(1).get<std::string>()),
+                       80) +
+             "\n";
+    for (const auto& path : status.at("slow_paths")) {
+      const auto from = path.at("from").get<std::string>(), to = path.at("to").get<std::string>();
+      out += printable(fmt::format("slow     {}", from.empty() ? "what " + to + " gets"
+                                                  : to.empty() ? "what " + from + " sends"
+                                                               : "from " + from + " to " + to),
+                       80) +
+             "\n";
+    }
+    return out + settings_lines(status.at("settings"));
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ErrorKind::data, std::string("the coordinator's status is not one: ") + error.what());
+  }
+}
+
+}  // namespace isthmus::app

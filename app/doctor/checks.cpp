@@ -1,0 +1,399 @@
+#include "doctor/checks.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <fstream>
+#include <map>
+
+#include "isthmus/data/corpus.h"
+#include "isthmus/data/tokenizer.h"
+#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/outer_sync/tls/authority.h"
+#include "isthmus/outer_sync/tls/certificate_state.h"
+#include "isthmus/outer_sync/transport/address.h"
+#include "isthmus/trainer/parameter_table.h"
+#include "run/certs.h"
+
+namespace isthmus::app {
+
+using namespace std::chrono_literals;
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using outer_sync::NetworkConfig;
+
+namespace {
+
+constexpr double gb = 1e9;
+// docs/operations.md: what a checkpoint and a replica take for each parameter.
+constexpr double checkpoint_bytes = 20;
+constexpr double training_bytes = 16;  ///< parameters, gradients and two moments in fp32
+constexpr double outer_bytes = 8;
+
+bool trains(const DoctorPlace& place) { return place.role != DoctorRole::coordinator; }
+double workers_here(const DoctorPlace& place) {
+  return place.role == DoctorRole::everything ? static_cast<double>(place.experiment.replicas) : 1;
+}
+std::string amount(double bytes) { return fmt::format("{:.3g} GB", bytes / gb); }
+
+double parameters_of(const Experiment& experiment, std::int64_t vocab, Digest* fingerprint = nullptr) {
+  const trainer::ParameterTable table({experiment.model, vocab}, experiment.outer.num_fragments,
+                                      static_cast<std::uint64_t>(experiment.outer.chunk_elements));
+  if (fingerprint != nullptr) *fingerprint = table.fingerprint();
+  return static_cast<double>(table.parameters());
+}
+double parameters_of(const Experiment& experiment) {
+  return parameters_of(experiment, data::make_tokenizer(experiment.data.tokenizer)->vocab_size());
+}
+
+// ---- names and ports ----
+
+void check_name_of(const std::string& host, const std::string& key, MachineReport& report) {
+  addrinfo* found = nullptr;
+  const int problem = ::getaddrinfo(host.c_str(), nullptr, nullptr, &found);
+  if (found != nullptr) ::freeaddrinfo(found);
+  if (problem != 0)
+    report.add({"names", Level::fail,
+                fmt::format("{} is at '{}', which has no address: {}", key, host, ::gai_strerror(problem)),
+                "correct the name, add it to the name server or to /etc/hosts, or say an address"});
+}
+
+void check_names(const DoctorPlace& place, MachineReport& report) {
+  const auto& network = place.experiment.network;
+  const auto each = [&](const std::string& text, const char* key) {
+    if (text.empty() || text == NetworkConfig::no_port) return;
+    for (const auto& address : outer_sync::parse_addresses(text, key))
+      check_name_of(address.host, key, report);
+  };
+  each(network.coordinator, "network.coordinator");
+  if (trains(place)) {
+    each(network.listen, "network.listen");
+    each(network.advertise, "network.advertise");
+  }
+  report.add({"names"});
+}
+
+void check_ports(const DoctorPlace& place, MachineReport& report) {
+  const auto& network = place.experiment.network;
+  if (place.role == DoctorRole::everything)
+    outer_sync::check_listen_address(network.coordinator, "network.coordinator");
+  if (trains(place) && network.listens()) outer_sync::check_listen_address(network.listen, "network.listen");
+  report.add({"ports"});
+}
+
+// ---- certificates ----
+
+void check_certificate(const DoctorPlace& place, const std::string& name, MachineReport& report) {
+  const auto& experiment = place.experiment;
+  const auto folder = own_certificates(experiment.network.certs, name);
+  const auto state = outer_sync::tls::certificate_state(folder);
+  const auto add = [&](Level level, const std::string& says, const std::string& todo) {
+    report.add({"certificates", level, folder + ": " + says, todo});
+  };
+  report.authority = state.authority.hex();
+  if (state.name != name)
+    add(Level::fail, "the certificate is of '" + state.name + "', not of '" + name + "'",
+        "isthmus certs issue " + state.run + " " + name);
+  if (state.run != experiment.run.name)
+    add(Level::warn,
+        "the certificate is of run '" + state.run + "', and run.name is '" + experiment.run.name + "'",
+        "well if all have certificates of '" + state.run + "'; else isthmus certs init " +
+            experiment.run.name);
+  if (const auto left = state.ends - std::chrono::system_clock::now(); left < 7 * 24h)
+    add(Level::warn,
+        fmt::format("it ends in {} hours", std::chrono::duration_cast<std::chrono::hours>(left).count()),
+        "isthmus certs issue " + state.run + " " + name + "; a run that goes on takes the new one up");
+  if (state.others_read_key)
+    add(Level::warn, "others on this machine can read the private key in cert.pem",
+        "chmod 600 " + folder + "/cert.pem");
+  if (state.has_authority_key && place.role == DoctorRole::worker)
+    add(Level::warn, "the authority's key (ca.key) is on this machine; who has it can let others in",
+        "keep it only where certificates are issued");
+}
+
+void check_certificates(const DoctorPlace& place, MachineReport& report) {
+  const auto& network = place.experiment.network;
+  if (network.certs.empty()) {
+    const auto open = network.reachable();
+    const bool bare = !open.empty();
+    report.add(
+        {"certificates", bare ? Level::warn : Level::ok,
+         bare ? "none, and " + open + ", which others can reach" : "",
+         bare ? "isthmus certs init; without them whoever sees the packets can change everything" : ""});
+    return;
+  }
+  auto names = place.role == DoctorRole::worker ? std::vector{place.name} : std::vector<std::string>();
+  if (place.role == DoctorRole::everything) names = worker_names(place.experiment);
+  if (place.role != DoctorRole::worker) names.emplace_back(outer_sync::tls::coordinator_name);
+  for (const auto& name : names) check_certificate(place, name, report);
+  report.add({"certificates"});
+}
+
+// ---- data and model ----
+
+void check_data(const DoctorPlace& place, MachineReport& report) {
+  const auto& experiment = place.experiment;
+  if (experiment.data.is_stream()) {
+    const auto tokenizer = data::make_tokenizer(experiment.data.tokenizer);
+    report.tokenizer = tokenizer->fingerprint().hex();
+    report.add({"data", Level::ok, "a stream, which is not opened before the run"});
+    return;
+  }
+  const data::Corpus corpus(experiment.data);
+  Digest model;
+  (void)parameters_of(experiment, corpus.vocab_size(), &model);
+  report.model = model.hex();
+  report.tokenizer = corpus.tokenizer_fingerprint().hex();
+  report.corpus = corpus.fingerprint().hex();
+  for (const auto& note : corpus.notes()) report.add({"data", Level::warn, note});
+  report.add({"data", Level::ok,
+              fmt::format("{} tokens to train on, {} held out", corpus.tokens(data::Split::train),
+                          corpus.tokens(data::Split::heldout))});
+}
+
+void check_memory(const DoctorPlace& place, MachineReport& report) {
+  const auto& experiment = place.experiment;
+  double available = 0;
+  std::ifstream info("/proc/meminfo");
+  for (std::string key, unit; info >> key;) {
+    if (key == "MemAvailable:" && info >> available) break;
+    std::getline(info, unit);
+  }
+  available *= 1024;
+  std::ifstream limit("/sys/fs/cgroup/memory.max"), used("/sys/fs/cgroup/memory.current");
+  if (double most = 0, now = 0; limit >> most && used >> now) available = std::min(available, most - now);
+  const auto& outer = experiment.outer;
+  const double each = training_bytes + outer_bytes + (outer.error_feedback ? 8 : 0) +
+                      (outer.warmup_steps > 0 ? 4 : 0) +
+                      (experiment.run.checkpoint_every > 0 ? checkpoint_bytes : 0);
+  const double need = workers_here(place) * parameters_of(experiment) * each;
+  const bool on_gpu = experiment.device.device == "cuda";
+  const auto says =
+      fmt::format("a replica on the CPU takes {} ({:.0f} bytes a parameter) and activations; {} are free",
+                  amount(need), each, amount(available));
+  const auto level = need > available ? Level::fail : need > 0.7 * available ? Level::warn : Level::ok;
+  if (on_gpu)
+    return report.add({"memory", Level::ok, amount(available) + " are free; the GPU's is not looked at"});
+  report.add({"memory", level, says,
+              level == Level::ok ? "" : "a smaller model, fewer replicas here, or more memory"});
+}
+
+// ---- disk ----
+
+struct Space {
+  double free = 0;
+  dev_t device = 0;
+  bool writable = false;
+};
+
+/// Of the folder, or of what is there of the way to it.
+Space space_at(fs::path folder) {
+  folder = fs::absolute(folder).lexically_normal();
+  while (!fs::exists(folder) && folder.has_relative_path()) folder = folder.parent_path();
+  struct statvfs system {};
+  struct stat file {};
+  if (::statvfs(folder.c_str(), &system) != 0 || ::stat(folder.c_str(), &file) != 0)
+    throw Error(ErrorKind::data, "cannot look at " + folder.string());
+  return {.free = static_cast<double>(system.f_bavail) * static_cast<double>(system.f_frsize),
+          .device = file.st_dev,
+          .writable = ::access(folder.c_str(), W_OK) == 0};
+}
+
+double checkpoints_kept(const RunConfig& run) {
+  if (run.checkpoint_every == 0) return 1;
+  const auto made = static_cast<double>(run.steps / run.checkpoint_every + 1);
+  const auto sparse = run.keep_every > 0 ? static_cast<double>(run.steps / run.keep_every) : 0;
+  // One more while all write their newest.
+  const auto kept = static_cast<double>(run.keep_checkpoints) + 2;
+  return run.keep_checkpoints == 0 ? made : std::min(made, kept + sparse);
+}
+
+void check_disk(const DoctorPlace& place, MachineReport& report) {
+  const auto& experiment = place.experiment;
+  struct Use {
+    double bytes = 0;
+    Space space;
+    std::string paths;
+  };
+  std::map<dev_t, Use> uses;
+  const auto add = [&](const fs::path& folder, double bytes) {
+    const auto space = space_at(folder);
+    if (!space.writable)
+      report.add({"disk", Level::fail, folder.string() + " cannot be written by this user",
+                  "another run.out, or permissions (chown, chmod)"});
+    auto& use = uses[space.device];
+    use.space = space;
+    use.bytes += bytes;
+    use.paths += (use.paths.empty() ? "" : " and ") + folder.string();
+  };
+  const double replicas = trains(place) ? workers_here(place) : 0;
+  const double parameters = trains(place) ? parameters_of(experiment) : 0;
+  constexpr double small_files = 50e6;  // traces, metrics
+  add(experiment.folder(),
+      small_files + replicas * parameters * checkpoint_bytes * checkpoints_kept(experiment.run));
+  if (!experiment.outer.log.empty() && trains(place))
+    add(experiment.outer.log, replicas * static_cast<double>(experiment.outer.log_budget.bytes));
+  for (const auto& [device, use] : uses) {
+    const auto says =
+        fmt::format("{} needs {}, and {} are free", use.paths, amount(use.bytes), amount(use.space.free));
+    const auto level = use.bytes > use.space.free         ? Level::fail
+                       : use.bytes > 0.8 * use.space.free ? Level::warn
+                                                          : Level::ok;
+    report.add({"disk", level, says,
+                level == Level::ok ? ""
+                                   : "make room, or set run.out to a larger disk; run.keep_checkpoints and "
+                                     "outer.log_budget bound what is kept"});
+  }
+}
+
+// ---- the machine ----
+
+void check_device(const DoctorPlace& place, MachineReport& report) {
+  if (place.device) return report.add({"device", Level::ok, "trains on " + place.device(place.experiment)});
+  if (place.experiment.device.device == "cuda" && !fs::exists("/dev/nvidiactl"))
+    return report.add({"device", Level::fail, "device is cuda, and this machine shows no NVIDIA GPU",
+                       "install its driver, pass the GPU into the container, or say device: cpu"});
+  report.add({"device", Level::ok, "this binary does not train: only the driver was looked for"});
+}
+
+void check_files(const DoctorPlace& place, MachineReport& report) {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  const auto& experiment = place.experiment;
+  constexpr std::int64_t others = 256;  // strangers, data, logs
+  const auto peers =
+      std::max<std::int64_t>(static_cast<std::int64_t>(worker_names(experiment).size()) - 1, 1);
+  const auto need = static_cast<rlim_t>(others + 2 * peers * experiment.network.lanes);
+  const auto says = fmt::format("{} files may be open, and {} may be needed", limit.rlim_cur, need);
+  if (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < need)
+    return report.add(
+        {"open files", Level::fail, says, fmt::format("ulimit -n {}, before the worker starts", need)});
+  report.add({"open files", Level::ok, says});
+}
+
+void check_congestion(const DoctorPlace& place, MachineReport& report) {
+  const auto& network = place.experiment.network;
+  const auto lacks =
+      network.reachable().empty() ? std::nullopt : outer_sync::lacks_congestion(network.congestion);
+  const auto colon = lacks ? lacks->find("; as root: ") : std::string::npos;
+  report.add({"congestion", lacks ? Level::warn : Level::ok, lacks ? lacks->substr(0, colon) : "",
+              colon == std::string::npos ? "" : lacks->substr(colon + 2)});
+}
+
+// ---- all of them ----
+
+struct Check {
+  const char* name;
+  void (*run)(const DoctorPlace&, MachineReport&);
+  std::chrono::seconds limit;
+  bool for_coordinator;
+  const char* todo;
+};
+
+constexpr std::array<Check, 9> checks = {{
+    {"names", check_names, 20s, true, "look at the name server (/etc/resolv.conf)"},
+    {"ports", check_ports, 10s, true, "stop what uses it, or choose another port"},
+    {"certificates", check_certificates, 10s, true,
+     "isthmus certs issue RUN NAME, and copy the folder here; or `isthmus join`"},
+    {"disk", check_disk, 10s, true, "is the disk there, and does it answer?"},
+    {"data", check_data, 120s, false, "data.path at this site (sites:, or --set data.path=...)"},
+    {"memory", check_memory, 20s, false, ""},
+    {"device", check_device, 60s, false, "device: cpu trains without; else the driver, or another build"},
+    {"open files", check_files, 5s, true, ""},
+    {"congestion", check_congestion, 5s, true, ""},
+}};
+
+/// In the child: what is thrown is what has failed.
+std::string outcome_of(const Check& check, const DoctorPlace& place) {
+  MachineReport report{.name = "here"};
+  try {
+    check.run(place, report);
+  } catch (const std::exception& error) {
+    report.add({check.name, Level::fail, error.what(), check.todo});
+  }
+  return to_json(report).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace
+
+MachineReport examine_machine(const DoctorPlace& place) {
+  MachineReport all{.name = place.name, .build = place.build};
+  all.versions = fmt::format("protocol {}, numerics {}", outer_sync::protocol::protocol_version,
+                             outer_sync::protocol::numerics_version);
+  auto experiment = place.experiment;
+  all.config = shared_items(experiment);
+  all.add({"config"});
+  for (const auto& check : checks) {
+    if (place.role == DoctorRole::coordinator && !check.for_coordinator) continue;
+    const auto outcome = within(check.limit, [&] { return outcome_of(check, place); });
+    if (!outcome) {
+      all.add({check.name, Level::fail, fmt::format("there was no answer within {} s", check.limit.count()),
+               check.todo});
+      continue;
+    }
+    auto found = machine_report(*outcome);
+    for (auto& finding : found.findings) all.add(std::move(finding));
+    for (const auto& [to, from] : {std::pair(&all.model, &found.model),
+                                   {&all.tokenizer, &found.tokenizer},
+                                   {&all.corpus, &found.corpus},
+                                   {&all.authority, &found.authority}}) {
+      if (!from->empty()) *to = *from;
+    }
+  }
+  return all;
+}
+
+std::optional<std::string> within(std::chrono::milliseconds limit, const std::function<std::string()>& work) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return std::nullopt;
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(1);
+    const auto text = work();
+    for (std::size_t done = 0; done < text.size();) {
+      const auto n = ::write(ends[1], text.data() + done, text.size() - done);
+      if (n <= 0) ::_exit(1);
+      done += static_cast<std::size_t>(n);
+    }
+    ::_exit(0);
+  }
+  ::close(ends[1]);
+  std::string text;
+  const auto until = Clock::now() + limit;
+  bool whole = false;
+  while (child > 0 && text.size() <= outer_sync::longest_preflight_report) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
+    pollfd waits{.fd = ends[0], .events = POLLIN, .revents = 0};
+    if (left <= 0 || ::poll(&waits, 1, static_cast<int>(left)) == 0) break;
+    char piece[4096];
+    const auto n = ::read(ends[0], piece, sizeof piece);
+    if (n < 0 && errno == EINTR) continue;
+    if (n == 0) whole = true;
+    if (n <= 0) break;
+    text.append(piece, static_cast<std::size_t>(n));
+  }
+  ::close(ends[0]);
+  if (child <= 0) return std::nullopt;
+  if (!whole) ::kill(child, SIGKILL);
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return whole && WIFEXITED(status) && WEXITSTATUS(status) == 0 ? std::optional(std::move(text))
+                                                                : std::nullopt;
+}
+
+}  // namespace isthmus::app

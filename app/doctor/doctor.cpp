@@ -1,0 +1,294 @@
+#include "doctor/doctor.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "coordinator/coordinator.h"
+#include "isthmus/base/error.h"
+#include "isthmus/outer_sync/tls/authority.h"
+#include "run/certs.h"
+#include "run/json_output.h"
+
+namespace isthmus::app {
+
+using outer_sync::PathTest;
+using outer_sync::PreflightGuest;
+
+namespace {
+
+// A certificate is good from a day before it was issued.
+constexpr double worst_clock = 12 * 3600, bad_clock = 5;
+
+void say(const std::string& text) { fmt::print(stderr, "{}\n", text); }
+
+// ---- what is compared ----
+
+void compare(const MachineReport& own, MachineReport& other) {
+  const auto equal = [&](const char* check, const char* what, const std::string& ours,
+                         const std::string& theirs, Level level, const char* todo) {
+    if (ours.empty() || theirs.empty() || ours == theirs) return;
+    other.add(
+        {check, level,
+         fmt::format("{} is {}, and {} at {}", what, theirs.substr(0, 60), ours.substr(0, 60), own.name),
+         todo});
+  };
+  equal("build", "it speaks", own.versions, other.versions, Level::fail,
+        "use the same build on all machines");
+  equal("build", "the build", own.build, other.build, Level::warn,
+        "unequal builds may give other bits; use the same one on all machines");
+  equal("certificates", "the authority's fingerprint", own.authority, other.authority, Level::fail,
+        "all certificates of a run are of one authority: issue them there");
+  const auto differs = config::first_difference(own.config, own.name, other.config, other.name);
+  if (!differs.empty()) other.add({"config", Level::fail, differs, "use the same config file everywhere"});
+  other.add({"build"});
+}
+
+/// Those who train, with each other: the first one is what the others are compared with.
+void compare_models(std::vector<MachineReport>& machines) {
+  const MachineReport* first = nullptr;
+  for (auto& machine : machines) {
+    if (machine.model.empty() && machine.tokenizer.empty()) continue;
+    if (first == nullptr) {
+      first = &machine;
+      continue;
+    }
+    if (machine.tokenizer != first->tokenizer) {
+      machine.add({"data", Level::fail, "its tokenizer is another than that of " + first->name,
+                   "copy the tokenizer's file, and name it in data.tokenizer"});
+    } else if (!machine.model.empty() && !first->model.empty() && machine.model != first->model) {
+      machine.add({"data", Level::fail, "its model is another than that of " + first->name,
+                   "compare the config files"});
+    }
+    if (!machine.corpus.empty() && !first->corpus.empty() && machine.corpus != first->corpus)
+      machine.add({"data", Level::warn, "its data are not those of " + first->name,
+                   "well if each site has its own on purpose; else copy one of them"});
+  }
+}
+
+MachineReport of_guest(const PreflightGuest& guest, const MachineReport& own) {
+  MachineReport report{.name = guest.name};
+  try {
+    report = machine_report(guest.report);
+    report.name = guest.name;
+  } catch (const Error& error) {
+    report.add({"here", Level::fail, error.what(), "use the same build on all machines"});
+    return report;
+  }
+  if (guest.lost.empty()) {
+    report.add({"here", Level::ok});
+  } else {
+    report.add(
+        {"here", Level::fail, guest.lost, "start its `isthmus doctor` again, and look at what that says"});
+  }
+  compare(own, report);
+  const double off = std::abs(guest.clock_offset);
+  // Half of the way there and back is not known.
+  const auto level = off > worst_clock                              ? Level::fail
+                     : off > bad_clock + guest.round_trip_ms / 2000 ? Level::warn
+                                                                    : Level::ok;
+  report.add({"clock", level, fmt::format("{:+.1f} s against {}", guest.clock_offset, own.name),
+              level == Level::ok ? "" : "certificates are good by the clock: timedatectl set-ntp true"});
+  return report;
+}
+
+// ---- paths ----
+
+bool works(const std::vector<PathTest>& paths, const std::string& from, const std::string& to) {
+  return std::ranges::any_of(paths, [&](const PathTest& path) {
+    return path.from == from && path.to == to && path.problem.empty() && !path.address.empty();
+  });
+}
+bool connected(const std::vector<PathTest>& paths, const std::string& a, const std::string& b) {
+  return works(paths, a, b) || works(paths, b, a);
+}
+
+Finding judge_path(const PathTest& path, const std::vector<PathTest>& paths,
+                   const std::vector<PreflightGuest>& guests) {
+  Finding finding{.check = path.from + " -> " + path.to};
+  if (path.problem.empty()) return finding;
+  finding.says = path.address.empty() ? path.problem : path.address + ": " + path.problem;
+  if (connected(paths, path.from, path.to)) {
+    finding.level = Level::warn;
+    finding.todo = path.to + " dials " + path.from +
+                   ", which is enough; to mend it look at the firewall and --advertise of " + path.to;
+    return finding;
+  }
+  const auto relay = std::ranges::find_if(guests, [&](const PreflightGuest& other) {
+    return other.name != path.from && other.name != path.to && connected(paths, path.from, other.name) &&
+           connected(paths, path.to, other.name);
+  });
+  finding.level = relay == guests.end() ? Level::fail : Level::warn;
+  finding.todo =
+      relay == guests.end()
+          ? "open the port of either, forward it, and say with --advertise how it is reached; or add a "
+            "reducer that both reach"
+          : "what they send each other goes by " + relay->name + ", at the cost of its line";
+  return finding;
+}
+
+int status_of(const Diagnosis& diagnosis) {
+  const auto has = [&](std::initializer_list<const char*> checks) {
+    return std::ranges::any_of(diagnosis.machines, [&](const MachineReport& machine) {
+      return std::ranges::any_of(checks, [&](const char* check) { return machine.failed(check); });
+    });
+  };
+  if (diagnosis.count(Level::fail) == 0) return 0;
+  if (has({"config", "build"})) return Error(ErrorKind::config, "").exit_status();
+  if (has({"data", "disk", "memory", "device", "certificates"}))
+    return Error(ErrorKind::data, "").exit_status();
+  return Error(ErrorKind::network, "").exit_status();
+}
+
+/// On one line, whatever bytes others have put into it.
+std::string text_of(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+int show(const Diagnosis& diagnosis, JsonOutput& output) {
+  output.print(to_json(diagnosis));
+  if (!output.wanted()) fmt::print("{}", table_of(diagnosis, isatty(STDOUT_FILENO) == 1));
+  return status_of(diagnosis);
+}
+
+// ---- the parts that a process may play ----
+
+std::string be_hub(const DoctorRequest& request, const MachineReport& own) {
+  const auto& experiment = *request.experiment;
+  auto network = experiment.network;
+  network.certs = own_certificates(network.certs, outer_sync::tls::coordinator_name);
+  const auto expected = worker_names(experiment);
+  outer_sync::PreflightHub hub(network, {.expected = expected, .wait = request.wait, .say = say});
+  announce_port(request.announce_fd, hub.port());
+  std::string names;
+  for (const auto& name : expected) names += (names.empty() ? "" : ", ") + name;
+  say(fmt::format("doctor of '{}' listens at port {}, waiting for {} at most {} s", experiment.run.name,
+                  hub.port(), names, request.wait.count()));
+  return hub.run([&](const auto& guests, const auto& paths) {
+    const auto diagnosis = judge(own, expected, guests, paths);
+    return text_of(to_json(diagnosis));
+  });
+}
+
+std::string be_guest(const DoctorRequest& request, const MachineReport& own) {
+  auto network = request.experiment->network;
+  network.certs = own_certificates(network.certs, request.name);
+  auto report = text_of(to_json(own));
+  if (report.size() > outer_sync::longest_preflight_report)
+    throw Error(ErrorKind::config, "what there is to say of this machine is longer than a report may be");
+  return outer_sync::be_preflight_guest(
+      network, {.name = request.name, .report = std::move(report), .wait = request.wait});
+}
+
+}  // namespace
+
+Diagnosis judge(const MachineReport& own, const std::vector<std::string>& expected,
+                const std::vector<PreflightGuest>& guests, const std::vector<PathTest>& paths) {
+  Diagnosis diagnosis{.machines = {own}, .paths = paths};
+  for (const auto& guest : guests) diagnosis.machines.push_back(of_guest(guest, own));
+  for (const auto& name : expected) {
+    if (std::ranges::find(guests, name, &PreflightGuest::name) != guests.end()) continue;
+    MachineReport missing{.name = name};
+    missing.add({"here", Level::fail, "it has not come",
+                 "start `isthmus doctor CONFIG --name " + name +
+                     " --coordinator HOST:PORT` there; if it runs, look at "
+                     "what it says"});
+    diagnosis.machines.push_back(std::move(missing));
+  }
+  compare_models(diagnosis.machines);
+  for (const auto& path : paths) {
+    auto finding = judge_path(path, paths, guests);
+    if (finding.level != Level::ok) diagnosis.between.push_back(std::move(finding));
+  }
+  return diagnosis;
+}
+
+int run_doctor(const DoctorRequest& request) {
+  JsonOutput output(request.json);
+  const auto shown = !request.name.empty() ? request.name
+                     : request.role == DoctorRole::coordinator
+                         ? std::string(outer_sync::tls::coordinator_name)
+                         : std::string("this machine");
+  if (!request.experiment) {
+    MachineReport report{.name = shown};
+    report.add({"config", Level::fail, request.problem, "isthmus config prints every key with its range"});
+    return show({.machines = {report}}, output);
+  }
+  const auto found = examine_machine({.experiment = *request.experiment,
+                                      .role = request.role,
+                                      .name = request.name,
+                                      .build = request.build,
+                                      .device = request.device});
+  // As others read it, so that equal values compare equal.
+  auto own = machine_report(text_of(to_json(found)));
+  own.name = shown;
+  if (request.alone) return show({.machines = {own}}, output);
+  try {
+    const auto verdict =
+        request.role == DoctorRole::coordinator ? be_hub(request, own) : be_guest(request, own);
+    return show(diagnosis_of(verdict), output);
+  } catch (const Error& error) {
+    own.add(
+        {"doctors", Level::fail, error.what(), "mend what is red here first; then start all doctors again"});
+    return show({.machines = {own}}, output);
+  }
+}
+
+void add_doctor(CommandLine& commands, DeviceProbe device) {
+  struct Options {
+    std::string listen;
+    int wait = 60;
+  };
+  const auto options = std::make_shared<Options>();
+  auto& flags = commands.flags();
+  auto* verb = commands.app().add_subcommand("doctor",
+                                             "look for what would fail later, before a run, on all machines");
+  verb->add_option("config", flags.config, "experiment in YAML")->required();
+  verb->add_option("--name", flags.name, "of the worker in whose place it stands");
+  verb->add_option("--coordinator", flags.coordinator, "HOST:PORT of the doctor in the coordinator's place");
+  verb->add_option("--site", flags.site, "whose settings apply; without it the site that the name is of");
+  verb->add_option(
+      "--listen", options->listen,
+      "ADDRESS:PORT of the worker, with --name; else it stands in the coordinator's place there");
+  verb->add_option("--advertise", flags.advertise, "HOST:PORT that peers dial");
+  verb->add_option("--wait", options->wait, "seconds until all must be there")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 3600));
+  commands.add_json(*verb);
+  verb->add_option("--announce-fd", flags.announce_fd)->group("");
+  commands.add_security(*verb);
+  commands.add_set(*verb);
+  verb->footer("Example: isthmus doctor two_sites.yaml --name eu-1 --coordinator third.example:7000");
+  commands.on(*verb, [&commands, options, device = std::move(device)] {
+    auto& given = commands.flags();
+    const bool worker = !given.name.empty();
+    if (!worker && !given.coordinator.empty())
+      throw Error(ErrorKind::config, "--coordinator is for a worker's doctor; expected a --name with it");
+    const bool hub = !worker && !options->listen.empty();
+    (worker ? given.listen : given.coordinator) = options->listen;
+    DoctorRequest request{.experiment = {},
+                          .problem = {},
+                          .role = worker ? DoctorRole::worker
+                                  : hub  ? DoctorRole::coordinator
+                                         : DoctorRole::everything,
+                          .alone = !worker && !hub,
+                          .name = given.name,
+                          .build = commands.build(),
+                          .device = device,
+                          .wait = std::chrono::seconds(options->wait),
+                          .json = given.json,
+                          .announce_fd = given.announce_fd};
+    try {
+      request.experiment =
+          worker ? commands.load(WorkerPlace{given.name, given.site}) : commands.load(std::nullopt);
+    } catch (const Error& error) {
+      request.problem = error.what();
+    }
+    return run_doctor(request);
+  });
+}
+
+}  // namespace isthmus::app

@@ -1,0 +1,283 @@
+#include "launch/detach.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "isthmus/base/error.h"
+#include "isthmus/base/file.h"
+#include "isthmus/base/text_file.h"
+#include "run/json_output.h"
+#include "run/process.h"
+#include "run/signals.h"
+
+namespace isthmus::app {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+constexpr int stopped_status = 130;
+
+fs::path log_in(const fs::path& folder) { return folder / "launch.log"; }
+fs::path state_in(const fs::path& folder) { return folder / "launch.json"; }
+fs::path seen_in(const fs::path& folder) { return folder / "launch.seen"; }
+
+std::string host() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+/// When a process began, in the kernel's ticks: with its number what names it. Empty where there is none, or
+/// one that has ended and that nobody has asked for its status.
+std::string begin_of(pid_t pid) {
+  const auto text = text_if_there(fmt::format("/proc/{}/stat", pid));
+  const auto end_of_name = text.rfind(')');
+  if (end_of_name == std::string::npos) return {};
+  std::istringstream rest(text.substr(end_of_name + 1));
+  constexpr int field = 20;  // the 22nd of all
+  std::string word;
+  for (int i = 0; i < field; ++i) {
+    rest >> word;
+    if (i == 0 && word == "Z") return {};
+  }
+  return word;
+}
+
+struct State {
+  std::string host, begin;
+  pid_t pid = 0;
+  std::optional<int> exit_status;
+  [[nodiscard]] bool alive() const { return pid > 0 && begin_of(pid) == begin; }
+};
+
+State state_of(const fs::path& folder) {
+  const auto json = nlohmann::json::parse(text_if_there(state_in(folder)), nullptr, false);
+  State state;
+  try {
+    json.at("host").get_to(state.host);
+    json.at("begin").get_to(state.begin);
+    json.at("pid").get_to(state.pid);
+    if (json.contains("exit_status")) state.exit_status = json.at("exit_status").get<int>();
+  } catch (const nlohmann::json::exception&) {
+    throw Error(ErrorKind::config, fmt::format("{} has no launch that was detached ({} says nothing of one); "
+                                               "expected the folder of a run of `isthmus launch --detach`",
+                                               folder.string(), state_in(folder).string()));
+  }
+  if (state.host != host())
+    throw Error(ErrorKind::config,
+                fmt::format("the launch of {} is on {}; attach to it there", folder.string(), state.host));
+  return state;
+}
+
+void write_state(const fs::path& folder, nlohmann::json state) {
+  state["host"] = host();
+  state["pid"] = getpid();
+  state["begin"] = begin_of(getpid());
+  replace_file(state_in(folder), state.dump() + "\n");
+}
+
+struct Pipe {
+  Pipe() {
+    if (pipe2(ends, O_CLOEXEC) != 0) throw Error(ErrorKind::data, "cannot make a pipe");
+  }
+  ~Pipe() {
+    for (const int end : ends) {
+      if (end >= 0) close(end);
+    }
+  }
+  int ends[2] = {-1, -1};
+};
+
+[[noreturn]] void become_detached(std::vector<std::string>& command, int fd) {
+  setsid();
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  std::signal(SIGHUP, SIG_IGN);  // children inherit it
+  fcntl(fd, F_SETFD, 0);
+  std::vector<char*> arguments;
+  for (auto& word : command) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  execv(arguments[0], arguments.data());
+  _exit(127);
+}
+
+/// Lines from the launch: its folder, then that all is started.
+std::vector<std::string> lines_from(int fd) {
+  std::string text;
+  char bytes[4096];
+  for (ssize_t n = 0;
+       text.find("\nstarted\n") == std::string::npos && (n = read(fd, bytes, sizeof bytes)) != 0;) {
+    if (n > 0) text.append(bytes, static_cast<std::size_t>(n));
+  }
+  std::istringstream in(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+int status_of(pid_t pid) {
+  int status = 0;
+  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+void say_how_to_come_back(const fs::path& folder) {
+  fmt::print(
+      "to look at it:  isthmus attach {0}    (Ctrl-C there leaves it running)\n"
+      "to stop it:     isthmus attach --stop {0}\n",
+      folder.string());
+}
+
+}  // namespace
+
+int run_detached(std::vector<std::string> command, bool json) {
+  Pipe pipe;
+  for (const auto& word : {std::string("--started-fd"), std::to_string(pipe.ends[1])})
+    command.push_back(word);
+  const auto pid = fork();
+  if (pid == 0) become_detached(command, pipe.ends[1]);
+  if (pid < 0) throw Error(ErrorKind::data, std::string("cannot start a process: ") + std::strerror(errno));
+  close(std::exchange(pipe.ends[1], -1));
+  const SignalThread signals([pid](int, int) { kill(pid, SIGINT); });  // until it is started
+  const auto lines = lines_from(pipe.ends[0]);
+  if (lines.size() < 2) {
+    const int status = status_of(pid);
+    if (!lines.empty())
+      fmt::print(stderr, "the end of {}:\n{}", log_in(lines[0]).string(), tail_of(log_in(lines[0]), 20));
+    return status == 0 ? 1 : status;
+  }
+  const fs::path folder = lines[0];
+  if (json) {
+    JsonOutput(true).print({{"run", folder.filename().string()},
+                            {"folder", folder.string()},
+                            {"pid", pid},
+                            {"log", log_in(folder).string()}});
+    return 0;
+  }
+  fmt::print("{} goes on without this terminal (process {}); it writes {}\n", folder.filename().string(), pid,
+             log_in(folder).string());
+  say_how_to_come_back(folder);
+  return 0;
+}
+
+void begin_log(const fs::path& folder, int started_fd) {
+  const auto full = fs::absolute(folder).lexically_normal();
+  const auto file = log_in(full);
+  const int log = open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (log < 0 || null < 0)
+    throw Error(ErrorKind::data, "cannot write " + file.string() + ": " + std::strerror(errno));
+  write_state(full, nlohmann::json::object());
+  std::fflush(stdout);
+  dup2(null, STDIN_FILENO);
+  dup2(log, STDOUT_FILENO);
+  dup2(log, STDERR_FILENO);
+  close(null);
+  close(log);
+  fcntl(started_fd, F_SETFD, FD_CLOEXEC);  // no child keeps it open
+  const auto line = full.string() + "\n";
+  static_cast<void>(!write(started_fd, line.data(), line.size()));  // nobody may be there any more
+}
+
+void say_started(int started_fd) {
+  if (started_fd < 0) return;
+  const std::string line = "started\n";
+  static_cast<void>(!write(started_fd, line.data(), line.size()));
+  close(started_fd);
+}
+
+void say_ended(const fs::path& folder, int status) { write_state(folder, {{"exit_status", status}}); }
+
+namespace {
+
+class Attachment {
+ public:
+  explicit Attachment(const AttachRequest& request)
+      : request_(request), folder_(fs::absolute(request.folder).lexically_normal()) {
+    if (!folder_.has_filename()) folder_ = folder_.parent_path();
+    state_ = state_of(folder_);
+    const auto size = size_of_log();
+    const auto seen = request.all ? std::string() : text_if_there(seen_in(folder_));
+    at_ = std::min(size, static_cast<std::uintmax_t>(std::strtoull(seen.c_str(), nullptr, 10)));
+  }
+
+  int run() {
+    std::atomic<bool> leave = false;
+    const SignalThread signals([&](int, int) { leave = true; });
+    if (request_.stop && state_.alive()) kill(state_.pid, SIGINT);
+    while (!leave && state_.alive()) {
+      show();
+      std::this_thread::sleep_for(100ms);
+      state_ = state_of(folder_);
+    }
+    show();
+    remember();
+    if (leave && state_.alive()) {
+      fmt::print("\n{} goes on\n", folder_.filename().string());
+      say_how_to_come_back(folder_);
+      return 0;
+    }
+    return ended();
+  }
+
+ private:
+  [[nodiscard]] std::uintmax_t size_of_log() const {
+    std::error_code none;
+    const auto size = fs::file_size(log_in(folder_), none);
+    return none ? 0 : size;
+  }
+
+  void show() {
+    std::ifstream log(log_in(folder_), std::ios::binary);
+    log.seekg(static_cast<std::streamoff>(at_));
+    char bytes[1 << 14];
+    while (log.read(bytes, sizeof bytes) || log.gcount() > 0) {
+      const auto n = static_cast<std::size_t>(log.gcount());
+      std::fwrite(bytes, 1, n, stdout);
+      at_ += n;
+    }
+    std::fflush(stdout);
+  }
+
+  /// Where the next one goes on; a full disk is no reason to fail.
+  void remember() const { std::ofstream(seen_in(folder_), std::ios::binary) << at_ << "\n"; }
+
+  int ended() {
+    if (!state_.exit_status) {
+      fmt::print(stderr, "the launch of {} was killed; go on with isthmus launch --resume {}\n",
+                 folder_.filename().string(), folder_.string());
+      return Error(ErrorKind::network, "").exit_status();
+    }
+    const int status = *state_.exit_status;
+    fmt::print("{} has ended with exit status {}\n", folder_.filename().string(), status);
+    return request_.stop && status == stopped_status ? 0 : status;
+  }
+
+  AttachRequest request_;
+  fs::path folder_;
+  State state_;
+  std::uintmax_t at_ = 0;
+};
+
+}  // namespace
+
+int run_attach(const AttachRequest& request) { return Attachment(request).run(); }
+
+}  // namespace isthmus::app

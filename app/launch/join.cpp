@@ -1,0 +1,230 @@
+#include "launch/join.h"
+
+#include <fmt/format.h>
+
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "coordinator/newcomer_config.h"
+#include "isthmus/base/error.h"
+#include "isthmus/base/file.h"
+#include "isthmus/outer_sync/tls/newcomer.h"
+#include "isthmus/outer_sync/transport/enrol.h"
+#include "run/json_output.h"
+#include "worker/reducer.h"
+
+namespace isthmus::app {
+
+namespace {
+
+namespace fs = std::filesystem;
+using outer_sync::Address;
+using outer_sync::NetworkConfig;
+using outer_sync::parse_address;
+using outer_sync::tls::JoinToken;
+
+constexpr auto enrolment_limit = std::chrono::seconds(30);
+constexpr double longest_invitation = 30 * 86400.0;
+
+struct Lifetime {
+  config::Duration expires;
+  void serialize(config::Archive& ar) {
+    ar({"--expires", &expires, config::Scope::per_site, "until an invitation ends", 1, longest_invitation});
+  }
+};
+
+config::Duration lifetime(const std::string& text) {
+  auto source = config::Source::from_text("", "command line");
+  source.put({"--expires", {text}, false, false, "command line", {}});
+  return config::read<Lifetime>(source).expires;
+}
+
+JoinToken read_token(const std::string& argument) {
+  std::string text = argument;
+  if (argument == "-") std::getline(std::cin, text);
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0) text.pop_back();
+  return outer_sync::tls::parse_token(text);
+}
+
+bool is_anywhere(const Address& address) { return address.host == "0.0.0.0" || address.host == "::"; }
+
+/// Where peers reach this machine, as far as its connection to the coordinator tells: at the address that it
+/// has there, if the coordinator sees the same; nowhere if something in between gives it another.
+void guess_addresses(JoinRequest& request, const outer_sync::Enrolled& enrolled) {
+  const auto& seen_as = enrolled.answer.seen_as;
+  if (request.listen.empty()) {
+    const bool direct = enrolled.own_address == seen_as;
+    request.listen = direct ? Address{seen_as, 0}.to_string() : NetworkConfig::no_port;
+    if (direct) {
+      fmt::print("it accepts peers at {}, at any free port; --listen and --advertise say otherwise\n",
+                 seen_as);
+    } else {
+      fmt::print(
+          "the coordinator sees this machine as {}, which is not its own address: it opens no port, and "
+          "dials "
+          "the others. Where a port is forwarded to it: --listen and --advertise\n",
+          seen_as);
+    }
+  } else if (request.listen != NetworkConfig::no_port && request.advertise.empty()) {
+    const auto at = parse_address(request.listen, "--listen");
+    if (is_anywhere(at)) request.advertise = Address{seen_as, at.port}.to_string();
+  }
+}
+
+/// What this machine says for itself, over what the run says.
+std::string own_config(const JoinRequest& request, const JoinToken& token, const fs::path& folder) {
+  std::vector<config::Item> items;
+  const auto say = [&](const char* key, const std::string& value) {
+    if (value.empty()) return;
+    items.push_back({key, value, config::Scope::per_site, {}, {}, true});
+  };
+  say("extends", "run.yaml");
+  say("network.coordinator", token.coordinator);
+  say("network.listen", request.listen);
+  say("network.advertise", request.advertise);
+  say("network.certs", fs::absolute(folder).string());
+  say("data.path", request.data);
+  return "# What this machine says for itself; run.yaml is the run's.\n" + config::yaml_of(items);
+}
+
+void enrol(JoinRequest& request, const JoinToken& token, const fs::path& folder) {
+  const outer_sync::tls::NewcomerFolder own(folder);
+  const auto enrolled = outer_sync::enrol(token, own.request(token), enrolment_limit);
+  check_config_for_newcomers(enrolled.answer.config);
+  guess_addresses(request, enrolled);
+  replace_file(folder / "run.yaml", enrolled.answer.config);
+  replace_file(folder / "config.yaml", own_config(request, token, folder));
+  for (const auto* name : {"run.yaml", "config.yaml"})
+    fs::permissions(folder / name, fs::perms::owner_read | fs::perms::owner_write);
+  own.complete(token, enrolled.answer);  // last: its certificate says that all is there
+  fmt::print("{} has its certificate and the config of run {}: {}\n", token.name, token.run, folder.string());
+  std::fflush(stdout);
+}
+
+/// What is given now goes over what the file says.
+std::vector<std::string> assignments_of(const JoinRequest& request) {
+  auto assignments = request.assignments;
+  const auto set = [&](const char* key, const std::string& value) {
+    if (!value.empty()) assignments.push_back(fmt::format("{}={}", key, nlohmann::json(value).dump()));
+  };
+  set("network.listen", request.listen);
+  set("network.advertise", request.advertise);
+  set("data.path", request.data);
+  return assignments;
+}
+
+std::string in_full(const std::string& data) {
+  const bool is_file = !data.empty() && data != "-" && data.find("://") == std::string::npos;
+  return is_file ? fs::absolute(data).lexically_normal().string() : data;
+}
+
+}  // namespace
+
+int run_invite(const InviteRequest& request) {
+  using namespace outer_sync::tls;
+  check_word("the name", request.name);
+  if (request.name == coordinator_name)
+    throw Error(ErrorKind::config,
+                "the name is 'coordinator', which gets its certificate by `isthmus certs issue`");
+  for (const auto& address : outer_sync::parse_addresses(request.coordinator, "--coordinator")) {
+    if (address.port == 0 || is_anywhere(address))
+      throw Error(ErrorKind::config, "--coordinator is '" + address.to_string() +
+                                         "'; expected HOST:PORT as the newcomer dials it");
+  }
+  const auto authority = Authority::open(request.folder / request.run);
+  if (!fs::exists(authority.folder() / "ca.key"))
+    throw Error(ErrorKind::config, (authority.folder() / "ca.key").string() +
+                                       " is not here; invitations are made where certificates are issued");
+  const auto seconds = std::chrono::seconds(static_cast<std::int64_t>(lifetime(request.expires).seconds));
+  const auto secret = Invitations(authority.folder())
+                          .add(request.name, std::chrono::system_clock::now(), seconds, request.days);
+  const auto token = to_text({.run = authority.run(),
+                              .name = request.name,
+                              .coordinator = request.coordinator,
+                              .authority = authority.fingerprint(),
+                              .secret = secret});
+  JsonOutput output(request.json);
+  output.print({{"run", authority.run()},
+                {"name", request.name},
+                {"expires_seconds", seconds.count()},
+                {"token", token}});
+  if (request.json) return 0;
+  fmt::print(
+      "{}\n\nWho has this word becomes {} of run {}: good once, for {}. On the machine that joins:\n"
+      "    isthmus join TOKEN --data PATH\n",
+      token, request.name, authority.run(), request.expires);
+  return 0;
+}
+
+int run_join(JoinRequest request, const std::function<int(WorkerRequest)>& train, const std::string& build) {
+  const auto token = read_token(request.token);
+  if (!train && !request.reduce_only && !request.only_enrol)
+    throw Error(ErrorKind::config,
+                "this binary cannot train: give --reduce-only or --only-enrol, or start `isthmus join`");
+  request.data = in_full(request.data);
+  const auto folder = request.folder.empty() ? fs::path("certs") / token.run / token.name : request.folder;
+  if (!outer_sync::tls::NewcomerFolder(folder).enrolled()) enrol(request, token, folder);
+  const auto config = folder / "config.yaml";
+  if (request.only_enrol) {
+    fmt::print("Next: isthmus worker --config {} --name {}\n", config.string(), token.name);
+    return 0;
+  }
+  const auto assignments = assignments_of(request);
+  WorkerRequest worker{
+      .experiment = request.reduce_only
+                        ? load_experiment(config, assignments, std::nullopt, Purpose::inference)
+                        : load_experiment(config, assignments, WorkerPlace{token.name, request.site}),
+      .name = token.name,
+      .quiet = request.quiet,
+      .build = build};
+  return request.reduce_only ? run_reducer(std::move(worker)) : train(std::move(worker));
+}
+
+void add_invite(CommandLine& commands, CLI::App& certs) {
+  auto* verb =
+      certs.add_subcommand("invite", "a token by which one machine joins the run and gets its certificate");
+  const auto request = std::make_shared<InviteRequest>();
+  verb->add_option("run", request->run, "name of the run")->required();
+  verb->add_option("name", request->name, "that the machine gets")->required();
+  verb->add_option("--coordinator", request->coordinator, "HOST:PORT as the machine dials it")->required();
+  verb->add_option("--expires", request->expires, "how long the token is good for")->capture_default_str();
+  verb->add_option("--days", request->days, "that the certificate is good for")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 3650));
+  verb->add_option("--dir", request->folder, "that has a folder for each run")->default_val("certs");
+  commands.add_json(*verb);
+  verb->footer("Example: isthmus certs invite two-sites us-3 --coordinator third.example:7000");
+  commands.on(*verb, [&commands, request] {
+    request->json = commands.flags().json;
+    return run_invite(*request);
+  });
+}
+
+void add_join(CommandLine& commands, std::function<int(WorkerRequest)> train) {
+  auto* verb =
+      commands.app().add_subcommand("join", "take part in a run by a token, from a machine that has nothing");
+  const auto request = std::make_shared<JoinRequest>();
+  verb->add_option("token", request->token,
+                   "of `isthmus certs invite`; - reads it from standard input, where others on this "
+                   "machine do not see it")
+      ->required();
+  verb->add_option("--data", request->data, "data.path on this machine");
+  verb->add_option("--dir", request->folder,
+                   "folder for its certificate and config; without it certs/RUN/NAME");
+  verb->add_option("--site", request->site, "whose settings apply; without it the site that the name is of");
+  verb->add_option("--listen", request->listen, "ADDRESS:PORT for peers, or none; without it a guess");
+  verb->add_option("--advertise", request->advertise, "HOST:PORT that peers dial; without it a guess");
+  verb->add_flag("--reduce-only", request->reduce_only,
+                 "own chunks and reduce them, without a model and without data");
+  verb->add_flag("--only-enrol", request->only_enrol, "get certificate and config, and start nothing");
+  verb->add_flag("--quiet", request->quiet, "no progress line");
+  commands.add_set(*verb);
+  verb->footer("Example: isthmus join isthmus1.AAkAAAB0... --data /data/corpus");
+  commands.on(*verb, [&commands, request, train = std::move(train)] {
+    request->assignments = commands.flags().set;
+    return run_join(*request, train, commands.build());
+  });
+}
+
+}  // namespace isthmus::app

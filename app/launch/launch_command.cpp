@@ -1,0 +1,99 @@
+#include "launch/launch_command.h"
+
+#include <filesystem>
+#include <memory>
+
+#include "isthmus/base/error.h"
+#include "launch/detach.h"
+#include "launch/launch.h"
+#include "launch/render.h"
+#include "launch/tether.h"
+
+namespace isthmus::app {
+
+namespace {
+
+struct LaunchFlags {
+  std::string config, resume, render, to;
+  bool detach = false;
+  LaunchRequest launch;
+};
+
+std::vector<std::string> command_again(const LaunchFlags& flags) {
+  std::vector<std::string> command = {flags.launch.program.string(), "launch"};
+  if (!flags.resume.empty()) command.emplace_back("--resume");
+  command.push_back(flags.launch.config.string());
+  for (const auto& assignment : flags.launch.assignments)
+    command.insert(command.end(), {"--set", assignment});
+  return command;
+}
+
+int act(LaunchFlags flags) {
+  auto& launch = flags.launch;
+  launch.resume = !flags.resume.empty();
+  if (launch.resume != flags.config.empty())
+    throw Error(ErrorKind::config, "launch needs a config file, or --resume FOLDER, and not both");
+  launch.config = launch.resume ? flags.resume : flags.config;
+  launch.program = std::filesystem::read_symlink("/proc/self/exe");
+  if (!flags.render.empty())
+    return run_render({.config = {launch.config, launch.assignments},
+                       .kind = flags.render,
+                       .to = flags.to,
+                       .json = launch.json});
+  if (flags.detach) return run_detached(command_again(flags), launch.json);
+  return run_launch(launch);
+}
+
+}  // namespace
+
+void add_launch(CommandLine& commands) {
+  auto flags = std::make_shared<LaunchFlags>();
+  auto* verb = commands.app().add_subcommand(
+      "launch", "start a coordinator and all replicas of an experiment, here and by ssh at its sites");
+  verb->add_option("config", flags->config, "experiment in YAML");
+  verb->add_option("--resume", flags->resume, "a run's folder: go on from its newest checkpoint");
+  verb->add_option("--set", flags->launch.assignments, "KEY=VALUE over the config file's, as often as wanted")
+      ->allow_extra_args(false);
+  auto* detach = verb->add_flag("--detach", flags->detach,
+                                "go on without this terminal; `isthmus attach` looks at it and stops it");
+  auto* render = verb->add_option("--render", flags->render,
+                                  "start nothing: write batch scripts or manifests for slurm or kubernetes")
+                     ->check(CLI::IsMember({"slurm", "kubernetes"}))
+                     ->excludes(detach);
+  verb->add_option("--to", flags->to, "folder that gets what --render writes; NAME-slurm without it")
+      ->needs(render);
+  commands.add_json(*verb);
+  verb->add_option("--started-fd", flags->launch.started_fd)->group("");
+  verb->footer("Example: isthmus launch configs/quickstart.yaml --set outer.sync_every=60");
+  commands.on(*verb, [&commands, flags] {
+    flags->launch.json = commands.flags().json;
+    return act(*flags);
+  });
+}
+
+void add_attach(CommandLine& commands) {
+  auto request = std::make_shared<AttachRequest>();
+  auto* verb = commands.app().add_subcommand("attach", "look at a launch that was detached, or stop it");
+  verb->add_option("run", request->folder, "folder of the run")->required();
+  verb->add_flag("--stop", request->stop,
+                 "stop the run at one step, with a checkpoint, and follow it to the end");
+  verb->add_flag("--all", request->all, "show its log from the beginning");
+  verb->footer("Example: isthmus attach runs/two-sites");
+  commands.on(*verb, [request] { return run_attach(*request); });
+}
+
+void add_tether(CommandLine& commands) {
+  auto request = std::make_shared<TetherRequest>();
+  auto* verb = commands.app().add_subcommand("tether", "what launch starts at another site")->group("");
+  verb->add_option("--folder", request->folder, "of runs")->required();
+  verb->add_option("--silence", request->silence, "seconds after which the launch is taken for lost")
+      ->capture_default_str();
+  verb->add_option("--grace", request->grace, "seconds that workers have to end then")->capture_default_str();
+  verb->footer("Example: isthmus tether --folder runs");
+  commands.on(*verb, [&commands, request] {
+    request->build = commands.build();
+    return run_tether(*request);
+  });
+}
+
+}  // namespace isthmus::app

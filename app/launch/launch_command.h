@@ -1,0 +1,12 @@
+#pragma once
+// The verbs `launch` and `attach`, and `tether`, which launch starts at other sites.
+
+#include "cli/commands.h"
+
+namespace isthmus::app {
+
+void add_launch(CommandLine& commands);
+void add_attach(CommandLine& commands);
+void add_tether(CommandLine& commands);
+
+}  // namespace isthmus::app

@@ -1,0 +1,163 @@
+#include "launch/local_run.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "isthmus/base/error.h"
+
+namespace isthmus::app {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr auto poll_every = 20ms;
+/// After one process has ended, the others get this long to notice and end by themselves.
+constexpr auto aftermath = 3s;
+const int lost_status = Error(ErrorKind::network, "").exit_status();
+
+/// What a child may still need of the pipe's two ends.
+struct Pipe {
+  Pipe() {
+    if (pipe2(ends, O_CLOEXEC) != 0) throw Error(ErrorKind::data, "cannot make a pipe");
+  }
+  ~Pipe() {
+    close(ends[0]);
+    if (ends[1] >= 0) close(ends[1]);
+  }
+  void close_writer() { close(std::exchange(ends[1], -1)); }
+  /// What was written until all writers closed it.
+  [[nodiscard]] std::string read_all() const {
+    std::string text;
+    char buffer[64];
+    for (ssize_t n = 0; (n = read(ends[0], buffer, sizeof buffer)) > 0;)
+      text.append(buffer, static_cast<std::size_t>(n));
+    return text;
+  }
+  int ends[2] = {-1, -1};
+};
+
+}  // namespace
+
+bool LocalRun::start_coordinator(std::vector<std::string> command, const std::string& listen) {
+  Pipe pipe;
+  for (const auto& word :
+       {std::string("--listen"), listen, std::string("--announce-fd"), std::to_string(pipe.ends[1])})
+    command.push_back(word);
+  Process::Options options{
+      .name = "coordinator", .command = std::move(command), .log = {}, .keep_fd = pipe.ends[1]};
+  if (processes_.empty()) processes_.emplace_back();
+  processes_.front() = std::make_unique<Process>(std::move(options));
+  pipe.close_writer();
+  const auto port = pipe.read_all();
+  if (port.empty()) return false;
+  address_ = listen.substr(0, listen.rfind(':')) + ":" + port.substr(0, port.find('\n'));
+  return true;
+}
+
+int LocalRun::watch(const std::atomic<int>& interrupts, std::chrono::duration<double> grace) {
+  int seen = 0;
+  bool ending = false;
+  std::optional<Clock::time_point> kill_at;
+  while (std::ranges::any_of(processes_, [](const auto& process) { return process->running(); })) {
+    if (seen == 0 && !ending) keep_going();
+    if (interrupts > seen) {
+      seen = interrupts;
+      processes_.front()->signal(SIGINT);
+      const auto limit = Clock::now() + std::chrono::duration_cast<Clock::duration>(grace - 500ms);
+      kill_at = seen > 1 ? Clock::now() : limit;
+    }
+    const bool alone = seen > 0 && !processes_.front()->running();  // workers that wait for no coordinator
+    if (!ending && (alone || (seen == 0 && somebody_failed()))) {
+      ending = true;
+      for (const auto& process : processes_) process->signal(SIGTERM);
+      if (!kill_at) kill_at = Clock::now() + aftermath;
+    }
+    // Whoever was suspended or cut off when the run ended would wait for a coordinator.
+    if (!kill_at && !processes_.front()->running())
+      kill_at = Clock::now() + std::chrono::duration_cast<Clock::duration>(grace);
+    if (kill_at && Clock::now() >= *kill_at) kill_rest();
+    std::this_thread::sleep_for(poll_every);
+  }
+  return verdict(seen > 0);
+}
+
+bool LocalRun::somebody_failed() {
+  const auto ended_badly = [](const auto& process) { return process->poll().value_or(0) != 0; };
+  if (!elastic()) return std::ranges::any_of(processes_, ended_badly);
+  // The coordinator, or all that train.
+  return ended_badly(processes_.front()) ||
+         (!more_will_train() &&
+          std::ranges::none_of(processes_.begin() + 1, processes_.end(), [this](const auto& process) {
+            return trains(*process) && (process->running() || process->poll() == 0);
+          }));
+}
+
+void LocalRun::kill_rest() {
+  for (auto& process : processes_) {
+    if (!process->running() || killed_.contains(process->name())) continue;
+    fmt::print(stderr, "killing {}, which did not end by itself\n", process->name());
+    process->signal(SIGKILL);
+    killed_.insert(process->name());
+  }
+}
+
+LocalRun::Failure LocalRun::failure_of(RunProcess& process) const {
+  const int status = process.poll().value_or(0);
+  const bool asked_to_end = status == 128 + SIGINT || status == 128 + SIGTERM;
+  if (status == 0 || asked_to_end || killed_.contains(process.name())) return Failure::none;
+  if (status == lost_status) return Failure::lost_a_peer;
+  return status == 1 || status > 126 ? Failure::died : Failure::has_a_reason;
+}
+
+int LocalRun::verdict(bool interrupted) {
+  std::fflush(stdout);
+  // What became of the others was said when it happened.
+  if (elastic() && !interrupted && processes_.front()->poll() == 0) {
+    for (auto& process : processes_) {
+      const bool failed = failure_of(*process) == Failure::has_a_reason;
+      if (failed && !told(*process)) describe(*process, *process->poll());
+    }
+    return 0;
+  }
+  auto worst = Failure::none;
+  for (auto& process : processes_) worst = std::max(worst, failure_of(*process));
+  if (interrupted && worst <= Failure::lost_a_peer) return killed_.empty() ? 130 : 1;
+  if (worst == Failure::none) return exit_status_of_the_sound();
+  int status = 0;
+  for (auto& process : processes_) {
+    if (failure_of(*process) != worst) continue;
+    const int own = *process->poll();
+    if (status == 0) status = own > 128 ? lost_status : own;
+    if (!told(*process)) describe(*process, own);
+  }
+  return status;
+}
+
+/// 130 if somebody stopped the run past this process.
+int LocalRun::exit_status_of_the_sound() {
+  return std::ranges::all_of(processes_, [](const auto& process) { return process->poll() == 0; }) ? 0 : 130;
+}
+
+void LocalRun::describe(const RunProcess& process, int status) {
+  told_.insert(process.name());
+  const auto how = status > 128 ? fmt::format("was killed by signal {}", status - 128)
+                                : fmt::format("failed with exit status {}", status);
+  if (process.log().empty()) {
+    fmt::print(stderr, "{} {}\n", process.name(), how);
+  } else {
+    fmt::print(stderr, "{} {}; the end of {}:\n{}", process.name(), how, process.log().string(),
+               tail_of(process.log(), 6));
+  }
+}
+
+}  // namespace isthmus::app

@@ -1,0 +1,67 @@
+#pragma once
+// The processes of a run on this machine: a coordinator, and those that join it. They are watched to their
+// end, and none is left behind. `launch` and `bench outer` say which they are.
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "run/process.h"
+
+namespace isthmus::app {
+
+class LocalRun {
+ public:
+  virtual ~LocalRun() = default;
+  LocalRun(const LocalRun&) = delete;
+  LocalRun& operator=(const LocalRun&) = delete;
+
+ protected:
+  LocalRun() = default;
+
+  /// `command` gets --listen and --announce-fd. Blocks until the coordinator listens; false if it does not:
+  /// it has said why on standard error, and `watch` sees it end. One that was there before is replaced.
+  [[nodiscard]] bool start_coordinator(std::vector<std::string> command, const std::string& listen);
+  /// HOST:PORT of the coordinator.
+  [[nodiscard]] const std::string& address() const { return address_; }
+
+  /// Until all have ended. An interrupt goes to the coordinator; what still runs `grace` later is killed.
+  /// Exit status: 0 finished, 130 interrupted, otherwise that of the process that knows what went wrong; 4
+  /// when one was killed.
+  [[nodiscard]] int watch(const std::atomic<int>& interrupts, std::chrono::duration<double> grace);
+
+  /// Whether a loss does not end the run at present.
+  [[nodiscard]] virtual bool elastic() const { return false; }
+  /// Whether an elastic run needs one of its kind.
+  [[nodiscard]] virtual bool trains(const RunProcess& /*process*/) const { return true; }
+  /// Whether somebody trains, or will, who is none of these processes at present.
+  [[nodiscard]] virtual bool more_will_train() const { return false; }
+  /// Called again and again until somebody wants the run to end.
+  virtual void keep_going() {}
+
+  void describe(const RunProcess& process, int status);
+  /// Whether its end was spoken of.
+  [[nodiscard]] bool told(const RunProcess& process) const { return told_.contains(process.name()); }
+
+  std::vector<std::unique_ptr<RunProcess>> processes_;  ///< the coordinator first
+
+ private:
+  /// Several processes fail when one does. Those that know what is wrong count before one that was killed or
+  /// crashed, and both before those that only lost somebody.
+  enum class Failure { none, lost_a_peer, died, has_a_reason };
+
+  [[nodiscard]] bool somebody_failed();
+  void kill_rest();
+  [[nodiscard]] Failure failure_of(RunProcess& process) const;
+  [[nodiscard]] int verdict(bool interrupted);
+  [[nodiscard]] int exit_status_of_the_sound();
+
+  std::string address_;
+  std::set<std::string> killed_;  ///< by us
+  std::set<std::string> told_;    ///< whose end was spoken of
+};
+
+}  // namespace isthmus::app

@@ -1,0 +1,105 @@
+// Batch scripts for Slurm: one job for a site, a task for each of its workers.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "isthmus/outer_sync/transport/address.h"
+#include "launch/render.h"
+#include "run/joined.h"
+
+namespace isthmus::app {
+
+namespace {
+
+constexpr std::uint16_t usual_port = 7001;
+/// What a worker has to leave the run when its time is over.
+constexpr int farewell_seconds = 120;
+
+bool has_option(const std::vector<std::string>& options, std::initializer_list<std::string_view> names) {
+  return std::ranges::any_of(options, [&](const std::string& option) {
+    const auto name = std::string_view(option).substr(0, option.find_first_of("= "));
+    return std::ranges::find(names, name) != names.end();
+  });
+}
+
+std::string directives(const RenderedSite& site) {
+  const auto& given = site.site.launch.slurm;
+  std::string text;
+  const auto add = [&](const std::string& option) {
+    if (!has_option(given, {std::string_view(option).substr(0, option.find('='))}))
+      text += "#SBATCH " + option + "\n";
+  };
+  add(fmt::format("--job-name={}-{}", site.there.run.name, site.site.name));
+  add(fmt::format("--ntasks={}", site.site.replicas));
+  add(fmt::format("--output={}-%j.log", site.site.name));
+  add("--open-mode=append");
+  add("--requeue");
+  add(fmt::format("--signal=TERM@{}", farewell_seconds));
+  const bool asks_for_gpus = has_option(
+      given, {"--gpus", "--gres", "--gpus-per-task", "--gpus-per-node", "--gpus-per-socket", "-G"});
+  if (site.there.device.device != "cpu" && !asks_for_gpus)
+    add(fmt::format("--gpus-per-task={}", site.there.replica.ranks));
+  for (const auto& option : given) text += "#SBATCH " + option + "\n";
+  return text;
+}
+
+/// The address that a task's worker listens at and is dialled by. Only the node knows its name, unless the
+/// site says one.
+std::string ports(const RenderedSite& site) {
+  const auto& network = site.there.network;
+  if (!network.listens()) return {};
+  const auto listen = outer_sync::parse_address(network.listen, "network.listen");
+  const auto port = listen.port == 0 ? usual_port : listen.port;
+  const auto host = listen.is_loopback() ? std::string("0.0.0.0") : listen.host;
+  const auto with_port = [](const std::string& text, std::uint16_t first) {
+    const auto zero = outer_sync::Address{text, 0}.to_string();
+    return zero.substr(0, zero.rfind(':')) + fmt::format(":$(({} + SLURM_PROCID))", first);
+  };
+  auto words = fmt::format(" \\\n  --listen \"{}\"", with_port(host, port));
+  if (network.advertise.empty())
+    return words + fmt::format(" --advertise \"$(hostname -f):$(({} + SLURM_PROCID))\"", port);
+  const auto advertised = outer_sync::parse_address(network.advertise, "network.advertise");
+  return words + fmt::format(" --advertise \"{}\"", with_port(advertised.host, advertised.port));
+}
+
+std::string program_word(const std::string& program) {
+  return program.starts_with("~/") ? "\"$HOME\"/" + shell_word(program.substr(2)) : shell_word(program);
+}
+
+}  // namespace
+
+std::vector<RenderedFile> slurm_files(const RenderedSite& site) {
+  const auto& launcher = site.site.launch;
+  const auto workers = site.site.workers();
+  std::string script = "#!/bin/bash\n";
+  script += fmt::format(
+      "# The workers of site {} of the run {}: {}. Submit it in this folder; a job that is\n"
+      "# requeued brings its workers back into the run.\n",
+      site.site.name, site.there.run.name, joined(workers, ", "));
+  script += directives(site);
+  script += "set -euo pipefail\ncd \"${SLURM_SUBMIT_DIR:?expected to be submitted with sbatch}\"\n";
+  for (const auto& [name, value] : launcher.environment)
+    script += fmt::format("export {}={}\n", name, shell_word(value));
+  for (const auto& line : launcher.setup) script += line + "\n";
+  std::vector<std::string> quoted;
+  for (const auto& worker : workers) quoted.push_back(shell_word(worker));
+  script += "# What each task does, expanded by the task's own shell.\n";
+  script += fmt::format("task=$(\n  cat <<'TASK'\nnames=({})\nname=${{names[$SLURM_PROCID]}}\n",
+                        joined(quoted, " "));
+  script += fmt::format("exec {} worker --quiet --config {} --coordinator {} --name \"$name\"{}\n",
+                        program_word(launcher.program), shell_word(site.site.name + ".yaml"),
+                        shell_word(site.coordinator), ports(site));
+  script += "TASK\n)\n# A worker that ends takes no other with it.\n";
+  script += "srun --kill-on-bad-exit=0 --label bash -c \"$task\"\n";
+  auto config = site.there;
+  config.sites.clear();
+  return {{site.site.name + ".sbatch", script}, {site.site.name + ".yaml", to_yaml(config)}};
+}
+
+std::string slurm_coordinator(const Experiment& experiment) {
+  return fmt::format("isthmus coordinator --config FILE --listen {}",
+                     coordinator_listen(experiment.network.coordinator));
+}
+
+}  // namespace isthmus::app

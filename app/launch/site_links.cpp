@@ -1,0 +1,96 @@
+#include "launch/site_links.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <thread>
+#include <utility>
+
+#include "isthmus/base/error.h"
+#include "isthmus/base/text.h"
+#include "isthmus/outer_sync/tls/authority.h"
+
+namespace isthmus::app {
+
+using namespace std::chrono_literals;
+
+namespace {
+const int network_status = Error(ErrorKind::network, "").exit_status();
+}
+
+SiteLinks::SiteLinks(const Experiment& experiment, Files files)
+    : experiment_(experiment), files_(std::move(files)) {}
+
+std::shared_ptr<SiteLink> SiteLinks::make(const Site& site) {
+  return std::make_shared<SiteLink>(
+      SiteLink::Options{.site = site.name,
+                        .launcher = site.launch,
+                        .files = [this, &site](const SiteFacts& facts) { return files_(site, facts); },
+                        .show = [this](const auto& who, const auto& line) { show(who, line); }});
+}
+
+bool SiteLinks::connect(const std::atomic<int>& interrupts) {
+  for (const auto& site : experiment_.sites) {
+    if (site.launch.kind() == LauncherConfig::Kind::ssh) links_[site.name] = make(site);
+  }
+  const auto connecting = [](const auto& link) {
+    return link.second->state() == SiteLink::State::connecting;
+  };
+  while (std::ranges::any_of(links_, connecting)) {
+    if (interrupts > 0) return false;
+    std::this_thread::sleep_for(20ms);
+  }
+  std::string problems;
+  int status = 0;
+  for (const auto& [name, link] : links_) {
+    if (link->state() != SiteLink::State::failed) continue;
+    problems += fmt::format("{}{}", problems.empty() ? "" : "\n         ", link->problem());
+    if (status == 0) status = link->problem_status();
+  }
+  if (problems.empty()) return true;
+  throw Error(status == network_status ? ErrorKind::network : ErrorKind::data,
+              "nothing was started: " + problems);
+}
+
+/// Under the name of a process or a site; the coordinator's as if it were here.
+void SiteLinks::show(const std::string& who, const std::string& line) const {
+  const char* clear = isatty(STDOUT_FILENO) == 1 ? "\r\x1b[K" : "";  // of a progress line
+  const auto from = who == outer_sync::tls::coordinator_name ? std::string() : who + " | ";
+  fmt::print("{}{}{}\n", clear, from, printable(line));
+  std::fflush(stdout);
+}
+
+std::shared_ptr<SiteLink> SiteLinks::to(const Site& site) {
+  auto& link = links_.at(site.name);
+  if (link->state() == SiteLink::State::failed) {
+    begun_before_ = begun_before_ || link->begun();
+    link = make(site);
+  }
+  return link;
+}
+
+const SiteFacts& SiteLinks::facts(const Site& site) {
+  const auto& link = links_.at(site.name);
+  if (link->state() == SiteLink::State::ready) facts_[site.name] = link->facts();
+  return facts_[site.name];
+}
+
+bool SiteLinks::begun() const {
+  return begun_before_ || std::ranges::any_of(links_, [](const auto& link) { return link.second->begun(); });
+}
+
+std::string SiteLinks::loss(const Site& site) const {
+  const auto link = links_.find(site.name);
+  const bool lost = link != links_.end() && link->second->state() == SiteLink::State::failed;
+  return lost ? link->second->problem() : "";
+}
+
+void SiteLinks::leave() {
+  for (const auto& link : links_) link.second->close_soon();
+  links_.clear();
+}
+
+}  // namespace isthmus::app

@@ -1,0 +1,51 @@
+#pragma once
+// The connections of a launch to its sites on other machines.
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "launch/site_link.h"
+#include "run/experiment.h"
+
+namespace isthmus::app {
+
+class SiteLinks {
+ public:
+  /// What a site gets before anything is started there.
+  using Files = std::function<std::vector<SiteFile>(const Site&, const SiteFacts&)>;
+  /// Sites are those of `experiment`, which must outlive it. What is said there is shown on standard output.
+  SiteLinks(const Experiment& experiment, Files files);
+  ~SiteLinks() { leave(); }
+  SiteLinks(const SiteLinks&) = delete;
+  SiteLinks& operator=(const SiteLinks&) = delete;
+
+  /// All or none: returns when every site is ready, and false when it was interrupted before. Throws
+  /// Error(network) or Error(data) with what is wrong at which sites.
+  [[nodiscard]] bool connect(const std::atomic<int>& interrupts);
+  /// One that is lost is made anew.
+  [[nodiscard]] std::shared_ptr<SiteLink> to(const Site& site);
+  /// As the site was when it was last reached.
+  [[nodiscard]] const SiteFacts& facts(const Site& site);
+  /// A worker has made a step, at any of them.
+  [[nodiscard]] bool begun() const;
+  /// Why a site is lost; empty where it is not, or is on this machine.
+  [[nodiscard]] std::string loss(const Site& site) const;
+  /// Ends all connections together, and with them what still runs there.
+  void leave();
+
+ private:
+  [[nodiscard]] std::shared_ptr<SiteLink> make(const Site& site);
+  void show(const std::string& who, const std::string& line) const;
+
+  const Experiment& experiment_;
+  Files files_;
+  std::map<std::string, SiteFacts> facts_;  ///< by site
+  bool begun_before_ = false;               ///< by a connection that is gone
+  std::map<std::string, std::shared_ptr<SiteLink>> links_;
+};
+
+}  // namespace isthmus::app

@@ -1,0 +1,41 @@
+#include "model/sample.h"
+
+#include <fmt/format.h>
+
+#include "isthmus/base/error.h"
+#include "model/trained_model.h"
+#include "run/json_output.h"
+#include "worker/model_setup.h"
+
+namespace isthmus::app {
+
+int run_sample(const SampleRequest& request) {
+  JsonOutput json(request.json);
+  const auto model = load_trained_model(request.model, request.assignments);
+  if (model.experiment.data.tokenizer.starts_with("vocab:"))
+    throw Error(ErrorKind::config, "data.tokenizer is " + model.experiment.data.tokenizer +
+                                       "; expected one that knows text, by --set data.tokenizer=FILE");
+  const Hardware hardware(model.experiment);
+  trainer::Inference inference(model.table, hardware.device, hardware.precision,
+                               model.experiment.data.seq_len, model.mask_separator());
+  inference.load(model.parameters);
+  std::vector<std::uint32_t> prompt;
+  model.tokenizer->encode(request.prompt, prompt);
+  if (prompt.empty()) prompt = {model.tokenizer->separator()};
+  const std::vector<std::int64_t> ids(prompt.begin(), prompt.end());
+  const auto more = trainer::sample(inference, ids, request.options);
+  auto text = model.tokenizer->decode(std::vector<std::uint32_t>(more.begin(), more.end()));
+  if (json.wanted()) {  // which escapes what terminals take for commands
+    json.print({{"model", model.origin}, {"prompt", request.prompt}, {"text", text}});
+    return 0;
+  }
+  // A model may have learnt what terminals take for commands.
+  for (auto& c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    if ((code < 32 && c != '\n' && c != '\t') || code == 127) c = '?';
+  }
+  fmt::print("{}{}\n", request.prompt, text);
+  return 0;
+}
+
+}  // namespace isthmus::app

@@ -1,0 +1,150 @@
+#include "model/trained_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+
+#include "isthmus/base/error.h"
+#include "isthmus/base/file.h"
+#include "isthmus/outer_sync/outer_loop.h"
+#include "isthmus/trainer/checkpoint.h"
+#include "isthmus/trainer/checkpoint_folder.h"
+#include "isthmus/trainer/pretrained.h"
+#include "model/bytes_tokenizer.h"
+
+namespace isthmus::app {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* checkpoints_name = "checkpoints";
+
+trainer::ParameterTable table_of(const Experiment& experiment, const data::Tokenizer& tokenizer) {
+  return {{experiment.model, tokenizer.vocab_size()},
+          experiment.outer.num_fragments,
+          static_cast<std::uint64_t>(experiment.outer.chunk_elements)};
+}
+
+struct CheckpointAt {
+  std::uint64_t step = 0;
+  fs::path file;
+};
+
+/// Of a run's replicas, or of one replica; the newest first, and of one step by name.
+std::vector<CheckpointAt> checkpoints_of(const fs::path& folder) {
+  std::vector<fs::path> replicas = {folder};
+  std::error_code no_folder;
+  for (const auto& entry : fs::directory_iterator(folder, no_folder)) replicas.push_back(entry.path());
+  std::ranges::sort(replicas);
+  std::vector<CheckpointAt> all;
+  for (const auto& replica : replicas) {
+    for (const auto step : trainer::checkpoint_steps(replica / checkpoints_name, 0))
+      all.push_back({step, trainer::checkpoint_file(replica / checkpoints_name, step, 0)});
+  }
+  std::ranges::stable_sort(all, std::ranges::greater(), &CheckpointAt::step);
+  return all;
+}
+
+/// The newest that is sound: the others are said, so that nobody takes an older model for the newest.
+trainer::Checkpoint newest_checkpoint(const fs::path& folder) {
+  std::optional<Error> newest_failed;
+  for (const auto& [step, file] : checkpoints_of(folder)) {
+    try {
+      auto checkpoint = trainer::read_checkpoint(file);
+      if (newest_failed) fmt::print(stderr, "isthmus: {} is taken in its place\n", file.string());
+      return checkpoint;
+    } catch (const Error& error) {
+      fmt::print(stderr, "isthmus: {}\n", error.what());
+      if (!newest_failed) newest_failed = error;
+    }
+  }
+  if (newest_failed) throw *newest_failed;
+  throw Error(ErrorKind::data, folder.string() +
+                                   " holds no model; expected the folder of a run that has written a "
+                                   "checkpoint, or one with a config.json");
+}
+
+TrainedModel of_run(const fs::path& folder, const std::vector<std::string>& assignments) {
+  const auto checkpoint = newest_checkpoint(folder);
+  const auto& yaml = checkpoint.section("config");
+  const std::string_view text(reinterpret_cast<const char*>(yaml.data()), yaml.size());
+  auto experiment = load_experiment(config::Source::from_text(text, checkpoint.file.string()), assignments,
+                                    std::nullopt, Purpose::inference);
+  auto tokenizer = data::make_tokenizer(experiment.data.tokenizer);
+  auto table = table_of(experiment, *tokenizer);
+  if (table.fingerprint() != checkpoint.model)
+    throw Error(ErrorKind::data, checkpoint.file.string() +
+                                     " is of another model than its settings and the tokenizer " +
+                                     experiment.data.tokenizer + " give");
+  const auto global = outer_sync::saved_global_parameters(checkpoint.section("outer"), table.layout());
+  return {.experiment = std::move(experiment),
+          .tokenizer = std::move(tokenizer),
+          .table = std::move(table),
+          .parameters = {global.begin(), global.end()},
+          .origin = checkpoint.file.string()};
+}
+
+/// Whether `isthmus export` wrote it of a run on bytes.
+bool is_bytes_tokenizer(const fs::path& file) {
+  const auto expected = bytes_tokenizer();
+  const File open(file, File::Mode::read);
+  std::string text(expected.size(), ' ');
+  return open.size() == expected.size() && open.read(std::as_writable_bytes(std::span(text))) &&
+         text == expected;
+}
+
+/// Beside the model, unless it is named.
+std::string tokenizer_beside(const fs::path& folder) {
+  for (const auto* name : {"tokenizer.json", "tokenizer.model"}) {
+    const auto file = folder / name;
+    if (fs::exists(file)) return is_bytes_tokenizer(file) ? "bytes" : fs::absolute(file).string();
+  }
+  throw Error(ErrorKind::data,
+              folder.string() +
+                  " has neither a tokenizer.json nor a tokenizer.model; expected one, or --set "
+                  "data.tokenizer=FILE");
+}
+
+TrainedModel of_pretrained(const fs::path& folder, const std::vector<std::string>& assignments) {
+  constexpr std::int64_t longest = 2048;  // tokens; more only where they are asked for
+  const auto shape = trainer::read_pretrained_shape(folder);
+  auto source = config::Source::from_text("", "no file");
+  source.put({"data.seq_len",
+              {std::to_string(std::min(shape.positions, longest))},
+              false,
+              false,
+              "config.json",
+              {}});
+  auto experiment = load_experiment(std::move(source), assignments, std::nullopt, Purpose::inference);
+  experiment.model = shape.model.config;
+  experiment.model.resolve(experiment.data.seq_len);
+  experiment.outer.num_fragments = 1;
+  const auto is_tokenizer = [](const std::string& text) { return text.starts_with("data.tokenizer="); };
+  if (std::ranges::none_of(assignments, is_tokenizer)) experiment.data.tokenizer = tokenizer_beside(folder);
+  auto tokenizer = data::make_tokenizer(experiment.data.tokenizer);
+  auto table = table_of(experiment, *tokenizer);
+  auto parameters = trainer::read_pretrained(folder, table);
+  return {.experiment = std::move(experiment),
+          .tokenizer = std::move(tokenizer),
+          .table = std::move(table),
+          .parameters = std::move(parameters),
+          .origin = folder.string()};
+}
+
+}  // namespace
+
+std::int64_t TrainedModel::mask_separator() const {
+  const auto& data = experiment.data;
+  if (!data.document_mask) return -1;
+  return data.separator >= 0 ? data.separator : static_cast<std::int64_t>(tokenizer->separator());
+}
+
+TrainedModel load_trained_model(const fs::path& folder, const std::vector<std::string>& assignments) {
+  return fs::exists(folder / "config.json") ? of_pretrained(folder, assignments)
+                                            : of_run(folder, assignments);
+}
+
+}  // namespace isthmus::app

@@ -1,0 +1,81 @@
+#include "plan/memory.h"
+
+#include <algorithm>
+
+#include "isthmus/outer_sync/memory.h"
+#include "isthmus/outer_sync/protocol/topology.h"
+
+namespace isthmus::app {
+
+namespace {
+
+outer_sync::protocol::View mesh_of(const Experiment& experiment, const outer_sync::FragmentLayout& layout) {
+  outer_sync::protocol::View view;
+  view.members.resize(static_cast<std::size_t>(experiment.replicas));
+  view.owners = outer_sync::protocol::balanced_owners(layout, view.members.size());
+  return view;
+}
+
+}  // namespace
+
+PlanMemory plan_memory(const Experiment& experiment, const outer_sync::FragmentLayout& layout) {
+  const auto& outer = experiment.outer;
+  const std::uint64_t vector = layout.buffer_size() * sizeof(float);
+  const bool bf16 = experiment.inner.precision == "bf16" ||
+                    (experiment.inner.precision == "auto" && experiment.device.device == "cuda");
+  PlanMemory m;
+  m.one_memory = experiment.device.device != "cuda";
+  // In bf16 the masters have a twin, and the gradient half the size (docs/models.md, "Memory").
+  m.parameters = vector + (bf16 ? vector / 2 : 0);
+  m.gradient = bf16 && experiment.replica.ranks == 1 ? vector / 2 : vector;
+  m.moments = 2 * vector;
+  if (experiment.replica.zero) m.moments /= static_cast<std::uint64_t>(experiment.replica.ranks);
+  std::uint64_t state = 0;
+  if (!outer.data_parallel()) {
+    const auto bound = outer_sync::memory_bound(outer, layout, mesh_of(experiment, layout), 0);
+    state = bound.state;
+    m.global_parameters = m.outer_momentum = vector;
+    m.residuals = state - 2 * vector;
+    m.chunks = bound.usual;
+    m.most_chunks = bound.usual + bound.most;
+  }
+  // Parameters, both moments, and the outer loop's state.
+  m.checkpoint = 3 * vector + state;
+  m.checkpoint_buffer = m.checkpoint + (m.one_memory ? 0 : 2 * vector);
+  const auto kept = experiment.run.keep_checkpoints;
+  const auto made =
+      experiment.run.checkpoint_every > 0 ? experiment.run.steps / experiment.run.checkpoint_every + 1 : 1;
+  // One more while it is written.
+  m.checkpoints = m.checkpoint * static_cast<std::uint64_t>(kept > 0 ? std::min(kept, made) + 1 : made);
+  m.log = outer.log.empty() ? 0 : static_cast<std::uint64_t>(outer.log_budget.bytes);
+  const auto trained = m.parameters + m.gradient + m.moments;
+  m.device = trained + state;
+  m.host = m.chunks + m.checkpoint_buffer;
+  if (m.one_memory) {
+    m.device = trained * static_cast<std::uint64_t>(experiment.replica.ranks) + state;
+    m.host += m.device;
+  }
+  m.disk = m.checkpoints + m.log;
+  return m;
+}
+
+nlohmann::ordered_json to_json(const PlanMemory& m) {
+  return {{"parameters", m.parameters},
+          {"gradient", m.gradient},
+          {"moments", m.moments},
+          {"global_parameters", m.global_parameters},
+          {"outer_momentum", m.outer_momentum},
+          {"residuals", m.residuals},
+          {"chunks", m.chunks},
+          {"chunks_at_worst", m.most_chunks},
+          {"checkpoint_buffer", m.checkpoint_buffer},
+          {"device", m.device},
+          {"host", m.host},
+          {"device_is_host", m.one_memory},
+          {"checkpoint", m.checkpoint},
+          {"checkpoints", m.checkpoints},
+          {"log", m.log},
+          {"disk", m.disk}};
+}
+
+}  // namespace isthmus::app

@@ -1,0 +1,27 @@
+#pragma once
+// What a replica of a plan holds, and where.
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+
+#include "isthmus/outer_sync/layout.h"
+#include "run/experiment.h"
+
+namespace isthmus::app {
+
+/// In bytes, of one replica; `layout` is the one of the config. Activations are not in it: they depend on
+/// trainer.micro_batch, and a run says what it takes.
+struct PlanMemory {
+  std::uint64_t parameters = 0, gradient = 0, moments = 0;                 ///< on the device of each rank
+  std::uint64_t global_parameters = 0, outer_momentum = 0, residuals = 0;  ///< the outer loop's, of rank 0
+  std::uint64_t chunks = 0, most_chunks = 0;     ///< in host memory: usually, and at worst
+  std::uint64_t checkpoint_buffer = 0;           ///< in host memory, from the first checkpoint on
+  std::uint64_t device = 0, host = 0, disk = 0;  ///< sums; the same memory, where the device is the CPU
+  std::uint64_t checkpoint = 0, checkpoints = 0, log = 0;  ///< on disk: one, all that are kept, the round log
+  bool one_memory = true;                                  ///< device and host are the same
+};
+
+[[nodiscard]] PlanMemory plan_memory(const Experiment& experiment, const outer_sync::FragmentLayout& layout);
+[[nodiscard]] nlohmann::ordered_json to_json(const PlanMemory& memory);
+
+}  // namespace isthmus::app

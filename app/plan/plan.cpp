@@ -1,0 +1,190 @@
+#include "plan/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "isthmus/base/progress.h"
+#include "isthmus/outer_sync/plan/paper_table.h"
+#include "run/json_output.h"
+
+namespace isthmus::app {
+
+using nlohmann::ordered_json;
+
+namespace {
+
+double number(const ordered_json& json, const char* key) { return json.at(key).get<double>(); }
+
+std::string rate(double bits_per_second) {
+  if (!std::isfinite(bits_per_second)) return "any";
+  return bits_per_second >= 1e9   ? fmt::format("{:.3g} Gbps", bits_per_second / 1e9)
+         : bits_per_second >= 1e6 ? fmt::format("{:.3g} Mbps", bits_per_second / 1e6)
+                                  : fmt::format("{:.3g} kbps", bits_per_second / 1e3);
+}
+
+std::string table_head(const char* first) {
+  return fmt::format("\n  {:<17} {:>5} {:>4} {:>4} {:<7} {:>7} {:>9} {:>9} {:>9}\n", first, "H", "P", "tau",
+                     "codec", "compute", "tokens/s", "sent", "mean");
+}
+
+/// At most 80 columns.
+std::string table_row(const ordered_json& row, bool by_codec = false) {
+  return fmt::format("  {:<17} {:>5} {:>4} {:>4} {:<7} {:>6.2f}% {:>9} {:>9} {:>9}\n",
+                     by_codec ? "" : row["method"].get<std::string>(), row["sync_every"].get<std::int64_t>(),
+                     row["num_fragments"].get<std::int64_t>(), row["sync_delay"].get<std::int64_t>(),
+                     row["codec"].get<std::string>(), 100 * number(row, "utilization"),
+                     format_count(number(row, "tokens_per_second")),
+                     format_bytes(number(row, "bytes_per_replica")),
+                     rate(number(row, "mean_bits_per_second")));
+}
+
+std::string head(const ordered_json& j) {
+  std::string text = fmt::format("{} replicas, {} parameters, {} steps of {:.4g} s ({})\n",
+                                 j["replicas"].get<std::int64_t>(), format_count(number(j, "parameters")),
+                                 j["steps"].get<std::int64_t>(), number(j, "step_seconds"),
+                                 j["step_source"].get<std::string>());
+  text += fmt::format("links of {}\n", j["links"]["source"].get<std::string>());
+  constexpr std::size_t shown = 8;
+  const auto& sites = j["links"]["sites"];
+  for (std::size_t i = 0; i < std::min(shown, sites.size()); ++i) {
+    const auto& site = sites[i];
+    const auto line = [&](const char* key) {
+      return number(site, key) > 0 ? rate(number(site, key)) : "any";
+    };
+    text +=
+        fmt::format("  {:<20.20} {:>4} x  up {:<10} down {:<10} steps of {:.4g} s\n",
+                    site["name"].get<std::string>(), site["replicas"].get<std::int64_t>(),
+                    line("up_bits_per_second"), line("down_bits_per_second"), number(site, "step_seconds"));
+  }
+  if (sites.size() > shown) text += fmt::format("  ... and {} more sites\n", sites.size() - shown);
+  text +=
+      fmt::format("  longest round trip {:.4g} ms; {:.60}\n", 1e3 * number(j["links"], "longest_rtt_seconds"),
+                  j["configured"]["owners"].get<std::string>());
+  return text;
+}
+
+std::string timetable(const ordered_json& j) {
+  const auto& rounds = j["timetable"];
+  if (rounds.empty()) return {};
+  std::string text = "\n  fragment  sent at step  applied after   takes s   slack s   (of a sync interval)\n";
+  constexpr std::size_t shown = 24;
+  for (std::size_t i = 0; i < std::min(shown, rounds.size()); ++i) {
+    const auto& r = rounds[i];
+    const double slack = number(r, "slack_seconds");
+    text += fmt::format("  {:>8}  {:>12}  {:>13} {:>9.3f} {:>9.3f}{}\n", r["fragment"].get<int>(),
+                        r["sent_at"].get<std::int64_t>(), r["applied_after_steps"].get<std::int64_t>(),
+                        number(r, "seconds"), slack, slack < 0 ? "  late" : "");
+  }
+  if (rounds.size() > shown) text += fmt::format("  ... and {} more\n", rounds.size() - shown);
+  return text;
+}
+
+std::string memory(const ordered_json& j) {
+  const auto& m = j["memory"];
+  const auto bytes = [&](const char* key) { return format_bytes(number(m, key)); };
+  std::string text = "\nmemory of a replica, without activations\n";
+  text += fmt::format("  device  {:>9}   parameters {}, gradient {}, moments {},\n", bytes("device"),
+                      bytes("parameters"), bytes("gradient"), bytes("moments"));
+  text += fmt::format("  {:>20} global parameters {}, outer momentum {}, residuals {}\n", "",
+                      bytes("global_parameters"), bytes("outer_momentum"), bytes("residuals"));
+  text += fmt::format("  host    {:>9}   {}chunks {} (at worst {}), checkpoint {}\n", bytes("host"),
+                      m["device_is_host"].get<bool>() ? "with the device's; " : "", bytes("chunks"),
+                      bytes("chunks_at_worst"), bytes("checkpoint_buffer"));
+  text += fmt::format("  disk    {:>9}   checkpoints {} of {} each, log {}\n", bytes("disk"),
+                      bytes("checkpoints"), bytes("checkpoint"), bytes("log"));
+  return text;
+}
+
+std::string traffic(const ordered_json& j) {
+  const auto& c = j["configured"];
+  std::string text =
+      fmt::format("\ntraffic of a replica: {} in {}; {} on average, at most {}",
+                  format_bytes(number(c, "bytes_per_replica")), format_duration(number(c, "seconds")),
+                  rate(number(c, "mean_bits_per_second")), rate(number(c, "peak_bits_per_second")));
+  if (number(j, "price_per_gigabyte") > 0)
+    text += fmt::format("\n  of all replicas at {} a GB: {:.2f}", number(j, "price_per_gigabyte"),
+                        number(c, "traffic_cost"));
+  if (const auto warmup = j["warmup_steps"].get<std::int64_t>(); warmup > 0)
+    text += fmt::format(
+        "\n  not in it: the {} steps of the synchronous warm-up, which exchange all at each step", warmup);
+  return text + "\n";
+}
+
+std::string recommendation(const ordered_json& j) {
+  const auto& r = j["recommended"];
+  const double wanted = 100 * number(r, "wanted_utilization");
+  if (!r.contains("best"))
+    return fmt::format(
+        "\nno setting that was tried reaches {:.4g} %: faster lines, a larger batch (longer steps), or a "
+        "smaller model\n",
+        wanted);
+  std::string text = fmt::format("\nfor {:.4g} % of the time computing, by codec", wanted) + table_head("");
+  for (const auto& row : r["choices"]) text += table_row(row, true);
+  text += "recommended:";
+  for (const auto& assignment : r["set"]) text += " --set " + assignment.get<std::string>() + " \\\n   ";
+  text.erase(text.find_last_not_of(" \\\n") + 1);
+  return text + "\n";
+}
+
+std::string text_of(const ordered_json& j) {
+  std::string text = head(j) + table_head("as configured") + table_row(j["configured"]);
+  text += table_head("other methods");
+  for (const auto& row : j["methods"]) text += table_row(row);
+  if (!j["codecs"].empty()) {
+    text += table_head("other codecs");
+    for (const auto& row : j["codecs"]) text += table_row(row, true);
+  }
+  text += timetable(j) + traffic(j) + memory(j) + recommendation(j);
+  for (const auto& limit : j["limits"]) text += "limit: " + limit.get<std::string>() + "\n";
+  return text + fmt::format("planned in {:.2f} s\n", number(j, "planned_in_seconds"));
+}
+
+}  // namespace
+
+int run_plan(const PlanRequest& request) {
+  JsonOutput output(request.json);
+  const auto json = plan_json(request, plan_input(request));
+  output.print(json);
+  if (!request.json) fmt::print("{}", text_of(json));
+  return 0;
+}
+
+int run_paper_table(bool as_json) {
+  using outer_sync::plan::paper_levels;
+  int same = 0, most_apart = 0;
+  ordered_json json;
+  std::string text = "Gbit/s for a part of the time computing: Streaming DiLoCo's Table 4 / ours\n\n";
+  text += fmt::format("  {:<5}{:<13}", "", "");
+  for (const double level : paper_levels)
+    text += fmt::format(" {:>11}", fmt::format("{:.0f} %", 100 * level));
+  text += "\n";
+  for (const auto& row : outer_sync::plan::paper_table()) {
+    text += fmt::format("  {:<5}{:<13}", row.model, row.method);
+    for (std::size_t k = 0; k < paper_levels.size(); ++k) {
+      text += fmt::format(" {:>11}", fmt::format("{:.1f}/{:.1f}{}", row.paper[k], row.ours[k],
+                                                 row.apart[k] == 0 ? " " : "*"));
+      same += row.apart[k] == 0 ? 1 : 0;
+      most_apart = std::max(most_apart, std::abs(row.apart[k]));
+    }
+    text += "\n";
+    json["rows"].push_back({{"model", row.model},
+                            {"method", row.method},
+                            {"paper", row.paper},
+                            {"ours", row.ours},
+                            {"points_apart", row.apart}});
+  }
+  json["levels"] = paper_levels;
+  json["same"] = same;
+  json["most_points_apart"] = most_apart;
+  text += fmt::format(
+      "\n{} of 75 cells at the same of 50 points from 0.1 to 1000; the others (*) {} away at most\n", same,
+      most_apart);
+  JsonOutput output(as_json);
+  output.print(json);
+  if (!as_json) fmt::print("{}", text);
+  return 0;
+}
+
+}  // namespace isthmus::app

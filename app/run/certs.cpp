@@ -1,0 +1,61 @@
+#include "run/certs.h"
+
+#include <fmt/format.h>
+
+#include "isthmus/base/error.h"
+#include "isthmus/outer_sync/tls/authority.h"
+#include "run/experiment.h"
+#include "run/json_output.h"
+
+namespace isthmus::app {
+
+using outer_sync::tls::Authority;
+
+int run_certs(const CertsRequest& request) {
+  JsonOutput json(request.json);
+  const auto folder = request.folder / request.run;
+  switch (request.task) {
+    case CertsRequest::Task::init:
+      (void)Authority::create(folder, request.run);
+      fmt::print(
+          "{0}: the authority of run {1}. Keep ca.key here; who has it can join the run.\n"
+          "Next: isthmus certs issue {1} {2}, and the same for every replica.\n",
+          folder.string(), request.run, outer_sync::tls::coordinator_name);
+      json.print({{"run", request.run}, {"folder", folder.string()}});
+      break;
+    case CertsRequest::Task::issue: {
+      const auto own = Authority::open(folder).issue(request.name, request.days);
+      fmt::print(
+          "{0}: what {1} needs, good for {2} days. Copy that folder to its machine and name it in "
+          "network.certs there.\n",
+          own.string(), request.name, request.days);
+      json.print(
+          {{"run", request.run}, {"name", request.name}, {"folder", own.string()}, {"days", request.days}});
+      break;
+    }
+    case CertsRequest::Task::revoke:
+      Authority::open(folder).revoke(request.name);
+      fmt::print(
+          "{0}: certificates issued to {1} so far are good no more. Copy ca.crl beside cert.pem on every "
+          "machine of the run; no restart is needed.\n",
+          (folder / "ca.crl").string(), request.name);
+      json.print(
+          {{"run", request.run}, {"name", request.name}, {"revoked_in", (folder / "ca.crl").string()}});
+      break;
+  }
+  return 0;
+}
+
+std::string own_certificates(const std::string& certs, const std::string& name) {
+  if (certs.empty() || std::filesystem::exists(std::filesystem::path(certs) / "cert.pem")) return certs;
+  return (std::filesystem::path(certs) / name).string();
+}
+
+void take_replica_name(const std::string& name, std::string& certs) {
+  check_name("--name", name);
+  if (name == outer_sync::tls::coordinator_name)
+    throw Error(ErrorKind::config, "--name is 'coordinator', which is the coordinator's own name");
+  certs = own_certificates(certs, name);
+}
+
+}  // namespace isthmus::app

@@ -1,0 +1,77 @@
+#include "run/machine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <numeric>
+#include <thread>
+
+#include "isthmus/base/error.h"
+#include "run/joined.h"
+
+namespace isthmus::app {
+
+std::int64_t threads_each(std::int64_t processes, std::int64_t cores) {
+  return std::max<std::int64_t>(1, cores / processes);
+}
+std::int64_t threads_each(std::int64_t processes) { return threads_each(processes, cores_here()); }
+std::int64_t cores_here() { return std::max(1U, std::thread::hardware_concurrency()); }
+
+std::vector<std::string> listed_gpus(const std::string& text) {
+  std::vector<std::string> gpus;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const auto end = std::min(text.find(',', begin), text.size());
+    auto name = text.substr(begin, end - begin);
+    std::erase(name, ' ');
+    if (name.empty() || name == "-1") break;
+    gpus.push_back(std::move(name));
+    begin = end + 1;
+  }
+  return gpus;
+}
+
+std::vector<std::string> gpus_here() {
+  // CUDA's own variable, not a setting of ours.
+  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) return listed_gpus(visible);
+  std::vector<std::string> gpus;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev", none)) {
+    const auto name = entry.path().filename().string();
+    constexpr std::string_view prefix = "nvidia";
+    const bool is_gpu = name.starts_with(prefix) && name.size() > prefix.size() &&
+                        name.find_first_not_of("0123456789", prefix.size()) == std::string::npos;
+    if (is_gpu) gpus.push_back(std::to_string(gpus.size()));  // a container may lack the first ones
+  }
+  return gpus;
+}
+
+std::vector<std::vector<std::string>> assign_gpus(std::span<const std::string> gpus,
+                                                  std::span<const std::string> workers,
+                                                  std::span<const std::int64_t> ranks) {
+  std::vector<std::vector<std::string>> out(workers.size());
+  if (gpus.empty()) return out;
+  const auto needed = std::accumulate(ranks.begin(), ranks.end(), std::int64_t{0});
+  const bool shared = needed > static_cast<std::int64_t>(gpus.size());
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    if (shared && ranks[i] > 1) {
+      throw Error(
+          ErrorKind::config,
+          fmt::format("replica.ranks of {} is {}, and {} GPUs are there for the {} ranks of the {} workers "
+                      "of its machine; expected a GPU for each rank: fewer ranks or replicas, or "
+                      "CUDA_VISIBLE_DEVICES with more",
+                      workers[i], ranks[i], gpus.size(), needed, workers.size()));
+    }
+    for (std::int64_t rank = 0; rank < ranks[i]; ++rank) out[i].push_back(gpus[next++ % gpus.size()]);
+  }
+  return out;
+}
+
+std::vector<std::string> gpu_environment(std::span<const std::string> gpus) {
+  if (gpus.empty()) return {};
+  return {fmt::format("CUDA_VISIBLE_DEVICES={}", joined({gpus.begin(), gpus.end()}, ","))};
+}
+
+}  // namespace isthmus::app

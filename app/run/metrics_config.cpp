@@ -1,0 +1,20 @@
+#include "run/metrics_config.h"
+
+namespace isthmus::app {
+
+void MetricsConfig::serialize(config::Archive& ar) {
+  ar({"listen", &listen, config::Scope::per_site,
+      "ADDRESS:PORT at which this process serves metrics to Prometheus, the next free port where that is "
+      "taken; a port alone is one of loopback; empty: none"});
+}
+
+outer_sync::Address MetricsConfig::address() const {
+  const bool port_alone = listen.find_first_not_of("0123456789") == std::string::npos;
+  return outer_sync::parse_address(port_alone ? "127.0.0.1:" + listen : listen, "metrics.listen");
+}
+
+void MetricsConfig::check() const {
+  if (!listen.empty()) static_cast<void>(address());
+}
+
+}  // namespace isthmus::app

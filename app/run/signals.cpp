@@ -1,0 +1,35 @@
+#include "run/signals.h"
+
+#include <pthread.h>
+
+#include <csignal>
+
+namespace isthmus::app {
+namespace {
+constexpr int wake_signal = SIGUSR1;  // ends the waiting thread
+}
+
+SignalThread::SignalThread(std::function<void(int, int)> on_signal) {
+  sigset_t wanted;
+  sigemptyset(&wanted);
+  for (const int signal : {SIGINT, SIGTERM, wake_signal}) sigaddset(&wanted, signal);
+  pthread_sigmask(SIG_BLOCK, &wanted, nullptr);
+  thread_ = std::thread([wanted, on_signal = std::move(on_signal)] {
+    int count = 0;
+    for (;;) {
+      int signal = 0;
+      sigwait(&wanted, &signal);
+      if (signal == wake_signal) return;
+      on_signal(signal, ++count);
+    }
+  });
+}
+
+SignalThread::~SignalThread() {
+  pthread_kill(thread_.native_handle(), wake_signal);
+  thread_.join();
+  // The signals stay blocked: the process is about to end by itself, and must not be killed before it has
+  // said why.
+}
+
+}  // namespace isthmus::app

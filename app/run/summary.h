@@ -1,0 +1,81 @@
+#pragma once
+// summary.json of a run, made by the coordinator from what every member reported at its end, and the table
+// that people see.
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "run/experiment.h"
+#include "run/report_json.h"
+
+namespace isthmus::app {
+
+/// What one member reports when it is done. All times in seconds, all counts since this process started.
+struct MemberReport {
+  std::string name;
+  std::string global_hash;
+  std::uint64_t parameters = 0;
+  std::uint64_t first_step = 0, last_step = 0;  ///< trained (first_step, last_step]
+  std::uint64_t inner_steps = 0;                ///< in its last sync interval
+  std::uint64_t tokens = 0;
+  double train_seconds = 0;        ///< wall time of the training loop without evaluations and checkpoints
+  double compute_seconds = 0;      ///< of these, inner steps
+  double stall_seconds = 0;        ///< waited for a late outer result
+  double warmup_wait_seconds = 0;  ///< waited for averaged gradients, where steps are synchronous
+  double finish_seconds = 0;       ///< waited for the last rounds after the last step
+  double data_wait_seconds = 0;    ///< waited for a batch
+  std::uint64_t payload_bytes = 0, total_bytes = 0;  ///< sent
+  std::uint64_t rounds = 0, warmup_rounds = 0;
+  std::uint64_t rejected = 0;  ///< rounds that left some of its chunks out for their norm
+  std::string precision, device;
+  std::string sample;  ///< generated text; from the first member alone
+  bool stopped = false;
+
+  template <class Self, class Visit>
+  static void fields(Self& r, Visit visit) {
+    visit("name", r.name);
+    visit("global_hash", r.global_hash);
+    visit("parameters", r.parameters);
+    visit("first_step", r.first_step);
+    visit("last_step", r.last_step);
+    visit("inner_steps", r.inner_steps);
+    visit("tokens", r.tokens);
+    visit("train_seconds", r.train_seconds);
+    visit("compute_seconds", r.compute_seconds);
+    visit("stall_seconds", r.stall_seconds);
+    visit("warmup_wait_seconds", r.warmup_wait_seconds);
+    visit("finish_seconds", r.finish_seconds);
+    visit("data_wait_seconds", r.data_wait_seconds);
+    visit("payload_bytes", r.payload_bytes);
+    visit("total_bytes", r.total_bytes);
+    visit("rounds", r.rounds);
+    visit("warmup_rounds", r.warmup_rounds);
+    visit("rejected", r.rejected);
+    visit("precision", r.precision);
+    visit("device", r.device);
+    visit("sample", r.sample);
+    visit("stopped", r.stopped);
+  }
+};
+
+/// Of one replica's outer gradients, as the coordinator has seen them. Norm and cosine (to the mean) are
+/// those of the last round judged.
+struct GradientReport {
+  double norm = 0, cosine = 0;
+  std::uint64_t rounds = 0, outlier_rounds = 0;
+};
+
+struct RunReport {
+  std::vector<MemberReport> members;                   ///< that have trained
+  std::map<std::string, std::uint64_t> reducer_bytes;  ///< sent by those that only reduce, by name
+  std::map<std::uint64_t, double> evaluations;      ///< step -> loss of the global parameters, nats per token
+  std::map<std::string, GradientReport> gradients;  ///< by replica
+  double wall_seconds = 0;
+};
+
+[[nodiscard]] nlohmann::ordered_json summary_json(Experiment& experiment, const RunReport& report);
+/// At most 80 columns wide, except for the folder's path.
+[[nodiscard]] std::string summary_table(const nlohmann::ordered_json& summary, const std::string& sample);
+
+}  // namespace isthmus::app

@@ -1,0 +1,143 @@
+#include "worker/checkpoints.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "isthmus/base/archive.h"
+#include "isthmus/base/error.h"
+#include "isthmus/outer_sync/protocol/view_change.h"
+
+namespace isthmus::app {
+
+namespace {
+
+constexpr const char* outer_name = "outer";
+constexpr const char* loop_name = "loop";
+constexpr const char* ledger_name = "ledger";
+constexpr const char* config_name = "config";
+constexpr const char* settings_name = "settings";  ///< that were set in mid-run; only where there are any
+
+trainer::KeepRule keep_rule(const RunConfig& run) {
+  return {.newest = static_cast<std::uint64_t>(run.keep_checkpoints),
+          .every = static_cast<std::uint64_t>(run.keep_every)};
+}
+
+}  // namespace
+
+// ---- going on from one ----
+
+std::vector<std::uint64_t> Checkpoints::offer() {
+  constexpr std::size_t at_least = 2;  // where all are kept there may be very many
+  const auto in_full = std::max(at_least, static_cast<std::size_t>(parts_.experiment.run.keep_checkpoints));
+  sound_ = trainer::sound_checkpoints(
+      parts_.folder, 0, parts_.replica.table().fingerprint(), in_full,
+      [&](const std::string& why) { parts_.say(why + "; the one before it is offered"); });
+  return sound_;
+}
+
+Checkpoints::Restored Checkpoints::restore(std::uint64_t step) {
+  using outer_sync::protocol::Ledger;
+  const auto checkpoint =
+      trainer::load_replica(trainer::checkpoint_file(parts_.folder, step, 0), parts_.replica);
+  const auto settings = settings_of(checkpoint);
+  parts_.outer.restore(checkpoint.section(outer_name), settings);
+  Restored restored{.loop = from_bytes<LoopState>(checkpoint.section(loop_name)),
+                    .ledger = from_bytes<Ledger>(checkpoint.section(ledger_name)),
+                    .file = checkpoint.file};
+  if (!outer_sync::protocol::ledger_fits(restored.ledger, parts_.outer.fragments()))
+    throw Error(ErrorKind::data, checkpoint.file.string() + ": section ledger is not of these rounds");
+  parts_.say(fmt::format("resumed from {}", checkpoint.file.string()));
+  say_what_changes(checkpoint);
+  for (const auto& change : settings.changes) {
+    for (const auto& [key, value] : change.items)
+      parts_.say(fmt::format("{}={} was set in mid-run, from the step after {} on", key, value, change.step));
+  }
+  return restored;
+}
+
+/// A pause is not resumed: whoever resumes the run wants it to go on.
+outer_sync::protocol::Settings Checkpoints::settings_of(const trainer::Checkpoint& checkpoint) {
+  outer_sync::protocol::Settings settings;
+  if (!checkpoint.sections.contains(settings_name)) return settings;
+  settings.changes = from_bytes<outer_sync::protocol::Settings>(checkpoint.section(settings_name)).changes;
+  if (!settings.sound())
+    throw Error(ErrorKind::data, checkpoint.file.string() + ": section settings has values that cannot be");
+  return settings;
+}
+
+void Checkpoints::say_what_changes(const trainer::Checkpoint& checkpoint) const {
+  const auto& bytes = checkpoint.section(config_name);
+  const std::string_view yaml(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const auto source = config::Source::from_text(yaml, checkpoint.file.string());
+  const auto* replicas = source.find("replicas");
+  const auto now = std::to_string(parts_.experiment.replicas);
+  if (replicas == nullptr || replicas->values.empty() || replicas->values.front() == now) return;
+  parts_.say(
+      fmt::format("it is of a run with replicas {}, and this one has {}: the data is dealt to so many from "
+                  "here on, so of this epoch some sequences come twice and some not at all, a step has that "
+                  "many batches, and the end is not that of a run that went on as it was",
+                  replicas->values.front(), now));
+}
+
+void Checkpoints::leave_later_than(std::uint64_t step) {
+  const auto count = trainer::set_aside_after(parts_.folder, 0, step);
+  std::erase_if(sound_, [&](auto later) { return later > step; });
+  if (count == 0) return;
+  parts_.say(fmt::format("{} later checkpoint{} in {} {} of a history that the run leaves: renamed to *{}",
+                         count, count == 1 ? "" : "s", parts_.folder.string(), count == 1 ? "is" : "are",
+                         trainer::undone_suffix));
+}
+
+// ---- writing ----
+
+trainer::CheckpointWriter& Checkpoints::writer() {
+  if (!writer_) {
+    writer_.emplace(
+        trainer::CheckpointWriter::Options{
+            .folder = parts_.folder, .keep = keep_rule(parts_.experiment.run), .say = parts_.say},
+        sound_, parts_.trace);
+  }
+  return *writer_;
+}
+
+void Checkpoints::save(const LoopState& loop) {
+  // First what may take long: what was trained on is in a stream's store, and results that are under way are
+  // here.
+  if (!parts_.outer.await_results()) return parts_.say("no checkpoint: rounds do not commit at present");
+  parts_.corpus.commit();
+  const auto step = parts_.outer.step();
+  auto& snapshot = writer().begin(step);
+  {
+    const Trace::Scope scope(parts_.trace, Trace::Row::train, "checkpoint",
+                             fmt::format(R"({{"step":{}}})", step));
+    take(snapshot, loop);
+  }
+  writer().write();
+}
+
+void Checkpoints::take(trainer::Snapshot& snapshot, const LoopState& loop) {
+  snapshot.model = parts_.replica.table().fingerprint();
+  parts_.replica.copy_state(snapshot.replica);
+  auto& outer = snapshot.others[outer_name];
+  outer = parts_.outer.save(std::move(outer)).value();
+  const auto yaml = to_yaml(parts_.experiment);
+  const auto text = std::as_bytes(std::span(yaml));
+  snapshot.others[config_name].assign(text.begin(), text.end());
+  snapshot.others[loop_name] = to_bytes(loop);
+  snapshot.others[ledger_name] = to_bytes(parts_.node.ledger());
+  if (const auto& settings = parts_.outer.settings(); !settings.changes.empty())
+    snapshot.others[settings_name] = to_bytes(settings);
+}
+
+void Checkpoints::exchange_news() {
+  if (!writer_) return;
+  parts_.node.report_checkpoints(writer_->steps());
+  writer_->all_have(parts_.node.common_checkpoint());
+}
+
+bool Checkpoints::finish() { return !writer_ || writer_->finish(); }
+
+}  // namespace isthmus::app

@@ -1,0 +1,126 @@
+#include "worker/follower.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <utility>
+
+#include "isthmus/base/error.h"
+
+namespace isthmus::app {
+
+using outer_sync::protocol::Round;
+
+namespace {
+
+/// It accepts nobody, so it needs no port.
+outer_sync::NetworkConfig unknown_to_others(outer_sync::NetworkConfig network) {
+  network.listen = outer_sync::NetworkConfig::no_port;
+  network.advertise.clear();
+  return network;
+}
+
+}  // namespace
+
+Follower::Follower(const Experiment& experiment, const outer_sync::FragmentLayout& layout,
+                   std::function<void()> while_waiting)
+    : config_(experiment),
+      layout_(layout),
+      local_(layout.buffer_size()),
+      node_(unknown_to_others(experiment.network), layout,
+            outer_sync::codec_plan(experiment.outer, static_cast<std::uint64_t>(experiment.run.seed)),
+            closing_rule(experiment), trace_, experiment.outer.lossless_stage()),
+      loop_(experiment.outer, layout, local_, node_, trace_) {
+  if (while_waiting) node_.look_up(std::move(while_waiting));
+}
+
+void Follower::join(outer_sync::protocol::Hello hello) {
+  hello.member.kind = outer_sync::protocol::MemberKind::observer;
+  static_cast<void>(node_.join(std::move(hello)));
+}
+
+Follower::Rounds Follower::all() const {
+  return Rounds(layout_.fragment_count(), std::numeric_limits<Round>::max());
+}
+
+Follower::Rounds Follower::rounds() const {
+  Rounds out;
+  for (const auto& fragment : loop_.fragments()) out.push_back(fragment.round);
+  return out;
+}
+
+/// Rounds wait where their fragment is ahead of the others, so that there is a moment at which the global
+/// parameters are those of one step.
+Follower::Rounds Follower::limits() const {
+  if (!target_ || is_over()) return all();
+  Rounds out;
+  for (outer_sync::FragmentId p = 0; p < layout_.fragment_count(); ++p)
+    out.push_back(loop_.schedule().rounds_due(p, *target_));
+  return out;
+}
+
+/// The run evaluates its last step after the final sync, which is of no step.
+bool Follower::is_over() const {
+  const auto last = static_cast<std::uint64_t>(config_.run.steps);
+  return *target_ > last || (*target_ == last && config_.outer.final_sync);
+}
+
+bool Follower::is_at_target() const {
+  return target_ && node_.has_state() && !is_over() && rounds() == limits();
+}
+
+/// Steps between two that the run evaluates; its last one is always such.
+std::uint64_t Follower::every() const {
+  return static_cast<std::uint64_t>(config_.run.eval_every > 0 ? config_.run.eval_every : config_.run.steps);
+}
+
+std::optional<Follower::Moment> Follower::next() {
+  for (;;) {
+    if (is_at_target()) return Moment{std::exchange(target_, *target_ + every())};
+    if (!node_.follow(loop_, limits())) break;
+    if (!node_.has_state()) {
+      target_.reset();
+      continue;
+    }
+    const bool begins = !target_;
+    // A fragment that was fetched anew may be past what the target needs.
+    const auto at = rounds(), due = limits();
+    if (begins || !std::ranges::equal(at, due, std::less_equal<>()))
+      target_ = loop_.schedule().step_with(at, every());
+    if (begins && !is_at_target()) return Moment{};
+  }
+  drain();
+  return {};
+}
+
+bool Follower::catch_up() {
+  while (node_.follow(loop_, all()))
+    if (node_.has_state() && node_.is_current()) return true;
+  return false;
+}
+
+/// What still came for fragments that had to wait.
+void Follower::drain() {
+  while (node_.follow(loop_, all())) {
+  }
+}
+
+std::string Follower::verdict() {
+  const auto hash = loop_.global_hash();
+  const auto finished = node_.finished().value_or(outer_sync::protocol::Finished{});
+  if (!finished.problem.empty()) throw Error(ErrorKind::divergence, finished.problem);
+  if (hash == finished.global_hash) return fmt::format("the run has ended: global hash {}", hash.hex());
+  if (node_.is_current()) {
+    throw Error(
+        ErrorKind::divergence,
+        fmt::format("the run has ended with global hash {}, and what followed from its rounds here is {}",
+                    finished.global_hash.hex(), hash.hex()));
+  }
+  return fmt::format(
+      "the run has ended with global hash {}; its last rounds did not come here any more, where it is {}",
+      finished.global_hash.hex(), hash.hex());
+}
+
+}  // namespace isthmus::app

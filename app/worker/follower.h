@@ -1,0 +1,84 @@
+#pragma once
+// A run's global parameters, followed from outside: what `isthmus observe` evaluates, and the Python binding
+// gives to its observers.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "isthmus/base/trace.h"
+#include "isthmus/outer_sync/outer_loop.h"
+#include "isthmus/outer_sync/transport/member_node.h"
+#include "run/experiment.h"
+
+namespace isthmus::app {
+
+/// Used by one thread. In no view of the run: nobody waits for it.
+class Follower {
+ public:
+  using Rounds = std::vector<outer_sync::protocol::Round>;
+
+  /// The layout must outlive it. `while_waiting` is called now and then by what waits, and may throw; null
+  /// for none.
+  Follower(const Experiment& experiment, const outer_sync::FragmentLayout& layout,
+           std::function<void()> while_waiting);
+
+  /// Throws Error(config) when refused, Error(network) where there is no coordinator.
+  void join(outer_sync::protocol::Hello hello);
+
+  /// A moment at which the global parameters are those of one step, or, where the run went on while its state
+  /// came here, of the rounds that `rounds` gives.
+  struct Moment {
+    std::optional<std::uint64_t> step;
+  };
+  /// Blocks until the next moment that the run evaluates (`run.eval_every`). Nothing once the run has ended:
+  /// the parameters are then the last ones, if `has_state`.
+  [[nodiscard]] std::optional<Moment> next();
+  /// Blocks until it has caught up with the run, whatever step that is. False once the run has ended.
+  [[nodiscard]] bool catch_up();
+
+  [[nodiscard]] bool has_state() const { return node_.has_state(); }
+  /// Of each fragment.
+  [[nodiscard]] Rounds rounds() const;
+  [[nodiscard]] std::span<const float> global_parameters() { return loop_.global_parameters(); }
+  [[nodiscard]] Digest global_hash() { return loop_.global_hash(); }
+  /// What is to be said of the end of a run whose state is here. Throws Error(divergence) where the run ended
+  /// badly, or with other parameters than it has told of.
+  [[nodiscard]] std::string verdict();
+  void leave(const std::string& why) { node_.leave(why); }
+
+ private:
+  /// The loop's, which trains on nothing.
+  class PlainParameters final : public outer_sync::LocalParameters {
+   public:
+    explicit PlainParameters(std::uint64_t size) : values_(size, 0.0F) {}
+    std::span<const float> read(outer_sync::Range range) override { return modify(range); }
+    std::span<float> modify(outer_sync::Range range) override {
+      return std::span(values_).subspan(range.begin, range.size);
+    }
+    void modified(outer_sync::Range) override {}
+
+   private:
+    std::vector<float> values_;
+  };
+
+  [[nodiscard]] Rounds all() const;
+  [[nodiscard]] Rounds limits() const;
+  [[nodiscard]] bool is_over() const;
+  [[nodiscard]] bool is_at_target() const;
+  [[nodiscard]] std::uint64_t every() const;
+  void drain();
+
+  const Experiment& config_;
+  const outer_sync::FragmentLayout& layout_;
+  Trace trace_;
+  PlainParameters local_;
+  outer_sync::MemberNode node_;
+  outer_sync::OuterLoop loop_;
+  std::optional<std::uint64_t> target_;  ///< step of the next moment; none before the state is here
+};
+
+}  // namespace isthmus::app

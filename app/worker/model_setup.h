@@ -1,0 +1,54 @@
+#pragma once
+// What a worker and an observer have in common: the machine, the data, the model's table, and the evaluation
+// of global parameters on held-out text.
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "isthmus/data/corpus.h"
+#include "isthmus/data/device.h"
+#include "isthmus/data/heldout.h"
+#include "isthmus/outer_sync/log/safetensors.h"
+#include "isthmus/outer_sync/protocol/messages.h"
+#include "isthmus/trainer/device.h"
+#include "isthmus/trainer/evaluate.h"
+#include "isthmus/trainer/parameter_table.h"
+#include "run/experiment.h"
+
+namespace isthmus::app {
+
+struct Hardware {
+  trainer::Device device;
+  trainer::Precision precision;
+  std::unique_ptr<data::Device> memory;
+
+  /// `gpu`, where it computes on one: the thread's current one from now on.
+  explicit Hardware(const Experiment& experiment, int gpu = 0);
+};
+
+struct ModelSetup {
+  Hardware hardware;
+  data::Corpus corpus;
+  trainer::ParameterTable table;
+  trainer::Inference inference;
+  data::HeldOut heldout;
+
+  /// `stream` where the data are one.
+  explicit ModelSetup(const Experiment& experiment,
+                      const std::optional<data::StreamOptions>& stream = std::nullopt);
+
+  /// What it says first to the coordinator, as a trainer; the incarnation is the time.
+  [[nodiscard]] outer_sync::protocol::Hello hello(Experiment& experiment, const std::string& name,
+                                                  const std::string& build) const;
+  /// Of these flat parameters, over one replica's share of the held-out sequences.
+  [[nodiscard]] trainer::LossSum evaluate(std::span<const float> parameters, std::uint64_t replica = 0,
+                                          std::uint64_t replicas = 1);
+  /// Bytes of text that a held-out token stands for on average; 0 where tokens are no text.
+  [[nodiscard]] double bytes_per_token(const Experiment& experiment) const;
+  /// The tensors in flat parameters, by name.
+  [[nodiscard]] std::vector<outer_sync::log::TensorView> tensors(std::span<const float> parameters) const;
+};
+
+}  // namespace isthmus::app

@@ -1,0 +1,82 @@
+#include "worker/reducer.h"
+
+#include <fmt/format.h>
+
+#include <csignal>
+#include <memory>
+#include <optional>
+
+#include "isthmus/base/error.h"
+#include "isthmus/base/trace.h"
+#include "isthmus/outer_sync/outer_loop.h"
+#include "isthmus/outer_sync/transport/member_node.h"
+#include "run/certs.h"
+#include "run/metrics_server.h"
+#include "run/run_folder.h"
+#include "run/run_readings.h"
+#include "run/signals.h"
+#include "run/stopper.h"
+
+namespace isthmus::app {
+namespace {
+
+/// It writes nothing there itself, so it does without where none can be made. Held, it tells a coordinator on
+/// this machine that what is said here is in that folder already.
+std::unique_ptr<FolderLock> own_folder(const std::filesystem::path& folder) {
+  try {
+    return std::make_unique<FolderLock>(folder);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::data) throw;
+    return nullptr;
+  }
+}
+
+}  // namespace
+
+int run_reducer(WorkerRequest request) {
+  take_replica_name(request.name, request.experiment.network.certs);
+  const auto& experiment = request.experiment;
+  const auto& outer = experiment.outer;
+  if (outer.data_parallel())
+    throw Error(ErrorKind::config,
+                "outer.method is data_parallel, in which --reduce-only has nothing to reduce");
+  Stopper stopper;
+  // Before any other thread, so that all of them leave the signals to this one.
+  const SignalThread signals([&](int signal, int count) { stopper.on_signal(signal, count); });
+  Trace trace;  // without a file: there are no steps to show
+  outer_sync::MemberNode node(experiment.network, static_cast<std::uint64_t>(outer.chunk_elements),
+                              outer_sync::codec_plan(outer, static_cast<std::uint64_t>(experiment.run.seed)),
+                              closing_rule(experiment), trace, outer.lossless_stage());
+  const auto folder = own_folder(experiment.folder() / request.name);
+  const auto records = std::make_shared<outer_sync::RecordQueue>();
+  if (experiment.run.gather) node.gather(records);
+  const auto say = [&records](const std::string& text) {
+    records->add(outer_sync::protocol::RecordKind::log, text);
+    fmt::print("{}\n", text);
+    std::fflush(stdout);
+  };
+  stopper.in_run(node, Stopper::Leaving::at_once);
+  const auto reached = node.advertised().empty() ? "it opens no port" : "peers dial " + node.advertised();
+  say(fmt::format("{} only reduces; {}", request.name, reached));
+  const auto metrics = serve_metrics(
+      experiment.metrics, {experiment.run.name, request.name}, [&node] { return readings_of(node); }, say);
+  std::optional<std::string> problem;
+  try {
+    auto agreed = experiment;
+    problem = node.follow(hello_of(agreed, request.name, request.build));
+  } catch (const std::exception& error) {
+    stopper.ending();
+    node.leave(error.what());
+    throw;
+  }
+  stopper.ending();
+  if (!problem) {
+    say("left the run");
+    return stopper.leaving() ? 128 + SIGTERM : 0;
+  }
+  if (!problem->empty()) throw Error(ErrorKind::divergence, *problem);
+  say(fmt::format("done: {:.1f} MB sent", static_cast<double>(node.wire().total) / 1e6));
+  return stopper.interrupted() ? 130 : 0;
+}
+
+}  // namespace isthmus::app

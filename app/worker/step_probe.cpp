@@ -1,0 +1,44 @@
+#include "worker/step_probe.h"
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "isthmus/trainer/replica.h"
+#include "worker/model_setup.h"
+#include "worker/random_batch.h"
+
+namespace isthmus::app {
+
+double measure_step(const Experiment& experiment, std::int64_t vocab) {
+  using Clock = std::chrono::steady_clock;
+  using Seconds = std::chrono::duration<double>;
+  trainer::prepare_process(experiment.trainer);
+  const Hardware hardware(experiment);
+  const RandomBatch batch(*hardware.memory, experiment.inner.batch, experiment.data.seq_len, vocab, 1);
+  trainer::ReplicaOptions options;
+  options.inner = experiment.inner;
+  options.device = hardware.device;
+  options.precision = hardware.precision;
+  options.longest_sequence = experiment.data.seq_len;
+  options.trainer = experiment.trainer;
+  trainer::Replica replica(
+      trainer::ParameterTable({experiment.model, vocab}, experiment.outer.num_fragments,
+                              static_cast<std::uint64_t>(experiment.outer.chunk_elements)),
+      options);
+  constexpr std::size_t least = 3;
+  constexpr Seconds long_enough{2};
+  std::vector<double> took;
+  const auto begin = Clock::now();
+  // The first one allocates, and does not count.
+  for (std::size_t step = 0; step <= least || Clock::now() - begin < long_enough; ++step) {
+    const auto from = Clock::now();
+    static_cast<void>(replica.forward_backward(batch.get()));
+    static_cast<void>(replica.inner_step(0));  // its norm is there once a GPU is done
+    if (step > 0) took.push_back(Seconds(Clock::now() - from).count());
+  }
+  std::ranges::nth_element(took, took.begin() + static_cast<std::ptrdiff_t>(took.size() / 2));
+  return took[took.size() / 2];
+}
+
+}  // namespace isthmus::app

@@ -1,0 +1,684 @@
+#include "worker/worker.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <mutex>
+#include <optional>
+
+#include "coordinator/ledger.h"
+#include "isthmus/base/error.h"
+#include "isthmus/base/event_file.h"
+#include "isthmus/base/metrics.h"
+#include "isthmus/base/progress.h"
+#include "isthmus/data/loader.h"
+#include "isthmus/outer_sync/memory.h"
+#include "isthmus/outer_sync/outer_loop.h"
+#include "isthmus/outer_sync/transport/address.h"
+#include "isthmus/outer_sync/transport/member_node.h"
+#include "isthmus/trainer/evaluate.h"
+#include "isthmus/trainer/gloo.h"
+#include "isthmus/trainer/loss_watch.h"
+#include "isthmus/trainer/outer_state.h"
+#include "isthmus/trainer/replica.h"
+#include "isthmus/trainer/sample.h"
+#include "isthmus/trainer/schedule.h"
+#include "run/certs.h"
+#include "run/free_port.h"
+#include "run/machine.h"
+#include "run/metrics_server.h"
+#include "run/run_folder.h"
+#include "run/run_readings.h"
+#include "run/stopper.h"
+#include "run/summary.h"
+#include "worker/checkpoints.h"
+#include "worker/model_setup.h"
+#include "worker/outer_gradient_recorder.h"
+#include "worker/ranks.h"
+#include "worker/replica_run.h"
+
+namespace isthmus::app {
+
+using Clock = std::chrono::steady_clock;
+using outer_sync::protocol::RecordKind;
+
+namespace {
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+/// What the run gives this replica to train on.
+class LeasedSamples final : public data::SampleSource {
+ public:
+  explicit LeasedSamples(outer_sync::MemberNode& node) : node_(node) {}
+  [[nodiscard]] SampleRange next(std::uint64_t most) override { return node_.next_samples(most); }
+
+ private:
+  outer_sync::MemberNode& node_;
+};
+
+class Worker {
+ public:
+  Worker(WorkerRequest request, Stopper& stopper)
+      : stopper_(stopper),
+        request_(std::move(request)),
+        config_(request_.experiment),
+        folder_(replica_folder(request_.experiment, request_.name, request_.resume)),
+        lock_(folder_),
+        progress_(request_.quiet ? nullptr : std::make_unique<Progress>(stdout, isatty(STDOUT_FILENO) == 1)),
+        setup_(config_, stream()),
+        trace_(trace_file(folder_), request_.name),
+        metrics_(folder_ / "metrics.jsonl", [this](const std::string& text) { say(text); }),
+        events_(folder_, [this](const std::string& text) { say(text); }),
+        ranks_(start_ranks(config_, setup_, request_.name, folder_)),
+        made_(make_replica(config_, setup_, ranks_.get())),
+        replica_(*made_),
+        node_(config_.network, setup_.table.layout(), outer_sync::codec_plan(config_.outer, seed()),
+              closing_rule(config_), trace_, config_.outer.lossless_stage(), config_.join.moments()),
+        outer_(config_.outer, setup_.table.layout(), trainer::make_outer_state(replica_, config_.outer),
+               node_, trace_, noise_seed(config_, request_.name)),
+        checkpoints_({.experiment = config_,
+                      .replica = replica_,
+                      .outer = outer_,
+                      .node = node_,
+                      .corpus = setup_.corpus,
+                      .trace = trace_,
+                      .folder = checkpoints_in(folder_),
+                      .say = [this](const std::string& text) { say(text); }}),
+        samples_(node_) {
+    if (config_.run.gather) node_.gather(records_);
+    metrics_.copy_to([this](std::string line) { records_->add(RecordKind::metrics, std::move(line)); });
+    outer_.share_moments(replica_);
+    if (ranks_) watch_ranks();
+    server_ = serve_metrics(
+        config_.metrics, {config_.run.name, request_.name}, [this] { return *readings_.get(); },
+        [this](const std::string& text) { say(text); });
+    for (const auto& note : setup_.corpus.notes()) say(note);
+    for (const auto& note : config_.outer.notes()) say(note);
+    if (!config_.outer.log.empty())
+      outer_.keep_log(log_plan(config_, request_.name, logged_tensors(setup_.table), setup_.table.layout(),
+                               setup_.table.fingerprint()));
+    if (config_.run.record_outer_gradients > 0) {
+      outer_.observe_gradients(OuterGradientRecorder(
+          folder_ / "outer_gradients", static_cast<std::uint64_t>(config_.run.record_outer_gradients)));
+    }
+  }
+  ~Worker() { stopper_.ending(); }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  int run() {
+    try {
+      join();
+      train();
+      if (left_) return leave();
+      const bool saved = checkpoints_.finish();
+      const int status = report();
+      if (!saved) throw Error(ErrorKind::data, "the run has ended, and its last checkpoint is not on disk");
+      return status;
+    } catch (const std::exception& error) {
+      stopper_.ending();
+      records_->add(RecordKind::log, error.what());
+      if (joined_) node_.leave(error.what());
+      throw;
+    }
+  }
+
+ private:
+  [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(config_.run.seed); }
+  [[nodiscard]] std::uint64_t batch() const { return static_cast<std::uint64_t>(config_.inner.batch); }
+
+  /// A replica without one of its ranks is none.
+  void watch_ranks() {
+    watch_ = std::make_unique<RankWatch>(*ranks_, [this](const std::string& fate) {
+      node_.fail({ErrorKind::network, fate});
+      abort_ranks(*made_);
+    });
+  }
+
+  // ---- joining ----
+
+  void join() {
+    using How = outer_sync::Admission::How;
+    say(setup_.table.description());
+    const auto admission = node_.join(hello());
+    joined_ = true;
+    if (admission.how == How::joins) {
+      begin_with_others_state();
+    } else {
+      if (admission.how == How::resumes) restore(admission.step);
+      try {
+        node_.activate(outer_.fragments(), outer_.global_hash(), ledger_, trained_before(),
+                       outer_.settings());
+        if (admission.how == How::resumes) checkpoints_.leave_later_than(admission.step);
+      } catch (const outer_sync::Displaced& why) {  // the first view has begun without this replica
+        say(why.what());
+        begin_with_others_state();
+      }
+    }
+    stopper_.in_run(node_);
+    first_step_ = outer_.step();
+    const auto rank = node_.rank();
+    say(fmt::format("member {} of {}, {}, {} threads{}", rank.index + 1, rank.of,
+                    to_string(setup_.hardware.precision), config_.trainer.threads,
+                    ranks_ ? fmt::format(" in each of {} ranks", config_.replica.ranks) : ""));
+    if (config_.outer.data_parallel() && rank.of > 1) join_gloo();
+    say(memory_line());
+  }
+
+  /// By one that is resumed, and not in its ledger. In a data-parallel run all have come equally far.
+  [[nodiscard]] SampleSet trained_before() const {
+    return config_.outer.data_parallel() ? first_of_all_tracks() : outer_.pending_samples();
+  }
+  [[nodiscard]] SampleSet first_of_all_tracks() const {
+    SampleSet out;
+    for (std::int64_t track = 0; track < config_.replicas; ++track)
+      out.add({static_cast<std::uint64_t>(track), 0, sequences_});
+    return out;
+  }
+
+  std::string memory_line() const {
+    const auto bound =
+        outer_sync::memory_bound(config_.outer, setup_.table.layout(), node_.view(), node_.self());
+    const auto megabytes = [](std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6; };
+    return fmt::format("outer loop: {:.1f} MB of state, {:.1f} MB of chunks, never above {:.1f} MB",
+                       megabytes(bound.state), megabytes(bound.usual), megabytes(bound.most));
+  }
+
+  /// Its count of sequences is then that of one that was there from the start. A stream is its own, and what
+  /// is in the store is taken for trained on.
+  void begin_with_others_state() {
+    take_state();
+    if (const auto stored = setup_.corpus.stored_sequences(config_.data.seq_len))
+      sequences_ = std::max(sequences_, *stored);
+    else
+      sequences_ = std::max(sequences_, outer_.step() * batch());
+  }
+
+  /// The state of the run from its members. Without their moments the inner optimizer begins anew, under a
+  /// rising learning rate.
+  void take_state() {
+    const auto begin = Clock::now();
+    node_.catch_up(outer_);
+    took_state_ = true;
+    if (!config_.join.moments()) {
+      replica_.forget_moments();
+      ramp_steps_ = 0;
+    }
+    say(fmt::format("takes part from step {}, {:.1f} s after it was let in", outer_.step(),
+                    seconds_since(begin)));
+    metrics_.write({{"event", "joined"}, {"step", outer_.step()}, {"seconds", seconds_since(begin)}});
+  }
+
+  outer_sync::protocol::Hello hello() {
+    auto hello = setup_.hello(config_, request_.name, request_.build);
+    hello.resume = request_.resume;
+    if (request_.resume) hello.checkpoints = checkpoints_.offer();
+    return hello;
+  }
+
+  /// The first member serves the store through which the ranks meet, and tells the others where.
+  void join_gloo() {
+    const auto own_host = outer_sync::parse_address(node_.advertised(), "network.advertise").host;
+    if (node_.self() == 0) node_.announce(outer_sync::Address{own_host, free_port()}.to_string());
+    const auto store = outer_sync::parse_address(node_.announced(), "the address of the Gloo store");
+    gloo_.emplace(trainer::GlooOptions{.store_host = store.host,
+                                       .store_port = store.port,
+                                       .listen_host = own_host,
+                                       .rank = node_.self(),
+                                       .world = static_cast<int>(node_.view().members.size())});
+  }
+
+  // ---- training ----
+
+  void train() {
+    std::optional<data::OneTrack> own;  // a stream is its reader's alone: nobody could take it over
+    std::optional<data::Loader> loader;
+    const auto steps = static_cast<std::uint64_t>(config_.run.steps);
+    const auto last = config_.run.stop_after > 0
+                          ? std::min(steps, static_cast<std::uint64_t>(config_.run.stop_after))
+                          : steps;
+    if (config_.run.trace_steps == 0) trace_.close();
+    if (first_step_ == 0) evaluate(0);
+    for (bool done = false; !done;) {
+      try {
+        own.emplace(node_.view().members.at(node_.self()).slot, sequences_);
+        auto& source = config_.data.is_stream() ? static_cast<data::SampleSource&>(*own) : samples_;
+        loader.emplace(setup_.corpus, loader_options(config_), source, *setup_.hardware.memory, trace_);
+        train_to(last, *loader);
+        stopped_ = outer_.step() < steps;
+        if (!stopped_ && !left_ && has_gone_on()) finish();
+        done = true;
+      } catch (const outer_sync::Displaced& why) {
+        say(why.what());
+        data_wait_seconds_ += loader->waited_seconds();
+        loader.reset();  // what it was given is void
+        take_state();
+      }
+    }
+    data_wait_seconds_ += loader->waited_seconds();
+    keep_ledger();
+    if (left_) return;
+    if (has_gone_on()) save();
+    evaluate(outer_.step());
+  }
+
+  void train_to(std::uint64_t last, data::Loader& loader) {
+    outer_.end_at(last);
+    // Agreed steps that a checkpoint was in the middle of.
+    while (next_agreed_step()) at_agreed_step(last);
+    while (outer_.step() < last && !may_leave()) {
+      const auto turn = next_turn(outer_, node_, last);
+      paused_ = turn == Turn::paused;
+      if (paused_) continue;
+      if (turn == Turn::over) break;
+      const auto before = outer_.step();
+      train_step(loader);
+      if (outer_.step() != before) at_agreed_step(last);
+      while (next_agreed_step()) at_agreed_step(last);
+    }
+  }
+
+  bool next_agreed_step() {
+    const auto begin = Clock::now();
+    const bool made = outer_.next_step();
+    train_seconds_ += seconds_since(begin);
+    return made;
+  }
+
+  /// What is done between two agreed steps.
+  void at_agreed_step(std::uint64_t last) {
+    const auto step = outer_.step();
+    checkpoints_.exchange_news();
+    // The agreed step of one that was away may leap.
+    if (step - first_step_ >= static_cast<std::uint64_t>(config_.run.trace_steps)) trace_.close();
+    if (step >= last) return;
+    const auto run = run_config_at(config_.run, outer_.settings(), step);
+    if (due(run.eval_every, step)) evaluate(step);
+    if (due(run.checkpoint_every, step) || outer_.settings().checkpoint_after == step) save();
+    if (Clock::now() - ledger_kept_ > ledger_every) keep_ledger();
+  }
+
+  /// Not one that was resumed at the run's end. A newcomer may have come in at the last step: the others wait
+  /// for its last rounds.
+  [[nodiscard]] bool has_gone_on() const { return outer_.step() > first_step_ || took_state_; }
+
+  /// Rounds of an interrupted run are not the last ones; nor are those of one that was resumed at its end.
+  void finish() {
+    const auto begin = Clock::now();
+    outer_.finish();
+    train_seconds_ += seconds_since(begin);
+  }
+
+  /// Whoever is asked to leave does so when nothing of it is under way, and soon in any case.
+  bool may_leave() {
+    constexpr std::uint64_t most_steps_to_leave = 100;
+    drained_ = node_.drains();
+    if (!stopper_.leaving() && !drained_) return false;
+    if (!leave_by_) leave_by_ = outer_.step() + most_steps_to_leave;
+    left_ = outer_.quiet() || outer_.step() >= *leave_by_ || outer_.frozen() || paused_;
+    return left_;
+  }
+
+  /// Who was asked to by the coordinator has done what it was to do.
+  int leave() {
+    if (drained_ && has_gone_on()) {
+      save();
+      if (!checkpoints_.finish()) say("its last checkpoint is not on disk");
+    }
+    node_.leave(drained_.value_or("asked to by a signal"));
+    say(fmt::format("left the run at step {}", outer_.step()));
+    return drained_ ? 0 : 128 + SIGTERM;
+  }
+
+  static bool due(std::int64_t every, std::uint64_t step) {
+    return every > 0 && step % static_cast<std::uint64_t>(every) == 0;
+  }
+
+  /// Rates and evaluations go by the agreed step, which stands still while rounds do not commit.
+  void train_step(data::Loader& loader) {
+    const auto begin = Clock::now();
+    const auto step = outer_.step() + 1;
+    const double waited = waited_seconds();
+    const auto& batch = loader.next();
+    const auto lr = join_ramp() * trainer::learning_rate(config_.inner, step,
+                                                         static_cast<std::uint64_t>(config_.run.steps));
+    double norm = 0;
+    float loss = 0;
+    {
+      const Trace::Scope scope(trace_, Trace::Row::train, "train", "{\"step\":" + std::to_string(step) + "}");
+      const auto compute = Clock::now();
+      loss = replica_.forward_backward(batch);
+      compute_seconds_ += seconds_since(compute);
+    }
+    const auto batch_size = static_cast<std::uint64_t>(batch.sequences());
+    const auto tokens = batch_size * static_cast<std::uint64_t>(batch.seq_len);
+    if (outer_.synchronous()) average_gradients(tokens, batch.samples);
+    {
+      const Trace::Scope scope(trace_, Trace::Row::train, "inner_step");
+      const auto compute = Clock::now();
+      norm = replica_.inner_step(lr);
+      compute_seconds_ += seconds_since(compute);
+    }
+    outer_.after_step(tokens, batch.samples);
+    sequences_ += batch_size;
+    ++ramp_steps_;
+    tokens_ += tokens;
+    const auto took = seconds_since(begin);
+    train_seconds_ += took;
+    measure_speed(took - (waited_seconds() - waited));
+    if (const auto spike = loss_watch_.add(loss)) {
+      ++loss_spikes_;
+      say(fmt::format("the loss of step {} is {:.4g}; it was {:.4g} of late ({:.0f} standard deviations)",
+                      step, spike->loss, spike->usual, spike->deviations));
+    }
+    record(step, loss, lr, norm, took, tokens);
+    publish(loss, lr, norm, took, tokens, loader);
+  }
+
+  /// For Prometheus.
+  void publish(double loss, double lr, double norm, double took, std::uint64_t tokens,
+               const data::Loader& loader) {
+    if (!server_) return;
+    ++figures_.steps;
+    figures_.step_durations.add(took);
+    figures_.tokens = tokens_;
+    figures_.loss_spikes = loss_spikes_;
+    figures_.loss = loss;
+    figures_.learning_rate = lr;
+    figures_.gradient_norm = norm;
+    figures_.tokens_per_second = static_cast<double>(tokens) / took;
+    figures_.utilization = compute_seconds_ / train_seconds_;
+    figures_.data_wait_seconds = data_wait_seconds_ + loader.waited_seconds();
+    figures_.all_reduce_seconds = gloo_seconds_;
+    figures_.all_reduce_bytes = gloo_ ? gloo_->sent_bytes() : 0;
+    readings_.put(readings_of(outer_, node_, figures_));
+  }
+
+  /// Waited for others so far, within steps.
+  double waited_seconds() const {
+    const auto& stats = outer_.stats();
+    return stats.stall_seconds + stats.warmup_wait_seconds + gloo_seconds_;
+  }
+
+  /// A mean over the last steps. What is waited for is no part of it: else the fast would seem as slow as
+  /// those they wait for.
+  void measure_speed(double busy_seconds) {
+    constexpr double weight = 1.0 / 16;
+    busy_step_seconds_ =
+        busy_step_seconds_ > 0 ? (1 - weight) * busy_step_seconds_ + weight * busy_seconds : busy_seconds;
+    outer_.set_speeds(speed(), node_.reference_speed());
+  }
+  double speed() const { return busy_step_seconds_ > 0 ? 1 / busy_step_seconds_ : 0; }
+
+  /// Moments that begin at zero are wild for a while.
+  double join_ramp() const {
+    if (ramp_steps_ >= join_ramp_steps) return 1;
+    return static_cast<double>(ramp_steps_ + 1) / join_ramp_steps;
+  }
+
+  void average_gradients(std::uint64_t tokens, std::span<const SampleRange> samples) {
+    const auto gradients = replica_.gradients();
+    if (!gloo_) {
+      if (!config_.outer.data_parallel()) outer_.average_gradients(gradients, tokens, samples);
+      return;
+    }
+    const auto begin = Clock::now();
+    const Trace::Scope scope(trace_, Trace::Row::train, "all_reduce");
+    gloo_->mean(gradients);
+    gloo_seconds_ += seconds_since(begin);
+  }
+
+  void record(std::uint64_t step, double loss, double lr, double norm, double took, std::uint64_t tokens) {
+    const double utilization = compute_seconds_ / train_seconds_;
+    const double rate = static_cast<double>(tokens) / took;
+    node_.report(
+        {outer_.step(), loss, rate, utilization, gloo_ ? gloo_->sent_bytes() : 0, speed(), disk_free()});
+    auto line = record_of(outer_, node_);
+    line.data_step = sequences_ / batch();
+    line.loss = loss;
+    line.lr = lr;
+    line.grad_norm = norm;
+    line.loss_spikes = loss_spikes_;
+    line.step_seconds = took;
+    line.tokens_per_second = rate;
+    line.utilization = utilization;
+    line.bytes_sent = wire().total;
+    metrics_.write(line_of(line));
+    events_.write(outer_.step(), {{"train/loss", loss},
+                                  {"train/lr", lr},
+                                  {"train/grad_norm", norm},
+                                  {"train/tokens_per_second", rate},
+                                  {"outer/stall_seconds", outer_.stats().stall_seconds},
+                                  {"outer/rounds", static_cast<double>(outer_.stats().rounds)}});
+    if (progress_) {
+      ProgressState state;
+      state.step = outer_.step();
+      state.steps = static_cast<std::uint64_t>(config_.run.steps);
+      state.loss = loss;
+      state.tokens_per_second = rate;
+      state.utilization = utilization;
+      state.eta_seconds =
+          train_seconds_ / static_cast<double>(step - first_step_) * static_cast<double>(state.steps - step);
+      state.note = outer_.frozen() ? "NOT COMMITTING" : request_.name;
+      if (config_.outer.paced_by_time() && !outer_.frozen())
+        state.note += fmt::format(", H {}", outer_.inner_steps());
+      const std::lock_guard lock(output_);
+      progress_->update(state);
+    }
+  }
+
+  /// Of the disk that checkpoints go to; asked for now and then.
+  std::uint64_t disk_free() {
+    constexpr auto every = std::chrono::seconds(10);
+    if (disk_free_ == 0 || Clock::now() - disk_seen_ > every) {
+      std::error_code none;
+      const auto space = std::filesystem::space(folder_, none);
+      disk_free_ = none ? 0 : space.available;
+      disk_seen_ = Clock::now();
+    }
+    return disk_free_;
+  }
+
+  // ---- global parameters ----
+
+  /// Once per step, also where a stop falls on a step that is due anyway: the coordinator counts the reports.
+  void evaluate(std::uint64_t step) {
+    if (evaluated_ == step || setup_.heldout.sequences() == 0) return;
+    evaluated_ = step;
+    const Trace::Scope scope(trace_, Trace::Row::train, "evaluate");
+    const auto rank = node_.rank();
+    const auto sum = setup_.evaluate(outer_.global_parameters(), rank.index, rank.of);
+    node_.report_evaluation(step, sum.nats, sum.tokens);
+    const double apart = drift();
+    figures_.drift = apart;
+    metrics_.write({{"step", step}, {"eval_nats", sum.nats}, {"eval_tokens", sum.tokens}, {"drift", apart}});
+    events_.write(step, {{"outer/drift", apart}});
+    if (sum.tokens > 0)
+      events_.write(step, {{"eval/loss_of_share", sum.nats / static_cast<double>(sum.tokens)}});
+  }
+
+  /// How far the local parameters are from the global ones: the norm of the difference over the global one's.
+  double drift() {
+    const auto global = outer_.global_parameters(), local = replica_.parameters();
+    double apart = 0, all = 0;
+    for (std::size_t i = 0; i < global.size(); ++i) {
+      const double difference = static_cast<double>(local[i]) - static_cast<double>(global[i]);
+      apart += difference * difference;
+      all += static_cast<double>(global[i]) * static_cast<double>(global[i]);
+    }
+    return all > 0 ? std::sqrt(apart / all) : 0;
+  }
+
+  std::string sample() {
+    const auto wanted = static_cast<std::uint64_t>(config_.run.sample_tokens);
+    const auto prompt_size = std::min<std::uint64_t>(32, setup_.corpus.tokens(data::Split::heldout));
+    if (wanted == 0 || stopped_ || node_.rank().index != 0 || prompt_size == 0) return {};
+    std::vector<std::int64_t> ids(prompt_size);
+    setup_.corpus.read(data::Split::heldout, 0, ids);
+    setup_.inference.load(outer_.global_parameters());
+    const auto more = trainer::sample(
+        setup_.inference, ids,
+        {.tokens = wanted, .temperature = 0.7, .seed = static_cast<std::uint64_t>(config_.run.seed)});
+    ids.insert(ids.end(), more.begin(), more.end());
+    auto text = setup_.corpus.tokenizer().decode(std::vector<std::uint32_t>(ids.begin(), ids.end()));
+    for (auto& c : text) {
+      const auto code = static_cast<unsigned char>(c);
+      if ((code < 32 && c != '\n') || code > 126) c = c == '\t' ? ' ' : '?';
+    }
+    return text;
+  }
+
+  // ---- checkpoints ----
+
+  /// A data-parallel run has no rounds.
+  outer_sync::protocol::Ledger ledger_now() {
+    if (!config_.outer.data_parallel()) return node_.ledger();
+    outer_sync::protocol::Ledger ledger(1);
+    ledger.front().add(first_of_all_tracks().ranges());
+    return ledger;
+  }
+  /// For `isthmus data ledger`.
+  void keep_ledger() {
+    ledger_kept_ = Clock::now();
+    const auto ledger = ledger_now();
+    if (ledger.empty()) return;
+    try {
+      write_ledger(folder_ / "ledger.json", outer_.step(), ledger);
+    } catch (const Error& error) {  // it is for people, and a full disk ends no training
+      say(error.what());
+    }
+  }
+
+  void save() { checkpoints_.save({.sequences = sequences_, .ramp_steps = ramp_steps_}); }
+
+  void restore(std::uint64_t step) {
+    auto restored = checkpoints_.restore(step);
+    sequences_ = restored.loop.sequences;
+    ramp_steps_ = restored.loop.ramp_steps;
+    ledger_ = std::move(restored.ledger);
+    check_stored(restored.file);
+  }
+
+  /// A stream goes on where it was: what was trained on must be in its store.
+  void check_stored(const std::filesystem::path& checkpoint) const {
+    const auto stored = setup_.corpus.stored_sequences(config_.data.seq_len);
+    if (!stored || *stored >= sequences_) return;
+    throw Error(ErrorKind::data,
+                fmt::format("{} was written after {} sequences of data.path {}, but its store {} has {}",
+                            checkpoint.string(), sequences_, config_.data.path,
+                            stream_options(config_, request_.name)->store.string(), *stored));
+  }
+
+  // ---- the end ----
+
+  outer_sync::MemberNode::Wire wire() const {
+    auto wire = node_.wire();
+    if (gloo_) wire.payload += gloo_->sent_bytes();
+    if (gloo_) wire.total += gloo_->sent_bytes();
+    return wire;
+  }
+
+  int report() {
+    const auto hash = outer_.global_hash();
+    auto report = member_report(outer_, node_, hash);
+    report.name = request_.name;
+    report.sample = sample();
+    report.stopped = stopped_;
+    report.parameters = setup_.table.parameters();
+    report.first_step = first_step_;
+    report.tokens = tokens_;
+    report.train_seconds = train_seconds_;
+    report.compute_seconds = compute_seconds_;
+    report.warmup_wait_seconds += gloo_seconds_;
+    report.data_wait_seconds = data_wait_seconds_;
+    report.payload_bytes = wire().payload;
+    report.total_bytes = wire().total;
+    report.precision = to_string(setup_.hardware.precision);
+    report.device = to_string(setup_.hardware.device);
+    const auto problem = node_.done(to_json(report).dump(), hash);
+    if (progress_) {
+      const std::lock_guard lock(output_);
+      progress_->finish();
+    }
+    if (!problem.empty()) throw Error(ErrorKind::divergence, problem);
+    say(fmt::format("done: global hash {}", hash.hex()));
+    return 0;
+  }
+
+  std::optional<data::StreamOptions> stream() {
+    auto options = stream_options(config_, request_.name);
+    if (options) options->say = [this](const std::string& text) { say(text); };
+    return options;
+  }
+
+  void say(const std::string& text) {
+    records_->add(RecordKind::log, text);
+    const std::lock_guard lock(output_);
+    if (progress_) return progress_->message(request_.name + ": " + text);
+    fmt::print("{}\n", text);
+    std::fflush(stdout);  // before what may follow on standard error, in the same file
+  }
+
+  Stopper& stopper_;
+  WorkerRequest request_;
+  Experiment& config_;
+  std::filesystem::path folder_;
+  FolderLock lock_;
+  std::shared_ptr<outer_sync::RecordQueue> records_ = std::make_shared<outer_sync::RecordQueue>();
+  std::mutex output_;  ///< a stream's threads speak too
+  std::unique_ptr<Progress> progress_;
+  ModelSetup setup_;
+  Trace trace_;
+  Metrics metrics_;
+  EventFile events_;
+  std::unique_ptr<RankProcesses> ranks_;  ///< of one with several
+  std::unique_ptr<trainer::Replica> made_;
+  trainer::Replica& replica_;
+  outer_sync::MemberNode node_;
+  outer_sync::OuterLoop outer_;
+  Checkpoints checkpoints_;
+  LeasedSamples samples_;
+  std::optional<trainer::GlooAllReduce> gloo_;
+
+  std::uint64_t first_step_ = 0;
+  std::uint64_t tokens_ = 0;
+  std::uint64_t sequences_ = 0;          ///< trained on
+  outer_sync::protocol::Ledger ledger_;  ///< of the checkpoint that it was resumed from
+  static constexpr auto ledger_every = std::chrono::seconds(10);
+  Clock::time_point ledger_kept_;  ///< when it was last written
+  /// Since its inner optimizer began anew, as far as they count.
+  static constexpr std::uint64_t join_ramp_steps = 20;
+  std::uint64_t ramp_steps_ = join_ramp_steps;
+  std::uint64_t disk_free_ = 0;
+  Clock::time_point disk_seen_;
+  std::optional<std::uint64_t> leave_by_;  ///< agreed step
+  bool left_ = false, paused_ = false;
+  std::optional<std::string> drained_;      ///< why it is to leave
+  std::optional<std::uint64_t> evaluated_;  ///< newest step
+  bool joined_ = false, took_state_ = false, stopped_ = false;
+  trainer::LossWatch loss_watch_;
+  std::uint64_t loss_spikes_ = 0;
+  double busy_step_seconds_ = 0;  ///< of an inner step, a mean over the last ones; 0 before the first
+  double train_seconds_ = 0, compute_seconds_ = 0, data_wait_seconds_ = 0, gloo_seconds_ = 0;
+  ReplicaFigures figures_;
+  LatestReadings readings_;
+  std::unique_ptr<MetricsServer> server_;
+  std::unique_ptr<RankWatch> watch_;  ///< last: it speaks to what stands above
+};
+
+}  // namespace
+
+int run_worker(WorkerRequest request) {
+  take_replica_name(request.name, request.experiment.network.certs);
+  auto& experiment = request.experiment;
+  if (experiment.replica.ranks > 1 && experiment.trainer.threads == 0)
+    experiment.trainer.threads = threads_each(experiment.replica.ranks);
+  return run_stoppable([&](Stopper& stopper) { return Worker(std::move(request), stopper).run(); });
+}
+
+}  // namespace isthmus::app
