@@ -51,7 +51,7 @@ void CommandLine::add_security(CLI::App& verb) {
                 "no certificates: whoever sees the packets can read and change everything, and join the run");
 }
 
-Experiment CommandLine::load(const std::optional<WorkerPlace>& worker, Purpose purpose) const {
+std::vector<std::string> CommandLine::assignments() const {
   auto assignments = flags_.set;
   if (flags_.replicas > 0) assignments.push_back("replicas=" + std::to_string(flags_.replicas));
   const auto override_with = [&](const char* key, const std::string& value) {
@@ -62,7 +62,11 @@ Experiment CommandLine::load(const std::optional<WorkerPlace>& worker, Purpose p
   override_with("network.advertise", flags_.advertise);
   override_with("network.certs", flags_.certs);
   if (flags_.insecure) assignments.emplace_back("network.insecure=true");
-  return load_experiment(flags_.config, assignments, worker, purpose);
+  return assignments;
+}
+
+Experiment CommandLine::load(const std::optional<WorkerPlace>& worker, Purpose purpose) const {
+  return load_experiment(flags_.config, assignments(), worker, purpose);
 }
 
 void CommandLine::add_coordinator() {

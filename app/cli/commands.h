@@ -65,6 +65,8 @@ class CommandLine {
   CLI::Option* add_json(CLI::App& verb);
   /// What is done once the command line has been read.
   void on(CLI::App& verb, std::function<int()> act);
+  /// What the flags set over the config file, as KEY=VALUE.
+  [[nodiscard]] std::vector<std::string> assignments() const;
   /// The experiment that the flags name.
   [[nodiscard]] Experiment load(const std::optional<WorkerPlace>& worker = std::nullopt,
                                 Purpose purpose = Purpose::training) const;

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "coordinator/coordinator.h"
+#include "doctor/everywhere.h"
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/tls/authority.h"
 #include "run/certs.h"
@@ -130,19 +131,6 @@ Finding judge_path(const PathTest& path, const std::vector<PathTest>& paths,
   return finding;
 }
 
-int status_of(const Diagnosis& diagnosis) {
-  const auto has = [&](std::initializer_list<const char*> checks) {
-    return std::ranges::any_of(diagnosis.machines, [&](const MachineReport& machine) {
-      return std::ranges::any_of(checks, [&](const char* check) { return machine.failed(check); });
-    });
-  };
-  if (diagnosis.count(Level::fail) == 0) return 0;
-  if (has({"config", "build"})) return Error(ErrorKind::config, "").exit_status();
-  if (has({"data", "disk", "memory", "device", "certificates"}))
-    return Error(ErrorKind::data, "").exit_status();
-  return Error(ErrorKind::network, "").exit_status();
-}
-
 /// On one line, whatever bytes others have put into it.
 std::string text_of(const nlohmann::ordered_json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -151,7 +139,7 @@ std::string text_of(const nlohmann::ordered_json& json) {
 int show(const Diagnosis& diagnosis, JsonOutput& output) {
   output.print(to_json(diagnosis));
   if (!output.wanted()) fmt::print("{}", table_of(diagnosis, isatty(STDOUT_FILENO) == 1));
-  return status_of(diagnosis);
+  return exit_status_of(diagnosis);
 }
 
 // ---- the parts that a process may play ----
@@ -160,7 +148,7 @@ std::string be_hub(const DoctorRequest& request, const MachineReport& own) {
   const auto& experiment = *request.experiment;
   auto network = experiment.network;
   network.certs = own_certificates(network.certs, outer_sync::tls::coordinator_name);
-  const auto expected = worker_names(experiment);
+  const auto expected = request.expected.empty() ? worker_names(experiment) : request.expected;
   outer_sync::PreflightHub hub(network, {.expected = expected, .wait = request.wait, .say = say});
   announce_port(request.announce_fd, hub.port());
   std::string names;
@@ -240,12 +228,13 @@ int run_doctor(const DoctorRequest& request) {
 void add_doctor(CommandLine& commands, DeviceProbe device) {
   struct Options {
     std::string listen;
+    std::vector<std::string> expected;
     int wait = 60;
   };
   const auto options = std::make_shared<Options>();
   auto& flags = commands.flags();
-  auto* verb = commands.app().add_subcommand("doctor",
-                                             "look for what would fail later, before a run, on all machines");
+  auto* verb = commands.app().add_subcommand(
+      "doctor", "look for what would fail later, before a run: at all sites by ssh, or on each machine");
   verb->add_option("config", flags.config, "experiment in YAML")->required();
   verb->add_option("--name", flags.name, "of the worker in whose place it stands");
   verb->add_option("--coordinator", flags.coordinator, "HOST:PORT of the doctor in the coordinator's place");
@@ -259,9 +248,10 @@ void add_doctor(CommandLine& commands, DeviceProbe device) {
       ->check(CLI::Range(1, 3600));
   commands.add_json(*verb);
   verb->add_option("--announce-fd", flags.announce_fd)->group("");
+  verb->add_option("--expect", options->expected)->allow_extra_args(false)->group("");
   commands.add_security(*verb);
   commands.add_set(*verb);
-  verb->footer("Example: isthmus doctor two_sites.yaml --name eu-1 --coordinator third.example:7000");
+  verb->footer("Example: isthmus doctor two_sites.yaml");
   commands.on(*verb, [&commands, options, device = std::move(device)] {
     auto& given = commands.flags();
     const bool worker = !given.name.empty();
@@ -278,6 +268,7 @@ void add_doctor(CommandLine& commands, DeviceProbe device) {
                           .name = given.name,
                           .build = commands.build(),
                           .device = device,
+                          .expected = options->expected,
                           .wait = std::chrono::seconds(options->wait),
                           .json = given.json,
                           .announce_fd = given.announce_fd};
@@ -286,6 +277,12 @@ void add_doctor(CommandLine& commands, DeviceProbe device) {
           worker ? commands.load(WorkerPlace{given.name, given.site}) : commands.load(std::nullopt);
     } catch (const Error& error) {
       request.problem = error.what();
+    }
+    if (request.alone && request.experiment && has_remote_sites(*request.experiment)) {
+      return examine_everywhere({.config = {given.config, commands.assignments()},
+                                 .wait = request.wait,
+                                 .json = request.json,
+                                 .program = std::filesystem::read_symlink("/proc/self/exe")});
     }
     return run_doctor(request);
   });

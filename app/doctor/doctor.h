@@ -22,6 +22,7 @@ struct DoctorRequest {
   std::string name;
   std::string build;
   DeviceProbe device;
+  std::vector<std::string> expected{};  ///< workers, by a hub; empty: those of the experiment
   std::chrono::seconds wait{60};
   bool json = false;
   int announce_fd = -1;  ///< of a hub: gets "PORT\n", for whoever starts the others (announce_port)

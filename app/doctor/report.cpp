@@ -265,6 +265,19 @@ Diagnosis diagnosis_of(const std::string& text) {
   return diagnosis;
 }
 
+int exit_status_of(const Diagnosis& diagnosis) {
+  const auto has = [&](std::initializer_list<const char*> checks) {
+    return std::ranges::any_of(diagnosis.machines, [&](const MachineReport& machine) {
+      return std::ranges::any_of(checks, [&](const char* check) { return machine.failed(check); });
+    });
+  };
+  if (diagnosis.count(Level::fail) == 0) return 0;
+  if (has({"config", "build"})) return Error(ErrorKind::config, "").exit_status();
+  if (has({"data", "disk", "memory", "device", "certificates"}))
+    return Error(ErrorKind::data, "").exit_status();
+  return Error(ErrorKind::network, "").exit_status();
+}
+
 std::string table_of(const Diagnosis& diagnosis, bool colours) {
   auto out = cells_of(diagnosis.machines, colours) + paths_of(diagnosis, colours);
   for (const auto& machine : diagnosis.machines) {

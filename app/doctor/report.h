@@ -50,6 +50,10 @@ struct Diagnosis {
 /// Throws Error(network).
 [[nodiscard]] Diagnosis diagnosis_of(const std::string& json);
 
+/// As `isthmus doctor` ends: 0 when nothing is red; else 2, 3 or 4 by what the first red cell is about, as
+/// with Error.
+[[nodiscard]] int exit_status_of(const Diagnosis& diagnosis);
+
 /// 80 columns: a cell for each check and machine, a line for each path, and what to do about what is not
 /// well. `colours` of a terminal besides the words.
 [[nodiscard]] std::string table_of(const Diagnosis& diagnosis, bool colours);

@@ -48,13 +48,14 @@ struct Pipe {
 
 }  // namespace
 
-bool LocalRun::start_coordinator(std::vector<std::string> command, const std::string& listen) {
+bool LocalRun::start_coordinator(std::vector<std::string> command, const std::string& listen,
+                                 const std::filesystem::path& log) {
   Pipe pipe;
   for (const auto& word :
        {std::string("--listen"), listen, std::string("--announce-fd"), std::to_string(pipe.ends[1])})
     command.push_back(word);
   Process::Options options{
-      .name = "coordinator", .command = std::move(command), .log = {}, .keep_fd = pipe.ends[1]};
+      .name = "coordinator", .command = std::move(command), .log = log, .keep_fd = pipe.ends[1]};
   if (processes_.empty()) processes_.emplace_back();
   processes_.front() = std::make_unique<Process>(std::move(options));
   pipe.close_writer();

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <set>
 #include <string>
@@ -23,8 +24,10 @@ class LocalRun {
   LocalRun() = default;
 
   /// `command` gets --listen and --announce-fd. Blocks until the coordinator listens; false if it does not:
-  /// it has said why on standard error, and `watch` sees it end. One that was there before is replaced.
-  [[nodiscard]] bool start_coordinator(std::vector<std::string> command, const std::string& listen);
+  /// it has said why on standard error, or in `log` where one is given, and `watch` sees it end. One that was
+  /// there before is replaced.
+  [[nodiscard]] bool start_coordinator(std::vector<std::string> command, const std::string& listen,
+                                       const std::filesystem::path& log = {});
   /// HOST:PORT of the coordinator.
   [[nodiscard]] const std::string& address() const { return address_; }
 

@@ -21,15 +21,15 @@ namespace {
 const int network_status = Error(ErrorKind::network, "").exit_status();
 }
 
-SiteLinks::SiteLinks(const Experiment& experiment, Files files)
-    : experiment_(experiment), files_(std::move(files)) {}
+SiteLinks::SiteLinks(const Experiment& experiment, Files files, Show show)
+    : experiment_(experiment), files_(std::move(files)), show_(std::move(show)) {}
 
 std::shared_ptr<SiteLink> SiteLinks::make(const Site& site) {
   return std::make_shared<SiteLink>(
       SiteLink::Options{.site = site.name,
                         .launcher = site.launch,
                         .files = [this, &site](const SiteFacts& facts) { return files_(site, facts); },
-                        .show = [this](const auto& who, const auto& line) { show(who, line); }});
+                        .show = show_});
 }
 
 bool SiteLinks::connect(const std::atomic<int>& interrupts) {
@@ -56,7 +56,7 @@ bool SiteLinks::connect(const std::atomic<int>& interrupts) {
 }
 
 /// Under the name of a process or a site; the coordinator's as if it were here.
-void SiteLinks::show(const std::string& who, const std::string& line) const {
+void SiteLinks::show_on_standard_output(const std::string& who, const std::string& line) {
   const char* clear = isatty(STDOUT_FILENO) == 1 ? "\r\x1b[K" : "";  // of a progress line
   const auto from = who == outer_sync::tls::coordinator_name ? std::string() : who + " | ";
   fmt::print("{}{}{}\n", clear, from, printable(line));

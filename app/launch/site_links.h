@@ -17,8 +17,10 @@ class SiteLinks {
  public:
   /// What a site gets before anything is started there.
   using Files = std::function<std::vector<SiteFile>(const Site&, const SiteFacts&)>;
-  /// Sites are those of `experiment`, which must outlive it. What is said there is shown on standard output.
-  SiteLinks(const Experiment& experiment, Files files);
+  /// Gets whole lines of what is said at a site, and by whom, on threads of the links.
+  using Show = std::function<void(const std::string& who, const std::string& line)>;
+  /// Sites are those of `experiment`, which must outlive it.
+  SiteLinks(const Experiment& experiment, Files files, Show show = show_on_standard_output);
   ~SiteLinks() { leave(); }
   SiteLinks(const SiteLinks&) = delete;
   SiteLinks& operator=(const SiteLinks&) = delete;
@@ -39,10 +41,11 @@ class SiteLinks {
 
  private:
   [[nodiscard]] std::shared_ptr<SiteLink> make(const Site& site);
-  void show(const std::string& who, const std::string& line) const;
+  static void show_on_standard_output(const std::string& who, const std::string& line);
 
   const Experiment& experiment_;
   Files files_;
+  Show show_;
   std::map<std::string, SiteFacts> facts_;  ///< by site
   bool begun_before_ = false;               ///< by a connection that is gone
   std::map<std::string, std::shared_ptr<SiteLink>> links_;

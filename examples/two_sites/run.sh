@@ -3,8 +3,8 @@
 #
 #     examples/two_sites/run.sh [--short] [--keep FOLDER] [--build FOLDER]
 #
-# As root it makes a network namespace for each site (tests/wan_lab) with an sshd in it, certificates for the run, and
-# launches by ssh; kills a worker, which is started again and takes the state from the other; then trains the same model
+# As root it makes a network namespace for each site (tests/wan_lab) with an sshd in it, certificates for the run, asks
+# `isthmus doctor` whether all is well there, and launches by ssh; kills a worker, which is started again and takes the state from the other; then trains the same model
 # at one site, gradients averaged at every step, and compares both. A few minutes; --short (a test) makes fewer steps.
 # Everything is removed at the end, also after Ctrl-C; --keep FOLDER keeps configs, logs, results and the report there.
 # Exits with 77 and the reason where there can be no such sites.
@@ -106,6 +106,9 @@ sites:
 $(site eu "$eu")
 $(site us "$us")
 CONFIG
+
+say "isthmus doctor wan.yaml, at site eu"
+"$lab" run --name "$name" eu "$isthmus" doctor wan.yaml
 
 say "isthmus launch wan.yaml, at site eu"
 "$lab" run --name "$name" eu "$isthmus" launch wan.yaml &

@@ -1,0 +1,284 @@
+#include "doctor/everywhere.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "doctor/report.h"
+#include "isthmus/base/error.h"
+#include "isthmus/base/text_file.h"
+#include "isthmus/outer_sync/tls/authority.h"
+#include "isthmus/outer_sync/transport/address.h"
+#include "launch/local_run.h"
+#include "launch/site_links.h"
+#include "run/joined.h"
+#include "run/json_output.h"
+#include "run/signals.h"
+
+namespace isthmus::app {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+using Kind = LauncherConfig::Kind;
+namespace fs = std::filesystem;
+namespace tls = outer_sync::tls;
+
+namespace {
+
+/// The others hear the verdict from the first, and print it too.
+constexpr auto farewell = 5s;
+
+class ScratchFolder {
+ public:
+  ScratchFolder() {
+    auto name = (fs::temp_directory_path() / "isthmus-doctor-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr)
+      throw Error(ErrorKind::data, "cannot make a folder in " + fs::temp_directory_path().string());
+    path_ = name;
+  }
+  ~ScratchFolder() {
+    std::error_code stays;
+    fs::remove_all(path_, stays);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  [[nodiscard]] fs::path log_of(const std::string& name) const { return path_ / (name + ".log"); }
+
+ private:
+  fs::path path_;
+};
+
+/// What a doctor has printed with --json, from among what it said besides; nothing where it has not.
+std::optional<Diagnosis> document_in(const std::string& said) {
+  std::istringstream lines(said);
+  std::string document;
+  for (std::string line; std::getline(lines, line);) {
+    if (line == "{") document.clear();
+    if (line == "{" || !document.empty()) document += line + "\n";
+    if (line == "}") break;
+  }
+  try {
+    if (!document.empty()) return diagnosis_of(document);
+  } catch (const Error&) {  // it has died while it printed
+  }
+  return std::nullopt;
+}
+
+class Everywhere final : public LocalRun {
+ public:
+  explicit Everywhere(const EverywhereRequest& request)
+      : request_(request),
+        output_(request.json),
+        experiment_(load_experiment(request.config.file, request.config.assignments)),
+        links_(
+            experiment_,
+            [this](const Site& site, const SiteFacts& facts) {
+              return files_of(request_.config, experiment_, site, facts);
+            },
+            [](const std::string&, const std::string&) {}) {
+    check_reach(request.config, experiment_);
+  }
+  ~Everywhere() override { leave_sites(); }
+
+  int run() {
+    std::atomic<int> interrupts = 0;
+    const SignalThread signals([&](int, int count) { interrupts = count; });
+    say("looking at {}", joined(names_of_sites(), ", "));
+    try {
+      if (!links_.connect(interrupts)) return 130;
+    } catch (const Error& error) {
+      show(unreachable());
+      return error.exit_status();
+    }
+    if (start_hub(interrupts)) start_guests();
+    wait_for_verdict(interrupts);
+    if (interrupts > 0) return 130;
+    leave_sites();
+    const auto diagnosis = verdict();
+    show(diagnosis);
+    return exit_status_of(diagnosis);
+  }
+
+ private:
+  template <class... Parts>
+  static void say(fmt::format_string<Parts...> text, Parts&&... parts) {
+    fmt::print(stderr, "{}\n", fmt::format(text, std::forward<Parts>(parts)...));
+  }
+
+  void show(const Diagnosis& diagnosis) {
+    output_.print(to_json(diagnosis));
+    if (!output_.wanted()) fmt::print("{}", table_of(diagnosis, isatty(STDOUT_FILENO) == 1));
+  }
+
+  [[nodiscard]] std::vector<std::string> names_of_sites() const {
+    std::vector<std::string> names;
+    for (const auto& site : experiment_.sites)
+      names.push_back(site.launch.ssh.empty() ? site.name : site.name + " (" + site.launch.ssh + ")");
+    return names;
+  }
+
+  void leave_sites() {
+    processes_.clear();
+    links_.leave();
+  }
+
+  [[nodiscard]] Diagnosis unreachable() const {
+    Diagnosis diagnosis;
+    for (const auto& site : experiment_.sites) {
+      if (site.launch.kind() != Kind::ssh) continue;
+      MachineReport report{.name = site.name};
+      const auto loss = links_.loss(site);
+      if (loss.empty()) {
+        report.add({"ssh", Level::ok});
+      } else {
+        report.add({"ssh", Level::fail, loss, "nothing else was looked at; mend this first"});
+      }
+      diagnosis.machines.push_back(std::move(report));
+    }
+    return diagnosis;
+  }
+
+  // ---- starting ----
+
+  [[nodiscard]] std::vector<std::string> flags_of_all() const {
+    return {"--json", "--wait", std::to_string(request_.wait.count())};
+  }
+
+  /// False where it does not listen: its log has the reason.
+  bool start_hub(const std::atomic<int>& interrupts) {
+    const auto* site = coordinator_site(experiment_);
+    const auto listen = coordinator_listen(experiment_.network.coordinator);
+    std::vector<std::string> words = flags_of_all();
+    for (const auto& name : worker_names(experiment_)) words.insert(words.end(), {"--expect", name});
+    const auto log = scratch_.log_of(tls::coordinator_name);
+    if (site == nullptr) {
+      auto command = local_command(words);
+      if (!start_coordinator(std::move(command), listen, log)) return false;
+      port_ = outer_sync::parse_address(address(), "the coordinator").port;
+      return true;
+    }
+    const auto link = links_.to(*site);
+    SiteStart start{.name = tls::coordinator_name,
+                    .folder = experiment_.run.name + "/doctor",
+                    .arguments = {"doctor", config_there(links_.facts(*site), experiment_.run.name, *site),
+                                  "--listen", listen},
+                    .log = log,
+                    .coordinates = true};
+    start.arguments.insert(start.arguments.end(), words.begin(), words.end());
+    processes_.push_back(link->start(start));
+    while (!link->port() && processes_.front()->running() && interrupts == 0)
+      std::this_thread::sleep_for(20ms);
+    port_ = link->port().value_or(0);
+    return port_ != 0;
+  }
+
+  [[nodiscard]] std::vector<std::string> local_command(const std::vector<std::string>& flags) const {
+    std::vector<std::string> command = {request_.program.string(), "doctor", request_.config.file.string()};
+    for (const auto& assignment : request_.config.assignments)
+      command.insert(command.end(), {"--set", assignment});
+    command.insert(command.end(), flags.begin(), flags.end());
+    return command;
+  }
+
+  void start_guests() {
+    for (const auto& site : experiment_.sites) {
+      const auto names = site.workers();
+      for (std::size_t i = 0; i < names.size(); ++i) {
+        if (site.launch.kind() == Kind::ssh) {
+          processes_.push_back(guest_there(site, i));
+        } else if (site.launch.kind() == Kind::local) {
+          processes_.push_back(guest_here(site, i));
+        } else {
+          say("{} is {}'s; there: isthmus doctor CONFIG --name {} --coordinator {}", names[i],
+              to_string(site.launch.kind()), names[i], address_at(experiment_, &site, port_));
+        }
+      }
+    }
+  }
+
+  std::unique_ptr<RunProcess> guest_there(const Site& site, std::size_t index) {
+    const auto link = links_.to(site);
+    // As its worker would be started, ports and GPUs and all.
+    auto start = worker_there(request_.config, experiment_.run.name, site, index, links_.facts(site));
+    std::erase_if(start.arguments, [](const std::string& word) {
+      return word == "worker" || word == "--quiet" || word == "--config";
+    });
+    start.arguments.insert(start.arguments.begin(), "doctor");
+    start.arguments.insert(start.arguments.end(), {"--coordinator", address_at(experiment_, &site, port_)});
+    const auto flags = flags_of_all();
+    start.arguments.insert(start.arguments.end(), flags.begin(), flags.end());
+    start.folder = experiment_.run.name + "/doctor/" + start.name;
+    start.log = scratch_.log_of(start.name);
+    return link->start(start);
+  }
+
+  std::unique_ptr<RunProcess> guest_here(const Site& site, std::size_t index) {
+    const auto name = site.workers()[index];
+    auto command = local_command(flags_of_all());
+    command.insert(command.end(), {"--name", name, "--coordinator", address_at(experiment_, &site, port_)});
+    const auto own =
+        load_experiment(request_.config.file, request_.config.assignments, WorkerPlace{name, site.name});
+    add_ports(command, own.network, index);
+    return std::make_unique<Process>(
+        Process::Options{.name = name, .command = std::move(command), .log = scratch_.log_of(name)});
+  }
+
+  // ---- what came out ----
+
+  /// The coordinator's is the first to end; those that it has not heard of may have more to say.
+  void wait_for_verdict(const std::atomic<int>& interrupts) const {
+    const auto all_ended = [&] {
+      return std::ranges::all_of(processes_, [](const auto& process) { return !process->running(); });
+    };
+    std::optional<Clock::time_point> until;
+    while (interrupts == 0 && !all_ended() && (!until || Clock::now() < *until)) {
+      if (!until && !processes_.front()->running()) until = Clock::now() + farewell;
+      std::this_thread::sleep_for(20ms);
+    }
+  }
+
+  [[nodiscard]] std::string said_by(const std::string& name) const {
+    return text_if_there(scratch_.log_of(name));
+  }
+
+  [[nodiscard]] Diagnosis verdict() const {
+    auto diagnosis = document_in(said_by(tls::coordinator_name));
+    if (!diagnosis) {
+      throw Error(ErrorKind::network, fmt::format("the doctor in the coordinator's place has ended without a "
+                                                  "verdict; it said:\n{}",
+                                                  said_by(tls::coordinator_name)));
+    }
+    for (auto& machine : diagnosis->machines) {
+      // Whoever did not get through to the others knows why.
+      const auto own = machine.failed("here") ? document_in(said_by(machine.name)) : std::nullopt;
+      if (own && own->machines.size() == 1) machine = own->machines.front();
+    }
+    return *std::move(diagnosis);
+  }
+
+  const EverywhereRequest& request_;
+  JsonOutput output_;  ///< before all that speaks
+  Experiment experiment_;
+  ScratchFolder scratch_;
+  std::uint16_t port_ = 0;  ///< of the doctor in the coordinator's place
+  SiteLinks links_;
+};
+
+}  // namespace
+
+bool has_remote_sites(const Experiment& experiment) {
+  return std::ranges::any_of(experiment.sites,
+                             [](const Site& site) { return site.launch.kind() == Kind::ssh; });
+}
+
+int examine_everywhere(const EverywhereRequest& request) { return Everywhere(request).run(); }
+
+}  // namespace isthmus::app
