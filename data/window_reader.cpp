@@ -35,7 +35,13 @@ void ReaderPool::load(WindowGroup& group) {
 
 bool ReaderPool::wait(const WindowGroup& group) {
   std::unique_lock lock(mutex_);
-  done_.wait(lock, [&] { return stopped_ || group.missing_ == 0; });
+  while (!stopped_ && group.missing_ > 0) {
+    // Of another group it could be held up by what nobody waits for yet.
+    if (!tasks_.empty() && tasks_.front().group == &group)
+      do_first(lock);
+    else
+      done_.wait(lock);
+  }
   if (stopped_) return false;
   if (group.fault_) throw Error(group.fault_->kind, group.fault_->message);
   return true;
@@ -57,24 +63,29 @@ void ReaderPool::work() {
   while (true) {
     work_.wait(lock, [&] { return stopped_ || !tasks_.empty(); });
     if (stopped_) return;
-    const auto task = tasks_.front();
-    tasks_.pop_front();
-    lock.unlock();
-    std::optional<Fault> fault;
-    try {
-      task.group->load(task.rank);
-    } catch (const Error& error) {
-      fault = {error.kind(), error.what()};
-    } catch (const std::exception& error) {
-      fault = {ErrorKind::data, std::string("loader: ") + error.what()};
-    }
-    lock.lock();
-    if (fault && !task.group->fault_) task.group->fault_ = std::move(fault);
-    if (--task.group->missing_ > 0) continue;
-    lock.unlock();  // whoever wakes wants it at once
-    done_.notify_all();
-    lock.lock();
+    do_first(lock);
   }
+}
+
+/// The lock is not held meanwhile.
+void ReaderPool::do_first(std::unique_lock<std::mutex>& lock) {
+  const auto task = tasks_.front();
+  tasks_.pop_front();
+  lock.unlock();
+  std::optional<Fault> fault;
+  try {
+    task.group->load(task.rank);
+  } catch (const Error& error) {
+    fault = {error.kind(), error.what()};
+  } catch (const std::exception& error) {
+    fault = {ErrorKind::data, std::string("loader: ") + error.what()};
+  }
+  lock.lock();
+  if (fault && !task.group->fault_) task.group->fault_ = std::move(fault);
+  if (--task.group->missing_ > 0) return;
+  lock.unlock();  // whoever wakes wants it at once
+  done_.notify_all();
+  lock.lock();
 }
 
 // ---- WindowGroup ----

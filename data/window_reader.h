@@ -34,7 +34,8 @@ class ReaderPool {
 
   /// Has all blocks of a group loaded.
   void load(WindowGroup& group);
-  /// Waits until they are. False if the pool was stopped; throws what went wrong with one of them.
+  /// Until they are; whoever waits loads those meanwhile that no thread has begun. False if the pool was
+  /// stopped; throws what went wrong with one of them.
   [[nodiscard]] bool wait(const WindowGroup& group);
   /// Ends all work and all waiting. Any thread.
   void stop();
@@ -47,6 +48,7 @@ class ReaderPool {
     std::uint64_t rank;
   };
   void work();
+  void do_first(std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;
   std::condition_variable work_, done_;
