@@ -127,7 +127,8 @@ std::optional<std::string> Member::check_trained_on(const ChunkMessage& message,
   if (!sound || rows.size() > most_trained_on * (is_result ? view_.members.size() : 1))
     return "samples that it was trained on that cannot be";
   if (!is_result) {
-    const bool own = std::ranges::all_of(rows, [&](const auto& row) { return row.replica == ids_[sender]; });
+    const bool own =
+        std::ranges::all_of(rows, [id = ids_[sender]](const auto& row) { return row.replica == id; });
     return own ? std::nullopt : std::optional<std::string>("samples that another member was trained on");
   }
   if (!decided) {
