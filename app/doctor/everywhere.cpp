@@ -14,6 +14,7 @@
 
 #include "doctor/report.h"
 #include "isthmus/base/error.h"
+#include "isthmus/base/text.h"
 #include "isthmus/base/text_file.h"
 #include "isthmus/outer_sync/tls/authority.h"
 #include "isthmus/outer_sync/transport/address.h"
@@ -101,8 +102,8 @@ class Everywhere final : public LocalRun {
     if (start_hub(interrupts)) start_guests();
     wait_for_verdict(interrupts);
     if (interrupts > 0) return 130;
-    leave_sites();
     const auto diagnosis = verdict();
+    leave_sites();
     show(diagnosis);
     return exit_status_of(diagnosis);
   }
@@ -208,9 +209,8 @@ class Everywhere final : public LocalRun {
     const auto link = links_.to(site);
     // As its worker would be started, ports and GPUs and all.
     auto start = worker_there(request_.config, experiment_.run.name, site, index, links_.facts(site));
-    std::erase_if(start.arguments, [](const std::string& word) {
-      return word == "worker" || word == "--quiet" || word == "--config";
-    });
+    // For `worker --quiet --config FILE`.
+    start.arguments.erase(start.arguments.begin(), start.arguments.begin() + 3);
     start.arguments.insert(start.arguments.begin(), "doctor");
     start.arguments.insert(start.arguments.end(), {"--coordinator", address_at(experiment_, &site, port_)});
     const auto flags = flags_of_all();
@@ -249,12 +249,23 @@ class Everywhere final : public LocalRun {
     return text_if_there(scratch_.log_of(name));
   }
 
+  /// Of the doctor in the coordinator's place.
+  [[nodiscard]] std::string last_words() const {
+    std::istringstream lines(said_by(tls::coordinator_name));
+    const auto* site = coordinator_site(experiment_);
+    std::string last = site == nullptr ? "" : links_.loss(*site);
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.empty()) last = line;
+    }
+    return printable(std::move(last), 300);
+  }
+
   [[nodiscard]] Diagnosis verdict() const {
     auto diagnosis = document_in(said_by(tls::coordinator_name));
     if (!diagnosis) {
-      throw Error(ErrorKind::network, fmt::format("the doctor in the coordinator's place has ended without a "
-                                                  "verdict; it said:\n{}",
-                                                  said_by(tls::coordinator_name)));
+      throw Error(ErrorKind::network,
+                  "the doctor in the coordinator's place has ended without a verdict; its last words: " +
+                      last_words());
     }
     for (auto& machine : diagnosis->machines) {
       // Whoever did not get through to the others knows why.

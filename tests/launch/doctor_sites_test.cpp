@@ -66,10 +66,11 @@ class DoctorOfSites : public ::testing::Test {
 };
 
 TEST_F(DoctorOfSites, OneTableOfAllPlaces) {
-  const auto result = doctor("  eu: {" + ssh("eu") + "}\n  us: {" + ssh("us") + "}\n  home: {replicas: 1}\n");
+  const auto result =
+      doctor("  eu: {" + ssh("eu") + "}\n  worker: {" + ssh("us") + "}\n  home: {replicas: 1}\n");
   EXPECT_EQ(result.status, 0) << result.report();
   const auto table = result.output.substr(result.output.find("coordinator  "));
-  EXPECT_THAT(table, AllOf(HasSubstr("eu -> us"), HasSubstr("us -> home"), HasSubstr("home -> eu"),
+  EXPECT_THAT(table, AllOf(HasSubstr("eu -> worker"), HasSubstr("worker -> home"), HasSubstr("home -> eu"),
                            HasSubstr(" Mbit/s"), Not(HasSubstr("FAIL"))));
   std::istringstream lines(table);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80U) << line;
