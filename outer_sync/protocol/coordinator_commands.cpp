@@ -203,8 +203,10 @@ std::string Coordinator::grant(Wish& wish, Settings& settings, std::uint64_t rea
     wish.step = reach;
     return {};
   }
+  // Whoever has made the step `reach` by then has seen that no checkpoint was due after it.
+  const auto known = wish.what == What::checkpoint ? reach + 1 : reach;
   const auto earliest =
-      std::max(reach, settings.changes.empty() ? std::uint64_t{0} : settings.changes.back().step);
+      std::max(known, settings.changes.empty() ? std::uint64_t{0} : settings.changes.back().step);
   if (reach >= highest_step) return "not all replicas have begun their first step in this view; try again";
   const auto step = std::max(earliest, wish.change.step);
   if (wish.change.step > 0 && wish.change.step < earliest)
