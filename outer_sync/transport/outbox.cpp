@@ -57,7 +57,7 @@ std::optional<Frame> Outbox::take(std::size_t lane, Time now) {
 }
 
 std::optional<Frame> Outbox::take_overdue(std::size_t lane, Time now) {
-  if (!waiting_.empty()) return std::nullopt;
+  if (!waiting_.empty() || under_way_.empty()) return std::nullopt;
   const auto oldest = oldest_unheard();
   if (oldest[lane] != Time::max()) return std::nullopt;
   const auto overdue = [&](const UnderWay& sent) {
