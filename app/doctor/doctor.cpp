@@ -1,7 +1,6 @@
 #include "doctor/doctor.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -137,8 +136,7 @@ std::string text_of(const nlohmann::ordered_json& json) {
 }
 
 int show(const Diagnosis& diagnosis, JsonOutput& output) {
-  output.print(to_json(diagnosis));
-  if (!output.wanted()) fmt::print("{}", table_of(diagnosis, isatty(STDOUT_FILENO) == 1));
+  print(diagnosis, output);
   return exit_status_of(diagnosis);
 }
 

@@ -1,7 +1,6 @@
 #include "doctor/everywhere.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -96,7 +95,7 @@ class Everywhere final : public LocalRun {
     try {
       if (!links_.connect(interrupts)) return 130;
     } catch (const Error& error) {
-      show(unreachable());
+      print(unreachable(), output_);
       return error.exit_status();
     }
     if (start_hub(interrupts)) start_guests();
@@ -104,7 +103,7 @@ class Everywhere final : public LocalRun {
     if (interrupts > 0) return 130;
     const auto diagnosis = verdict();
     leave_sites();
-    show(diagnosis);
+    print(diagnosis, output_);
     return exit_status_of(diagnosis);
   }
 
@@ -112,11 +111,6 @@ class Everywhere final : public LocalRun {
   template <class... Parts>
   static void say(fmt::format_string<Parts...> text, Parts&&... parts) {
     fmt::print(stderr, "{}\n", fmt::format(text, std::forward<Parts>(parts)...));
-  }
-
-  void show(const Diagnosis& diagnosis) {
-    output_.print(to_json(diagnosis));
-    if (!output_.wanted()) fmt::print("{}", table_of(diagnosis, isatty(STDOUT_FILENO) == 1));
   }
 
   [[nodiscard]] std::vector<std::string> names_of_sites() const {
@@ -175,9 +169,7 @@ class Everywhere final : public LocalRun {
                     .coordinates = true};
     start.arguments.insert(start.arguments.end(), words.begin(), words.end());
     processes_.push_back(link->start(start));
-    while (!link->port() && processes_.front()->running() && interrupts == 0)
-      std::this_thread::sleep_for(20ms);
-    port_ = link->port().value_or(0);
+    port_ = link->await_port(*processes_.front(), interrupts).value_or(0);
     return port_ != 0;
   }
 
@@ -207,11 +199,8 @@ class Everywhere final : public LocalRun {
 
   std::unique_ptr<RunProcess> guest_there(const Site& site, std::size_t index) {
     const auto link = links_.to(site);
-    // As its worker would be started, ports and GPUs and all.
-    auto start = worker_there(request_.config, experiment_.run.name, site, index, links_.facts(site));
-    // For `worker --quiet --config FILE`.
-    start.arguments.erase(start.arguments.begin(), start.arguments.begin() + 3);
-    start.arguments.insert(start.arguments.begin(), "doctor");
+    auto start =
+        start_there({"doctor"}, request_.config, experiment_.run.name, site, index, links_.facts(site));
     start.arguments.insert(start.arguments.end(), {"--coordinator", address_at(experiment_, &site, port_)});
     const auto flags = flags_of_all();
     start.arguments.insert(start.arguments.end(), flags.begin(), flags.end());

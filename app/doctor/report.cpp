@@ -1,6 +1,7 @@
 #include "doctor/report.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -289,6 +290,11 @@ std::string table_of(const Diagnosis& diagnosis, bool colours) {
   if (failures == 0 && warnings == 0) return out + coloured("all is well", Level::ok, colours) + "\n";
   const auto level = failures > 0 ? Level::fail : Level::warn;
   return out + coloured(fmt::format("failures: {}, warnings: {}", failures, warnings), level, colours) + "\n";
+}
+
+void print(const Diagnosis& diagnosis, JsonOutput& output) {
+  output.print(to_json(diagnosis));
+  if (!output.wanted()) fmt::print("{}", table_of(diagnosis, isatty(STDOUT_FILENO) == 1));
 }
 
 }  // namespace isthmus::app

@@ -10,6 +10,7 @@
 #include "isthmus/base/config.h"
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/transport/preflight.h"
+#include "run/json_output.h"
 
 namespace isthmus::app {
 
@@ -57,5 +58,7 @@ struct Diagnosis {
 /// 80 columns: a cell for each check and machine, a line for each path, and what to do about what is not
 /// well. `colours` of a terminal besides the words.
 [[nodiscard]] std::string table_of(const Diagnosis& diagnosis, bool colours);
+/// The document where that is wanted, else the table.
+void print(const Diagnosis& diagnosis, JsonOutput& output);
 
 }  // namespace isthmus::app

@@ -234,11 +234,10 @@ class Launch final : public LocalRun {
         .coordinates = true};
     if (resume) start.arguments.emplace_back("--resume");
     auto process = link->start(start);
-    while (!link->port() && process->running() && interrupts == 0) std::this_thread::sleep_for(20ms);
-    const bool listens = link->port().has_value();
-    port_ = link->port().value_or(port_);
+    const auto port = link->await_port(*process, interrupts);
+    port_ = port.value_or(port_);
     processes_.front() = std::move(process);
-    return listens;
+    return port.has_value();
   }
 
   [[nodiscard]] bool anybody_elsewhere() const {
@@ -256,7 +255,7 @@ class Launch final : public LocalRun {
     std::filesystem::create_directories(experiment_.folder() / name);
     const auto log = experiment_.folder() / name / "worker.log";
     const auto place = place_of(name);
-    if (place.site != nullptr && place.site->is_elsewhere()) return start_there(place, log);
+    if (place.site != nullptr && place.site->is_elsewhere()) return start_at_site(place, log);
     auto command = worker_command(name);
     if (request_.resume) command.emplace_back("--resume");
     return std::make_unique<Process>(Process::Options{.name = name,
@@ -267,11 +266,12 @@ class Launch final : public LocalRun {
                                                       .environment = gpu_environment(place.gpus)});
   }
 
-  std::unique_ptr<RunProcess> start_there(const Place& place, const std::filesystem::path& log) {
+  std::unique_ptr<RunProcess> start_at_site(const Place& place, const std::filesystem::path& log) {
     const auto& site = *place.site;
     const auto link = links_.to(site);
     const auto& facts = links_.facts(site);
-    auto start = worker_there({config_file(), {}}, experiment_.run.name, site, place.index, facts);
+    auto start = start_there({"worker", "--quiet", "--config"}, {config_file(), {}}, experiment_.run.name,
+                             site, place.index, facts);
     start.arguments.insert(start.arguments.end(), {"--coordinator", address_for(&site)});
     start.log = log;
     if (request_.resume) start.arguments.emplace_back("--resume");

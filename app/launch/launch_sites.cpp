@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/text_file.h"
@@ -88,17 +89,17 @@ std::string config_there(const SiteFacts& facts, const std::string& run, const S
   return (facts.folder / run / (site.name + ".yaml")).string();
 }
 
-SiteStart worker_there(const LaunchConfig& config, const std::string& run, const Site& site,
-                       std::size_t index, const SiteFacts& facts) {
+SiteStart start_there(std::vector<std::string> verb, const LaunchConfig& config, const std::string& run,
+                      const Site& site, std::size_t index, const SiteFacts& facts) {
   const auto names = site.workers();
   const auto there = load_experiment(config.file, config.assignments, WorkerPlace{names[index], site.name});
   const std::vector ranks(names.size(), there.replica.ranks);
   const auto gpus = there.device.device == "cpu" ? std::vector<std::string>() : facts.gpus;
-  SiteStart start{
-      .name = names[index],
-      .folder = run + "/" + names[index],
-      .arguments = {"worker", "--quiet", "--config", config_there(facts, run, site), "--name", names[index]},
-      .environment = gpu_environment(assign_gpus(gpus, names, ranks)[index])};
+  SiteStart start{.name = names[index],
+                  .folder = run + "/" + names[index],
+                  .arguments = std::move(verb),
+                  .environment = gpu_environment(assign_gpus(gpus, names, ranks)[index])};
+  start.arguments.insert(start.arguments.end(), {config_there(facts, run, site), "--name", names[index]});
   add_ports(start.arguments, there.network, index);
   return start;
 }

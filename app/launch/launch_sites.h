@@ -29,10 +29,12 @@ struct LaunchConfig {
 
 /// Where `files_of` has put the config.
 [[nodiscard]] std::string config_there(const SiteFacts& facts, const std::string& run, const Site& site);
-/// Worker `index` of a site, as its tether starts it; where it dials the coordinator and where its log is
-/// here are left out. Throws Error(config) where the site has too few GPUs.
-[[nodiscard]] SiteStart worker_there(const LaunchConfig& config, const std::string& run, const Site& site,
-                                     std::size_t index, const SiteFacts& facts);
+/// What stands in the place of worker `index` of a site, as the site's tether starts it: by `verb`, a command
+/// and its flags but for the config, with the worker's name, ports and GPUs. Where it dials the coordinator
+/// and where its logs are is left out. Throws Error(config) where the site has too few GPUs.
+[[nodiscard]] SiteStart start_there(std::vector<std::string> verb, const LaunchConfig& config,
+                                    const std::string& run, const Site& site, std::size_t index,
+                                    const SiteFacts& facts);
 
 /// Flags of worker `index` where it cannot have the ports that its site sets.
 void add_ports(std::vector<std::string>& command, const outer_sync::NetworkConfig& network,

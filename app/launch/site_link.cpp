@@ -161,6 +161,11 @@ std::optional<std::uint16_t> SiteLink::port() const {
   const std::lock_guard lock(mutex_);
   return port_;
 }
+std::optional<std::uint16_t> SiteLink::await_port(RunProcess& coordinator,
+                                                  const std::atomic<int>& interrupts) const {
+  while (!port() && coordinator.running() && interrupts == 0) std::this_thread::sleep_for(20ms);
+  return port();
+}
 std::string SiteLink::summary() const {
   const std::lock_guard lock(mutex_);
   return summary_;

@@ -77,6 +77,9 @@ class SiteLink : public std::enable_shared_from_this<SiteLink> {
   [[nodiscard]] SiteFacts facts() const;
   /// Of the coordinator that was started there, once it listens.
   [[nodiscard]] std::optional<std::uint16_t> port() const;
+  /// Blocks until it listens, has ended, or somebody interrupts.
+  [[nodiscard]] std::optional<std::uint16_t> await_port(RunProcess& coordinator,
+                                                        const std::atomic<int>& interrupts) const;
   /// The summary of a run whose coordinator has ended there, as JSON; empty before.
   [[nodiscard]] std::string summary() const;
   /// Begins what the destructor waits for.
