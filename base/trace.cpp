@@ -18,8 +18,8 @@ namespace {
 constexpr std::size_t most_pending_bytes = std::size_t{8} << 20;
 constexpr auto write_every = std::chrono::milliseconds(200);
 
-constexpr std::array<std::string_view, 9> row_names = {
-    "train", "outer", "send", "reduce", "receive", "disk_load", "gpu_transfer", "writer", "control"};
+constexpr std::array<std::string_view, 10> row_names = {
+    "train", "gpu", "outer", "send", "reduce", "receive", "disk_load", "gpu_transfer", "writer", "control"};
 
 std::string quoted(std::string_view text) {
   const bool plain = std::all_of(text.begin(), text.end(),

@@ -21,11 +21,13 @@ class PlainDeviceBuffer : public DeviceBuffer {
  public:
   explicit PlainDeviceBuffer(std::size_t bytes) : bytes_(bytes) {}
   std::byte* data() override { return bytes_.data(); }
-  void fill(HostBuffer& from, std::size_t bytes) override {
+  DeviceSpan fill(HostBuffer& from, std::size_t bytes) override {
+    const auto now = std::chrono::steady_clock::now();
     auto& made = dynamic_cast<PlainHostBuffer&>(from).bytes();
     assert(made.size() == bytes_.size() && bytes <= made.size());
     static_cast<void>(bytes);
     bytes_.swap(made);
+    return {now, now};
   }
   void release() override {}  // work on the CPU is done when its call returns
 
@@ -41,6 +43,7 @@ class CpuDevice : public Device {
   std::unique_ptr<DeviceBuffer> device_buffer(std::size_t bytes) override {
     return std::make_unique<PlainDeviceBuffer>(bytes);
   }
+  std::unique_ptr<DeviceTimer> timer() override { return nullptr; }
   bool is_host() const override { return true; }
 };
 

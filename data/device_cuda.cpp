@@ -2,7 +2,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <deque>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "isthmus/base/error.h"
 #include "isthmus/data/device.h"
@@ -26,17 +29,24 @@ class PinnedBuffer : public HostBuffer {
   void* data_ = nullptr;
 };
 
+using Clock = std::chrono::steady_clock;
+
 /// Waits without spinning: the thread that waits shares its core with the codecs.
 class Event {
  public:
-  Event() {
-    check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync),
-          "event creation");
-  }
+  Event() { check(cudaEventCreateWithFlags(&event_, cudaEventBlockingSync), "event creation"); }
   ~Event() { cudaEventDestroy(event_); }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   [[nodiscard]] cudaEvent_t get() const { return event_; }
+  void record(cudaStream_t stream) const { check(cudaEventRecord(event_, stream), "event record"); }
+  /// Of two that are over, by the device's clock.
+  [[nodiscard]] Clock::duration since(const Event& earlier) const {
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, earlier.get(), event_), "event time");
+    return std::chrono::duration_cast<Clock::duration>(
+        std::chrono::duration<double, std::milli>(static_cast<double>(milliseconds)));
+  }
 
  private:
   cudaEvent_t event_ = nullptr;
@@ -55,22 +65,79 @@ class CudaBuffer : public DeviceBuffer {
   }
   ~CudaBuffer() override { cudaFree(data_); }
   std::byte* data() override { return static_cast<std::byte*>(data_); }
-  void fill(HostBuffer& from, std::size_t bytes) override {
+  DeviceSpan fill(HostBuffer& from, std::size_t bytes) override {
     check(cudaSetDevice(streams_.ordinal),
           "device selection");  // per thread, and the loader's threads are new
     check(cudaStreamWaitEvent(streams_.copy, released_.get(), 0), "wait for the consumer");
+    begun_.record(streams_.copy);
     check(cudaMemcpyAsync(data_, from.data(), bytes, cudaMemcpyHostToDevice, streams_.copy),
           "copy to the device");
-    check(cudaEventRecord(filled_.get(), streams_.copy), "event record");
+    filled_.record(streams_.copy);
     check(cudaEventSynchronize(filled_.get()), "copy to the device");
+    const auto now = Clock::now();
+    return {now - filled_.since(begun_), now};
   }
-  void release() override { check(cudaEventRecord(released_.get(), streams_.consumer), "event record"); }
+  void release() override { released_.record(streams_.consumer); }
 
  private:
   Streams streams_;
-  Event filled_;
+  Event begun_, filled_;
   Event released_;  // not recorded yet counts as done
   void* data_ = nullptr;
+};
+
+/// Spans lie on the host's clock by the one before: its end is a moment known on both. (Events tell what has
+/// passed between two of them in floating-point milliseconds, too coarse for a long time.) The clocks drift
+/// apart by some millionths.
+class CudaTimer : public DeviceTimer {
+ public:
+  explicit CudaTimer(cudaStream_t stream) : stream_(stream), known_(std::make_unique<Event>()) {
+    known_->record(stream_);
+    while (!is_over(*known_)) {  // not asleep: how late it wakes up would be the error of all spans
+    }
+    known_at_ = Clock::now();
+  }
+  void begin() override {
+    spans_.push_back({take(), take()});
+    spans_.back().begin->record(stream_);
+  }
+  void end() override { spans_.back().end->record(stream_); }
+  std::optional<DeviceSpan> next() override {
+    if (spans_.empty()) return std::nullopt;
+    auto& span = spans_.front();
+    if (!is_over(*span.end)) return std::nullopt;
+    DeviceSpan out;
+    out.begin = known_at_ + span.begin->since(*known_);
+    out.end = out.begin + span.end->since(*span.begin);
+    std::swap(known_, span.end);
+    known_at_ = out.end;
+    free_.push_back(std::move(span.begin));
+    free_.push_back(std::move(span.end));
+    spans_.pop_front();
+    return out;
+  }
+
+ private:
+  struct Span {
+    std::unique_ptr<Event> begin, end;
+  };
+  static bool is_over(const Event& event) {
+    const auto status = cudaEventQuery(event.get());
+    if (status != cudaErrorNotReady) check(status, "event query");
+    return status == cudaSuccess;
+  }
+  std::unique_ptr<Event> take() {
+    if (free_.empty()) return std::make_unique<Event>();
+    auto event = std::move(free_.back());
+    free_.pop_back();
+    return event;
+  }
+
+  cudaStream_t stream_;
+  std::unique_ptr<Event> known_;
+  Clock::time_point known_at_;
+  std::deque<Span> spans_;  ///< not told yet
+  std::vector<std::unique_ptr<Event>> free_;
 };
 
 class CudaDevice : public Device {
@@ -94,6 +161,10 @@ class CudaDevice : public Device {
   std::unique_ptr<DeviceBuffer> device_buffer(std::size_t bytes) override {
     check(cudaSetDevice(streams_.ordinal), "device selection");
     return std::make_unique<CudaBuffer>(streams_, bytes);
+  }
+  std::unique_ptr<DeviceTimer> timer() override {
+    check(cudaSetDevice(streams_.ordinal), "device selection");
+    return std::make_unique<CudaTimer>(streams_.consumer);
   }
   bool is_host() const override { return false; }
 

@@ -312,14 +312,13 @@ struct Loader::Pipeline {
   }
 
   void transfer(HostSlot& from, DeviceSlot& to) {
-    const auto begin = Clock::now();
-    to.buffer->fill(*from.buffer, batch_bytes());
+    const auto copied = to.buffer->fill(*from.buffer, batch_bytes());
     std::swap(to.content, from.content);
     auto& content = to.content;
     for (std::size_t i = 0; i < content.rows.size(); ++i)
       content.rows[i] = to.buffer->data() + i * row_bytes();
     if (content.traced)
-      trace.complete(Trace::Row::gpu_transfer, "gpu_transfer", begin, Clock::now(), argument(content));
+      trace.complete(Trace::Row::gpu_transfer, "gpu_transfer", copied.begin, copied.end, argument(content));
   }
 
   /// To the consumer.

@@ -14,6 +14,7 @@
 #include "isthmus/base/event_file.h"
 #include "isthmus/base/metrics.h"
 #include "isthmus/base/progress.h"
+#include "isthmus/data/device_timeline.h"
 #include "isthmus/data/loader.h"
 #include "isthmus/outer_sync/memory.h"
 #include "isthmus/outer_sync/outer_loop.h"
@@ -72,6 +73,7 @@ class Worker {
         progress_(request_.quiet ? nullptr : std::make_unique<Progress>(stdout, isatty(STDOUT_FILENO) == 1)),
         setup_(config_, stream()),
         trace_(trace_file(folder_), request_.name),
+        timeline_(*setup_.hardware.memory, trace_),
         metrics_(folder_ / "metrics.jsonl", [this](const std::string& text) { say(text); }),
         events_(folder_, [this](const std::string& text) { say(text); }),
         ranks_(start_ranks(config_, setup_, request_.name, folder_)),
@@ -350,7 +352,7 @@ class Worker {
     double norm = 0;
     float loss = 0;
     {
-      const Trace::Scope scope(trace_, Trace::Row::train, "train", "{\"step\":" + std::to_string(step) + "}");
+      const data::DeviceTimeline::Scope scope(timeline_, "train", "{\"step\":" + std::to_string(step) + "}");
       const auto compute = Clock::now();
       loss = replica_.forward_backward(batch);
       compute_seconds_ += seconds_since(compute);
@@ -359,7 +361,7 @@ class Worker {
     const auto tokens = batch_size * static_cast<std::uint64_t>(batch.seq_len);
     if (outer_.synchronous()) average_gradients(tokens, batch.samples);
     {
-      const Trace::Scope scope(trace_, Trace::Row::train, "inner_step");
+      const data::DeviceTimeline::Scope scope(timeline_, "inner_step");
       const auto compute = Clock::now();
       norm = replica_.inner_step(lr);
       compute_seconds_ += seconds_since(compute);
@@ -490,7 +492,7 @@ class Worker {
   void evaluate(std::uint64_t step) {
     if (evaluated_ == step || setup_.heldout.sequences() == 0) return;
     evaluated_ = step;
-    const Trace::Scope scope(trace_, Trace::Row::train, "evaluate");
+    const data::DeviceTimeline::Scope scope(timeline_, "evaluate");
     const auto rank = node_.rank();
     const auto sum = setup_.evaluate(outer_.global_parameters(), rank.index, rank.of);
     node_.report_evaluation(step, sum.nats, sum.tokens);
@@ -634,6 +636,7 @@ class Worker {
   std::unique_ptr<Progress> progress_;
   ModelSetup setup_;
   Trace trace_;
+  data::DeviceTimeline timeline_;
   Metrics metrics_;
   EventFile events_;
   std::unique_ptr<RankProcesses> ranks_;  ///< of one with several

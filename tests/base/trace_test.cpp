@@ -97,7 +97,8 @@ TEST(Trace, RowsAndTheProcessHaveNames) {
   EXPECT_EQ(rows[static_cast<int>(Row::gpu_transfer)], "gpu_transfer");
   EXPECT_EQ(rows[static_cast<int>(Row::writer)], "writer");
   EXPECT_EQ(rows[static_cast<int>(Row::control)], "control");
-  EXPECT_EQ(rows.size(), 9U);
+  EXPECT_EQ(rows[static_cast<int>(Row::gpu)], "gpu");
+  EXPECT_EQ(rows.size(), 10U);
   EXPECT_TRUE(has_clocks) << "without the wall clock, traces of two machines cannot be lined up";
 }
 

@@ -3,6 +3,8 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <chrono>
+#include <vector>
 
 #include "data_support.h"
 #include "isthmus/data/loader.h"
@@ -41,6 +43,38 @@ TEST(CudaDevice, LoadsTheSameBatchesAsTheCpu) {
     for (const auto* row : want.rows) rows.insert(rows.end(), row, row + want.row_bytes());
     ASSERT_EQ(from_device(got), rows);
   }
+}
+
+TEST(CudaDevice, ItsTimerTellsWhenWorkRan) {
+  int gpus = 0;
+  if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) GTEST_SKIP() << "no GPU here";
+  using Clock = std::chrono::steady_clock;
+  constexpr std::size_t bytes = 1 << 28;
+  void* memory = nullptr;
+  ASSERT_EQ(cudaMalloc(&memory, bytes), cudaSuccess);
+  const auto gpu = make_cuda_device(0, nullptr);
+  const auto timer = gpu->timer();
+  EXPECT_FALSE(timer->next());
+  std::vector<Clock::time_point> told;
+  const auto begin = Clock::now();
+  for (int i = 0; i < 10; ++i) {
+    timer->begin();
+    ASSERT_EQ(cudaMemsetAsync(memory, i, bytes, nullptr), cudaSuccess);
+    timer->end();
+  }
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  const auto end = Clock::now();
+  while (const auto span = timer->next()) {
+    EXPECT_GT(span->end, span->begin);
+    told.push_back(span->begin);
+    told.push_back(span->end);
+  }
+  ASSERT_EQ(told.size(), 20U);
+  EXPECT_TRUE(std::ranges::is_sorted(told));
+  // The two clocks are told apart by tens of microseconds at most.
+  EXPECT_GT(told.front(), begin - std::chrono::milliseconds(1));
+  EXPECT_LT(told.back(), end + std::chrono::milliseconds(1));
+  cudaFree(memory);
 }
 
 }  // namespace

@@ -68,6 +68,7 @@ class StrangeDevice : public Device {
     ++device_buffers;
     return std::make_unique<Buffer>(*this, plain_->device_buffer(bytes));
   }
+  std::unique_ptr<DeviceTimer> timer() override { return nullptr; }
   bool is_host() const override { return false; }
 
  private:
@@ -76,10 +77,10 @@ class StrangeDevice : public Device {
     Buffer(StrangeDevice& device, std::unique_ptr<DeviceBuffer> plain)
         : device_(device), plain_(std::move(plain)) {}
     std::byte* data() override { return plain_->data(); }
-    void fill(HostBuffer& from, std::size_t bytes) override {
+    DeviceSpan fill(HostBuffer& from, std::size_t bytes) override {
       if (device_.fills++ == device_.fails_at) throw std::runtime_error("the copy broke");
       std::this_thread::sleep_for(device_.delay);
-      plain_->fill(from, bytes);
+      return plain_->fill(from, bytes);
     }
     void release() override { ++device_.releases; }
 

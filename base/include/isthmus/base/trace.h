@@ -24,6 +24,7 @@ class Trace {
   /// Rows of the timeline; each is one "thread" in the viewer.
   enum class Row : std::uint8_t {
     train,
+    gpu,  ///< what it was at work on, by its own clock
     outer,
     send,
     reduce,
