@@ -7,6 +7,7 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <vector>
 
 #include "isthmus/base/error.h"
@@ -20,6 +21,42 @@ struct Event {
   double begin = 0, duration = 0;  ///< microseconds
   std::int64_t row = 0;
 };
+
+enum class Waits : std::uint8_t { for_data, for_outer_loop, before_optimizer };
+
+struct Interval {
+  double begin, end;  ///< microseconds
+};
+struct Wait {
+  Interval when;
+  Waits why;
+};
+
+/// Of rows of which each has its intervals in their order.
+DeviceTotals device_totals(std::span<const Interval> busy, std::span<const Wait> waits) {
+  DeviceTotals out;
+  const auto idle = [&](Interval gap) {
+    double known = 0;
+    while (!waits.empty() && waits.front().when.end <= gap.begin) waits = waits.subspan(1);
+    for (const auto& [when, why] : waits) {
+      if (when.begin >= gap.end) break;
+      const double part = (std::min(gap.end, when.end) - std::max(gap.begin, when.begin)) / 1e6;
+      known += part;
+      (why == Waits::for_data         ? out.idle_for_data
+       : why == Waits::for_outer_loop ? out.idle_for_outer_loop
+                                      : out.idle_before_optimizer) += part;
+    }
+    out.idle_otherwise += (gap.end - gap.begin) / 1e6 - known;
+  };
+  double until = busy.front().begin;
+  for (const auto& [begin, end] : busy) {
+    if (begin > until) idle({until, begin});
+    out.busy += std::max(0.0, end - std::max(begin, until)) / 1e6;
+    until = std::max(until, end);
+  }
+  out.seconds = (until - busy.front().begin) / 1e6;
+  return out;
+}
 
 /// Takes what is needed of each event while the file is read.
 class Events : public nlohmann::json_sax<nlohmann::json> {
@@ -55,6 +92,11 @@ class Events : public nlohmann::json_sax<nlohmann::json> {
     return false;
   }
 
+  TraceSummary finish() {
+    if (!on_device_.empty()) summary.device = device_totals(on_device_, waits_);
+    return std::move(summary);
+  }
+
   TraceSummary summary;
   std::uint64_t seen = 0;
   bool failed = false, too_deep = false;
@@ -86,8 +128,15 @@ class Events : public nlohmann::json_sax<nlohmann::json> {
     first_ = std::min(first_, event_.begin);
     last_ = std::max(last_, event_.begin + event_.duration);
     summary.seconds = (last_ - first_) / 1e6;
-    if (row == "train" && event_.name == "outer_wait" && before_ == "train")
+    const Interval when{event_.begin, event_.begin + event_.duration};
+    const bool is_outer_wait = row == "train" && event_.name == "outer_wait";
+    if (row == "gpu") on_device_.push_back(when);
+    if (row == "train" && event_.name == "gpu_queue_wait") waits_.push_back({when, Waits::for_data});
+    if (is_outer_wait && before_ == "train") {
+      waits_.push_back({when, Waits::before_optimizer});
       return add(summary.before_optimizer);
+    }
+    if (is_outer_wait) waits_.push_back({when, Waits::for_outer_loop});
     add(summary.totals[{row, event_.name}]);
     if (row == "train") before_ = event_.name;
   }
@@ -101,6 +150,8 @@ class Events : public nlohmann::json_sax<nlohmann::json> {
   std::string key_;
   Event event_;
   std::map<std::int64_t, std::string> rows_;
+  std::vector<Interval> on_device_;
+  std::vector<Wait> waits_;
   std::string before_;  ///< the training row's last event but outer_wait
   double first_ = std::numeric_limits<double>::infinity(), last_ = 0;
 };
@@ -154,10 +205,23 @@ void print_training(const TraceSummary& trace) {
              trace.seconds > 0 ? 100 * rest / trace.seconds : 0);
 }
 
+void print_device(const DeviceTotals& device) {
+  const auto part = [&](const char* what, double seconds) {
+    fmt::print("  {:<29} {:>9} {:>6.2f} %\n", what, duration(seconds),
+               device.seconds > 0 ? 100 * seconds / device.seconds : 0);
+  };
+  fmt::print("\nthe GPU\n");
+  part("at work", device.busy);
+  part("IDLE for data", device.idle_for_data);
+  part("IDLE before the optimizer", device.idle_before_optimizer);
+  part("IDLE for the outer loop", device.idle_for_outer_loop);
+  part("idle for the host's own work", device.idle_otherwise);
+}
+
 void print_others(const TraceSummary& trace) {
   for (const auto& [key, total] : trace.totals) {
     const auto& [row, name] = key;
-    if (row == "train" || row == "outer") continue;
+    if (row == "train" || row == "outer" || row == "gpu") continue;
     line(row == name ? row : row + ": " + name, total, trace.seconds);
   }
 }
@@ -174,11 +238,20 @@ nlohmann::ordered_json document(const TraceSummary& trace) {
     json["name"] = key.second;
     totals.push_back(std::move(json));
   }
-  return {{"process", trace.process},
-          {"seconds", trace.seconds},
-          {"cut_off", trace.cut_off},
-          {"outer_wait_before_optimizer", part(trace.before_optimizer)},
-          {"totals", totals}};
+  nlohmann::ordered_json out = {{"process", trace.process},
+                                {"seconds", trace.seconds},
+                                {"cut_off", trace.cut_off},
+                                {"outer_wait_before_optimizer", part(trace.before_optimizer)},
+                                {"totals", totals}};
+  if (const auto& device = trace.device) {
+    out["gpu"] = {{"seconds", device->seconds},
+                  {"busy_seconds", device->busy},
+                  {"idle_for_data_seconds", device->idle_for_data},
+                  {"idle_before_optimizer_seconds", device->idle_before_optimizer},
+                  {"idle_for_outer_loop_seconds", device->idle_for_outer_loop},
+                  {"idle_otherwise_seconds", device->idle_otherwise}};
+  }
+  return out;
 }
 
 }  // namespace
@@ -193,7 +266,7 @@ TraceSummary read_trace(std::istream& in, const std::string& name) {
   }
   // A process that was killed leaves its array open, which is no fault of the file.
   events.summary.cut_off = events.failed;
-  return events.summary;
+  return events.finish();
 }
 
 int run_trace_summary(const std::filesystem::path& file, bool as_json) {
@@ -207,6 +280,7 @@ int run_trace_summary(const std::filesystem::path& file, bool as_json) {
              trace.cut_off ? "; the file is not finished" : "");
   fmt::print("the training thread\n");
   print_training(trace);
+  if (trace.device) print_device(*trace.device);
   fmt::print("\nthe other threads, meanwhile\n");
   print_others(trace);
   json.print(document(trace));

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <istream>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -16,6 +17,12 @@ struct TraceTotal {
   double seconds = 0, longest = 0;
 };
 
+/// Where a GPU's time went. While it does nothing, what the training thread does meanwhile says why.
+struct DeviceTotals {
+  double seconds = 0;  ///< from its first interval's begin to the last one's end
+  double busy = 0, idle_for_data = 0, idle_for_outer_loop = 0, idle_before_optimizer = 0, idle_otherwise = 0;
+};
+
 /// What a trace tells of the training thread and of the others.
 struct TraceSummary {
   std::string process;
@@ -25,6 +32,7 @@ struct TraceSummary {
   std::map<std::pair<std::string, std::string>, TraceTotal> totals;
   /// Of "outer_wait" what lies between the gradient and the optimizer: others' gradients.
   TraceTotal before_optimizer;
+  std::optional<DeviceTotals> device;  ///< of one that trains on a GPU
 };
 
 /// Reads Chrome trace events (Trace writes them), a piece at a time. `name` is the file's, for messages.

@@ -17,10 +17,11 @@ TraceSummary summary_of(const std::string& text) {
   return read_trace(in, "trace.json");
 }
 
-/// One replica's: a row "train" (0) and a row "disk_load" (5).
+/// One replica's: rows "train" (0), "gpu" (1) and "disk_load" (5).
 std::string trace(const std::string& events) {
   return R"([{"ph":"M","name":"process_name","pid":7,"tid":0,"args":{"name":"eu-1"}},
 {"ph":"M","name":"thread_name","pid":7,"tid":0,"args":{"name":"train"}},
+{"ph":"M","name":"thread_name","pid":7,"tid":1,"args":{"name":"gpu"}},
 {"ph":"M","name":"thread_name","pid":7,"tid":5,"args":{"name":"disk_load"}})" +
          events;
 }
@@ -53,6 +54,23 @@ TEST(TraceSummary, WaitsBetweenGradientAndOptimizerAreToldFromOthers) {
   EXPECT_EQ(of.before_optimizer.seconds, 4);
   EXPECT_EQ(of.before_optimizer.count, 2U);
   EXPECT_EQ(of.totals.at({"train", "outer_wait"}).seconds, 10);
+}
+
+TEST(TraceSummary, AnIdleGpuWaitsForWhatTheTrainingThreadWaitsFor) {
+  // The GPU is at work until a second after the host has gone on, and its events come late.
+  const auto of = summary_of(
+      trace(event(0, "gpu_queue_wait", 0, 10) + event(0, "train", 10, 5) + event(0, "outer_wait", 15, 5) +
+            event(0, "inner_step", 20, 1) + event(0, "outer_wait", 21, 9) + event(1, "train", 11, 5) +
+            event(0, "gpu_queue_wait", 33, 4) + event(1, "inner_step", 21, 2) + event(1, "train", 40, 10)) +
+      "]");
+  ASSERT_TRUE(of.device);
+  EXPECT_EQ(of.device->seconds, 39);
+  EXPECT_EQ(of.device->busy, 17);
+  EXPECT_EQ(of.device->idle_before_optimizer, 4) << "16 to 20";
+  EXPECT_EQ(of.device->idle_for_outer_loop, 7) << "23 to 30";
+  EXPECT_EQ(of.device->idle_for_data, 4) << "33 to 37; what was before the first work is none of it";
+  EXPECT_EQ(of.device->idle_otherwise, 1 + 3 + 3) << "20 to 21, 30 to 33, 37 to 40";
+  EXPECT_FALSE(summary_of(trace(event(0, "train", 1, 1)) + "]").device);
 }
 
 TEST(TraceSummary, AFileThatIsNotFinishedCountsAsFarAsItGoes) {
