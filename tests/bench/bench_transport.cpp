@@ -18,7 +18,8 @@
 // other end, and in how many views the members were: a second one would be a false suspicion. `training` is a
 // stream with pauses, and says how much longer the first member's training steps take while it flows. All
 // that the case consists of shares this machine's cores, so that says too much: `own_part` is what that
-// member's own transport has of the processor time that all of it takes.
+// member's own transport has of the processor time that all of it takes. It trains on all cores, and
+// `training_one` on one.
 
 #include <dirent.h>
 #include <fmt/format.h>
@@ -78,9 +79,11 @@ struct Case {
   int lanes = 8;
   double heartbeat = 1;  ///< seconds between two
   bool traced = false;   ///< says how long each of them took
+  int threads = 0;       ///< of training; 0: one for each core
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Case, name, what, members, rate, rtt, loss, parameters, codec, chunk,
-                                   fragments, rounds, tls, congestion, network_rate, lanes, heartbeat, traced)
+                                   fragments, rounds, tls, congestion, network_rate, lanes, heartbeat, traced,
+                                   threads)
 
 void stream(Case& c, double rate, double rtt) {
   c.what = "stream";
@@ -122,6 +125,12 @@ std::vector<Case> all_cases() {
     stream(c, 200e6, 0.02);
     c.what = "training";
     c.rounds = 100;
+  });
+  add("training_one", [](Case& c) {
+    stream(c, 200e6, 0.02);
+    c.what = "training";
+    c.rounds = 100;
+    c.threads = 1;
   });
   add("heartbeats", [](Case& c) {
     stream(c, 10e6, 0.1);
@@ -225,8 +234,9 @@ class Training {
   Training(const Case& c, std::size_t self, double start, Json& steps) {
     if (c.what != "training" || self != 0) return;
 #ifdef ISTHMUS_BENCH_TRAINER
-    thread_ = std::jthread([start, &steps](const std::stop_token& stop) {
+    thread_ = std::jthread([start, &steps, threads = c.threads](const std::stop_token& stop) {
       pthread_setname_np(pthread_self(), "training");
+      trainer::prepare_process({.threads = threads});
       train(start, steps, stop);
     });
 #else
