@@ -37,6 +37,7 @@ struct AddNormBackward {
   const float* rstd_N;
   T* grad_x;
   float* weight_gradient_C;
+  float* block_sums = nullptr;  ///< a GPU's: cuda::row_blocks(rows) rows as long as the gradient
 };
 void add_norm_backward(const AddNormBackward<float>& a);
 void add_norm_backward(const AddNormBackward<Bf16>& a);
@@ -62,6 +63,7 @@ struct AddLayerNormBackward {
   const float *mean_N, *rstd_N;
   T* grad_x;
   float* affine_gradient_2C;
+  float* block_sums = nullptr;  ///< as of AddNorm
 };
 void add_layer_norm_backward(const AddLayerNormBackward<float>& a);
 void add_layer_norm_backward(const AddLayerNormBackward<Bf16>& a);

@@ -1,5 +1,5 @@
 #pragma once
-// Tensors in host memory as the loops of cpu_kernels.h take them. Dense, of fp32 or bf16.
+// Tensors as the loops of cpu_kernels.h and cuda/decoder_kernels.h take them. Dense, of fp32 or bf16.
 
 #include <ATen/core/Tensor.h>
 
@@ -11,7 +11,7 @@ namespace isthmus::trainer {
 template <class F>
 auto dispatch(const at::Tensor& x, const F& f) {
   if (x.scalar_type() == at::kBFloat16) return f(Bf16{});
-  TORCH_CHECK(x.scalar_type() == at::kFloat, "the CPU loops know fp32 and bf16");
+  TORCH_CHECK(x.scalar_type() == at::kFloat, "the loops know fp32 and bf16");
   return f(float{});
 }
 

@@ -2,11 +2,8 @@
 
 #include <torch/torch.h>
 
-#ifdef ISTHMUS_WITH_CUDA
-#include <c10/cuda/CUDAStream.h>
-#endif
-
 #include "cuda/flat_ops.h"
+#include "device_loops.h"
 
 namespace isthmus::trainer::flat {
 namespace {
@@ -18,14 +15,6 @@ std::span<std::uint16_t> bits(const at::Tensor& bf16) {
 
 cuda::GradientType type_of(const at::Tensor& gradient) {
   return gradient.scalar_type() == at::kBFloat16 ? cuda::GradientType::bf16 : cuda::GradientType::fp32;
-}
-
-void* stream_of([[maybe_unused]] const at::Tensor& tensor) {
-#ifdef ISTHMUS_WITH_CUDA
-  return c10::cuda::getCurrentCUDAStream(tensor.device().index()).stream();
-#else
-  return nullptr;
-#endif
 }
 
 double cuda_norm(const at::Tensor& gradient) {

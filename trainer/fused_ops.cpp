@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "cpu_kernels.h"
-#include "cpu_tensor.h"
+#include "device_loops.h"
 #include "ops.h"
 
 namespace isthmus::trainer {
@@ -50,8 +50,10 @@ struct Embed : Function<Embed> {
 template <class T>
 void add_norm_forward(const Tensor& x, const Tensor& delta, const Tensor& weight, double eps,
                       const Tensor& sum, const Tensor& out, const Tensor& rstd) {
-  cpu::add_norm(cpu::AddNorm<T>{x.size(0), x.size(1), static_cast<float>(eps), data<T>(x), data<T>(delta),
-                                data<T>(weight), data<T>(sum), data<T>(out), floats(rstd)});
+  run_on(x,
+         cpu::AddNorm<T>{x.size(0), x.size(1), static_cast<float>(eps), data<T>(x), data<T>(delta),
+                         data<T>(weight), data<T>(sum), data<T>(out), floats(rstd)},
+         [](const auto& work) { cpu::add_norm(work); });
 }
 
 /// RMSNorm alone.
@@ -67,6 +69,11 @@ struct Norm : Function<Norm> {
   static variable_list backward(AutogradContext* ctx, const variable_list& grads);
 };
 
+/// What a GPU needs to add up a norm's gradients of `width` weights; undefined on a CPU.
+Tensor block_sums(const Tensor& x, std::int64_t width) {
+  return x.is_cpu() ? Tensor() : float_like(x, {cuda::row_blocks(x.size(0)), width});
+}
+
 /// Both gradients of a norm from what was saved; grad_sum may be undefined.
 std::pair<Tensor, Tensor> norm_backward(const variable_list& saved, const Tensor& grad_out,
                                         const Tensor& grad_sum) {
@@ -76,11 +83,14 @@ std::pair<Tensor, Tensor> norm_backward(const variable_list& saved, const Tensor
   const auto sum_grad = grad_sum.defined() ? grad_sum.contiguous() : grad_sum;
   const auto grad_x = at::empty_like(sum);
   const auto weight_grad = float_like(sum, {sum.size(1)});
+  const auto sums = block_sums(sum, sum.size(1));
   dispatch(sum, [&](auto type) {
     using T = decltype(type);
-    cpu::add_norm_backward(cpu::AddNormBackward<T>{sum.size(0), sum.size(1), data<T>(sum), data<T>(weight),
-                                                   data<T>(out_grad), data<T>(sum_grad), floats(saved[2]),
-                                                   data<T>(grad_x), floats(weight_grad)});
+    run_on(sum,
+           cpu::AddNormBackward<T>{sum.size(0), sum.size(1), data<T>(sum), data<T>(weight), data<T>(out_grad),
+                                   data<T>(sum_grad), floats(saved[2]), data<T>(grad_x), floats(weight_grad),
+                                   floats(sums)},
+           [](const auto& work) { cpu::add_norm_backward(work); });
   });
   return {grad_x, weight_grad.to(sum.scalar_type())};
 }
@@ -120,9 +130,11 @@ struct AddLayerNorm : Function<AddLayerNorm> {
     const auto mean_N = float_like(x, {x.size(0)}), rstd_N = float_like(x, {x.size(0)});
     dispatch(x, [&](auto type) {
       using T = decltype(type);
-      cpu::add_layer_norm(cpu::AddLayerNorm<T>{x.size(0), x.size(1), static_cast<float>(eps), data<T>(x),
-                                               data<T>(delta), data<T>(affine_2C), data<T>(sum), data<T>(out),
-                                               floats(mean_N), floats(rstd_N)});
+      run_on(x,
+             cpu::AddLayerNorm<T>{x.size(0), x.size(1), static_cast<float>(eps), data<T>(x), data<T>(delta),
+                                  data<T>(affine_2C), data<T>(sum), data<T>(out), floats(mean_N),
+                                  floats(rstd_N)},
+             [](const auto& work) { cpu::add_layer_norm(work); });
     });
     ctx->save_for_backward({sum, affine_2C, mean_N, rstd_N});
     ctx->set_materialize_grads(false);
@@ -135,11 +147,15 @@ struct AddLayerNorm : Function<AddLayerNorm> {
     const auto out_grad = grads[1].contiguous();
     const auto grad_x = at::empty_like(sum);
     const auto affine_grad = float_like(sum, affine.sizes());
+    const auto sums = block_sums(sum, affine.numel());
     dispatch(sum, [&](auto type) {
       using T = decltype(type);
-      cpu::add_layer_norm_backward(cpu::AddLayerNormBackward<T>{
-          sum.size(0), sum.size(1), data<T>(sum), data<T>(affine), data<T>(out_grad), data<T>(sum_grad),
-          floats(saved[2]), floats(saved[3]), data<T>(grad_x), floats(affine_grad)});
+      run_on(
+          sum,
+          cpu::AddLayerNormBackward<T>{sum.size(0), sum.size(1), data<T>(sum), data<T>(affine),
+                                       data<T>(out_grad), data<T>(sum_grad), floats(saved[2]),
+                                       floats(saved[3]), data<T>(grad_x), floats(affine_grad), floats(sums)},
+          [](const auto& work) { cpu::add_layer_norm_backward(work); });
     });
     return {grad_x, grad_x, affine_grad.to(sum.scalar_type()), Tensor()};
   }
@@ -270,8 +286,13 @@ struct Attention : Function<Attention> {
 
 Tensor embed(const Tensor& weight_VC, const Tensor& tokens_N) { return Embed::apply(weight_VC, tokens_N); }
 
+namespace {
+bool is_too_wide(const Tensor& x_NC) { return !x_NC.is_cpu() && x_NC.size(1) > cuda::most_channels; }
+}  // namespace
+
 std::pair<Tensor, Tensor> add_norm(const Tensor& x_NC, const Tensor& delta_NC, const Tensor& weight_C,
                                    double eps) {
+  if (is_too_wide(x_NC)) return plain::add_norm(x_NC, delta_NC, weight_C, eps);
   if (!delta_NC.defined()) return {x_NC, Norm::apply(x_NC, weight_C, eps)};
   auto both = AddNorm::apply(x_NC, delta_NC, weight_C, eps);
   return {both[0], both[1]};
@@ -279,6 +300,7 @@ std::pair<Tensor, Tensor> add_norm(const Tensor& x_NC, const Tensor& delta_NC, c
 
 std::pair<Tensor, Tensor> add_layer_norm(const Tensor& x_NC, const Tensor& delta_NC, const Tensor& affine_2C,
                                          double eps) {
+  if (is_too_wide(x_NC)) return plain::add_layer_norm(x_NC, delta_NC, affine_2C, eps);
   auto both = AddLayerNorm::apply(x_NC, delta_NC, affine_2C, eps);
   return {both[0], both[1]};
 }

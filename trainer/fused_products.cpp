@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "cpu_kernels.h"
-#include "cpu_product.h"
-#include "cpu_tensor.h"
+#include "device_loops.h"
+#include "linear_product.h"
 #include "ops.h"
 
 namespace isthmus::trainer {
@@ -23,11 +23,11 @@ namespace {
 struct Kept {
   Product by;
   [[nodiscard]] Tensor times(const Tensor& x) const {
-    return cpu_product(x, by.input_first ? by.weight.t() : by.weight, by.bias);
+    return linear_product(x, by.input_first ? by.weight.t() : by.weight, by.bias);
   }
   /// Gradient of what was multiplied.
   [[nodiscard]] Tensor back(const Tensor& grad) const {
-    return cpu_product(grad, by.input_first ? by.weight : by.weight.t());
+    return linear_product(grad, by.input_first ? by.weight : by.weight.t());
   }
   /// Gradients of weight and bias, `x` having been multiplied. Undefined where there is none to hand on: a
   /// leaf's weight takes its own at once.
@@ -68,7 +68,8 @@ struct SwigluActivation {
     const auto out = at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
     dispatch(gate_up, [&](auto type) {
       using T = decltype(type);
-      cpu::swiglu(cpu::SwiGlu<T>{out.size(0), out.size(1), data<T>(gate_up), data<T>(out)});
+      run_on(out, cpu::SwiGlu<T>{out.size(0), out.size(1), data<T>(gate_up), data<T>(out)},
+             [](const auto& work) { cpu::swiglu(work); });
     });
     return out;
   }
@@ -76,8 +77,10 @@ struct SwigluActivation {
     auto grad_gate_up = at::empty_like(gate_up);
     dispatch(gate_up, [&](auto type) {
       using T = decltype(type);
-      cpu::swiglu_backward(cpu::SwiGluBackward<T>{grad.size(0), grad.size(1), data<T>(gate_up), data<T>(grad),
-                                                  data<T>(grad_gate_up)});
+      run_on(grad,
+             cpu::SwiGluBackward<T>{grad.size(0), grad.size(1), data<T>(gate_up), data<T>(grad),
+                                    data<T>(grad_gate_up)},
+             [](const auto& work) { cpu::swiglu_backward(work); });
     });
     return grad_gate_up;
   }
@@ -88,15 +91,16 @@ struct GeluActivation {
     auto out = at::empty_like(x);
     dispatch(x, [&](auto type) {
       using T = decltype(type);
-      cpu::gelu(cpu::Gelu<T>{x.size(0), x.size(1), data<T>(x), data<T>(out)});
+      run_on(x, cpu::Gelu<T>{x.size(0), x.size(1), data<T>(x), data<T>(out)},
+             [](const auto& work) { cpu::gelu(work); });
     });
     return out;
   }
   static Tensor backward(const Tensor& x, const Tensor& grad) {
     dispatch(x, [&](auto type) {
       using T = decltype(type);
-      cpu::gelu_backward(
-          cpu::GeluBackward<T>{x.size(0), x.size(1), data<T>(x), data<T>(grad), data<T>(grad)});
+      run_on(x, cpu::GeluBackward<T>{x.size(0), x.size(1), data<T>(x), data<T>(grad), data<T>(grad)},
+             [](const auto& work) { cpu::gelu_backward(work); });
     });
     return grad;
   }
@@ -141,11 +145,11 @@ struct HeadLoss : Function<HeadLoss> {
     for (std::int64_t row = 0; row < rows; row += rows_at_once) {
       const auto n = std::min(rows_at_once, rows - row);
       const auto h_part = h.narrow(0, row, n);
-      const auto logits = times(h_part, weight_VC);
+      const auto logits = linear_product(h_part, weight_VC);
       loss += softmax_loss(logits, targets_N.narrow(0, row, n), weights.loss / static_cast<double>(rows),
                            weights.z_loss);
       if (!with_gradient) continue;
-      grad_h.narrow(0, row, n).copy_(times(logits, weight_VC.t()));
+      grad_h.narrow(0, row, n).copy_(linear_product(logits, weight_VC.t()));
       if (!grad_weight.defined()) {
         grad_weight = at::mm(logits.t(), h_part);
         if (n < rows) grad_weight = grad_weight.to(at::kFloat);
@@ -164,18 +168,25 @@ struct HeadLoss : Function<HeadLoss> {
   }
 
  private:
-  static Tensor times(const Tensor& x, const Tensor& weight) {
-    return x.is_cpu() ? cpu_product(x, weight) : at::linear(x, weight);
-  }
+  /// Double. On a GPU nobody waits for it.
   static Tensor softmax_loss(const Tensor& logits, const Tensor& targets_N, double scale, double z_loss) {
-    if (!logits.is_cpu()) return plain::softmax_loss(logits, targets_N, scale, z_loss);
-    const double sum = dispatch(logits, [&](auto type) {
+    return dispatch(logits, [&](auto type) {
       using T = decltype(type);
-      return cpu::softmax_loss(cpu::SoftmaxLoss<T>{logits.size(0), logits.size(1), static_cast<float>(scale),
-                                                   static_cast<float>(z_loss), data<T>(logits),
-                                                   data<std::int64_t>(targets_N)});
+      const cpu::SoftmaxLoss<T> work{logits.size(0),
+                                     logits.size(1),
+                                     static_cast<float>(scale),
+                                     static_cast<float>(z_loss),
+                                     data<T>(logits),
+                                     data<std::int64_t>(targets_N)};
+#ifdef ISTHMUS_WITH_CUDA
+      if (!logits.is_cpu()) {
+        const auto losses_N = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
+        cuda::run(work, floats(losses_N), stream_of(logits));
+        return losses_N.sum(at::kDouble);
+      }
+#endif
+      return at::scalar_tensor(cpu::softmax_loss(work), at::kDouble);
     });
-    return at::scalar_tensor(sum, at::kDouble);
   }
 };
 

@@ -98,13 +98,13 @@ Tensor softmax_loss(const Tensor& logits_NV, const Tensor& targets_N, double sca
 }  // namespace plain
 
 const Ops& ops_on(const Tensor& x) {
-  static constexpr Ops on_any = {plain::embed,       plain::add_norm, plain::add_layer_norm,
-                                 plain::attention,   plain::product,  plain::swiglu_product,
-                                 plain::gelu_product};
+  static constexpr Ops on_gpu = {plain::embed,       fused::add_norm, fused::add_layer_norm,
+                                 plain::attention,   plain::product,  fused::swiglu_product,
+                                 fused::gelu_product};
   static constexpr Ops on_cpu = {fused::embed,       fused::add_norm, fused::add_layer_norm,
                                  fused::attention,   fused::product,  fused::swiglu_product,
                                  fused::gelu_product};
-  return x.is_cpu() ? on_cpu : on_any;
+  return x.is_cpu() ? on_cpu : on_gpu;
 }
 
 }  // namespace isthmus::trainer

@@ -1,7 +1,8 @@
 #pragma once
 // The parts of the decoder that are not one matrix product, each in two forms with one meaning: `plain`,
-// composed of ATen's functions, on any device; `fused`, one autograd node each over the loops of
-// cpu_kernels.h, on a CPU. The plain forms are also what the tests hold the fused ones against.
+// composed of ATen's functions, on any device; `fused`, one autograd node each over loops of our own, those
+// of cpu_kernels.h on a CPU and those of cuda/decoder_kernels.h on a GPU, which has them of norms,
+// activations and the loss. The plain forms are also what the tests hold the fused ones against.
 //
 // Suffixes: N tokens (sequence-major), C channels, F feed-forward channels, D elements of a head, V ids.
 
@@ -77,10 +78,9 @@ at::Tensor product(const at::Tensor& x_NI, const Product& by);
 /// What goes into the activation is kept for the backward pass, and what comes out of it made again there.
 at::Tensor swiglu_product(const at::Tensor& gate_up_N2F, const Product& by);
 at::Tensor gelu_product(const at::Tensor& x_NF, const Product& by);
-/// Mean cross-entropy of h W^T against the targets, in nats, fp32; on any device, with `plain::softmax_loss`
-/// where there is no loop for it. Its gradient is that of the mean as `weights` say. It must be the root of
-/// the graph: its backward pass expects the gradient 1, and an fp32 weight that has a gradient already gets
-/// its own in the forward pass.
+/// Mean cross-entropy of h W^T against the targets, in nats, fp32. Its gradient is that of the mean as
+/// `weights` say. It must be the root of the graph: its backward pass expects the gradient 1, and an fp32
+/// weight that has a gradient already gets its own in the forward pass.
 at::Tensor head_loss(const at::Tensor& h_NC, const at::Tensor& weight_VC, const at::Tensor& targets_N,
                      LossWeights weights = {});
 }  // namespace fused

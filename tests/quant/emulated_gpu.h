@@ -1,8 +1,8 @@
 #pragma once
-// As much of CUDA's language as quant/cuda/kernels-inl.h uses, for running its kernels where there is no GPU.
-// The threads of a thread block take turns on one CPU thread, from one barrier or shuffle to the next, in an
-// order that the test chooses: a missing barrier gives other results in one order than in the other. A
-// shuffle or barrier that not all threads reach ends the test.
+// As much of CUDA's language as the kernels of quant/cuda/ and trainer/cuda/ use, for running its kernels
+// where there is no GPU. The threads of a thread block take turns on one CPU thread, from one barrier or
+// shuffle to the next, in an order that the test chooses: a missing barrier gives other results in one order
+// than in the other. A shuffle or barrier that not all threads reach ends the test.
 
 #include <setjmp.h>
 #include <ucontext.h>
@@ -137,6 +137,8 @@ struct alignas(16) float4 {
 inline emulated::Index blockIdx;
 inline emulated::Index gridDim;
 
+inline std::uint32_t __float_as_uint(float x) { return std::bit_cast<std::uint32_t>(x); }
+inline float __uint_as_float(std::uint32_t x) { return std::bit_cast<float>(x); }
 inline void __syncthreads() { emulated::ThreadBlock::running->meet(); }
 inline std::uint32_t __shfl_xor_sync(unsigned, std::uint32_t x, unsigned mask) {
   const auto lane = threadIdx.x % emulated::lane_count;

@@ -1,4 +1,4 @@
-#include "cpu_product.h"
+#include "linear_product.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/torch.h>
@@ -27,11 +27,11 @@ std::optional<c10::TypedOperatorHandle<Linear>> find_onednn() {
 
 }  // namespace
 
-Tensor cpu_product(const Tensor& x_NI, const Tensor& weight_OI, const Tensor& bias_O) {
+Tensor linear_product(const Tensor& x_NI, const Tensor& weight_OI, const Tensor& bias_O) {
   static const auto onednn = find_onednn();
   const at::AutoDispatchBelowAutograd no_gradient;
   const auto bias = bias_O.defined() ? std::optional(bias_O) : std::nullopt;
-  if (!onednn || x_NI.scalar_type() != at::kFloat) return at::linear(x_NI, weight_OI, bias);
+  if (!onednn || !x_NI.is_cpu() || x_NI.scalar_type() != at::kFloat) return at::linear(x_NI, weight_OI, bias);
   return onednn->call(x_NI, weight_OI, bias, "none", c10::List<std::optional<at::Scalar>>(), "");
 }
 

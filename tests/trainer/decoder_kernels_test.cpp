@@ -1,0 +1,221 @@
+// The decoder's kernels against the CPU's loops: on the CPU, by emulated_gpu.h. cuda_test.cpp has whole
+// models, where there is a GPU.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cuda/decoder_kernels.h"
+#include "emulated_gpu.h"
+#include "isthmus/base/random.h"
+
+namespace isthmus::trainer::cuda {
+namespace {
+
+#include "cuda/decoder_kernels-inl.h"
+
+template <class T>
+std::vector<T> values(std::size_t count, std::uint64_t seed, float scale = 1) {
+  std::vector<T> out(count);
+  for (std::size_t i = 0; i < count; ++i) narrow(scale * (2 * random_unit(seed, 0, i) - 1), out[i]);
+  return out;
+}
+
+template <class T>
+void expect_near(const std::vector<T>& got, const std::vector<T>& expected, double tolerance,
+                 const char* what) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double wanted = widen(expected[i]);
+    ASSERT_NEAR(widen(got[i]), wanted, tolerance * (1 + std::abs(wanted))) << what << " at " << i;
+  }
+}
+
+/// By two blocks of threads, from the first thread to the last and the other way.
+class Emulated {
+ public:
+  template <class Kernel, class... Arguments>
+  void operator()(Index blocks, Kernel* kernel, const Arguments&... arguments) const {
+    gridDim.x = blocks < 2 ? 1 : 2;
+    for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x)
+      threads_.run([&] { kernel(arguments...); }, reversed);
+  }
+  bool reversed = false;
+
+ private:
+  mutable emulated::ThreadBlock threads_;
+};
+
+template <class T>
+class DecoderKernels : public testing::Test {
+ protected:
+  static constexpr bool is_bf16 = sizeof(T) == 2;
+  static constexpr double tolerance = is_bf16 ? 1.0 / 128 : 2e-5;
+
+  /// check(rows, channels), with rows that begin at any address.
+  template <class Check>
+  void for_all_sizes(const Check& check) {
+    for (const bool reversed : {false, true}) {
+      launch.reversed = reversed;
+      for (const Index rows : {1, 3, 130}) {
+        for (const Index channels : {1, 7, 48, 1000, 1024, 1500}) {
+          if (rows == 130 && channels > 48) continue;  // of many rows it is their blocks that are looked at
+          SCOPED_TRACE(std::to_string(rows) + " rows of " + std::to_string(channels));
+          check(rows, channels);
+        }
+      }
+      check(2, 4100);  // more columns than a thread of the usual kernel holds
+    }
+  }
+  static std::size_t size(Index rows, Index columns) { return static_cast<std::size_t>(rows * columns); }
+
+  Emulated launch;
+};
+using Types = testing::Types<float, Bf16>;
+TYPED_TEST_SUITE(DecoderKernels, Types);
+
+template <class T, class Work>
+void both_norms(const Work& work, const Emulated& launch, double tolerance) {
+  // Twice the same, into other memory.
+  struct Out {
+    std::vector<T> sum, out;
+    std::vector<float> mean, rstd;
+  };
+  const auto elements = static_cast<std::size_t>(work.rows * work.channels);
+  const auto into = [&](Out& out) {
+    out.sum.resize(elements);
+    out.out.resize(elements);
+    out.rstd.resize(static_cast<std::size_t>(work.rows));
+    out.mean.resize(static_cast<std::size_t>(work.rows));
+    auto copy = work;
+    copy.sum = out.sum.data();
+    copy.out = out.out.data();
+    copy.rstd_N = out.rstd.data();
+    if constexpr (requires { copy.mean_N; }) copy.mean_N = out.mean.data();
+    return copy;
+  };
+  Out got, expected;
+  run(into(got), launch);
+  if constexpr (requires { work.mean_N; })
+    cpu::add_layer_norm(into(expected));
+  else
+    cpu::add_norm(into(expected));
+  expect_near(got.rstd, expected.rstd, tolerance, "rstd");
+  expect_near(got.mean, expected.mean, tolerance, "mean");
+  if (work.delta != nullptr) expect_near(got.sum, expected.sum, tolerance, "sum");
+  expect_near(got.out, expected.out, 2 * tolerance, "out");
+}
+
+TYPED_TEST(DecoderKernels, Norms) {
+  using T = TypeParam;
+  this->for_all_sizes([&](Index rows, Index channels) {
+    const auto x = values<T>(this->size(rows, channels), 1), delta = values<T>(this->size(rows, channels), 2);
+    const auto affine = values<T>(this->size(2, channels), 3, 2);
+    const cpu::AddNorm<T> rms{rows, channels, 1e-5F, x.data(), delta.data(), affine.data(), {}, {}, {}};
+    both_norms<T>(rms, this->launch, this->tolerance);
+    auto alone = rms;
+    alone.delta = nullptr;
+    both_norms<T>(alone, this->launch, this->tolerance);
+    if (channels == 1) return;  // a variance of nothing
+    both_norms<T>(
+        cpu::AddLayerNorm<T>{rows, channels, 1e-5F, x.data(), delta.data(), affine.data(), {}, {}, {}, {}},
+        this->launch, this->tolerance);
+  });
+}
+
+TYPED_TEST(DecoderKernels, NormsBackward) {
+  using T = TypeParam;
+  this->for_all_sizes([&](Index rows, Index channels) {
+    const auto elements = this->size(rows, channels);
+    const auto sum = values<T>(elements, 1), grad_out = values<T>(elements, 2),
+               grad_sum = values<T>(elements, 3);
+    const auto affine = values<T>(this->size(2, channels), 4, 2);
+    const auto means = values<float>(static_cast<std::size_t>(rows), 5, 0.1F);
+    auto rstds = values<float>(static_cast<std::size_t>(rows), 6, 0.2F);
+    for (auto& rstd : rstds) rstd += 1;
+    std::vector<float> sums(this->size(row_blocks(rows), 2 * channels));
+    for (const T* also : {grad_sum.data(), static_cast<const T*>(nullptr)}) {
+      std::vector<T> got(elements), expected(elements);
+      std::vector<float> got_affine(this->size(2, channels)), expected_affine(got_affine.size());
+      cpu::AddNormBackward<T> rms{rows, channels,     sum.data(), affine.data(),     grad_out.data(),
+                                  also, rstds.data(), got.data(), got_affine.data(), sums.data()};
+      run(rms, this->launch);
+      rms.grad_x = expected.data();
+      rms.weight_gradient_C = expected_affine.data();
+      cpu::add_norm_backward(rms);
+      expect_near(got, expected, 2 * this->tolerance, "gradient through RMSNorm");
+      expect_near(got_affine, expected_affine, 1e-4, "gradient of its weight");
+      cpu::AddLayerNormBackward<T> layer{
+          rows,         channels,     sum.data(), affine.data(),     grad_out.data(), also,
+          means.data(), rstds.data(), got.data(), got_affine.data(), sums.data()};
+      run(layer, this->launch);
+      layer.grad_x = expected.data();
+      layer.affine_gradient_2C = expected_affine.data();
+      cpu::add_layer_norm_backward(layer);
+      expect_near(got, expected, 2 * this->tolerance, "gradient through LayerNorm");
+      expect_near(got_affine, expected_affine, 1e-4, "gradient of its weight and bias");
+    }
+  });
+}
+
+TYPED_TEST(DecoderKernels, Activations) {
+  using T = TypeParam;
+  this->for_all_sizes([&](Index rows, Index channels) {
+    const auto elements = this->size(rows, channels);
+    const auto in = values<T>(2 * elements, 1, 6), grad = values<T>(elements, 2);
+    std::vector<T> got(elements), expected(elements), got_both(2 * elements), expected_both(2 * elements);
+    run(cpu::SwiGlu<T>{rows, channels, in.data(), got.data()}, this->launch);
+    cpu::swiglu(cpu::SwiGlu<T>{rows, channels, in.data(), expected.data()});
+    expect_near(got, expected, this->tolerance, "SwiGLU");
+    run(cpu::SwiGluBackward<T>{rows, channels, in.data(), grad.data(), got_both.data()}, this->launch);
+    cpu::swiglu_backward(
+        cpu::SwiGluBackward<T>{rows, channels, in.data(), grad.data(), expected_both.data()});
+    expect_near(got_both, expected_both, this->tolerance, "gradient through SwiGLU");
+    run(cpu::Gelu<T>{rows, channels, in.data(), got.data()}, this->launch);
+    cpu::gelu(cpu::Gelu<T>{rows, channels, in.data(), expected.data()});
+    expect_near(got, expected, this->tolerance, "GELU");
+    got = expected = grad;  // in place
+    run(cpu::GeluBackward<T>{rows, channels, in.data(), got.data(), got.data()}, this->launch);
+    cpu::gelu_backward(cpu::GeluBackward<T>{rows, channels, in.data(), expected.data(), expected.data()});
+    expect_near(got, expected, this->tolerance, "gradient through GELU");
+  });
+}
+
+TYPED_TEST(DecoderKernels, SoftmaxLoss) {
+  using T = TypeParam;
+  this->for_all_sizes([&](Index rows, Index vocab) {
+    const auto logits = values<T>(this->size(rows, vocab), 1, 8);
+    std::vector<std::int64_t> targets;
+    for (Index row = 0; row < rows; ++row) targets.push_back(row == 0 ? vocab - 1 : row * 7 % vocab);
+    for (const float z_loss : {0.0F, 0.01F}) {
+      auto got = logits, expected = logits;
+      std::vector<float> losses(static_cast<std::size_t>(rows));
+      run(cpu::SoftmaxLoss<T>{rows, vocab, 3, z_loss, got.data(), targets.data()}, losses.data(),
+          this->launch);
+      const auto loss =
+          cpu::softmax_loss(cpu::SoftmaxLoss<T>{rows, vocab, 3, z_loss, expected.data(), targets.data()});
+      double sum = 0;
+      for (const float x : losses) sum += x;
+      EXPECT_NEAR(sum, loss, 1e-5 * (1 + std::abs(loss)));
+      expect_near(got, expected, this->tolerance, "gradient of the logits");
+    }
+  });
+}
+
+TYPED_TEST(DecoderKernels, ALossThatIsNotFiniteIsToldByItsRow) {
+  using T = TypeParam;
+  auto logits = values<T>(3 * 600, 1, 8);
+  narrow(std::nanf(""), logits[600 + 500]);
+  const std::vector<std::int64_t> targets = {1, 2, 3};
+  std::vector<float> losses(3);
+  run(cpu::SoftmaxLoss<T>{3, 600, 1, 0, logits.data(), targets.data()}, losses.data(), this->launch);
+  EXPECT_TRUE(std::isfinite(losses[0]));
+  EXPECT_FALSE(std::isfinite(losses[1]));
+  EXPECT_TRUE(std::isfinite(losses[2]));
+}
+
+}  // namespace
+}  // namespace isthmus::trainer::cuda
