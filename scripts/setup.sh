@@ -10,7 +10,7 @@
 set -euo pipefail
 
 torch_version=2.11.0
-# What libtorch_cpu.so itself links to; the CPU-only install takes these two and nothing else of CUDA.
+# What libtorch_cpu.so itself links to; the CPU-only install takes these two and nothing else of CUDA, except for tests.
 torch_cpu_needs=(nvidia-cuda-cupti==13.0.85 nvidia-cuda-runtime==13.0.96)
 cuda_major=13 # the CUDA that this torch was built with; nvcc has to match
 clang_format=clang-format==14.0.6 # pinned: every version formats a little differently
@@ -179,6 +179,13 @@ install_torch() {
   echo "$what" >"$stamp" # last: an install that was interrupted is started over
 }
 
+# Tests of the binding import torch, which does not load without all of CUDA's libraries, GPU or not.
+install_torch_of_python() {
+  ! "$venv/bin/python" -c 'import torch' 2>/dev/null || return 0
+  step torch-of-python "installing what torch of Python needs into .venv" "Check the network and the free disk space (6 GB)." \
+    pip_install "torch==$torch_version"
+}
+
 install_clang_format() {
   [ ! -x "$venv/bin/clang-format" ] || return 0
   step clang-format "installing $clang_format into .venv" "Check the network." pip_install "$clang_format"
@@ -276,6 +283,7 @@ if [ $tests = yes ]; then
   install_transformers
   install_kubernetes
   install_binding
+  install_torch_of_python
 fi
 [ $build = yes ] || exit 0
 for preset in "${presets[@]}"; do

@@ -59,7 +59,7 @@ TEST(TraceSummary, WaitsBetweenGradientAndOptimizerAreToldFromOthers) {
 TEST(TraceSummary, AnIdleGpuWaitsForWhatTheTrainingThreadWaitsFor) {
   // The GPU is at work until a second after the host has gone on, and its events come late.
   const auto of = summary_of(
-      trace(event(0, "gpu_queue_wait", 0, 10) + event(0, "train", 10, 5) + event(0, "outer_wait", 15, 5) +
+      trace(event(0, "gpu_queue_wait", 1, 9) + event(0, "train", 10, 5) + event(0, "outer_wait", 15, 5) +
             event(0, "inner_step", 20, 1) + event(0, "outer_wait", 21, 9) + event(1, "train", 11, 5) +
             event(0, "gpu_queue_wait", 33, 4) + event(1, "inner_step", 21, 2) + event(1, "train", 40, 10)) +
       "]");
