@@ -56,7 +56,7 @@ def flags(case):
 
 def measure(program, case, folder):
     report = pathlib.Path(folder) / "report.json"
-    subprocess.run([program, "bench", "outer", *flags(case), "--json", report], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([program, "bench", "outer", *flags(case), "--out", report], check=True, stdout=subprocess.DEVNULL)
     return json.loads(report.read_text())
 
 
