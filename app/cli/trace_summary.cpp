@@ -22,14 +22,13 @@ struct Event {
   std::int64_t row = 0;
 };
 
-enum class Waits : std::uint8_t { for_data, for_outer_loop, before_optimizer };
-
 struct Interval {
   double begin, end;  ///< microseconds
 };
+/// Of the training thread, and what a GPU that is idle meanwhile is idle for.
 struct Wait {
   Interval when;
-  Waits why;
+  double DeviceTotals::*why;
 };
 
 /// Of rows of which each has its intervals in their order.
@@ -42,9 +41,7 @@ DeviceTotals device_totals(std::span<const Interval> busy, std::span<const Wait>
       if (when.begin >= gap.end) break;
       const double part = (std::min(gap.end, when.end) - std::max(gap.begin, when.begin)) / 1e6;
       known += part;
-      (why == Waits::for_data         ? out.idle_for_data
-       : why == Waits::for_outer_loop ? out.idle_for_outer_loop
-                                      : out.idle_before_optimizer) += part;
+      out.*why += part;
     }
     out.idle_otherwise += (gap.end - gap.begin) / 1e6 - known;
   };
@@ -131,12 +128,13 @@ class Events : public nlohmann::json_sax<nlohmann::json> {
     const Interval when{event_.begin, event_.begin + event_.duration};
     const bool is_outer_wait = row == "train" && event_.name == "outer_wait";
     if (row == "gpu") on_device_.push_back(when);
-    if (row == "train" && event_.name == "gpu_queue_wait") waits_.push_back({when, Waits::for_data});
+    if (row == "train" && event_.name == "gpu_queue_wait")
+      waits_.push_back({when, &DeviceTotals::idle_for_data});
     if (is_outer_wait && before_ == "train") {
-      waits_.push_back({when, Waits::before_optimizer});
+      waits_.push_back({when, &DeviceTotals::idle_before_optimizer});
       return add(summary.before_optimizer);
     }
-    if (is_outer_wait) waits_.push_back({when, Waits::for_outer_loop});
+    if (is_outer_wait) waits_.push_back({when, &DeviceTotals::idle_for_outer_loop});
     add(summary.totals[{row, event_.name}]);
     if (row == "train") before_ = event_.name;
   }

@@ -161,3 +161,24 @@ inline int __clz(int x) { return std::countl_zero(static_cast<std::uint32_t>(x))
 inline void atomicMin(unsigned long long* to, unsigned long long x) {
   if (x < *to) *to = x;
 }
+
+namespace emulated {
+
+/// Starts kernels by two blocks of threads, one after the other.
+class Launcher {
+ public:
+  explicit Launcher(bool reversed) : reversed_(reversed) {}
+
+  template <class Kernel, class... Arguments>
+  void operator()(Kernel* kernel, const Arguments&... arguments) const {
+    gridDim.x = 2;
+    for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x)
+      threads_.run([&] { kernel(arguments...); }, reversed_);
+  }
+
+ private:
+  bool reversed_;
+  mutable ThreadBlock threads_;
+};
+
+}  // namespace emulated

@@ -16,20 +16,8 @@ namespace {
 #include "cuda/kernels-inl.h"
 }  // namespace
 
-class EmulatedPasses::Launcher {
- public:
-  explicit Launcher(bool reversed) : reversed_(reversed) {}
-
-  template <class Kernel, class... Arguments>
-  void operator()(Kernel* kernel, const Arguments&... arguments) const {
-    gridDim.x = 2;
-    for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x)
-      threads_.run([&] { kernel(arguments...); }, reversed_);
-  }
-
- private:
-  bool reversed_;
-  mutable emulated::ThreadBlock threads_;
+class EmulatedPasses::Launcher : public emulated::Launcher {
+  using emulated::Launcher::Launcher;
 };
 
 EmulatedPasses::EmulatedPasses(bool reversed) : launcher_(std::make_unique<Launcher>(reversed)) {}

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,19 +35,17 @@ void expect_near(const std::vector<T>& got, const std::vector<T>& expected, doub
   }
 }
 
-/// By two blocks of threads, from the first thread to the last and the other way.
+/// However many blocks of threads a kernel asks for: they share the work.
 class Emulated {
  public:
+  explicit Emulated(bool reversed) : launch_(reversed) {}
   template <class Kernel, class... Arguments>
-  void operator()(Index blocks, Kernel* kernel, const Arguments&... arguments) const {
-    gridDim.x = blocks < 2 ? 1 : 2;
-    for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x)
-      threads_.run([&] { kernel(arguments...); }, reversed);
+  void operator()(Index, Kernel* kernel, const Arguments&... arguments) const {
+    launch_(kernel, arguments...);
   }
-  bool reversed = false;
 
  private:
-  mutable emulated::ThreadBlock threads_;
+  emulated::Launcher launch_;
 };
 
 template <class T>
@@ -59,7 +58,7 @@ class DecoderKernels : public testing::Test {
   template <class Check>
   void for_all_sizes(const Check& check) {
     for (const bool reversed : {false, true}) {
-      launch.reversed = reversed;
+      launch.emplace(reversed);
       for (const Index rows : {1, 3, 130}) {
         for (const Index channels : {1, 7, 48, 1000, 1024, 1500}) {
           if (rows == 130 && channels > 48) continue;  // of many rows it is their blocks that are looked at
@@ -72,7 +71,7 @@ class DecoderKernels : public testing::Test {
   }
   static std::size_t size(Index rows, Index columns) { return static_cast<std::size_t>(rows * columns); }
 
-  Emulated launch;
+  std::optional<Emulated> launch{false};
 };
 using Types = testing::Types<float, Bf16>;
 TYPED_TEST_SUITE(DecoderKernels, Types);
@@ -115,14 +114,14 @@ TYPED_TEST(DecoderKernels, Norms) {
     const auto x = values<T>(this->size(rows, channels), 1), delta = values<T>(this->size(rows, channels), 2);
     const auto affine = values<T>(this->size(2, channels), 3, 2);
     const cpu::AddNorm<T> rms{rows, channels, 1e-5F, x.data(), delta.data(), affine.data(), {}, {}, {}};
-    both_norms<T>(rms, this->launch, this->tolerance);
+    both_norms<T>(rms, *this->launch, this->tolerance);
     auto alone = rms;
     alone.delta = nullptr;
-    both_norms<T>(alone, this->launch, this->tolerance);
+    both_norms<T>(alone, *this->launch, this->tolerance);
     if (channels == 1) return;  // a variance of nothing
     both_norms<T>(
         cpu::AddLayerNorm<T>{rows, channels, 1e-5F, x.data(), delta.data(), affine.data(), {}, {}, {}, {}},
-        this->launch, this->tolerance);
+        *this->launch, this->tolerance);
   });
 }
 
@@ -142,7 +141,7 @@ TYPED_TEST(DecoderKernels, NormsBackward) {
       std::vector<float> got_affine(this->size(2, channels)), expected_affine(got_affine.size());
       cpu::AddNormBackward<T> rms{rows, channels,     sum.data(), affine.data(),     grad_out.data(),
                                   also, rstds.data(), got.data(), got_affine.data(), sums.data()};
-      run(rms, this->launch);
+      run(rms, *this->launch);
       rms.grad_x = expected.data();
       rms.weight_gradient_C = expected_affine.data();
       cpu::add_norm_backward(rms);
@@ -151,7 +150,7 @@ TYPED_TEST(DecoderKernels, NormsBackward) {
       cpu::AddLayerNormBackward<T> layer{
           rows,         channels,     sum.data(), affine.data(),     grad_out.data(), also,
           means.data(), rstds.data(), got.data(), got_affine.data(), sums.data()};
-      run(layer, this->launch);
+      run(layer, *this->launch);
       layer.grad_x = expected.data();
       layer.affine_gradient_2C = expected_affine.data();
       cpu::add_layer_norm_backward(layer);
@@ -167,18 +166,18 @@ TYPED_TEST(DecoderKernels, Activations) {
     const auto elements = this->size(rows, channels);
     const auto in = values<T>(2 * elements, 1, 6), grad = values<T>(elements, 2);
     std::vector<T> got(elements), expected(elements), got_both(2 * elements), expected_both(2 * elements);
-    run(cpu::SwiGlu<T>{rows, channels, in.data(), got.data()}, this->launch);
+    run(cpu::SwiGlu<T>{rows, channels, in.data(), got.data()}, *this->launch);
     cpu::swiglu(cpu::SwiGlu<T>{rows, channels, in.data(), expected.data()});
     expect_near(got, expected, this->tolerance, "SwiGLU");
-    run(cpu::SwiGluBackward<T>{rows, channels, in.data(), grad.data(), got_both.data()}, this->launch);
+    run(cpu::SwiGluBackward<T>{rows, channels, in.data(), grad.data(), got_both.data()}, *this->launch);
     cpu::swiglu_backward(
         cpu::SwiGluBackward<T>{rows, channels, in.data(), grad.data(), expected_both.data()});
     expect_near(got_both, expected_both, this->tolerance, "gradient through SwiGLU");
-    run(cpu::Gelu<T>{rows, channels, in.data(), got.data()}, this->launch);
+    run(cpu::Gelu<T>{rows, channels, in.data(), got.data()}, *this->launch);
     cpu::gelu(cpu::Gelu<T>{rows, channels, in.data(), expected.data()});
     expect_near(got, expected, this->tolerance, "GELU");
     got = expected = grad;  // in place
-    run(cpu::GeluBackward<T>{rows, channels, in.data(), got.data(), got.data()}, this->launch);
+    run(cpu::GeluBackward<T>{rows, channels, in.data(), got.data(), got.data()}, *this->launch);
     cpu::gelu_backward(cpu::GeluBackward<T>{rows, channels, in.data(), expected.data(), expected.data()});
     expect_near(got, expected, this->tolerance, "gradient through GELU");
   });
@@ -194,7 +193,7 @@ TYPED_TEST(DecoderKernels, SoftmaxLoss) {
       auto got = logits, expected = logits;
       std::vector<float> losses(static_cast<std::size_t>(rows));
       run(cpu::SoftmaxLoss<T>{rows, vocab, 3, z_loss, got.data(), targets.data()}, losses.data(),
-          this->launch);
+          *this->launch);
       const auto loss =
           cpu::softmax_loss(cpu::SoftmaxLoss<T>{rows, vocab, 3, z_loss, expected.data(), targets.data()});
       double sum = 0;
@@ -211,7 +210,7 @@ TYPED_TEST(DecoderKernels, ALossThatIsNotFiniteIsToldByItsRow) {
   narrow(std::nanf(""), logits[600 + 500]);
   const std::vector<std::int64_t> targets = {1, 2, 3};
   std::vector<float> losses(3);
-  run(cpu::SoftmaxLoss<T>{3, 600, 1, 0, logits.data(), targets.data()}, losses.data(), this->launch);
+  run(cpu::SoftmaxLoss<T>{3, 600, 1, 0, logits.data(), targets.data()}, losses.data(), *this->launch);
   EXPECT_TRUE(std::isfinite(losses[0]));
   EXPECT_FALSE(std::isfinite(losses[1]));
   EXPECT_TRUE(std::isfinite(losses[2]));
