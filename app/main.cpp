@@ -1,165 +1,144 @@
-// The `isthmus` binary: all verbs.
+// The `isthmus` binary. It links no libtorch: for verbs that train it finds one, and loads the trainer, which
+// is a library beside it; all others it does itself.
 
-#include "cli/commands.h"
-#include "cli/ctl_command.h"
-#include "cli/top_command.h"
-#include "compare/command.h"
-#include "doctor/doctor.h"
+#include <dlfcn.h>
+
+#include <cstring>
+#include <filesystem>
+#include <string_view>
+
+#include "cli/trainer_verbs.h"
 #include "isthmus/base/error.h"
-#include "isthmus/trainer/device.h"
-#include "launch/join.h"
-#include "launch/launch.h"
-#include "launch/launch_command.h"
-#include "model/eval.h"
-#include "model/export.h"
-#include "model/sample.h"
-#include "model/selftest.h"
-#include "plan/command.h"
-#include "worker/observe.h"
-#include "worker/ranks.h"
-#include "worker/step_probe.h"
+#include "torch_folder.h"
+#include "trainer_library.h"
 
 namespace {
 
 using namespace isthmus;
 using namespace isthmus::app;
+namespace fs = std::filesystem;
 
-void add_observe(CommandLine& commands) {
-  auto& flags = commands.flags();
-  auto* verb = commands.app().add_subcommand(
-      "observe", "follow a live run and evaluate it here, without taking part in it");
-  verb->add_option("--config,config", flags.config, "experiment in YAML, the run's")->required();
-  verb->add_option("--coordinator", flags.coordinator, "HOST:PORT");
-  verb->add_option("--name", flags.name, "of this observer, unique in the run; its folder's too")->required();
-  verb->add_option("--out", flags.out,
-                   "safetensors file for the newest global parameters, written at the end");
-  auto* once = verb->add_flag("--once", flags.once, "take the state, evaluate it, and leave");
-  commands.add_security(*verb);
-  commands.add_set(*verb);
-  commands.add_json(*verb)->needs(once);
-  verb->footer("Example: isthmus observe --config two_sites.yaml --coordinator eu.example:7000 --name watch");
-  commands.on(*verb, [&commands, &flags] {
-    return run_observe({.experiment = commands.load(),
-                        .name = flags.name,
-                        .out = flags.out,
-                        .json = flags.json,
-                        .once = flags.once,
-                        .build = commands.build()});
+constexpr bool built_with_trainer = ISTHMUS_HAS_TRAINER;
+const TorchNeed need{.release = ISTHMUS_TORCH_RELEASE, .cuda = ISTHMUS_TORCH_CUDA};
+
+/// Takes --torch PATH out of the arguments, wherever it stands.
+std::string take_torch(int& argc, char** argv) {
+  std::string given;
+  int kept = 1;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word(argv[i]);
+    constexpr std::string_view flag = "--torch", with_value = "--torch=";
+    if (word == flag) {
+      if (++i == argc) throw Error(ErrorKind::config, "--torch needs a torch package's folder");
+      given = argv[i];
+    } else if (word.starts_with(with_value)) {
+      given = word.substr(with_value.size());
+    } else {
+      argv[kept++] = argv[i];
+      continue;
+    }
+    if (given.empty()) throw Error(ErrorKind::config, "--torch is empty; expected a torch package's folder");
+    given = fs::absolute(given).string();  // children may run elsewhere
+  }
+  argc = kept;
+  argv[kept] = nullptr;
+  return given;
+}
+
+void* load(const fs::path& file, int flags) {
+  void* library = dlopen(file.c_str(), flags);
+  if (library == nullptr) throw Error(ErrorKind::config, "cannot load " + file.string() + ": " + dlerror());
+  return library;
+}
+
+class Trainer {
+ public:
+  Trainer(std::string given, int argc, char** argv)
+      : given_(std::move(given)), program_(fs::read_symlink("/proc/self/exe")), argc_(argc), argv_(argv) {}
+
+  [[nodiscard]] bool found() { return built_with_trainer && search().found.has_value(); }
+
+  [[nodiscard]] std::string said() {
+    if (!built_with_trainer) return {};
+    if (const auto& torch = search().found)
+      return torch->version + " at " + torch->path.string() + ", " + torch->place;
+    return "not found here; expected " + need.release + ".*";
+  }
+
+  /// The whole command line again, by the trainer. Exit status.
+  int run() {
+    if (!built_with_trainer)
+      throw Error(ErrorKind::config,
+                  "this build has no trainer; install one that has, as pip install 'isthmus[train]'");
+    const auto torch = need_torch(search(), need);
+    // By full path, so that what the trainer needs by name is there; torch's own OpenMP before all.
+    for (const auto* name :
+         {"libgomp.so.1", "libc10.so", "libtorch_cpu.so", "libc10_cuda.so", "libtorch_cuda.so"}) {
+      const auto file = torch.path / "lib" / name;
+      if (!need.cuda && std::strstr(name, "cuda") != nullptr) continue;
+      if (std::strstr(name, "gomp") != nullptr && !fs::exists(file)) continue;
+      load(file, RTLD_LAZY | RTLD_GLOBAL);
+    }
+    auto file = program_.parent_path() / "libisthmus_trainer.so";
+    if (!fs::exists(file)) file = program_.parent_path().parent_path() / "lib/libisthmus_trainer.so";
+    void* entry = dlsym(load(file, RTLD_LAZY | RTLD_LOCAL), "isthmus_trainer_main");
+    if (entry == nullptr)
+      throw Error(ErrorKind::config, file.string() + " is of another build; install Isthmus again");
+    return reinterpret_cast<TrainerMain>(entry)(argc_, argv_, given_.c_str());
+  }
+
+ private:
+  const TorchSearch& search() {
+    if (!search_) search_ = find_torch(given_, program_, need);
+    return *search_;
+  }
+
+  std::string given_;
+  fs::path program_;
+  int argc_;
+  char** argv_;
+  std::optional<TorchSearch> search_;
+};
+
+bool has(int argc, char** argv, std::string_view flag) {
+  return std::any_of(argv + 1, argv + argc, [&](const char* word) { return word == flag; });
+}
+
+int run(int argc, char** argv) {
+  const auto given = take_torch(argc, argv);
+  Trainer trainer(given, argc, argv);
+  auto build = trainer_build();
+  if (argc > 1 && std::string_view(argv[1]) == "--version") build.found = trainer.said();
+  CommandLine commands(isthmus_description, build, given);
+  commands.app().footer(
+      "--torch PATH, anywhere on the line: the torch package whose libraries training uses\n\n" +
+      commands.app().get_footer());
+  const auto train = [&](const auto&...) { return trainer.run(); };
+  commands.before([&](const std::string& verb) -> std::optional<int> {
+    const bool always = verb == "observe" || verb == "export" || verb == "eval" || verb == "sample" ||
+                        verb == "selftest" || verb == "rank" ||
+                        (verb == "plan" && has(argc, argv, "--probe"));
+    if (always) return trainer.run();
+    const bool reduces = has(argc, argv, "--reduce-only") || has(argc, argv, "--only-enrol");
+    // A doctor has more to look at with a trainer; who joins is to be let in before a trainer is missed.
+    if ((verb == "doctor" || (verb == "join" && !reduces)) && trainer.found()) return trainer.run();
+    return std::nullopt;
   });
-}
-
-void add_export(CommandLine& commands) {
-  auto& flags = commands.flags();
-  auto* verb = commands.app().add_subcommand("export", "write a run's model in Hugging Face's layout");
-  verb->add_option("run", flags.model, "folder of the run")->required();
-  verb->add_option("--to", flags.out, "folder that gets config.json, model.safetensors and the tokenizer")
-      ->required();
-  commands.add_set(*verb);
-  commands.add_json(*verb);
-  verb->footer("Example: isthmus export runs/quickstart --to quickstart-model");
-  commands.on(*verb, [&flags] { return run_export({flags.model, flags.out, flags.set, flags.json}); });
-}
-
-void add_eval(CommandLine& commands) {
-  auto& flags = commands.flags();
-  auto* verb = commands.app().add_subcommand("eval", "loss, perplexity and bits per byte of a trained model");
-  verb->add_option("model", flags.model, "folder of a run, or of a model in Hugging Face's layout")
-      ->required();
-  verb->add_option("--data", flags.corpus, "all of it, as in data.path; without it the run's held-out part");
-  verb->add_option("--out", flags.out, "file that gets the figures as JSON");
-  commands.add_json(*verb);
-  commands.add_set(*verb);
-  verb->footer("Example: isthmus eval runs/quickstart --data /data/other.txt");
-  commands.on(*verb, [&flags] {
-    return run_eval({flags.model, flags.corpus, flags.out, flags.json, flags.set});
-  });
-}
-
-void add_sample(CommandLine& commands) {
-  auto& flags = commands.flags();
-  auto* verb = commands.app().add_subcommand("sample", "text from a trained model");
-  verb->add_option("model", flags.model, "folder of a run, or of a model in Hugging Face's layout")
-      ->required();
-  verb->add_option("--prompt", flags.prompt, "text that it goes on from; without it a document's begin");
-  verb->add_option("--tokens", flags.tokens, "to add")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1'000'000));
-  verb->add_option("--temperature", flags.temperature, "0 takes the likeliest token")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 100.0));
-  verb->add_option("--seed", flags.seed, "of what is drawn")->capture_default_str();
-  commands.add_set(*verb);
-  commands.add_json(*verb);
-  verb->footer("Example: isthmus sample runs/quickstart --prompt 'namespace at {'");
-  commands.on(*verb, [&flags] {
-    return run_sample(
-        {.model = flags.model,
-         .prompt = flags.prompt,
-         .json = flags.json,
-         .options = {.tokens = flags.tokens, .temperature = flags.temperature, .seed = flags.seed},
-         .assignments = flags.set});
-  });
-}
-
-void add_selftest(CommandLine& commands, SelftestRequest& request) {
-  auto* verb = commands.app().add_subcommand(
-      "selftest", "check on this machine that ranks, shares and codecs give what they must");
-  verb->add_option("--gpus", request.gpus, "that take part, each as a rank: all, or how many");
-  verb->add_option("--ranks", request.ranks, "processes that are one replica, without --gpus on the CPU")
-      ->check(CLI::Range(2, 64));
-  commands.add_json(*verb);
-  verb->footer("Example: isthmus selftest --gpus all");
-  commands.on(*verb, [&commands, &request] {
-    request.json = commands.flags().json;
-    return run_selftest(request);
-  });
-}
-
-/// Of `worker` and `selftest`, which start it.
-void add_rank(CommandLine& commands, RankRequest& request) {
-  auto* verb = commands.app().add_subcommand("rank", "one of the ranks of a replica")->group("");
-  verb->add_option("--folder", request.folder, "of the replica")->required();
-  verb->add_option("--rank", request.rank, "its number")->required();
-  verb->add_option("--socket", request.socket, "descriptor of its end")->required();
-  commands.on(*verb, [&request] { return run_rank(request); });
+  TrainerVerbs verbs;
+  verbs.worker = train;
+  return run_isthmus(commands, verbs, argc, argv);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  CommandLine commands("isthmus: one language model on machines that are far apart",
-                       {.torch = ISTHMUS_TORCH_VERSION, .cuda = ISTHMUS_CUDA_ARCHITECTURES});
-  add_launch(commands);
-  add_attach(commands);
-  add_tether(commands);
-  CompareRequest comparison;
-  add_compare(commands, comparison);
-  commands.add_coordinator();
-  commands.add_worker(run_worker);
-  add_join(commands, run_worker);
-  add_doctor(commands, [](const Experiment& experiment) {
-    return std::string(to_string(trainer::choose_device(experiment.device, trainer::probe_hardware())));
-  });
-  add_observe(commands);
-  add_export(commands);
-  add_eval(commands);
-  add_sample(commands);
-  commands.add_config();
-  commands.add_replay();
-  commands.add_certs();
-  commands.add_data();
-  commands.add_bench();
-  commands.add_trace();
-  TopRequest top;
-  add_top(commands, top);
-  CtlRequest ctl;
-  add_ctl(commands, ctl);
-  add_plan(commands, measure_step);
-  commands.add_help();
-  commands.add_completion();
-  SelftestRequest selftest;
-  add_selftest(commands, selftest);
-  RankRequest rank;
-  add_rank(commands, rank);
-  return commands.run(argc, argv);
+  try {
+    return run(argc, argv);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "isthmus: %s\n", error.what());
+    return error.exit_status();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "isthmus: %s\n", error.what());
+    return 1;
+  }
 }

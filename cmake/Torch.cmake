@@ -14,7 +14,9 @@ target_include_directories(isthmus_torch SYSTEM INTERFACE
   ${ISTHMUS_TORCH_DIR}/include ${ISTHMUS_TORCH_DIR}/include/torch/csrc/api/include)
 target_compile_definitions(isthmus_torch INTERFACE USE_C10D_GLOO)
 target_link_directories(isthmus_torch INTERFACE ${ISTHMUS_TORCH_DIR}/lib)
-target_link_options(isthmus_torch INTERFACE "LINKER:-rpath,${ISTHMUS_TORCH_DIR}/lib" "LINKER:--allow-shlib-undefined")
+# Tests find it where it lies. The trainer's library, which is installed, is loaded after it.
+target_link_options(isthmus_torch INTERFACE "LINKER:--allow-shlib-undefined"
+  $<$<NOT:$<STREQUAL:$<TARGET_PROPERTY:TYPE>,MODULE_LIBRARY>>:LINKER:-rpath,${ISTHMUS_TORCH_DIR}/lib>)
 if(ISTHMUS_WITH_CUDA)
   # libtorch registers its CUDA backend when it is loaded; the linker would drop it, since no symbol of it is named.
   target_link_libraries(isthmus_torch INTERFACE

@@ -21,11 +21,17 @@
 
 namespace isthmus::app {
 
-CommandLine::CommandLine(const std::string& description, TrainerBuild trainer)
-    : app_(description), trainer_(std::move(trainer)) {
+CommandLine::CommandLine(const std::string& description, TrainerBuild trainer, std::string torch)
+    : app_(description), trainer_(std::move(trainer)), torch_(std::move(torch)) {
   app_.set_version_flag("--version", version_text(trainer_));
   app_.require_subcommand(1);
   app_.footer(exit_status_line());
+}
+
+std::vector<std::string> CommandLine::program() const {
+  std::vector<std::string> words = {std::filesystem::read_symlink("/proc/self/exe").string()};
+  if (!torch_.empty()) words.insert(words.end(), {"--torch", torch_});
+  return words;
 }
 
 void CommandLine::on(CLI::App& verb, std::function<int()> act) {
@@ -136,7 +142,8 @@ void CommandLine::add_worker(std::function<int(WorkerRequest)> train) {
         .name = flags_.name,
         .resume = flags_.resume,
         .quiet = flags_.quiet,
-        .build = build()};
+        .build = build(),
+        .program = program()};
     if (flags_.reduce_only) return run_reducer(request);
     if (auto program = request.experiment.worker.words(); !program.empty()) {
       for (auto& word : worker_arguments()) program.push_back(std::move(word));
@@ -407,7 +414,8 @@ int CommandLine::bench_outer() {
   request.json = flags_.json;
   request.quiet = flags_.quiet;
   request.announce_fd = flags_.announce_fd;
-  request.command = {std::filesystem::read_symlink("/proc/self/exe").string(), "bench", "outer"};
+  request.command = program();
+  request.command.insert(request.command.end(), {"bench", "outer"});
   const auto pass_on = [&](const char* flag, const std::string& value) {
     if (!value.empty()) request.command.insert(request.command.end(), {flag, value});
   };
@@ -433,6 +441,9 @@ int CommandLine::bench_outer() {
 int CommandLine::run(int argc, char** argv) {
   try {
     app_.parse(argc, argv);
+    if (ask_) {
+      if (const auto status = ask_(app_.get_subcommands().front()->get_name())) return *status;
+    }
     return act_();
   } catch (const CLI::ParseError& error) {
     const int status = app_.exit(error);

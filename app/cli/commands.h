@@ -42,7 +42,8 @@ struct Flags {
 /// One binary's command line. Verbs are added, then it is run once.
 class CommandLine {
  public:
-  CommandLine(const std::string& description, TrainerBuild trainer);
+  /// `torch` is what --torch named, which processes that this one starts are given too.
+  CommandLine(const std::string& description, TrainerBuild trainer, std::string torch = {});
 
   void add_coordinator();
   /// `train` is what a worker without --reduce-only does; a binary that has no trainer gives none.
@@ -72,6 +73,10 @@ class CommandLine {
                                 Purpose purpose = Purpose::training) const;
   /// What this binary is, for messages about unequal builds.
   [[nodiscard]] std::string build() const { return build_name(trainer_); }
+  /// This binary, as a process that it starts is to run it: the first words of a command.
+  [[nodiscard]] std::vector<std::string> program() const;
+  /// Asked before a verb's own work, with the verb's name; a value is the exit status in its place.
+  void before(std::function<std::optional<int>(const std::string& verb)> ask) { ask_ = std::move(ask); }
 
   /// Exit status; errors are said on standard error.
   [[nodiscard]] int run(int argc, char** argv);
@@ -87,8 +92,10 @@ class CommandLine {
 
   CLI::App app_;
   TrainerBuild trainer_;
+  std::string torch_;
   Flags flags_;
   std::function<int()> act_;
+  std::function<std::optional<int>(const std::string&)> ask_;
 };
 
 }  // namespace isthmus::app

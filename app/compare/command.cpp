@@ -117,8 +117,8 @@ int run_compare(const CompareRequest& request) {
   const FolderLock lock(comparison.folder);
   int status = 0;
   if (runs && !request.no_run) {
-    if (!fs::exists(request.program))
-      throw Error(ErrorKind::config, "there is no " + request.program.string() +
+    if (!fs::exists(request.program.front()))
+      throw Error(ErrorKind::config, "there is no " + request.program.front() +
                                          ", which trains; --no-run writes the report of the runs that are "
                                          "there");
     status = run_missing(comparison,
@@ -148,7 +148,8 @@ void add_compare(CommandLine& commands, CompareRequest& request) {
   commands.on(*verb, [&commands, &request] {
     request.assignments = commands.flags().set;
     request.json = commands.flags().json;
-    request.program = fs::read_symlink("/proc/self/exe").parent_path() / "isthmus";
+    request.program = commands.program();
+    request.program.front() = fs::path(request.program.front()).replace_filename("isthmus");
     return run_compare(request);
   });
 }

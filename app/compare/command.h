@@ -15,9 +15,9 @@ struct CompareRequest {
   std::string size;            ///< of its sizes; empty: the first
   std::vector<std::string> assignments;
   std::size_t jobs = 1;
-  bool json = false;              ///< the report on standard output, and nothing else there
-  bool no_run = false;            ///< a report of the runs that are there
-  std::filesystem::path program;  ///< that has `launch`
+  bool json = false;                 ///< the report on standard output, and nothing else there
+  bool no_run = false;               ///< a report of the runs that are there
+  std::vector<std::string> program;  ///< that has `launch`: the first words of a command
 };
 
 /// Exit status: 0, or 130 when Ctrl-C has stopped it.

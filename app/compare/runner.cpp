@@ -36,7 +36,8 @@ constexpr int stopped_status = 130;
 /// One run under way.
 class ActiveRun {
  public:
-  ActiveRun(const RunPlan& plan, const Comparison& comparison, const RunState& state, const fs::path& program)
+  ActiveRun(const RunPlan& plan, const Comparison& comparison, const RunState& state,
+            const std::vector<std::string>& program)
       : plan_(plan),
         most_seconds_(comparison.keys.budget.time.seconds),
         saboteur_(comparison.arms[plan.arm].faults),
@@ -75,13 +76,16 @@ class ActiveRun {
 
  private:
   /// A run to which something is done begins anew, for what was done to it is not in its checkpoint.
-  std::vector<std::string> command(const RunState& state, const fs::path& program) {
-    if (state.resumable && saboteur_.left().empty())
-      return {program.string(), "launch", "--resume", plan_.folder().string()};
+  std::vector<std::string> command(const RunState& state, std::vector<std::string> program) {
+    if (state.resumable && saboteur_.left().empty()) {
+      program.insert(program.end(), {"launch", "--resume", plan_.folder().string()});
+      return program;
+    }
     const fs::path file = plan_.folder().string() + ".yaml";
     auto experiment = plan_.experiment;
     replace_file(file, to_yaml(experiment));
-    return {program.string(), "launch", file.string()};
+    program.insert(program.end(), {"launch", file.string()});
+    return program;
   }
 
   const RunPlan& plan_;

@@ -10,9 +10,9 @@
 namespace isthmus::app {
 
 struct RunnerOptions {
-  std::filesystem::path program;  ///< that has `launch`
-  std::size_t jobs = 1;           ///< runs at once
-  std::FILE* out = nullptr;       ///< gets the progress
+  std::vector<std::string> program;  ///< that has `launch`: the first words of a command
+  std::size_t jobs = 1;              ///< runs at once
+  std::FILE* out = nullptr;          ///< gets the progress
   /// After each run that has come to its end.
   std::function<void()> finished;
 };

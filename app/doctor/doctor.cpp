@@ -280,7 +280,7 @@ void add_doctor(CommandLine& commands, DeviceProbe device) {
       return examine_everywhere({.config = {given.config, commands.assignments()},
                                  .wait = request.wait,
                                  .json = request.json,
-                                 .program = std::filesystem::read_symlink("/proc/self/exe")});
+                                 .program = commands.program()});
     }
     return run_doctor(request);
   });

@@ -174,7 +174,8 @@ class Everywhere final : public LocalRun {
   }
 
   [[nodiscard]] std::vector<std::string> local_command(const std::vector<std::string>& flags) const {
-    std::vector<std::string> command = {request_.program.string(), "doctor", request_.config.file.string()};
+    auto command = request_.program;
+    command.insert(command.end(), {"doctor", request_.config.file.string()});
     for (const auto& assignment : request_.config.assignments)
       command.insert(command.end(), {"--set", assignment});
     command.insert(command.end(), flags.begin(), flags.end());

@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "launch/launch_sites.h"
 
@@ -13,7 +15,7 @@ struct EverywhereRequest {
   LaunchConfig config;
   std::chrono::seconds wait{60};  ///< until all doctors have found each other
   bool json = false;
-  std::filesystem::path program;  ///< this binary
+  std::vector<std::string> program;  ///< this binary: the first words of a command
 };
 
 /// Whether `launch` would reach any of its sites by ssh.

@@ -157,7 +157,8 @@ int run_invite(const InviteRequest& request) {
   return 0;
 }
 
-int run_join(JoinRequest request, const std::function<int(WorkerRequest)>& train, const std::string& build) {
+int run_join(JoinRequest request, const std::function<int(WorkerRequest)>& train, const std::string& build,
+             const std::vector<std::string>& program) {
   const auto token = read_token(request.token);
   if (!train && !request.reduce_only && !request.only_enrol)
     throw Error(ErrorKind::config,
@@ -177,7 +178,8 @@ int run_join(JoinRequest request, const std::function<int(WorkerRequest)>& train
                         : load_experiment(config, assignments, WorkerPlace{token.name, request.site}),
       .name = token.name,
       .quiet = request.quiet,
-      .build = build};
+      .build = build,
+      .program = program};
   return request.reduce_only ? run_reducer(std::move(worker)) : train(std::move(worker));
 }
 
@@ -223,7 +225,7 @@ void add_join(CommandLine& commands, std::function<int(WorkerRequest)> train) {
   verb->footer("Example: isthmus join isthmus1.AAkAAAB0... --data /data/corpus");
   commands.on(*verb, [&commands, request, train = std::move(train)] {
     request->assignments = commands.flags().set;
-    return run_join(*request, train, commands.build());
+    return run_join(*request, train, commands.build(), commands.program());
   });
 }
 

@@ -34,7 +34,8 @@ int run_invite(const InviteRequest& request);
 /// Enrols, unless the folder has a certificate already, and works as `train` or as a reducer. `train` may be
 /// empty. Returns the exit status. Throws what they throw, and Error(network) when the coordinator does not
 /// let it in.
-int run_join(JoinRequest request, const std::function<int(WorkerRequest)>& train, const std::string& build);
+int run_join(JoinRequest request, const std::function<int(WorkerRequest)>& train, const std::string& build,
+             const std::vector<std::string>& program);
 
 void add_invite(CommandLine& commands, CLI::App& certs);
 /// `train` as in CommandLine::add_worker.

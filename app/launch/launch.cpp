@@ -245,8 +245,8 @@ class Launch final : public LocalRun {
   }
 
   std::vector<std::string> coordinator_command(bool resume) const {
-    std::vector<std::string> command = {request_.program.string(), "coordinator", "--config",
-                                        config_file().string()};
+    auto command = request_.program;
+    command.insert(command.end(), {"coordinator", "--config", config_file().string()});
     if (resume) command.emplace_back("--resume");
     return command;
   }
@@ -284,9 +284,9 @@ class Launch final : public LocalRun {
 
   std::vector<std::string> worker_command(const std::string& name) const {
     const auto place = place_of(name);
-    std::vector<std::string> command = {
-        request_.program.string(), "worker", "--quiet", "--config", config_file().string(), "--coordinator",
-        address_for(place.site),   "--name", name};
+    auto command = request_.program;
+    command.insert(command.end(), {"worker", "--quiet", "--config", config_file().string(), "--coordinator",
+                                   address_for(place.site), "--name", name});
     if (threads_here_ > 0)
       command.insert(command.end(), {"--set", fmt::format("trainer.threads={}", threads_here_)});
     if (place.index > 0) add_ports(command, of_worker(name).network, place.index);

@@ -13,9 +13,9 @@ struct LaunchRequest {
   std::filesystem::path config;  ///< the experiment's file; when resuming, a run folder
   std::vector<std::string> assignments;
   bool resume = false;
-  bool json = false;              ///< one document on standard output at the end, all else on standard error
-  int started_fd = -1;            ///< of a launch that has been detached: gets a line once all is started
-  std::filesystem::path program;  ///< this binary
+  bool json = false;    ///< one document on standard output at the end, all else on standard error
+  int started_fd = -1;  ///< of a launch that has been detached: gets a line once all is started
+  std::vector<std::string> program;  ///< this binary: the first words of a command
 };
 
 /// Exit status: 0 finished, 130 stopped by Ctrl-C, otherwise that of the process that knows what went wrong;

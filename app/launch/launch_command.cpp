@@ -1,6 +1,5 @@
 #include "launch/launch_command.h"
 
-#include <filesystem>
 #include <memory>
 
 #include "isthmus/base/error.h"
@@ -20,7 +19,8 @@ struct LaunchFlags {
 };
 
 std::vector<std::string> command_again(const LaunchFlags& flags) {
-  std::vector<std::string> command = {flags.launch.program.string(), "launch"};
+  auto command = flags.launch.program;
+  command.emplace_back("launch");
   if (!flags.resume.empty()) command.emplace_back("--resume");
   command.push_back(flags.launch.config.string());
   for (const auto& assignment : flags.launch.assignments)
@@ -34,7 +34,6 @@ int act(LaunchFlags flags) {
   if (launch.resume != flags.config.empty())
     throw Error(ErrorKind::config, "launch needs a config file, or --resume FOLDER, and not both");
   launch.config = launch.resume ? flags.resume : flags.config;
-  launch.program = std::filesystem::read_symlink("/proc/self/exe");
   if (!flags.render.empty())
     return run_render({.config = {launch.config, launch.assignments},
                        .kind = flags.render,
@@ -67,6 +66,7 @@ void add_launch(CommandLine& commands) {
   verb->footer("Example: isthmus launch configs/quickstart.yaml --set outer.sync_every=60");
   commands.on(*verb, [&commands, flags] {
     flags->launch.json = commands.flags().json;
+    flags->launch.program = commands.program();
     return act(*flags);
   });
 }
@@ -92,6 +92,7 @@ void add_tether(CommandLine& commands) {
   verb->footer("Example: isthmus tether --folder runs");
   commands.on(*verb, [&commands, request] {
     request->build = commands.build();
+    request->program = commands.program();
     return run_tether(*request);
   });
 }

@@ -196,7 +196,8 @@ class Tether {
                       .command = texts_in(message, "arguments"),
                       .log = folder / (coordinates ? "coordinator.log" : "worker.log"),
                       .environment = texts_in(message, "environment")};
-    child->options.command.insert(child->options.command.begin(), program_);
+    child->options.command.insert(child->options.command.begin(), request_.program.begin(),
+                                  request_.program.end());
     if (coordinates) announce(*child);
     child->metrics = folder / "metrics.jsonl";
     child->wait_until = Clock::now() + (coordinates ? 0s : patience);
@@ -322,7 +323,6 @@ class Tether {
   }
 
   TetherRequest request_;
-  std::string program_ = fs::read_symlink("/proc/self/exe").string();
   Speaker speaker_;
   LineBuffer input_;
   bool gone_ = false;

@@ -157,8 +157,9 @@ Experiment small_experiment(std::int64_t ranks, bool gpus) {
 
 class RankChecks {
  public:
-  RankChecks(std::int64_t ranks, bool gpus)
-      : experiment_(small_experiment(ranks, gpus)),
+  RankChecks(std::int64_t ranks, bool gpus, std::vector<std::string> program)
+      : program_(std::move(program)),
+        experiment_(small_experiment(ranks, gpus)),
         hardware_(experiment_),
         table_({experiment_.model, vocab}, experiment_.outer.num_fragments,
                static_cast<std::uint64_t>(experiment_.outer.chunk_elements)),
@@ -207,7 +208,8 @@ class RankChecks {
                     .vocab = vocab,
                     .separator = -1,
                     .device = hardware_.device,
-                    .precision = hardware_.precision};
+                    .precision = hardware_.precision,
+                    .program = program_};
     setup.experiment.replica.zero = zero;
     RankProcesses processes(setup);
     trainer::SiteReplica site(table_, options(), processes.take_ranks());
@@ -231,6 +233,7 @@ class RankChecks {
     return std::sqrt(square / scale);
   }
 
+  std::vector<std::string> program_;
   Experiment experiment_;
   Hardware hardware_;
   trainer::ParameterTable table_;
@@ -298,7 +301,7 @@ int run_selftest(const SelftestRequest& request) {
   }
   std::optional<RankChecks> with_ranks;
   if (ranks > 1) {
-    with_ranks.emplace(ranks, on_gpus);
+    with_ranks.emplace(ranks, on_gpus, request.program);
     const auto where = on_gpus ? "GPUs" : "CPU processes";
     checks.push_back({fmt::format("{} ranks on {}: gradients of one rank", ranks, where),
                       [&] { return with_ranks->gradients(); },

@@ -12,8 +12,9 @@ std::string commit() { return ISTHMUS_COMMIT; }
 std::string version_text(const TrainerBuild& trainer) {
   using namespace outer_sync::protocol;
   return std::string("isthmus ") + ISTHMUS_VERSION + "\ncommit     " + ISTHMUS_COMMIT + "\ntorch      " +
-         trainer.torch + "\nCUDA       " + trainer.cuda + "\nprotocol   " + std::to_string(protocol_version) +
-         "\nnumerics   " + std::to_string(numerics_version);
+         trainer.torch + (trainer.found.empty() ? "" : " (" + trainer.found + ")") + "\nCUDA       " +
+         trainer.cuda + "\nprotocol   " + std::to_string(protocol_version) + "\nnumerics   " +
+         std::to_string(numerics_version);
 }
 
 std::string build_name(const TrainerBuild& trainer) {

@@ -7,6 +7,7 @@ namespace isthmus::app {
 /// What a binary trains with; nothing of it in one that has no trainer.
 struct TrainerBuild {
   std::string torch = "none", cuda = "none";
+  std::string found = {};  ///< which libtorch this machine has for it
 };
 
 [[nodiscard]] std::string version();

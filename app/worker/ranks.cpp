@@ -101,16 +101,16 @@ RankProcesses::RankProcesses(const RankSetup& setup) {
   ranks_.zero = setup.experiment.replica.zero;
   ranks_.fate = [this] { return fate(); };
   std::filesystem::remove(store_file(setup.folder));  // of a life that was cut short
-  const auto program = std::filesystem::read_symlink("/proc/self/exe").string();
   for (std::int64_t rank = 1; rank < ranks; ++rank) {
     const auto [own, childs] = socket_pair();
     ranks_.links.push_back(std::make_unique<trainer::RankLink>(own));
-    processes_.emplace_back(
-        Process::Options{.name = fmt::format("rank {} of {}", rank, setup.name),
-                         .command = {program, "rank", "--folder", setup.folder.string(), "--rank",
-                                     std::to_string(rank), "--socket", std::to_string(childs)},
-                         .log = {},
-                         .keep_fd = childs});
+    auto command = setup.program;
+    command.insert(command.end(), {"rank", "--folder", setup.folder.string(), "--rank", std::to_string(rank),
+                                   "--socket", std::to_string(childs)});
+    processes_.emplace_back(Process::Options{.name = fmt::format("rank {} of {}", rank, setup.name),
+                                             .command = std::move(command),
+                                             .log = {},
+                                             .keep_fd = childs});
     close(childs);
   }
   const auto briefing = to_bytes(briefing_of(setup));
@@ -176,15 +176,17 @@ void RankWatch::watch(std::vector<int> descriptors) {
 }
 
 std::unique_ptr<RankProcesses> start_ranks(const Experiment& experiment, const ModelSetup& setup,
-                                           const std::string& name, const std::filesystem::path& folder) {
+                                           const WorkerRequest& request,
+                                           const std::filesystem::path& folder) {
   if (experiment.replica.ranks == 1) return nullptr;
   return std::make_unique<RankProcesses>(RankSetup{.experiment = experiment,
                                                    .folder = folder,
-                                                   .name = name,
+                                                   .name = request.name,
                                                    .vocab = setup.corpus.vocab_size(),
                                                    .separator = setup.corpus.mask_separator(),
                                                    .device = setup.hardware.device,
-                                                   .precision = setup.hardware.precision});
+                                                   .precision = setup.hardware.precision,
+                                                   .program = request.program});
 }
 
 std::unique_ptr<trainer::Replica> make_replica(const Experiment& experiment, const ModelSetup& setup,

@@ -15,6 +15,7 @@
 #include "isthmus/trainer/site_replica.h"
 #include "run/experiment.h"
 #include "run/process.h"
+#include "worker/worker.h"
 
 namespace isthmus::app {
 
@@ -27,6 +28,7 @@ struct RankSetup {
   std::int64_t separator = -1;  ///< as in trainer::ReplicaOptions
   trainer::Device device = trainer::Device::cpu;
   trainer::Precision precision = trainer::Precision::fp32;
+  std::vector<std::string> program;  ///< this binary: the first words of a command
 };
 
 class RankProcesses {
@@ -75,7 +77,8 @@ struct ModelSetup;
 /// Of a worker; null where its replica has one rank. Throws Error(config) where there are fewer GPUs than
 /// ranks.
 [[nodiscard]] std::unique_ptr<RankProcesses> start_ranks(const Experiment& experiment,
-                                                         const ModelSetup& setup, const std::string& name,
+                                                         const ModelSetup& setup,
+                                                         const WorkerRequest& request,
                                                          const std::filesystem::path& folder);
 /// Of these ranks, which must outlive it; of one rank without.
 [[nodiscard]] std::unique_ptr<trainer::Replica> make_replica(const Experiment& experiment,

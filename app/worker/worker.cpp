@@ -76,7 +76,7 @@ class Worker {
         timeline_(*setup_.hardware.memory, trace_),
         metrics_(folder_ / "metrics.jsonl", [this](const std::string& text) { say(text); }),
         events_(folder_, [this](const std::string& text) { say(text); }),
-        ranks_(start_ranks(config_, setup_, request_.name, folder_)),
+        ranks_(start_ranks(config_, setup_, request_, folder_)),
         made_(make_replica(config_, setup_, ranks_.get())),
         replica_(*made_),
         node_(config_.network, setup_.table.layout(), outer_sync::codec_plan(config_.outer, seed()),

@@ -1,0 +1,28 @@
+# `cmake --install DIR --prefix P`: a tree that may be moved. The Debian libraries that the programs need come along into
+# lib/; the C and C++ run-time libraries are the system's, libtorch is found when a verb needs it.
+install(TARGETS isthmus isthmus-coordinator RUNTIME DESTINATION bin COMPONENT programs)
+install(FILES ${CMAKE_SOURCE_DIR}/docs/grafana/isthmus.json DESTINATION share/isthmus/grafana COMPONENT programs)
+install(FILES ${CMAKE_SOURCE_DIR}/configs/quickstart.yaml DESTINATION share/isthmus/configs COMPONENT programs)
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/docs/ DESTINATION share/doc/isthmus COMPONENT programs FILES_MATCHING PATTERN "*.md"
+  PATTERN "*.svg")
+install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION share/doc/isthmus COMPONENT programs)
+install(CODE [[
+  set(isthmus_programs ${CMAKE_INSTALL_PREFIX}/bin/isthmus ${CMAKE_INSTALL_PREFIX}/bin/isthmus-coordinator)
+  file(GLOB isthmus_trainer ${CMAKE_INSTALL_PREFIX}/lib/libisthmus_trainer.so)
+  file(GET_RUNTIME_DEPENDENCIES EXECUTABLES ${isthmus_programs} MODULES ${isthmus_trainer}
+    RESOLVED_DEPENDENCIES_VAR found UNRESOLVED_DEPENDENCIES_VAR missing
+    PRE_EXCLUDE_REGEXES "^ld-linux" "^lib(c|m|dl|rt|pthread|gcc_s|stdc\\+\\+|gomp)\\.so"
+      "^libtorch" "^libc10" "^libcud" "^libcupti" "^libnccl")
+  if(missing)
+    message(FATAL_ERROR "libraries that the programs need are not on this machine: ${missing}")
+  endif()
+  foreach(library ${found})
+    file(INSTALL ${library} DESTINATION ${CMAKE_INSTALL_PREFIX}/lib FOLLOW_SYMLINK_CHAIN)
+  endforeach()
+  set(share ${CMAKE_INSTALL_PREFIX}/share)
+  file(MAKE_DIRECTORY ${share}/bash-completion/completions ${share}/zsh/site-functions)
+  execute_process(COMMAND ${CMAKE_INSTALL_PREFIX}/bin/isthmus completion bash
+    OUTPUT_FILE ${share}/bash-completion/completions/isthmus COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND ${CMAKE_INSTALL_PREFIX}/bin/isthmus completion zsh
+    OUTPUT_FILE ${share}/zsh/site-functions/_isthmus COMMAND_ERROR_IS_FATAL ANY)
+]] COMPONENT programs)

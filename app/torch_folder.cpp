@@ -1,0 +1,128 @@
+#include "torch_folder.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "isthmus/base/error.h"
+#include "run/process.h"
+
+namespace isthmus::app {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Without the folder in which the command was given, which -c puts first on Python's path.
+constexpr const char* ask_python =
+    "import sys; sys.path[:] = [p for p in sys.path if p]; import importlib.util as u; "
+    "s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')";
+
+/// Empty where the file is not there or names none.
+std::string version_in(const fs::path& package) {
+  std::ifstream file(package / "version.py");
+  const std::string begin = "__version__ = '";
+  for (std::string line; std::getline(file, line) && line.size() < 1000;) {
+    if (line.starts_with(begin))
+      return line.substr(begin.size(), line.find('\'', begin.size()) - begin.size());
+  }
+  return {};
+}
+
+class Search {
+ public:
+  explicit Search(const TorchNeed& need) : need_(need) {}
+
+  /// Whether it fits.
+  bool look(const std::string& place, const fs::path& folder) {
+    std::error_code none;
+    auto path = fs::weakly_canonical(folder, none);
+    if (path.filename() == "lib" && fs::exists(path / "libtorch_cpu.so", none)) path = path.parent_path();
+    const auto problem = problem_of(path);
+    if (problem.empty()) {
+      result_.found = {.path = path, .version = version_in(path), .place = place};
+    } else {
+      result_.looked.push_back(place + ": " + folder.lexically_normal().string() + " " + problem);
+    }
+    return problem.empty();
+  }
+  void miss(const std::string& place, const std::string& problem) {
+    result_.looked.push_back(place + ": " + problem);
+  }
+  TorchSearch result() { return std::move(result_); }
+
+ private:
+  [[nodiscard]] std::string problem_of(const fs::path& path) const {
+    std::error_code none;
+    if (!fs::exists(path / "lib/libtorch_cpu.so", none)) return "has no lib/libtorch_cpu.so";
+    const auto version = version_in(path);
+    if (!version.starts_with(need_.release + "."))
+      return version.empty() ? "has no version in version.py"
+                             : "has torch " + version + "; expected " + need_.release + ".*";
+    if (need_.cuda && !fs::exists(path / "lib/libtorch_cuda.so", none))
+      return "has torch " + version + " without CUDA, which this build needs";
+    return {};
+  }
+
+  TorchNeed need_;
+  TorchSearch result_;
+};
+
+/// What a command prints; empty where it fails.
+std::string output_of(std::vector<std::string> command) {
+  std::array<int, 2> ends{};
+  if (pipe(ends.data()) != 0) return {};
+  std::string text;
+  {
+    std::FILE* null = std::fopen("/dev/null", "w");
+    Process process({.name = "python3",
+                     .command = std::move(command),
+                     .log = {},
+                     .output = ends[1],
+                     .errors = null != nullptr ? fileno(null) : -1});
+    close(ends[1]);
+    std::array<char, 4096> bytes{};
+    for (ssize_t n = 0; (n = read(ends[0], bytes.data(), bytes.size())) > 0 && text.size() < bytes.size();)
+      text.append(bytes.data(), static_cast<std::size_t>(n));
+    if (null != nullptr) std::fclose(null);
+  }
+  close(ends[0]);
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace
+
+TorchSearch find_torch(const std::string& given, const fs::path& program, const TorchNeed& need) {
+  Search search(need);
+  if (!given.empty()) {
+    search.look("--torch", given);
+    return search.result();
+  }
+  const auto folder = program.parent_path();
+  // A build tree has a link there; an installed tree may have one in its lib folder; a wheel is a neighbour.
+  for (const auto* place : {"torch", "../lib/torch", "../../torch"}) {
+    if (search.look("beside the program", folder / place)) return search.result();
+  }
+  const char* active = std::getenv("VIRTUAL_ENV");
+  const std::string python = active != nullptr ? std::string(active) + "/bin/python3" : "python3";
+  const auto place = active != nullptr ? "the active environment" : "python3 on PATH";
+  if (const auto torch = output_of({python, "-c", ask_python}); !torch.empty()) {
+    search.look(place, torch);
+  } else {
+    search.miss(place, python + " has no torch");
+  }
+  return search.result();
+}
+
+TorchFolder need_torch(const TorchSearch& search, const TorchNeed& need) {
+  if (search.found) return *search.found;
+  std::string text = "training needs torch " + need.release + ".*, and none was found:";
+  for (const auto& line : search.looked) text += "\n  " + line;
+  throw Error(ErrorKind::config, text + "\ninstall it with pip install 'torch==" + need.release +
+                                     ".*', or name its folder with --torch PATH");
+}
+
+}  // namespace isthmus::app

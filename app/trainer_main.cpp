@@ -1,0 +1,30 @@
+// What libisthmus_trainer.so holds: all verbs with a trainer. `isthmus` loads it after the libtorch that it
+// found (trainer_library.h), and calls its one function.
+
+#include "cli/trainer_verbs.h"
+#include "isthmus/trainer/device.h"
+#include "trainer_library.h"
+#include "worker/step_probe.h"
+
+using namespace isthmus;
+using namespace isthmus::app;
+
+extern "C" __attribute__((visibility("default"))) int isthmus_trainer_main(int argc, char** argv,
+                                                                           const char* torch) noexcept {
+  CommandLine commands(isthmus_description, trainer_build(), torch);
+  return run_isthmus(commands,
+                     {.worker = run_worker,
+                      .observe = run_observe,
+                      .write_model = run_export,
+                      .evaluate = run_eval,
+                      .sample = run_sample,
+                      .selftest = run_selftest,
+                      .rank = run_rank,
+                      .device =
+                          [](const Experiment& experiment) {
+                            return std::string(to_string(
+                                trainer::choose_device(experiment.device, trainer::probe_hardware())));
+                          },
+                      .measure_step = measure_step},
+                     argc, argv);
+}

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""install_test.py BUILD TORCH: an installed tree, moved, and where it looks for libtorch. No network."""
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+build, torch = (pathlib.Path(word).resolve() for word in sys.argv[1:3])
+folder = tempfile.TemporaryDirectory()
+root = pathlib.Path(folder.name)
+tree = root / "moved tree"
+
+
+def run(*words, env=None):
+    """Status and output of the moved tree's `isthmus`, with no Python in its environment but for `env`."""
+    done = subprocess.run([tree / "bin/isthmus", *words], capture_output=True, text=True, timeout=120, cwd=root,
+                          env={"PATH": "/nonexistent", **(env or {})})
+    return done.returncode, done.stdout + done.stderr
+
+
+def fake_torch(name, version):
+    """Has the shape of a torch package, and nothing that could be loaded."""
+    package = root / name / "torch"
+    (package / "lib").mkdir(parents=True)
+    (package / "lib/libtorch_cpu.so").touch()
+    (package / "version.py").write_text(f"__version__ = '{version}'\n")
+    return package
+
+
+class Installed(unittest.TestCase):
+    def expect_refused(self, outcome, *parts):
+        status, output = outcome
+        self.assertEqual(status, 2, output)
+        for part in (*parts, "pip install 'torch==", "--torch PATH"):
+            self.assertIn(part, output)
+
+    def test_without_torch_names_all_places(self):
+        self.expect_refused(run("eval", "runs/none"), str(tree / "bin/torch"), str(tree / "lib/torch"),
+                            str(root / "torch"), "python3 has no torch")
+
+    def test_verbs_without_a_trainer_need_no_torch(self):
+        for words in (("config",), ("certs", "init", "run"), ("help",), ("plan", "--params", "200M", "--step-time", "1s")):
+            self.assertEqual(run(*words)[0], 0, run(*words)[1])
+        self.assertIn("not found here", run("--version")[1])
+
+    def test_a_folder_without_torch(self):
+        self.expect_refused(run("eval", "runs/none", "--torch", str(root)), f"--torch: {root} has no lib/libtorch_cpu.so")
+
+    def test_another_version(self):
+        other = fake_torch("other", "2.4.1+cu121")
+        self.expect_refused(run("--torch", str(other), "eval", "runs/none"), "has torch 2.4.1+cu121; expected 2.11.*")
+
+    def test_a_library_that_cannot_be_loaded(self):
+        status, output = run(f"--torch={fake_torch('broken', '2.11.9')}", "eval", "runs/none")
+        self.assertEqual(status, 2)
+        self.assertIn("cannot load", output)
+
+    def test_torch_is_passed_on_to_the_processes_that_it_starts(self):
+        for words in (("--torch", str(torch), "selftest"), ("selftest", "--torch", str(torch / "lib"))):
+            status, output = run(*words)
+            self.assertEqual(status, 0, output)
+            self.assertIn("ZeRO-1 changes no bit", output)
+
+    def test_the_trees_own_comes_first_then_the_active_environment(self):
+        environment = root / "environment"
+        (environment / "bin").mkdir(parents=True)
+        python = environment / "bin/python3"
+        python.write_text(f"#!/bin/sh\necho '{torch}'\n")
+        python.chmod(0o755)
+        active = {"VIRTUAL_ENV": str(environment)}
+        self.assertIn("the active environment", run("--version", env=active)[1])
+        self.assertIn("python3 on PATH", run("--version", env={"PATH": str(environment / "bin")})[1])
+        self.expect_refused(run("eval", "none", env={"VIRTUAL_ENV": str(root)}), f"{root}/bin/python3 has no torch")
+        own = tree / "lib/torch"
+        own.symlink_to(torch)
+        try:
+            self.assertIn("beside the program", run("--version", env=active)[1])
+        finally:
+            own.unlink()
+
+
+if __name__ == "__main__":
+    with folder:
+        subprocess.run(["cmake", "--install", build, "--component", "programs", "--prefix", root / "first"], check=True,
+                       stdout=subprocess.DEVNULL)
+        os.rename(root / "first", tree)
+        unittest.main(argv=sys.argv[:1], verbosity=1)
