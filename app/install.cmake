@@ -1,6 +1,9 @@
 # `cmake --install DIR --prefix P`: a tree that may be moved. The Debian libraries that the programs need come along into
 # lib/; the C and C++ run-time libraries are the system's, libtorch is found when a verb needs it.
 install(TARGETS isthmus isthmus-coordinator RUNTIME DESTINATION bin COMPONENT programs)
+if(SKBUILD) # pip install ./python: without a trainer, with the libraries of this machine
+  install(TARGETS isthmus isthmus-coordinator RUNTIME DESTINATION isthmus/bin COMPONENT python)
+endif()
 install(FILES ${CMAKE_SOURCE_DIR}/docs/grafana/isthmus.json DESTINATION share/isthmus/grafana COMPONENT programs)
 install(FILES ${CMAKE_SOURCE_DIR}/configs/quickstart.yaml DESTINATION share/isthmus/configs COMPONENT programs)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/docs/ DESTINATION share/doc/isthmus COMPONENT programs FILES_MATCHING PATTERN "*.md"

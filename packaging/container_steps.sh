@@ -1,0 +1,13 @@
+#!/bin/sh
+# container_steps.sh WHEEL [EXTRA]: what an image is made of, as root on a bare Debian (packaging/Dockerfile runs it, and
+# packaging/check_wheel.sh in a tree of its own): Python, the wheel in /opt/isthmus, and a user without rights.
+set -eu
+wheel=$1 extra=${2-}
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -q
+apt-get install -y -q --no-install-recommends python3-venv ca-certificates
+rm -rf /var/lib/apt/lists/*
+id isthmus >/dev/null 2>&1 || useradd --create-home isthmus
+python3 -m venv /opt/isthmus
+/opt/isthmus/bin/pip install --no-cache-dir "$wheel$extra"
+ln -sf /opt/isthmus/bin/isthmus /opt/isthmus/bin/isthmus-coordinator /usr/local/bin/

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# scripts/package.sh [wheel|coordinator]: makes what is handed out, in dist/ (without an argument both):
+#   wheel        isthmus-VERSION-cp311-... and -cp312-abi3-...manylinux_2_36_x86_64.whl, on Debian 12: programs, trainer and
+#                binding with the libraries that they need, but for libtorch
+#   coordinator  packaging/static_coordinator.sh
+# A file in dist/ is whole: it gets its name when it is done.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+platform=manylinux_2_36_x86_64
+newer_suite=trixie newer_python=3.13 # whose headers have the stable ABI of 3.12
+work=$PWD/build/package
+python=$PWD/.venv/bin/python
+
+# Prints the include folders of a newer Python's headers: Debian 12 has none that know the stable ABI of 3.12.
+abi3_headers() {
+  local apt=$work/apt mirror
+  if [ ! -d "$work/headers/usr/include/python$newer_python" ]; then
+    # shellcheck disable=SC2016 # apt's own variable
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' | sort -u | head -n 1)
+    rm -rf "$apt" "$work/headers.tmp"
+    mkdir -p "$apt/lists/partial" "$apt/archives/partial"
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $newer_suite main" >"$apt/sources.list"
+    (
+      cd "$apt"
+      options=(-qq -o "Dir::State=$apt" -o "Dir::State::status=/var/lib/dpkg/status" -o "Dir::Cache=$apt"
+        -o "Dir::Etc::sourcelist=$apt/sources.list" -o Dir::Etc::sourceparts=- -o APT::Sandbox::User=root)
+      apt-get "${options[@]}" update && apt-get "${options[@]}" download "libpython$newer_python-dev"
+    ) >&2
+    dpkg -x "$apt"/libpython*.deb "$work/headers.tmp"
+    mv "$work/headers.tmp" "$work/headers"
+  fi
+  echo "$work/headers/usr/include/python$newer_python;$work/headers/usr/include"
+}
+
+# make_wheel TAG BINDING: one wheel from the parts; checked by auditwheel, which also brings in the libraries.
+make_wheel() {
+  local tag=$1 binding=$2 stage=$work/stage info
+  rm -rf "$stage" "$work/raw" "$work/done"
+  mkdir -p "$stage/isthmus/lib" "$work/raw" "$work/done"
+  cp python/isthmus/*.py python/isthmus/py.typed "$binding" "$stage/isthmus/"
+  cp -r build/release/python/isthmus/_native "$stage/isthmus/"
+  cp -r "$work/tree/bin" "$work/tree/share" "$stage/isthmus/"
+  cp "$work/tree/lib/libisthmus_trainer.so" "$stage/isthmus/lib/"
+  # The corpus of the quickstart is torch's include folder, which is a neighbour here.
+  sed -i 's|path: ../.venv/corpus.*|path: ../../../../torch/include # the headers of the torch beside this package|' \
+    "$stage/isthmus/share/isthmus/configs/quickstart.yaml"
+  grep -q 'torch/include' "$stage/isthmus/share/isthmus/configs/quickstart.yaml"
+  (cd python && "$python" -c "import sys; from scikit_build_core.build import prepare_metadata_for_build_wheel as make
+make(sys.argv[1])" "$stage")
+  info=("$stage"/isthmus-*.dist-info)
+  printf 'Wheel-Version: 1.0\nGenerator: scripts/package.sh\nRoot-Is-Purelib: false\nTag: %s-linux_x86_64\n' "$tag" \
+    >"${info[0]}/WHEEL"
+  "$python" -m wheel pack --dest-dir "$work/raw" "$stage"
+  PATH=$PWD/.venv/bin:$PATH "$python" -m auditwheel repair --strip --plat "$platform" --only-plat -w "$work/done" \
+    --exclude 'libtorch*' --exclude 'libc10*' --exclude 'libgomp*' --exclude 'libcudart*' --exclude 'libnccl*' \
+    "$work"/raw/*.whl
+  mkdir -p dist
+  for wheel in "$work"/done/*.whl; do
+    cp "$wheel" "dist/.${wheel##*/}.tmp"
+    mv "dist/.${wheel##*/}.tmp" "dist/${wheel##*/}"
+    echo "dist/${wheel##*/}"
+  done
+}
+
+wheel() {
+  local headers
+  scripts/setup.sh --package release
+  headers=$(abi3_headers)
+  cmake -S . -B build/release -DISTHMUS_PYTHON=on "-DISTHMUS_ABI3_HEADERS=$headers"
+  cmake --build build/release --target isthmus isthmus-coordinator isthmus_python isthmus_python_stub isthmus_python_abi3
+  rm -rf "$work/tree"
+  cmake --install build/release --component programs --prefix "$work/tree"
+  make_wheel "cp311-cp311" "$(echo build/release/python/isthmus/_native.cpython-311*.so)"
+  make_wheel "cp312-abi3" build/release/python-abi3/_native.abi3.so
+}
+
+mkdir -p "$work"
+case ${1-all} in
+  wheel) wheel ;;
+  coordinator) packaging/static_coordinator.sh ;;
+  all) wheel && packaging/static_coordinator.sh ;;
+  *) echo "usage: scripts/package.sh [wheel|coordinator]" >&2 && exit 2 ;;
+esac
