@@ -117,7 +117,7 @@ apt_install() {
 
 install_packages() {
   if ! command -v dpkg-query >/dev/null; then
-    say "This is neither Debian nor Ubuntu; going on as if the counterparts of these were installed: $*"
+    say "There is no dpkg here, so this is not Debian; going on as if the counterparts of these were installed: $*"
     return
   fi
   local missing
@@ -138,8 +138,8 @@ check_tools() {
   local cmake gcc
   cmake=$(cmake --version | grep -oE -m 1 '[0-9]+(\.[0-9]+)+')
   gcc=$(g++ -dumpfullversion)
-  at_least 3.25 "$cmake" || die "cmake $cmake is too old, 3.25 is needed: Debian 12, Ubuntu 24.04 and later have it."
-  at_least 12 "$gcc" || die "g++ $gcc is too old, 12 is needed: Debian 12, Ubuntu 24.04 and later have it."
+  at_least 3.25 "$cmake" || die "cmake $cmake is too old, 3.25 is needed; Debian 12 has it."
+  at_least 12 "$gcc" || die "g++ $gcc is too old, 12 is needed; Debian 12 has it."
 }
 
 # Prints the first nvcc of the right CUDA, in the order in which cmake/Cuda.cmake looks.
