@@ -237,12 +237,23 @@ parallel_jobs() {
   echo $((n > 0 ? n : 1))
 }
 
+# Everything that CMake searches for outside the checkout, and where the checkout is: ninja notices changes of neither.
+found_by_cmake() {
+  echo "$root"
+  echo "nvcc: $nvcc"
+  cat "$stamp"
+  printf '%s\n' "$venv"/lib/python3*/site-packages/*.dist-info
+  dpkg-query -W -f '${Package} ${Version} ${db:Status-Status}\n' "${packages[@]}" "${test_packages[@]}" 2>/dev/null | sort -u || true
+}
+
 build() {
-  local preset=$1 dir=$root/build/$1 targets=()
-  # ninja runs cmake again when a CMake file changes; what it cannot see is another libtorch, or a checkout that moved.
-  if [ ! "$dir/build.ninja" -nt "$stamp" ] || ! grep -sqxF "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$dir/CMakeCache.txt"; then
-    step "configure-$preset" "configuring $preset" "Mend what the log names, or remove build/$preset, and run this again." \
+  local preset=$1 dir=$root/build/$1 targets=() found
+  found=$(found_by_cmake)
+  if [ ! -f "$dir/build.ninja" ] || [ "$(cat "$dir/configured-with" 2>/dev/null)" != "$found" ]; then
+    rm -f "$dir/configured-with"
+    step "configure-$preset" "configuring $preset" "Fix what the log names, or remove build/$preset, and run this again." \
       cmake --preset "$preset" --fresh
+    echo "$found" >"$dir/configured-with"
   fi
   # The sanitizer presets have nothing but tests.
   [ $tests = yes ] || [[ ! $preset =~ release|debug ]] || targets=(--target app/all)
