@@ -36,8 +36,8 @@ fi
 rm -rf --one-file-system "$root"
 cp -a "$clean" "$root"
 cp /etc/resolv.conf /etc/hosts "$root/etc/"
-mkdir -p "$root/etc/ssl/certs"
-cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
+trust() { mkdir -p "$root/etc/ssl/certs" && cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"; }
+trust
 mount -t proc proc "$root/proc"
 mount --bind /dev "$root/dev"
 mkdir "$root/handed-out"
@@ -52,6 +52,7 @@ inside() {
 as_user() { inside su -s /bin/bash isthmus -c "set -euo pipefail; cd; $1"; }
 
 inside sh /handed-out/container_steps.sh "/handed-out/${wheel##*/}"
+trust # Debian's package has put its own there
 inside bash -c '! command -v cc g++ gcc' >/dev/null # or it would not be bare
 packages=$(inside dpkg-query -W)
 ! grep -E '^[^ ]*-dev\b' <<<"$packages" || exit 1
