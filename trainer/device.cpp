@@ -8,12 +8,13 @@
 #include <malloc.h>
 #endif
 
-#include "isthmus/base/error.h"
+#ifdef ISTHMUS_WITH_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
+#include "driver_files.h"
 
 namespace isthmus::trainer {
-
-std::string_view to_string(Device device) { return device == Device::cpu ? "cpu" : "cuda"; }
-std::string_view to_string(Precision precision) { return precision == Precision::fp32 ? "fp32" : "bf16"; }
 
 namespace {
 
@@ -28,35 +29,23 @@ bool has_bf16_instructions() {
 }  // namespace
 
 Hardware probe_hardware(const std::filesystem::path& root) {
-  Hardware found;
+  auto found = probe_driver_files(root);
+  found.bf16_instructions = has_bf16_instructions();
 #ifdef ISTHMUS_WITH_CUDA
   found.built_with_cuda = true;
-  found.usable_gpus = static_cast<std::int64_t>(torch::cuda::device_count());
-#endif
-  std::error_code ignored;  // what cannot be looked at is not there
-  found.nvidia_gpu = std::filesystem::exists(root / "dev/nvidia0", ignored) ||
-                     std::filesystem::exists(root / "proc/driver/nvidia/gpus", ignored);
-  found.bf16_instructions = has_bf16_instructions();
-  return found;
-}
-
-Device choose_device(const DeviceConfig& config, const Hardware& hardware) {
-  if (config.device == "cpu") return Device::cpu;
-  if (hardware.built_with_cuda && hardware.usable_gpus > 0) return Device::cuda;
-  const std::string reason =
-      hardware.built_with_cuda ? "libtorch can use no GPU here" : "this build has no CUDA";
-  if (config.device == "cuda") throw Error(ErrorKind::config, "device is cuda, but " + reason);
-  if (hardware.nvidia_gpu) {
-    throw Error(ErrorKind::config, "this machine has an NVIDIA GPU, but " + reason +
-                                       "; say `device: cpu` to train on the CPU all the same");
+  found.needed_cuda =
+      CUDART_VERSION / 1000 * 1000;  // CUDA's minor versions run on any driver of their major one
+  found.lowest_capability = ISTHMUS_LOWEST_CAPABILITY;
+  if (cudaDriverGetVersion(&found.driver_cuda) != cudaSuccess) found.driver_cuda = 0;
+  // libtorch's own count: it leaves out what it cannot start.
+  const auto gpus = torch::cuda::device_count();
+  for (int gpu = 0; gpu < static_cast<int>(gpus); ++gpu) {
+    cudaDeviceProp properties{};
+    if (cudaGetDeviceProperties(&properties, gpu) != cudaSuccess) break;
+    found.gpus.push_back({properties.name, 10 * properties.major + properties.minor});
   }
-  return Device::cpu;
-}
-
-Precision choose_precision(const InnerConfig& config, Device device, const Hardware& hardware) {
-  if (config.precision == "fp32") return Precision::fp32;
-  if (config.precision == "bf16") return Precision::bf16;
-  return device == Device::cuda || hardware.bf16_instructions ? Precision::bf16 : Precision::fp32;
+#endif
+  return found;
 }
 
 void prepare_process(const TrainerConfig& config) {

@@ -268,7 +268,7 @@ int report(const std::vector<Check>& checks, JsonOutput& json) {
 }
 
 std::int64_t gpus_asked(const std::string& gpus) {
-  const auto there = trainer::probe_hardware().usable_gpus;
+  const auto there = trainer::probe_hardware().usable_gpus();
   if (gpus == "all") return there;
   std::int64_t count = 0;
   const auto [end, bad] = std::from_chars(gpus.data(), gpus.data() + gpus.size(), count);

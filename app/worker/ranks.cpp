@@ -69,10 +69,10 @@ trainer::RankGroupOptions group_options(const std::filesystem::path& folder, std
 }
 
 void check_gpus(std::int64_t ranks, trainer::Device device) {
-  const auto gpus = trainer::probe_hardware().usable_gpus;
+  const auto gpus = trainer::probe_hardware().usable_gpus();
   if (device == trainer::Device::cpu || ranks <= gpus) return;
   throw Error(ErrorKind::config,
-              fmt::format("replica.ranks is {} and libtorch can use {} GPUs here; expected "
+              fmt::format("replica.ranks is {} and this build can use {} GPUs here; expected "
                           "at most as many ranks: each has one of its own",
                           ranks, gpus));
 }

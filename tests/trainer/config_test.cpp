@@ -6,9 +6,7 @@
 #include <functional>
 
 #include "isthmus/base/error.h"
-#include "isthmus/trainer/device.h"
 #include "isthmus/trainer/parameter_table.h"
-#include "temporary_folder.h"
 
 namespace isthmus::trainer {
 namespace {
@@ -141,54 +139,6 @@ TEST(TrainerConfigs, KeysAreReadBackFromTheirOwnYaml) {
   EXPECT_EQ(config::fingerprint(all), before);
   all.inner.lr *= 2;
   EXPECT_NE(config::fingerprint(all), before);
-}
-
-Hardware cpu_only() { return {}; }
-
-TEST(ChooseDevice, AutoTakesAUsableGpu) {
-  auto hardware = cpu_only();
-  EXPECT_EQ(choose_device({"auto"}, hardware), Device::cpu);
-  hardware.built_with_cuda = true;
-  EXPECT_EQ(choose_device({"auto"}, hardware), Device::cpu);
-  hardware.usable_gpus = 1;
-  EXPECT_EQ(choose_device({"auto"}, hardware), Device::cuda);
-  EXPECT_EQ(choose_device({"cuda"}, hardware), Device::cuda);
-  EXPECT_EQ(choose_device({"cpu"}, hardware), Device::cpu);
-}
-
-TEST(ChooseDevice, AGpuIsNotLeftIdleUnasked) {
-  auto hardware = cpu_only();
-  hardware.nvidia_gpu = true;
-  EXPECT_THAT(config_error([&] { (void)choose_device({"auto"}, hardware); }),
-              AllOf(HasSubstr("no CUDA"), HasSubstr("device: cpu")));
-  EXPECT_EQ(choose_device({"cpu"}, hardware), Device::cpu);
-  hardware.built_with_cuda = true;
-  EXPECT_THAT(config_error([&] { (void)choose_device({"auto"}, hardware); }), HasSubstr("no GPU"));
-}
-
-TEST(ChooseDevice, CudaMustBeThere) {
-  EXPECT_THAT(config_error([] { (void)choose_device({"cuda"}, cpu_only()); }), HasSubstr("no CUDA"));
-}
-
-TEST(ProbeHardware, SeesAnNvidiaGpuByItsFiles) {
-  TemporaryFolder root;
-  EXPECT_FALSE(probe_hardware(root / "").nvidia_gpu);
-  root.write("dev/nvidia0", "");
-  EXPECT_TRUE(probe_hardware(root / "").nvidia_gpu);
-  TemporaryFolder other;
-  other.write("proc/driver/nvidia/gpus/0000:01:00.0/information", "");
-  EXPECT_TRUE(probe_hardware(other / "").nvidia_gpu);
-}
-
-TEST(ChoosePrecision, AutoIsBf16WhereTheProcessorHasIt) {
-  InnerConfig inner;
-  auto hardware = cpu_only();
-  EXPECT_EQ(choose_precision(inner, Device::cpu, hardware), Precision::fp32);
-  EXPECT_EQ(choose_precision(inner, Device::cuda, hardware), Precision::bf16);
-  hardware.bf16_instructions = true;
-  EXPECT_EQ(choose_precision(inner, Device::cpu, hardware), Precision::bf16);
-  inner.precision = "fp32";
-  EXPECT_EQ(choose_precision(inner, Device::cpu, hardware), Precision::fp32);
 }
 
 }  // namespace

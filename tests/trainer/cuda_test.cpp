@@ -21,7 +21,7 @@ class Cuda : public testing::Test {
  protected:
   void SetUp() override {
     const auto hardware = probe_hardware();
-    if (!hardware.built_with_cuda || hardware.usable_gpus == 0) GTEST_SKIP() << "no GPU";
+    if (!hardware.built_with_cuda || hardware.usable_gpus() == 0) GTEST_SKIP() << "no GPU";
     device_ = data::make_cuda_device(0, nullptr);
   }
   static ReplicaOptions options(Device device, Precision precision) {

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "isthmus/trainer/config.h"
 
@@ -14,18 +16,33 @@ enum class Precision : std::uint8_t { fp32, bf16 };
 [[nodiscard]] std::string_view to_string(Device device);
 [[nodiscard]] std::string_view to_string(Precision precision);
 
-/// What there is to choose from.
+/// A GPU as the driver describes it.
+struct Gpu {
+  std::string name;    ///< "NVIDIA H100 80GB HBM3"
+  int capability = 0;  ///< compute capability, 10 * major + minor: 90; 0 is unknown
+};
+
+/// Facts about this machine and this build that choose_device and choose_precision decide by.
 struct Hardware {
   bool built_with_cuda = false;
-  std::int64_t usable_gpus = 0;  ///< that libtorch sees
-  bool nvidia_gpu = false;       ///< the machine has one, whether this build can use it or not
+  bool nvidia_gpu = false;  ///< the machine has one, whether or not this build can use it
   bool bf16_instructions = false;
+  std::string nvidia_name;  ///< of that GPU, from the driver's files; may be empty
+  std::string driver;       ///< version of the NVIDIA driver, "580.65.06"; empty where none is loaded
+  int driver_cuda = 0;      ///< newest CUDA that the driver supports, 1000 * major + 10 * minor; 0: no driver
+  int needed_cuda = 0;      ///< CUDA that the build needs, in the same form
+  int lowest_capability = 0;  ///< lowest compute capability that the build has code for
+  std::vector<Gpu> gpus;      ///< that libtorch sees, by their numbers
+
+  /// GPUs from number 0 on that this build can compute on.
+  [[nodiscard]] std::int64_t usable_gpus() const;
 };
-/// `root` stands before the probed paths (/dev/nvidia0, /proc/driver/nvidia/gpus).
+/// `root` stands before the probed paths (/dev/nvidia0, /proc/driver/nvidia).
 [[nodiscard]] Hardware probe_hardware(const std::filesystem::path& root = "/");
 
-/// `auto` is cuda where the build has CUDA and libtorch sees a GPU, else cpu. Throws Error(config) for `cuda`
-/// where there is none, and for `auto` where an NVIDIA GPU would lie idle: a CPU run there must be asked for.
+/// `auto` is cuda where this build can use GPU 0, else cpu. Throws Error(config) for `cuda` where it cannot,
+/// and for `auto` where an NVIDIA GPU would lie idle: training on the CPU there must be asked for. The
+/// message names the GPU and the driver, what this build needs and what to do.
 [[nodiscard]] Device choose_device(const DeviceConfig& config, const Hardware& hardware);
 
 /// `auto` is bf16 on a GPU and on a CPU with AVX512-BF16 or AMX instructions, else fp32: without them
