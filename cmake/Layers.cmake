@@ -22,6 +22,8 @@ function(isthmus_test folder)
   target_include_directories(test_${folder} PRIVATE ${CMAKE_SOURCE_DIR}/tests/support)
   target_link_libraries(test_${folder} PRIVATE isthmus_options ${T_USES} ${T_LIBRARIES}
     GTest::gmock GTest::gtest GTest::gtest_main)
+  # Test code runs once: less to optimise is less to compile.
+  target_compile_options(test_${folder} PRIVATE $<$<CONFIG:Release>:-O1>)
   # One ctest entry per binary: a process start costs more than most of these tests.
   add_test(NAME ${folder} COMMAND test_${folder} --gtest_brief=1)
   set_tests_properties(${folder} PROPERTIES TIMEOUT ${T_TIMEOUT})

@@ -16,14 +16,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void fail(const std::string& message) { throw Error(ErrorKind::data, message); }
+[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorKind::data, message); }
 
 /// A folder of nothing but .bin files: shards, in the order of their names. Empty if it is anything else.
 std::vector<fs::path> shards_of(const fs::path& folder) {
   std::vector<fs::path> shards;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; it != end; it.increment(error)) {
-    if (error) fail(folder.string() + ": " + error.message());
+    if (error) refuse(folder.string() + ": " + error.message());
     if (it->path().filename().string().starts_with('.')) continue;
     if (it->path().extension() != ".bin" || !it->is_regular_file(error)) return {};
     shards.push_back(it->path());
@@ -46,9 +46,10 @@ std::unique_ptr<TokenSource> open_ids(const fs::path& path, std::optional<std::u
   if (fs::is_regular_file(path, none) && path.extension() == ".bin") return open_id_file(path, separator);
   if (!fs::is_directory(path, none)) return nullptr;
   if (fs::exists(path / store::journal_name) && fs::exists(path / store::blocks_name)) {
-    fail(path.string() +
-         " is a chunk store that is not complete: the isthmus data tokenize that made it goes on when it is "
-         "started again");
+    refuse(
+        path.string() +
+        " is a chunk store that is not complete: the isthmus data tokenize that made it goes on when it is "
+        "started again");
   }
   std::vector<std::unique_ptr<TokenSource>> shards;
   for (const auto& shard : shards_of(path)) shards.push_back(open_id_file(shard, separator));

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t waiting_batches = 2;
+constexpr std::size_t queued_batches = 2;
 
 /// From where an interrupted run goes on: reading from `place` gives the id number `token` first. From there
 /// to the last block's end are ids that are written already, and must come once more.
@@ -62,12 +62,12 @@ class Pipeline {
         bad_(bad),
         from_(from),
         written_(written),
-        tokenising_(threads, waiting_batches,
+        tokenising_(threads, queued_batches,
                     [&] {
                       return [encoder = BatchEncoder(tokenizer, spec)](
                                  TextBatch& batch, TokenBatch& out) mutable { encoder(batch, out); };
                     }),
-        compressing_(threads, waiting_batches * blocks_of_a_batch(spec), [&] {
+        compressing_(threads, queued_batches * blocks_of_a_batch(spec), [&] {
           return [encoder = std::make_shared<store::BlockEncoder>(spec), &spec](Block& block, Record& out) {
             encoder->encode(block.ids, block.starts, out.bytes);
             out.tokens = static_cast<std::uint32_t>(block.ids.size() / spec.stored_width());

@@ -134,7 +134,7 @@ std::vector<std::string> head(const Json& status, const Pace& pace, const Totals
 }
 
 /// What is out of the ordinary.
-std::vector<std::string> notes(const Json& status) {
+std::vector<std::string> status_notes(const Json& status) {
   std::vector<std::string> lines;
   for (const auto& relay : status.at("relays"))
     lines.push_back(fmt::format("{} carries between {} and {}", relay.at("by").get<std::string>(),
@@ -213,7 +213,7 @@ std::vector<std::string> top_screen(const Json& status, const Pace& pace, std::s
     auto lines = head(status, pace, totals, columns);
     lines.emplace_back();
     lines.push_back(header(widths));
-    const auto below = notes(status);
+    const auto below = status_notes(status);
     const auto room = rows > lines.size() + below.size() ? rows - lines.size() - below.size() : 1;
     const bool all = members.size() <= room;
     const auto listed = all ? members.size() : room - 1;

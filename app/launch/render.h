@@ -1,6 +1,7 @@
 #pragma once
 // `isthmus launch --render`: what a scheduler needs to run the sites of an experiment.
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -19,6 +20,11 @@ struct RenderRequest {
 /// Writes the files and says what to do with them. Sites that have a launcher of that kind; all, where none
 /// has one of any. Exit status 0. Throws Error(config) or Error(data).
 [[nodiscard]] int run_render(const RenderRequest& request);
+
+/// The port of a site that names none.
+inline constexpr std::uint16_t usual_port = 7001;
+/// The time that a scheduler leaves a worker between SIGTERM and the end, to go out between two steps.
+inline constexpr int farewell_seconds = 120;
 
 /// A site as it is rendered.
 struct RenderedSite {

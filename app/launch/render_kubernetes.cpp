@@ -18,8 +18,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::uint16_t usual_port = 7001;
-constexpr int farewell_seconds = 120;  ///< SIGTERM takes a worker out between two steps
 constexpr const char* coordinator_name = outer_sync::tls::coordinator_name;
 
 /// A name as Kubernetes wants it: letters, digits and '-', at most 63.

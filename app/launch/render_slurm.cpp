@@ -12,10 +12,6 @@ namespace isthmus::app {
 
 namespace {
 
-constexpr std::uint16_t usual_port = 7001;
-/// What a worker has to leave the run when its time is over.
-constexpr int farewell_seconds = 120;
-
 bool has_option(const std::vector<std::string>& options, std::initializer_list<std::string_view> names) {
   return std::ranges::any_of(options, [&](const std::string& option) {
     const auto name = std::string_view(option).substr(0, option.find_first_of("= "));

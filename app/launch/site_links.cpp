@@ -18,7 +18,7 @@ namespace isthmus::app {
 using namespace std::chrono_literals;
 
 namespace {
-const int network_status = Error(ErrorKind::network, "").exit_status();
+const int lost_site_status = Error(ErrorKind::network, "").exit_status();
 }
 
 SiteLinks::SiteLinks(const Experiment& experiment, Files files, Show show)
@@ -51,7 +51,7 @@ bool SiteLinks::connect(const std::atomic<int>& interrupts) {
     if (status == 0) status = link->problem_status();
   }
   if (problems.empty()) return true;
-  throw Error(status == network_status ? ErrorKind::network : ErrorKind::data,
+  throw Error(status == lost_site_status ? ErrorKind::network : ErrorKind::data,
               "nothing was started: " + problems);
 }
 

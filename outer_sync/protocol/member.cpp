@@ -92,7 +92,7 @@ bool Member::fits(const NewView& message, MemberIndex self) const {
     return member.kind == MemberKind::trainer || member.kind == MemberKind::reducer;
   };
   return self < members && members <= most_members && std::ranges::all_of(message.view.members, takes_part) &&
-         std::ranges::any_of(message.view.members, trains) &&
+         std::ranges::any_of(message.view.members, [](const MemberInfo& member) { return trains(member); }) &&
          message.view.owners.size() == layout_.chunk_count() &&
          std::ranges::all_of(message.view.owners, [&](MemberIndex owner) { return owner < members; }) &&
          message.chains.size() == fragments &&

@@ -20,7 +20,7 @@ Words streaming(const std::string& path, int replicas) {
           "run.checkpoint_every=5"};
 }
 
-std::function<std::string(const std::string&)> endless() {
+std::function<std::string(const std::string&)> endless_text() {
   return [](const std::string& reader) { return stream_of_lines(reader == "replica-0" ? 1 : 2, 20'000); };
 }
 
@@ -39,10 +39,10 @@ std::string joined(const Words& words) {
 
 TEST(Stream, OfEachReplicaIsGoneOnWithAsIfNobodyHadBeenKilled) {
   Site whole, killed;
-  StreamServer steady(whole / "feed", endless());
+  StreamServer steady(whole / "feed", endless_text());
   ASSERT_EQ(whole.launch(streaming(steady.address(), 2)).status, 0) << whole.logs();
 
-  StreamServer jittery(killed / "feed", endless(), {.seed = 5, .break_after = 20'000});
+  StreamServer jittery(killed / "feed", endless_text(), {.seed = 5, .break_after = 20'000});
   auto settings = streaming(jittery.address(), 2);
   {
     auto first = killed.start_launch(settings);
@@ -66,10 +66,10 @@ TEST(Stream, OfEachReplicaIsGoneOnWithAsIfNobodyHadBeenKilled) {
 
 TEST(Stream, OfStandardInputGivesWhatASocketDoes) {
   Site socket, pipe;
-  StreamServer server(socket / "feed", endless());
+  StreamServer server(socket / "feed", endless_text());
   ASSERT_EQ(socket.launch(streaming(server.address(), 1)).status, 0) << socket.logs();
 
-  const auto stream = endless()("replica-0");
+  const auto stream = endless_text()("replica-0");
   const auto words = joined(with_settings({pipe.config().string()}, streaming("-", 1)));
   // A pipe that gives as much as the first steps need, and then nothing.
   ASSERT_EQ(::mkfifo((pipe / "fifo").c_str(), 0600), 0);
@@ -85,7 +85,7 @@ TEST(Stream, OfStandardInputGivesWhatASocketDoes) {
     ASSERT_EQ(stopped.status, 0) << stopped.report() << pipe.logs();
   }
   // Of standard input the same is wanted again.
-  pipe.write("stream", endless()("replica-1"));
+  pipe.write("stream", endless_text()("replica-1"));
   const auto other = piped(pipe, "--resume " + pipe.run().string() + " --set run.stop_after=0").wait();
   EXPECT_EQ(other.status, 3) << other.report();
   EXPECT_THAT(pipe.logs(), HasSubstr("bytes are not those that the run that is gone on with had read"));
@@ -127,7 +127,7 @@ TEST(Stream, OneStandardInputIsNotForTwo) {
 
 TEST(Stream, WithoutItsStoreNoCheckpointIsGoneOnWith) {
   Site site;
-  StreamServer server(site / "feed", endless());
+  StreamServer server(site / "feed", endless_text());
   auto settings = streaming(server.address(), 1);
   settings.emplace_back("run.stop_after=20");
   ASSERT_EQ(site.launch(settings).status, 0) << site.logs();

@@ -12,11 +12,11 @@ using app::read_run;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-constexpr const char* comparison_text = "base: base.yaml\narms: {a: {inner.lr: 1}, b: {inner.lr: 2}}";
+constexpr const char* curve_comparison = "base: base.yaml\narms: {a: {inner.lr: 1}, b: {inner.lr: 2}}";
 
 TEST(RunRecord, IsWhatTheRunSaysOfItself) {
   const Recorded folder;
-  const auto comparison = folder.comparison(comparison_text);
+  const auto comparison = folder.comparison(curve_comparison);
   folder.finish(comparison.runs[0], {{0, 3}, {20, 2}, {40, 1}}, 8000);
   const auto record = read_run(comparison.runs[0]);
   ASSERT_THAT(record.curve, SizeIs(3));
@@ -34,7 +34,7 @@ TEST(RunRecord, IsWhatTheRunSaysOfItself) {
 
 TEST(RunRecord, OfARunThatWentBackToACheckpointTokensCountOnceAndBytesTwice) {
   const Recorded folder;
-  const auto comparison = folder.comparison(comparison_text);
+  const auto comparison = folder.comparison(curve_comparison);
   const auto& run = comparison.runs[0];
   folder.finish(run, {{0, 3}, {20, 2}, {40, 1}}, 8000);
   for (const auto* name : {"replica-0", "replica-1"}) {
@@ -63,7 +63,7 @@ TEST(RunRecord, OfARunThatWentBackToACheckpointTokensCountOnceAndBytesTwice) {
 
 TEST(RunRecord, WithoutEvaluationsThereIsNothingToCompare) {
   const Recorded folder;
-  const auto comparison = folder.comparison(comparison_text);
+  const auto comparison = folder.comparison(curve_comparison);
   folder.finish(comparison.runs[0], {{40, 1}}, 8000);
   std::ofstream(comparison.runs[0].folder() / "metrics.jsonl") << "{\"step\": 40, \"eval_loss\": \"nan\"}\n";
   EXPECT_THAT(error_of([&] { static_cast<void>(read_run(comparison.runs[0])); }),

@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-constexpr const char* comparison_text = R"(
+constexpr const char* reported_comparison = R"(
 base: base.yaml
 seeds: [1, 2, 3]
 arms:
@@ -33,7 +33,7 @@ class Report : public ::testing::Test {
   }
 
   Recorded folder;
-  app::Comparison comparison = folder.comparison(comparison_text);
+  app::Comparison comparison = folder.comparison(reported_comparison);
 };
 
 TEST_F(Report, SaysWhatIsWithinNoiseAndWhatIsWorse) {

@@ -14,7 +14,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr const char* experiment = R"(
+constexpr const char* rendered_experiment = R"(
 run: {name: two_sites}
 data: {path: corpus.txt}
 network: {coordinator: "third.example:7000", certs: certs/two_sites}
@@ -36,7 +36,7 @@ sites:
 class Render : public ::testing::Test {
  protected:
   Result launch(const std::string& kind, const std::vector<std::string>& more = {},
-                const std::string& text = experiment) {
+                const std::string& text = rendered_experiment) {
     std::vector<std::string> words = {ISTHMUS_COORDINATOR_BINARY,
                                       "launch",
                                       folder_.write("run.yaml", text).string(),

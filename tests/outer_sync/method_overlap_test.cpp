@@ -14,7 +14,7 @@ namespace isthmus::outer_sync {
 namespace {
 
 using Values = std::vector<float>;
-constexpr std::size_t members = 3;
+constexpr std::size_t replica_count = 3;
 constexpr std::int64_t every = 4;
 constexpr std::uint64_t steps = 26;
 
@@ -24,7 +24,7 @@ OuterConfig overlapping(const std::string& method) {
   config.final_sync = false;
   config.optimizer.lr = 0.5;
   config.resolve();
-  config.take_replicas(members);
+  config.take_replicas(replica_count);
   return config;
 }
 
@@ -38,18 +38,18 @@ bool is_sent(FragmentId p, std::uint64_t step) {
 class Reference {
  public:
   explicit Reference(const FragmentLayout& its_layout)
-      : layout(its_layout), global(initial_parameters(layout)), local(members, global), start(local) {}
+      : layout(its_layout), global(initial_parameters(layout)), local(replica_count, global), start(local) {}
 
   using OuterStep = std::function<void(std::size_t element, const Values& sent)>;
   void step(std::uint64_t t, const OuterStep& outer_step) {
     for (FragmentId p = 0; p < layout.fragment_count(); ++p) {
       for (auto i = layout.fragment(p).begin; i < layout.fragment(p).end(); ++i) {
-        for (std::size_t m = 0; m < members; ++m) local[m][i] += random_step(m, t, i);
+        for (std::size_t m = 0; m < replica_count; ++m) local[m][i] += random_step(m, t, i);
         if (!is_sent(p, t)) continue;
         Values sent;
-        for (std::size_t m = 0; m < members; ++m) sent.push_back(start[m][i] - local[m][i]);
+        for (std::size_t m = 0; m < replica_count; ++m) sent.push_back(start[m][i] - local[m][i]);
         outer_step(i, sent);
-        for (std::size_t m = 0; m < members; ++m) local[m][i] = start[m][i];
+        for (std::size_t m = 0; m < replica_count; ++m) local[m][i] = start[m][i];
       }
     }
   }
@@ -62,20 +62,20 @@ class Reference {
 float mean_of(const Values& sent) {
   float sum = 0;
   for (const float x : sent) sum += x;
-  return sum / members;
+  return sum / replica_count;
 }
 
-struct Setting {
+struct OverlapSetting {
   double penalty, clip;
 };
-class Co2 : public testing::TestWithParam<Setting> {};
+class Co2 : public testing::TestWithParam<OverlapSetting> {};
 
 TEST_P(Co2, EveryValueOfEveryStepIsTheFormulas) {
   auto config = overlapping("co2");
   config.staleness_penalty = GetParam().penalty;
   config.momentum_clip = GetParam().clip;
   const auto layout = layout_of(2);
-  Replicas replicas(config, layout, members, random_step);
+  Replicas replicas(config, layout, replica_count, random_step);
   replicas.train(steps);
 
   Reference reference(layout);
@@ -98,7 +98,7 @@ TEST_P(Co2, EveryValueOfEveryStepIsTheFormulas) {
       before[i] = sent;
       for (auto& start : reference.start) start[i] = reference.global[i];
     });
-    for (std::size_t m = 0; m < members; ++m) {
+    for (std::size_t m = 0; m < replica_count; ++m) {
       ASSERT_EQ(replicas.at(m).globals[t - 1], reference.global) << "after step " << t;
       ASSERT_EQ(replicas.at(m).locals[t - 1], reference.local[m]) << "replica " << m << " after step " << t;
     }
@@ -108,7 +108,8 @@ TEST_P(Co2, EveryValueOfEveryStepIsTheFormulas) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Overlap, Co2,
-                         testing::Values(Setting{1, 0}, Setting{2, 0}, Setting{1, 0.25}, Setting{1.5, 0.5}));
+                         testing::Values(OverlapSetting{1, 0}, OverlapSetting{2, 0}, OverlapSetting{1, 0.25},
+                                         OverlapSetting{1.5, 0.5}));
 
 class Eager : public testing::TestWithParam<bool> {};
 
@@ -116,14 +117,14 @@ TEST_P(Eager, EveryValueOfEveryStepIsTheFormulas) {
   auto config = overlapping("eager");
   config.optimizer.nesterov = GetParam();
   const auto layout = layout_of(2);
-  Replicas replicas(config, layout, members, random_step);
+  Replicas replicas(config, layout, replica_count, random_step);
   replicas.train(steps);
 
   Reference reference(layout);
   const Values zero(layout.buffer_size(), 0.0F);
   Values velocity = zero;
-  std::vector<Values> a(members, zero), b(members, zero), before(layout.buffer_size());
-  const float share = 1.0F / members;
+  std::vector<Values> a(replica_count, zero), b(replica_count, zero), before(layout.buffer_size());
+  const float share = 1.0F / replica_count;
   for (std::uint64_t t = 1; t <= steps; ++t) {
     reference.step(t, [&](std::size_t i, const Values& sent) {
       if (!before[i].empty()) {
@@ -131,7 +132,7 @@ TEST_P(Eager, EveryValueOfEveryStepIsTheFormulas) {
         velocity[i] = 0.9F * velocity[i] + g;
         reference.global[i] -= 0.5F * (GetParam() ? g + 0.9F * velocity[i] : velocity[i]);
       }
-      for (std::size_t m = 0; m < members; ++m) {
+      for (std::size_t m = 0; m < replica_count; ++m) {
         float d = share * sent[m];
         if (!before[i].empty()) d = d + -share * before[i][m];
         b[m][i] = 0.9F * b[m][i] + d;
@@ -140,7 +141,7 @@ TEST_P(Eager, EveryValueOfEveryStepIsTheFormulas) {
       }
       before[i] = sent;
     });
-    for (std::size_t m = 0; m < members; ++m) {
+    for (std::size_t m = 0; m < replica_count; ++m) {
       ASSERT_EQ(replicas.at(m).globals[t - 1], reference.global) << "after step " << t;
       ASSERT_EQ(replicas.at(m).locals[t - 1], reference.local[m]) << "replica " << m << " after step " << t;
     }
@@ -154,23 +155,24 @@ TEST_P(Eager, ItIsThePapersUpToRounding) {
   auto config = overlapping("eager");
   config.optimizer.nesterov = GetParam();
   const auto layout = layout_of(2);
-  Replicas replicas(config, layout, members, random_step);
+  Replicas replicas(config, layout, replica_count, random_step);
   replicas.train(steps);
 
   Reference reference(layout);
   const Values zero(layout.buffer_size(), 0.0F);
-  std::vector<Values> velocity(members, zero), before(layout.buffer_size(), Values(members, 0.0F));
+  std::vector<Values> velocity(replica_count, zero),
+      before(layout.buffer_size(), Values(replica_count, 0.0F));
   for (std::uint64_t t = 1; t <= steps; ++t) {
     reference.step(t, [&](std::size_t i, const Values& sent) {
-      for (std::size_t m = 0; m < members; ++m) {
-        const float g = sent[m] / members + (mean_of(before[i]) - before[i][m] / members);
+      for (std::size_t m = 0; m < replica_count; ++m) {
+        const float g = sent[m] / replica_count + (mean_of(before[i]) - before[i][m] / replica_count);
         float& v = velocity[m][i];
         v = 0.9F * v + g;
         reference.start[m][i] -= 0.5F * (GetParam() ? g + 0.9F * v : v);
       }
       before[i] = sent;
     });
-    for (std::size_t m = 0; m < members; ++m) {
+    for (std::size_t m = 0; m < replica_count; ++m) {
       for (std::size_t i = 0; i < zero.size(); ++i)
         ASSERT_NEAR(replicas.at(m).locals[t - 1][i], reference.local[m][i], 1e-4) << "after step " << t;
     }
@@ -239,20 +241,20 @@ TEST(WholeRound, StoppedAfterAnyStepTheRunEndsTheSame) {
     config.warmup_steps = 2;
     config.momentum_clip = 0.5;
     config.final_sync = true;
-    Replicas whole(config, layout_of(2), members, random_step);
+    Replicas whole(config, layout_of(2), replica_count, random_step);
     whole.train(18);
     whole.finish();
     const auto expected = whole.global_hash().hex();
     for (std::uint64_t stop = 0; stop <= 18; ++stop) {
       SCOPED_TRACE(std::string(method) + ", stopped after step " + std::to_string(stop));
-      Replicas first(config, layout_of(2), members, random_step);
+      Replicas first(config, layout_of(2), replica_count, random_step);
       first.train(stop);
       Replicas second(config, layout_of(2), random_step, first.save());
       second.train(18);
       second.finish();
       second.expect_agreement();
       ASSERT_EQ(second.global_hash().hex(), expected);
-      for (std::size_t m = 0; m < members; ++m) {
+      for (std::size_t m = 0; m < replica_count; ++m) {
         const auto global = second.at(m).loop.global_parameters();
         ASSERT_EQ(second.at(m).local.values, Values(global.begin(), global.end())) << "after the final sync";
       }

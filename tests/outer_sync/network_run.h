@@ -191,4 +191,6 @@ class NetworkRun : public CoordinatorObserver {
 /// A loopback HOST:PORT that no other process uses, known before anybody listens there.
 [[nodiscard]] std::string private_address(std::size_t n);
 
+inline constexpr auto for_ever = NetworkRun::for_ever;
+
 }  // namespace isthmus::outer_sync

@@ -16,7 +16,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
-constexpr auto for_ever = NetworkRun::for_ever;
 
 const auto lively = NetworkRun::Options::lively;
 

@@ -11,8 +11,6 @@
 namespace isthmus::outer_sync {
 namespace {
 
-constexpr auto for_ever = NetworkRun::for_ever;
-
 /// A process of its own, but for the process.
 class Watcher {
  public:

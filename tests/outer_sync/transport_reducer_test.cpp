@@ -12,8 +12,6 @@ using protocol::Topology;
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr auto for_ever = NetworkRun::for_ever;
-
 struct Case {
   Topology topology;
   std::vector<std::string> reducers;
@@ -85,7 +83,7 @@ TEST(Topologies, AReducerAtTheHubSendsTheResultsAndTrainersTheirContributionsAlo
 }
 
 /// Of a run that goes on until a test ends it.
-NetworkRun::Options lively(std::vector<std::string> reducers) {
+NetworkRun::Options with_reducers(std::vector<std::string> reducers) {
   auto options = NetworkRun::Options::lively(2);
   options.reducers = std::move(reducers);
   options.topology = {Topology::automatic, 4.25};
@@ -93,7 +91,7 @@ NetworkRun::Options lively(std::vector<std::string> reducers) {
 }
 
 TEST(Reducers, OneThatLeavesPolitelyHandsItsChunksOver) {
-  NetworkRun run(lively({"reducer"}));
+  NetworkRun run(with_reducers({"reducer"}));
   run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
     if (m == 0 && step == 12) run.let_reducer_leave("reducer");
     if (m == 0 && step > 12 && node.view().members.size() == 2 && run.last_step == for_ever)
@@ -107,7 +105,7 @@ TEST(Reducers, OneThatLeavesPolitelyHandsItsChunksOver) {
 }
 
 TEST(Reducers, OneThatComesLaterIsInTheNextView) {
-  NetworkRun run(lively({}));
+  NetworkRun run(with_reducers({}));
   run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
     if (m == 0 && step == 12) run.start_reducer("reducer");
     if (m == 0 && step > 12 && node.view().members.size() == 3 && run.last_step == for_ever)
@@ -122,7 +120,7 @@ TEST(Reducers, OneThatComesLaterIsInTheNextView) {
 }
 
 TEST(Reducers, OneLeavesAndComesBackAndATrainerIsLostMeanwhile) {
-  auto options = lively({"reducer"});
+  auto options = with_reducers({"reducer"});
   options.members = 3;
   NetworkRun run(options);
   std::atomic<bool> again = false;
@@ -140,7 +138,7 @@ TEST(Reducers, OneLeavesAndComesBackAndATrainerIsLostMeanwhile) {
 }
 
 TEST(Reducers, TheCoordinatorComesBackAndTheReducerIsStillThere) {
-  NetworkRun run(lively({"reducer"}));
+  NetworkRun run(with_reducers({"reducer"}));
   run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
     if (m == 0 && run.times_said("view ") >= 2 && node.view().members.size() == 3 && node.view().number > 1 &&
         run.last_step == for_ever)
@@ -154,7 +152,7 @@ TEST(Reducers, TheCoordinatorComesBackAndTheReducerIsStillThere) {
 }
 
 TEST(Reducers, AStopEndsAllAndTheReducerWithThem) {
-  NetworkRun run(lively({"reducer"}));
+  NetworkRun run(with_reducers({"reducer"}));
   run.before_step = [](std::size_t m, MemberNode& node, std::uint64_t step) {
     if (m == 1 && step == 15) node.request_stop("enough");
   };
@@ -165,7 +163,7 @@ TEST(Reducers, AStopEndsAllAndTheReducerWithThem) {
 }
 
 TEST(Reducers, ADataParallelRunHasNone) {
-  auto options = lively({});
+  auto options = with_reducers({});
   options.elastic = false;
   NetworkRun run(options);
   run.start_coordinator();

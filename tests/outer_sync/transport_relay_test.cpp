@@ -18,7 +18,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-PeerInfo at(PeerInfo info, const std::string& address) {
+PeerInfo placed_at(PeerInfo info, const std::string& address) {
   info.address = address;
   return info;
 }
@@ -101,8 +101,8 @@ TEST_F(Relayed, NothingIsLostWhereTheRelaysLanesBreak) {
   Forwarder to_r(r.info().address), to_r_too(r.info().address);
   to_r.cut_within(400'000);
   to_r_too.cut_within(400'000);
-  a.set_peers({b.info(), at(r.info(), to_r.address())});
-  b.set_peers({a.info(), at(r.info(), to_r_too.address())});
+  a.set_peers({b.info(), placed_at(r.info(), to_r.address())});
+  b.set_peers({a.info(), placed_at(r.info(), to_r_too.address())});
   r.set_peers({a.info(), b.info()});
   tell_all(by(r));
   for (std::uint64_t round = 1; round <= 30; ++round) {
@@ -143,7 +143,7 @@ TEST_F(Relayed, WithoutItsRelayTheOtherEndIsLost) {
 TEST_F(Relayed, ARelayThatLosesOneEndSaysSo) {
   Forwarder to_r(r.info().address);
   a.set_peers({b.info(), r.info()});
-  b.set_peers({a.info(), at(r.info(), to_r.address())});
+  b.set_peers({a.info(), placed_at(r.info(), to_r.address())});
   r.set_peers({a.info(), b.info()});
   tell_all(by(r));
   expect_traffic(1);
@@ -161,8 +161,8 @@ TEST(Relay, ADirectLaneTakesOver) {
   auto &a = *node[0], &b = *node[1], &r = *node[2];
   Forwarder way(b.info().address);
   way.refuse();
-  a.set_peers({at(b.info(), way.address()), r.info()});
-  b.set_peers({at(a.info(), private_address(62)), r.info()});
+  a.set_peers({placed_at(b.info(), way.address()), r.info()});
+  b.set_peers({placed_at(a.info(), private_address(62)), r.info()});
   r.set_peers({a.info(), b.info()});
   const protocol::Relays relays{1, {{a.info().id, b.info().id, r.info().id}}};
   for (auto* one : {&a, &b, &r}) one->set_relays(relays);

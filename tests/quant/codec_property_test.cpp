@@ -51,7 +51,7 @@ Values any_values(std::size_t n) {
   return out;
 }
 
-Encoded encoded(const CodecSpec& spec, const Values& x, const Noise& noise = {}) {
+Encoded encoded_or_fail(const CodecSpec& spec, const Values& x, const Noise& noise = {}) {
   auto out = buffer(spec, x.size());
   RC_ASSERT(!encode(spec, x, {}, noise, out));
   return out;
@@ -84,7 +84,7 @@ RC_GTEST_PROP(CodecProperty, RoundingToNearestGivesTheNearestLevel, ()) {
   spec.kind = any_of(block_kinds);
   spec.rounding = Rounding::nearest;
   const auto x = any_values(any_length());
-  const auto bytes = encoded(spec, x);
+  const auto bytes = encoded_or_fail(spec, x);
   const auto y = decoded(spec, bytes, x.size());
   for (std::size_t i = 0; i < x.size(); ++i) {
     const auto scale = scale_of(spec, bytes, i / spec.block);
@@ -100,7 +100,7 @@ RC_GTEST_PROP(CodecProperty, StochasticRoundingGivesOneOfTheTwoNeighbours, ()) {
   spec.kind = any_of(block_kinds);
   spec.rounding = Rounding::stochastic;
   const auto x = any_values(any_length());
-  const auto bytes = encoded(spec, x, any_noise());
+  const auto bytes = encoded_or_fail(spec, x, any_noise());
   const auto y = decoded(spec, bytes, x.size());
   const auto levels = signed_levels(spec.kind);
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -119,7 +119,7 @@ RC_GTEST_PROP(CodecProperty, Bf16IsWithinItsLastPlace, ()) {
   auto spec = any_spec();
   spec.kind = CodecKind::bf16;
   const auto x = any_values(any_length());
-  const auto y = decoded(spec, encoded(spec, x, any_noise()), x.size());
+  const auto y = decoded(spec, encoded_or_fail(spec, x, any_noise()), x.size());
   const float units = spec.rounding == Rounding::nearest ? 0x1p-8F : 0x1p-7F;
   for (std::size_t i = 0; i < x.size(); ++i)
     RC_ASSERT(std::abs(y[i] - x[i]) <= std::max(std::abs(x[i]) * units, 0x1p-132F));
@@ -129,7 +129,7 @@ RC_GTEST_PROP(CodecProperty, TopkKeepsTheLargest, ()) {
   auto spec = any_spec();
   spec.kind = CodecKind::topk;
   const auto x = any_values(1 + any_length());
-  const auto y = decoded(spec, encoded(spec, x, any_noise()), x.size());
+  const auto y = decoded(spec, encoded_or_fail(spec, x, any_noise()), x.size());
   float least_kept = std::numeric_limits<float>::infinity();
   float largest_left = 0;
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -164,7 +164,7 @@ RC_GTEST_PROP(CodecProperty, ResidualIsExactlyWhatWasNotSent, ()) {
     lost[i] = sum[i] - y[i];
   }
   RC_ASSERT(same_bits(residual, lost));
-  RC_ASSERT(encoded(spec, sum, noise) == bytes);
+  RC_ASSERT(encoded_or_fail(spec, sum, noise) == bytes);
 }
 
 RC_GTEST_PROP(CodecProperty, DifferenceIsEncodedLikeItsValues, ()) {
@@ -193,14 +193,14 @@ RC_GTEST_PROP(CodecProperty, QuotientIsEncodedLikeItsValues, ()) {
   for (std::size_t i = 0; i < sum.size(); ++i) mean[i] = sum[i] / divisor;
   auto bytes = buffer(spec, sum.size());
   RC_ASSERT(!encode_quotient(spec, sum, divisor, {}, noise, bytes));
-  RC_ASSERT(encoded(spec, mean, noise) == bytes);
+  RC_ASSERT(encoded_or_fail(spec, mean, noise) == bytes);
 }
 
 RC_GTEST_PROP(CodecProperty, AccumulatingIsDecodingAndThenAdding, ()) {
   const auto spec = any_spec();
   const auto x = any_values(any_length());
   const auto weight = static_cast<float>(*rc::gen::inRange(-20, 20)) / 7.0F;
-  const auto bytes = encoded(spec, x);
+  const auto bytes = encoded_or_fail(spec, x);
   const auto y = decoded(spec, bytes, x.size());
   auto sum = any_values(x.size());
   auto expected = sum;
@@ -212,8 +212,8 @@ RC_GTEST_PROP(CodecProperty, AccumulatingIsDecodingAndThenAdding, ()) {
 RC_GTEST_PROP(CodecProperty, ApplyingIsDecodingAndThenTheStepOfFp32, ()) {
   const auto spec = any_spec();
   const auto x = any_values(any_length());
-  const auto bytes = encoded(spec, x);
-  const auto plain = encoded({.kind = CodecKind::fp32}, decoded(spec, bytes, x.size()));
+  const auto bytes = encoded_or_fail(spec, x);
+  const auto plain = encoded_or_fail({.kind = CodecKind::fp32}, decoded(spec, bytes, x.size()));
   constexpr float alphas[] = {0, 0.3F, 1};
   const OuterStep step{.nesterov = *rc::gen::arbitrary<bool>(), .alpha = any_of(alphas)};
   auto theta = any_values(x.size());
@@ -234,7 +234,7 @@ RC_GTEST_PROP(CodecProperty, StrangeBytesAreRefusedOrGiveFiniteValues, ()) {
   const auto n = any_length();
   std::mt19937 engine(*rc::gen::arbitrary<unsigned>());
   // Mostly an encoder's bytes, so that not all are refused at the first scale.
-  auto bytes = encoded(spec, any_values(n));
+  auto bytes = encoded_or_fail(spec, any_values(n));
   const auto wrong = bytes.empty() ? 0 : *rc::gen::inRange<std::size_t>(0, 4);
   for (std::size_t i = 0; i < wrong; ++i) bytes[engine() % bytes.size()] = static_cast<std::byte>(engine());
   const Values before(n, 1.0F);
@@ -253,9 +253,9 @@ RC_GTEST_PROP(CodecProperty, BlocksDoNotInfluenceEachOther, ()) {
   const auto unit = unit_of(spec);
   const auto x = any_values(3 * unit);
   const Values middle(x.begin() + unit, x.begin() + 2 * unit);
-  const auto all = decoded(spec, encoded(spec, x), x.size());
+  const auto all = decoded(spec, encoded_or_fail(spec, x), x.size());
   const Values from_all(all.begin() + unit, all.begin() + 2 * unit);
-  RC_ASSERT(same_bits(from_all, decoded(spec, encoded(spec, middle), middle.size())));
+  RC_ASSERT(same_bits(from_all, decoded(spec, encoded_or_fail(spec, middle), middle.size())));
 }
 
 }  // namespace

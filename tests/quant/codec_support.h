@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <iterator>
+#include <limits>
 #include <ostream>
 #include <random>
 #include <string>
@@ -15,6 +16,9 @@
 #include "isthmus/quant/passes.h"
 
 namespace isthmus::quant {
+
+inline constexpr auto infinity = std::numeric_limits<float>::infinity();
+inline constexpr auto largest = std::numeric_limits<float>::max();
 
 using Values = std::vector<float>;
 using Encoded = std::vector<std::byte>;

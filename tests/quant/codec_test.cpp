@@ -13,9 +13,6 @@
 namespace isthmus::quant {
 namespace {
 
-constexpr auto infinity = std::numeric_limits<float>::infinity();
-constexpr auto largest = std::numeric_limits<float>::max();
-
 double relative_rmse(const CodecSpec& spec, const Values& x) {
   auto bytes = buffer(spec, x.size());
   Values y(x.size());

@@ -15,8 +15,6 @@
 namespace isthmus::quant {
 namespace {
 
-constexpr auto infinity = std::numeric_limits<float>::infinity();
-
 /// Found once, since looking for them changes which set the codecs choose meanwhile.
 const std::vector<Passes>& vector_targets() {
   static const auto targets = all_vector_passes();
@@ -312,7 +310,6 @@ struct BadElement {
   float a, b, residual;
   bool fits_fp32;  ///< as far as the elements alone go
 };
-constexpr auto largest = std::numeric_limits<float>::max();
 constexpr BadElement bad_elements[] = {
     {"infinity", infinity, 0, 0, false},
     {"minus infinity", -infinity, 0, 0, false},

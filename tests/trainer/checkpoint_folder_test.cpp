@@ -17,14 +17,14 @@ using testing::IsEmpty;
 using testing::SizeIs;
 using Steps = std::vector<std::uint64_t>;
 
-const Digest model = hash_of({});
+const Digest folder_model = hash_of({});
 
 /// A folder with a checkpoint of each of these steps.
 struct Folder {
   explicit Folder(const Steps& steps, std::uint64_t replica = 0) {
     const Bytes bytes(300, std::byte{5});
     for (const auto step : steps)
-      write_checkpoint(checkpoint_file(folder.path(), step, replica), model, step,
+      write_checkpoint(checkpoint_file(folder.path(), step, replica), folder_model, step,
                        std::vector<SectionView>{{"a", bytes}, {"b", bytes}});
   }
   [[nodiscard]] std::filesystem::path file(std::uint64_t step) const {
@@ -37,7 +37,7 @@ struct Folder {
   }
   Steps sound(std::size_t in_full = 3) {
     refused.clear();
-    return sound_checkpoints(folder.path(), 0, model, in_full,
+    return sound_checkpoints(folder.path(), 0, folder_model, in_full,
                              [&](const std::string& why) { refused.push_back(why); });
   }
   TemporaryFolder folder;
@@ -46,7 +46,7 @@ struct Folder {
 
 TEST(CheckpointSteps, ListsCompleteFilesOfTheReplica) {
   Folder at({300, 100, 20}, 1);
-  write_checkpoint(checkpoint_file(at.folder.path(), 400, 11), model, 400, {});
+  write_checkpoint(checkpoint_file(at.folder.path(), 400, 11), folder_model, 400, {});
   (void)at.folder.write(checkpoint_file("", 500, 1).string() + ".partial", "cut off");
   (void)at.folder.write("step_x_replica_1.ckpt", "");
   (void)at.folder.write("notes.txt", "");
@@ -144,7 +144,7 @@ TEST(SoundCheckpoints, WhereNoneIsSoundTheNewestOnesReasonIsSaid) {
     EXPECT_EQ(error.kind(), ErrorKind::data);
     EXPECT_THAT(error.what(), HasSubstr(at.file(20).string()));
   }
-  EXPECT_THAT(sound_checkpoints(at.folder / "none", 0, model, 3, nullptr), IsEmpty());
+  EXPECT_THAT(sound_checkpoints(at.folder / "none", 0, folder_model, 3, nullptr), IsEmpty());
 }
 
 TEST(CheckpointFolder, WhatIsLaterThanTheStepGoneOnFromIsSetAside) {

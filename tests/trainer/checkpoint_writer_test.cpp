@@ -25,12 +25,12 @@ using testing::IsEmpty;
 using testing::SizeIs;
 using Steps = std::vector<std::uint64_t>;
 
-const Digest model = hash_of({});
+const Digest writer_model = hash_of({});
 
 /// Numbers that depend on the step: a file that mixes two snapshots would be seen.
 void fill(Snapshot& snapshot, std::size_t floats) {
   const auto value = static_cast<float>(snapshot.step);
-  snapshot.model = model;
+  snapshot.model = writer_model;
   snapshot.replica = {.steps = snapshot.step,
                       .parameters = std::vector<float>(floats, value),
                       .first_moment = std::vector<float>(floats, -value),
@@ -80,7 +80,7 @@ TEST(CheckpointWriter, WritesWhatItWasGiven) {
   EXPECT_TRUE(run.writer.finish()) << "nothing is to be written";
   run.write(7);
   ASSERT_TRUE(run.writer.finish());
-  const auto checkpoint = read_checkpoint(run.file(7), model);
+  const auto checkpoint = read_checkpoint(run.file(7), writer_model);
   EXPECT_TRUE(is_of(checkpoint, 7));
   EXPECT_EQ(checkpoint.section("first_moment").size(), 4000);
   EXPECT_THAT(run.writer.steps(), ElementsAre(7));
@@ -92,7 +92,8 @@ TEST(CheckpointWriter, WhateverIsHandedOverIsWritten) {
   for (std::uint64_t step = 1; step <= 20; ++step) run.write(step, 100'000);  // faster than any disk
   ASSERT_TRUE(run.writer.finish());
   ASSERT_THAT(run.on_disk(), SizeIs(20));
-  for (const auto step : run.on_disk()) EXPECT_TRUE(is_of(read_checkpoint(run.file(step), model), step));
+  for (const auto step : run.on_disk())
+    EXPECT_TRUE(is_of(read_checkpoint(run.file(step), writer_model), step));
   for (const auto& line : run.all_said()) EXPECT_THAT(line, HasSubstr("is still being written"));
 }
 
@@ -105,7 +106,7 @@ TEST(CheckpointWriter, AWriteUnderWayIsEndedWithIt) {
     fill(writer.begin(3), 1'000'000);
     writer.write();
   }
-  EXPECT_TRUE(is_of(read_checkpoint(checkpoint_file(folder.path(), 3, 0), model), 3));
+  EXPECT_TRUE(is_of(read_checkpoint(checkpoint_file(folder.path(), 3, 0), writer_model), 3));
 }
 
 TEST(CheckpointWriter, TheSnapshotsMemoryIsUsedAgain) {
@@ -154,7 +155,7 @@ TEST(CheckpointWriter, AFullDiskIsSaidOnceLeavesNothingAndIsTriedAgain) {
   // There is room again: it is written without anybody's doing.
   while (run.on_disk().size() < 2) std::this_thread::sleep_for(1ms);
   ASSERT_TRUE(run.writer.finish());
-  EXPECT_TRUE(is_of(read_checkpoint(run.file(20), model), 20));
+  EXPECT_TRUE(is_of(read_checkpoint(run.file(20), writer_model), 20));
   EXPECT_THAT(run.all_said().back(), HasSubstr("the checkpoint of step 20 is written now"));
 }
 
@@ -229,13 +230,13 @@ TEST(CheckpointWriter, KilledAtAnyMomentItLeavesOneThatCanBeGoneOnWith) {
     ASSERT_EQ(waitpid(child, &status, 0), child);
     ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << "it ended by itself";
     inside += has_partial(folder.path()) ? 1 : 0;
-    const auto sound = sound_checkpoints(folder.path(), 0, model, kills, [&](const std::string& why) {
+    const auto sound = sound_checkpoints(folder.path(), 0, writer_model, kills, [&](const std::string& why) {
       ADD_FAILURE() << "after kill " << i << ": " << why;
     });
     ASSERT_THAT(sound, testing::Not(IsEmpty())) << "after kill " << i;
     ASSERT_GE(sound.back(), newest) << "the newest was lost";
     newest = sound.back();
-    EXPECT_TRUE(is_of(read_checkpoint(checkpoint_file(folder.path(), newest, 0), model), newest));
+    EXPECT_TRUE(is_of(read_checkpoint(checkpoint_file(folder.path(), newest, 0), writer_model), newest));
   }
   std::cout << inside << " of " << kills << " kills fell inside a write, " << newest << " were written\n";
   EXPECT_GT(inside, kills / 10) << "else this has tested nothing";

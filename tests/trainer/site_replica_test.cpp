@@ -29,7 +29,7 @@ using outer_sync::Range;
 using testing::HasSubstr;
 
 using Values = std::vector<float>;
-Values copy(std::span<const float> values) { return {values.begin(), values.end()}; }
+Values values_of(std::span<const float> values) { return {values.begin(), values.end()}; }
 
 /// Rank 0's replica, with the others on threads.
 class Site {
@@ -96,7 +96,7 @@ Values train_on_twelve(Replica& replica, std::uint64_t steps) {
   return losses;
 }
 
-double distance(std::span<const float> a, std::span<const float> b) {
+double distance_of(std::span<const float> a, std::span<const float> b) {
   double square = 0, scale = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
     square += std::pow(double{a[i]} - b[i], 2);
@@ -134,7 +134,7 @@ TEST(SiteReplica, TheGradientIsThatOfOneRankWithTheJoinedBatch) {
     const auto loss = one.forward_backward(batch.get());
     Site site(ranks, false);
     EXPECT_NEAR(site->forward_backward(batch.get()), loss, 1e-5);
-    EXPECT_LT(distance(site->gradients(), one.gradients()), 1e-6) << ranks;
+    EXPECT_LT(distance_of(site->gradients(), one.gradients()), 1e-6) << ranks;
   }
 }
 
@@ -249,7 +249,7 @@ TEST(SiteReplica, GivesAndTakesMomentsInAnyParts) {
   std::ranges::copy(donor->read(all), joiner->modify(all).begin());
   joiner->modified(all);
   for (const Range part : {Range{0, 128}, Range{128, 1000}, Range{1128, all.size - 1128}}) {
-    const auto first = copy(donor->first_moment(part));
+    const auto first = values_of(donor->first_moment(part));
     joiner->set_moments(part, first, donor->second_moment(part));
   }
   joiner->set_steps(donor->steps());

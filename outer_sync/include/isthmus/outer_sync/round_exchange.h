@@ -152,7 +152,7 @@ class RoundExchange {
   /// between two calls only where no result of a later view has been given out.
   [[nodiscard]] virtual std::shared_ptr<const protocol::Settings> settings() const { return nullptr; }
   /// This replica has gone on under other settings than the run's: it must take the state from others.
-  [[noreturn]] virtual void give_up(const std::string& reason) { throw Displaced(reason); }
+  [[noreturn]] virtual void give_up(const std::string& reason) { throw outer_sync::Displaced(reason); }
 
   [[nodiscard]] virtual Reducer& reducer() = 0;
   /// Where the memory of what is handed in comes from.
