@@ -35,6 +35,10 @@ target_compile_options(isthmus_options INTERFACE
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>
   # Agreed state is exact: one rounding per operation, so no fused multiply-add anywhere.
   $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+if(CMAKE_UNITY_BUILD)
+  # Types of an anonymous namespace are private to a unit of several sources too; g++ warns as if these were headers.
+  target_compile_options(isthmus_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+endif()
 if(ISTHMUS_SANITIZE)
   # -O1 and line numbers only: half the time to compile. Switched off are uninitialised variables in library templates,
   # where there are none, and what its ThreadSanitizer says of Asio's fences, which stand beside mutexes.
