@@ -36,8 +36,10 @@ target_compile_options(isthmus_options INTERFACE
   # Agreed state is exact: one rounding per operation, so no fused multiply-add anywhere.
   $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 if(CMAKE_UNITY_BUILD)
-  # Types of an anonymous namespace are private to a unit of several sources too; g++ warns as if these were headers.
-  target_compile_options(isthmus_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+  # In a unit of several sources g++ takes all but the first for headers, whose anonymous namespaces would be a fault,
+  # and one source's constants for globals that another's parameters hide.
+  target_compile_options(isthmus_options INTERFACE
+    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage -Wno-shadow -Wshadow=local>)
 endif()
 if(ISTHMUS_SANITIZE)
   # -O1 and line numbers only: half the time to compile. Switched off are uninitialised variables in library templates,
