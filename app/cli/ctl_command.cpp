@@ -15,10 +15,8 @@
 namespace isthmus::app {
 namespace {
 
-using Json = nlohmann::json;
-
 /// "after_step 250, set outer.sync_every=60"
-std::string sentence_of(const Json& answer) {
+std::string sentence_of(const nlohmann::json& answer) {
   std::string out;
   for (const auto& [key, value] : answer.items()) {
     auto words = key;
@@ -42,7 +40,7 @@ int run_ctl(const CtlRequest& request, Experiment experiment, bool has_config) {
   command.member = request.member;
   const auto answer = outer_sync::ask(network, command);
   if (!answer.problem.empty()) throw Error(ErrorKind::config, answer.problem);
-  const auto json = Json::parse(answer.text, nullptr, false);
+  const auto json = nlohmann::json::parse(answer.text, nullptr, false);
   if (!json.is_object()) throw Error(ErrorKind::data, "the coordinator's answer is no JSON object");
   output.print(json);
   if (request.json) return 0;

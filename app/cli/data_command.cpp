@@ -24,7 +24,7 @@ bool terminal() { return isatty(STDOUT_FILENO) == 1; }
 
 double as_double(std::uint64_t number) { return static_cast<double>(number); }
 
-double seconds_since(Clock::time_point begin) {
+double elapsed_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
@@ -58,7 +58,7 @@ class TokenizeProgressLine {
       began_ = Clock::now();
       first_ = now.source_bytes;
     }
-    const auto seconds = seconds_since(*began_);
+    const auto seconds = elapsed_since(*began_);
     const auto done = as_double(now.source_bytes - first_), speed = done / std::max(seconds, 1e-9);
     const bool known = now.all_source_bytes > 0;
     auto text = format_bytes(as_double(now.source_bytes));
