@@ -11,11 +11,20 @@ function(isthmus_layer name)
   target_link_libraries(isthmus_${name} PUBLIC ${L_USES} ${L_PUBLIC} PRIVATE isthmus_options ${L_PRIVATE})
 endfunction()
 
-# isthmus_test(FOLDER USES layers ... SOURCES files ... [LIBRARIES ...] [TIMEOUT s]): one GoogleTest binary per folder.
+# A test's results, one case each, are read from here by tests/runner/run_trees.py.
+set(ISTHMUS_RESULTS ${CMAKE_BINARY_DIR}/results)
+file(MAKE_DIRECTORY ${ISTHMUS_RESULTS})
+
+# isthmus_test(FOLDER USES layers ... SOURCES files ... [LIBRARIES ...] [TIMEOUT s] [SHARDS n] [COST n] [LONG]): one
+# GoogleTest binary per folder, run as n processes of which each takes every n-th test; entries of a higher COST begin
+# first. LONG: it has suites called Long..., which take minutes and run only with `tests/run.sh --long`.
 function(isthmus_test folder)
-  cmake_parse_arguments(T "" "TIMEOUT" "SOURCES;USES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(T "LONG" "TIMEOUT;SHARDS;COST" "SOURCES;USES;LIBRARIES" ${ARGN})
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 900)
+  endif()
+  if(NOT T_COST)
+    set(T_COST 0)
   endif()
   add_executable(test_${folder} ${T_SOURCES})
   list(TRANSFORM T_USES PREPEND isthmus_)
@@ -24,7 +33,25 @@ function(isthmus_test folder)
     GTest::gmock GTest::gtest GTest::gtest_main)
   # Test code runs once: less to optimise is less to compile.
   target_compile_options(test_${folder} PRIVATE $<$<CONFIG:Release>:-O1>)
-  # One ctest entry per binary: a process start costs more than most of these tests.
-  add_test(NAME ${folder} COMMAND test_${folder} --gtest_brief=1)
-  set_tests_properties(${folder} PROPERTIES TIMEOUT ${T_TIMEOUT})
+  # Few ctest entries per binary: a process start costs more than most of these tests.
+  if(T_SHARDS)
+    foreach(shard RANGE 1 ${T_SHARDS})
+      math(EXPR index "${shard} - 1")
+      isthmus_gtest(${folder}.${shard} test_${folder} -Long*)
+      set_tests_properties(${folder}.${shard} PROPERTIES TIMEOUT ${T_TIMEOUT} COST ${T_COST}
+        ENVIRONMENT "GTEST_TOTAL_SHARDS=${T_SHARDS};GTEST_SHARD_INDEX=${index}")
+    endforeach()
+  else()
+    isthmus_gtest(${folder} test_${folder} -Long*)
+    set_tests_properties(${folder} PROPERTIES TIMEOUT ${T_TIMEOUT} COST ${T_COST})
+  endif()
+  if(T_LONG)
+    isthmus_gtest(${folder}.long test_${folder} Long*)
+    set_tests_properties(${folder}.long PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS long)
+  endif()
+endfunction()
+
+# isthmus_gtest(NAME TARGET FILTER): one ctest entry.
+function(isthmus_gtest name target filter)
+  add_test(NAME ${name} COMMAND ${target} --gtest_filter=${filter} --gtest_output=xml:${ISTHMUS_RESULTS}/${name}.xml)
 endfunction()

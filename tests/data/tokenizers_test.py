@@ -23,6 +23,9 @@ except ImportError as error:
     sys.exit(f"{error}: scripts/setup.sh --tests installs what this needs")
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+import case_results  # noqa: E402
+
 ENCODE_TEXT = None
 FILES = []
 
@@ -332,4 +335,4 @@ if __name__ == "__main__":
     for argument in [a for a in sys.argv[1:] if a.endswith(".json")]:
         FILES.append(pathlib.Path(argument))
         sys.argv.remove(argument)
-    unittest.main()
+    case_results.main()

@@ -8,6 +8,8 @@ import tempfile
 import unittest
 
 sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
+import case_results  # noqa: E402
 import check  # noqa: E402
 
 
@@ -90,4 +92,4 @@ class Check(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    case_results.main()
