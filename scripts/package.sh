@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# scripts/package.sh [wheel|coordinator]: makes what is handed out, in dist/ (without an argument both):
-#   wheel        isthmus-VERSION-cp311-... and -cp312-abi3-...manylinux_2_36_x86_64.whl, on Debian 12: programs, trainer and
-#                binding with the libraries that they need, but for libtorch
-#   coordinator  packaging/static_coordinator.sh
+# scripts/package.sh: makes the wheels in dist/, on Debian 12: isthmus-VERSION-cp311-... and -cp312-abi3-..., for
+# manylinux_2_36_x86_64. They hold programs, trainer and binding with the libraries that they need, but for libtorch.
 # A file in dist/ is whole: it gets its name when it is done.
 set -euo pipefail
+[ $# -eq 0 ] || { echo "usage: scripts/package.sh (no arguments)" >&2 && exit 2; }
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 platform=manylinux_2_36_x86_64
@@ -76,9 +75,4 @@ wheel() {
 }
 
 mkdir -p "$work"
-case ${1-all} in
-  wheel) wheel ;;
-  coordinator) packaging/static_coordinator.sh ;;
-  all) wheel && packaging/static_coordinator.sh ;;
-  *) echo "usage: scripts/package.sh [wheel|coordinator]" >&2 && exit 2 ;;
-esac
+wheel
