@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# scripts/tidy.sh [--all] [FILE ...]: clang-tidy with the checks in .clang-tidy over our C++ sources, as the release
-# build compiles them. trainer/ and app/ take about half a minute a file, for libtorch's headers, so they are read only
-# with --all or by name.
+# scripts/tidy.sh [--all] [FILE ...]: clang-tidy with the checks in .clang-tidy over our C++ sources, as the debug preset
+# compiles them, file by file (it is configured here, not built). trainer/ and app/ take about half a minute a file, for
+# libtorch's headers, so they are read only with --all or by name.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-database=build/release/compile_commands.json
-[ -f $database ] || { echo "no $database; run scripts/setup.sh first" >&2 && exit 1; }
+database=build/debug/compile_commands.json
+cmake --preset debug >/dev/null || { echo "cannot configure build/debug; run scripts/setup.sh first" >&2 && exit 1; }
 clang_tidy=$(command -v clang-tidy-14 || command -v clang-tidy) ||
   { echo "no clang-tidy; install the package clang-tidy-14" >&2 && exit 1; }
 
@@ -27,4 +27,4 @@ fi
 # Only what the build compiles; clang does not read the precompiled headers that g++ made.
 for file in "${files[@]}"; do
   ! grep -qF "\"file\": \"$PWD/$file\"" $database || printf '%s\0' "$file"
-done | xargs -0 -r -n 1 -P "$(nproc)" "$clang_tidy" -p build/release --quiet "${extra[@]/#/--extra-arg=}"
+done | xargs -0 -r -n 1 -P "$(nproc)" "$clang_tidy" -p build/debug --quiet "${extra[@]/#/--extra-arg=}"
