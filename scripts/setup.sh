@@ -237,9 +237,11 @@ parallel_jobs() {
   echo $((n > 0 ? n : 1))
 }
 
-# Everything that CMake searches for outside the checkout, and where the checkout is: ninja notices changes of neither.
+# Everything that CMake searches for outside the checkout, where the checkout is, and the presets: ninja notices changes
+# of none.
 found_by_cmake() {
   echo "$root"
+  cksum <"$root/CMakePresets.json"
   echo "nvcc: $nvcc"
   cat "$stamp"
   printf '%s\n' "$venv"/lib/python3*/site-packages/*.dist-info
