@@ -73,16 +73,10 @@ std::optional<Sealed> Member::seal(ViewNumber view) {
       if (results.by_chunk[i].bytes) held.chunks.add(i);
     }
     sealed.held.push_back(std::move(held));
+    // What is decided will be done: whoever was trained on these, nobody is to be again.
+    if (place.first <= applied_[place.second].round) continue;
+    for (const auto& row : results.by_chunk.front().trained_on) sealed.taken.add(row.samples);
   }
-  // What is decided in every fragment will be done: nobody is to be trained on it again. What a lost member
-  // had in rounds of some fragments only is not: the others would never get it.
-  auto decided = ledger_;
-  for (const auto& [place, results] : results_) {
-    auto& of_fragment = decided[place.second];
-    if (results.missing == 0 && place.first == of_fragment.round() + 1)
-      of_fragment.add(samples_of(results.by_chunk));
-  }
-  sealed.taken = without(done_everywhere(decided), done_everywhere(ledger_));
   return sealed;
 }
 
