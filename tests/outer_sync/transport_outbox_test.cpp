@@ -17,7 +17,7 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 using Receipt = Outbox::Receipt;
 
-constexpr std::size_t lanes = 3;
+constexpr std::size_t outbox_lanes = 3;
 
 Receipt receipt_of(std::uint64_t round, ChunkId chunk = 0, protocol::ViewNumber view = 1) {
   return {view, protocol::ChunkKey{round, chunk, 0, protocol::ChunkKind::contribution}};
@@ -38,7 +38,7 @@ std::vector<int> take_all(Outbox& outbox, std::size_t lane = 0) {
 }
 
 TEST(Outbox, WhatIsDueFirstLeavesFirst) {
-  Outbox outbox(lanes);
+  Outbox outbox(outbox_lanes);
   outbox.put(frame_of(1), 7, receipt_of(1, 0));
   outbox.put(frame_of(2), 7, receipt_of(1, 1));
   outbox.put(frame_of(3), 2, receipt_of(2, 0));
@@ -48,7 +48,7 @@ TEST(Outbox, WhatIsDueFirstLeavesFirst) {
 }
 
 TEST(Outbox, WhatALostLaneHadLeavesAgainBeforeWhatIsDueLater) {
-  Outbox outbox(lanes);
+  Outbox outbox(outbox_lanes);
   for (std::uint8_t i = 1; i <= 4; ++i) outbox.put(frame_of(i), i, receipt_of(i));
   ASSERT_TRUE(outbox.take(0, 0s) && outbox.take(1, 0s) && outbox.take(0, 0s));
   outbox.acknowledged(receipt_of(1), 1s);
@@ -57,7 +57,7 @@ TEST(Outbox, WhatALostLaneHadLeavesAgainBeforeWhatIsDueLater) {
 }
 
 TEST(Outbox, WhatArrivedBeforeItsLaneWasLostIsNotSentAgain) {
-  Outbox outbox(lanes);
+  Outbox outbox(outbox_lanes);
   outbox.put(frame_of(1), 1, receipt_of(1));
   ASSERT_TRUE(outbox.take(0, 0s));
   outbox.lane_lost(0);
@@ -67,7 +67,7 @@ TEST(Outbox, WhatArrivedBeforeItsLaneWasLostIsNotSentAgain) {
 }
 
 TEST(Outbox, WhatWaitsIsNotPutTwiceAndWhatIsUnderWayIsSentOnceMore) {
-  Outbox outbox(lanes);
+  Outbox outbox(outbox_lanes);
   outbox.put(frame_of(1), 1, receipt_of(1));
   outbox.put(frame_of(2), 1, receipt_of(1));
   EXPECT_THAT(take_all(outbox), ElementsAre(1));
@@ -78,7 +78,7 @@ TEST(Outbox, WhatWaitsIsNotPutTwiceAndWhatIsUnderWayIsSentOnceMore) {
 }
 
 TEST(Outbox, WithAViewEndsWhatWasToBeSentInOlderOnes) {
-  Outbox outbox(lanes);
+  Outbox outbox(outbox_lanes);
   outbox.put(frame_of(1), 1, receipt_of(1, 0, 4));
   ASSERT_TRUE(outbox.take(0, 0s));
   outbox.put(frame_of(2), 1, receipt_of(2, 0, 4));
@@ -89,7 +89,7 @@ TEST(Outbox, WithAViewEndsWhatWasToBeSentInOlderOnes) {
 }
 
 TEST(Outbox, WhatIsRelayedForOneIsCountedAndForgottenAlone) {
-  Outbox outbox(lanes);
+  Outbox outbox(outbox_lanes);
   auto relayed = receipt_of(1);
   relayed.beyond = 7;
   outbox.put(frame_of(1, 10), 1, receipt_of(1));
@@ -107,7 +107,7 @@ TEST(Outbox, WhatIsRelayedForOneIsCountedAndForgottenAlone) {
 }
 
 TEST(Outbox, ALaneHasStalledWhenOthersDeliverWhatWasSentLater) {
-  Outbox outbox(lanes);
+  Outbox outbox(outbox_lanes);
   std::uint64_t round = 0;
   const auto send = [&](std::size_t lane, Outbox::Time now) {
     outbox.put(frame_of(1), 1, receipt_of(++round));
@@ -127,7 +127,7 @@ TEST(Outbox, ALaneHasStalledWhenOthersDeliverWhatWasSentLater) {
 }
 
 TEST(Outbox, WhatIsOverdueOnASilentLaneGoesByAFreeOneAndShowsWhichIsBroken) {
-  Outbox outbox(lanes);
+  Outbox outbox(outbox_lanes);
   for (const std::uint8_t round : {1, 2}) {
     outbox.put(frame_of(round), round, receipt_of(round));
     ASSERT_TRUE(outbox.take(0, 0s));
@@ -147,7 +147,7 @@ TEST(Outbox, WhatIsOverdueOnASilentLaneGoesByAFreeOneAndShowsWhichIsBroken) {
 }
 
 TEST(Outbox, ALaneThatWasOnlySlowIsNotTakenForBroken) {
-  Outbox outbox(lanes);
+  Outbox outbox(outbox_lanes);
   outbox.put(frame_of(1), 1, receipt_of(1));
   ASSERT_TRUE(outbox.take(0, 0s));
   ASSERT_TRUE(outbox.take_overdue(1, 2s));
@@ -158,12 +158,12 @@ TEST(Outbox, ALaneThatWasOnlySlowIsNotTakenForBroken) {
 }
 
 TEST(Outbox, EachLaneIsTriedOnceWhileNothingComesBack) {
-  Outbox outbox(lanes);
+  Outbox outbox(outbox_lanes);
   outbox.put(frame_of(1), 1, receipt_of(1));
   ASSERT_TRUE(outbox.take(0, 0s));
   std::vector<std::size_t> tried;
   for (auto now = 0s; now < 1min; now += 1s) {
-    for (std::size_t lane = 0; lane < lanes; ++lane) {
+    for (std::size_t lane = 0; lane < outbox_lanes; ++lane) {
       if (outbox.take_overdue(lane, now)) tried.push_back(lane);
     }
   }
@@ -172,7 +172,7 @@ TEST(Outbox, EachLaneIsTriedOnceWhileNothingComesBack) {
 }
 
 TEST(Outbox, OnASlowLineAStallTakesLongerToShow) {
-  Outbox outbox(lanes);
+  Outbox outbox(outbox_lanes);
   outbox.put(frame_of(1), 1, receipt_of(1));
   ASSERT_TRUE(outbox.take(0, 0s));
   for (std::uint64_t i = 2; i < 100; ++i) {
@@ -187,7 +187,7 @@ TEST(Outbox, OnASlowLineAStallTakesLongerToShow) {
 /// Against the plainest account of it: which chunks have been put, and which acknowledged.
 TEST(Outbox, NothingIsLostAndNothingCountedTwiceWhateverHappens) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
-    Outbox outbox(lanes);
+    Outbox outbox(outbox_lanes);
     std::map<Receipt, std::size_t> owed;
     std::uint64_t drawn = 0;
     const auto draw = [&](std::uint64_t below) { return random_bits(seed, 1, drawn++) % below; };
@@ -197,7 +197,7 @@ TEST(Outbox, NothingIsLostAndNothingCountedTwiceWhateverHappens) {
       return receipt;
     };
     for (int turn = 0; turn < 300; ++turn) {
-      const auto lane = draw(lanes);
+      const auto lane = draw(outbox_lanes);
       switch (draw(7)) {
         case 0:
         case 1: {
@@ -237,7 +237,7 @@ TEST(Outbox, NothingIsLostAndNothingCountedTwiceWhateverHappens) {
         ASSERT_EQ(outbox.bytes_relayed(beyond), relayed) << "seed " << seed << ", turn " << turn;
       }
     }
-    for (std::size_t lane = 0; lane < lanes; ++lane) outbox.lane_lost(lane);
+    for (std::size_t lane = 0; lane < outbox_lanes; ++lane) outbox.lane_lost(lane);
     std::size_t left = 0;
     while (outbox.take(0, 0s)) ++left;
     EXPECT_EQ(left, owed.size()) << "seed " << seed;
