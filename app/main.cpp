@@ -77,7 +77,7 @@ class Trainer {
       const auto file = torch.path / "lib" / name;
       if (!need.cuda && std::strstr(name, "cuda") != nullptr) continue;
       if (std::strstr(name, "gomp") != nullptr && !fs::exists(file)) continue;
-      load(file, RTLD_LAZY | RTLD_GLOBAL);
+      load(file, RTLD_LAZY | RTLD_LOCAL);
     }
     auto file = program_.parent_path() / "libisthmus_trainer.so";
     if (!fs::exists(file)) file = program_.parent_path().parent_path() / "lib/libisthmus_trainer.so";
