@@ -115,18 +115,22 @@ int run(int argc, char** argv) {
       commands.app().get_footer());
   const auto train = [&](const auto&...) { return trainer.run(); };
   commands.before([&](const std::string& verb) -> std::optional<int> {
-    const bool always = verb == "observe" || verb == "export" || verb == "eval" || verb == "sample" ||
-                        verb == "selftest" || verb == "rank" ||
-                        (verb == "plan" && has(argc, argv, "--probe"));
-    if (always) return trainer.run();
+    if (verb == "plan" && has(argc, argv, "--probe")) return trainer.run();
     const bool reduces = has(argc, argv, "--reduce-only") || has(argc, argv, "--only-enrol");
     // A doctor has more to look at with a trainer; who joins is to be let in before a trainer is missed.
     if ((verb == "doctor" || (verb == "join" && !reduces)) && trainer.found()) return trainer.run();
     return std::nullopt;
   });
-  TrainerVerbs verbs;
-  verbs.worker = train;
-  return run_isthmus(commands, verbs, argc, argv);
+  const TrainerVerbs verbs{.worker = train,
+                           .observe = train,
+                           .write_model = train,
+                           .evaluate = train,
+                           .sample = train,
+                           .selftest = train,
+                           .rank = train,
+                           .device = {},
+                           .measure_step = {}};
+  return run_verbs(commands, &verbs, argc, argv);
 }
 
 }  // namespace

@@ -12,19 +12,18 @@ using namespace isthmus::app;
 extern "C" __attribute__((visibility("default"))) int isthmus_trainer_main(int argc, char** argv,
                                                                            const char* torch) noexcept {
   CommandLine commands(isthmus_description, trainer_build(), torch);
-  return run_isthmus(commands,
-                     {.worker = run_worker,
-                      .observe = run_observe,
-                      .write_model = run_export,
-                      .evaluate = run_eval,
-                      .sample = run_sample,
-                      .selftest = run_selftest,
-                      .rank = run_rank,
-                      .device =
-                          [](const Experiment& experiment) {
-                            return std::string(to_string(
-                                trainer::choose_device(experiment.device, trainer::probe_hardware())));
-                          },
-                      .measure_step = measure_step},
-                     argc, argv);
+  const TrainerVerbs verbs{.worker = run_worker,
+                           .observe = run_observe,
+                           .write_model = run_export,
+                           .evaluate = run_eval,
+                           .sample = run_sample,
+                           .selftest = run_selftest,
+                           .rank = run_rank,
+                           .device =
+                               [](const Experiment& experiment) {
+                                 return std::string(to_string(
+                                     trainer::choose_device(experiment.device, trainer::probe_hardware())));
+                               },
+                           .measure_step = measure_step};
+  return run_verbs(commands, &verbs, argc, argv);
 }

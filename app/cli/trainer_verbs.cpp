@@ -119,7 +119,9 @@ void add_rank(CommandLine& commands, const TrainerVerbs& verbs) {
 
 }  // namespace
 
-int run_isthmus(CommandLine& commands, const TrainerVerbs& verbs, int argc, char** argv) {
+int run_verbs(CommandLine& commands, const TrainerVerbs* trainer, int argc, char** argv) {
+  const TrainerVerbs none;
+  const auto& verbs = trainer != nullptr ? *trainer : none;
   add_launch(commands);
   add_attach(commands);
   add_tether(commands);
@@ -129,10 +131,12 @@ int run_isthmus(CommandLine& commands, const TrainerVerbs& verbs, int argc, char
   commands.add_worker(verbs.worker);
   add_join(commands, verbs.worker);
   add_doctor(commands, verbs.device);
-  add_observe(commands, verbs);
-  add_export(commands, verbs);
-  add_eval(commands, verbs);
-  add_sample(commands, verbs);
+  if (trainer != nullptr) {
+    add_observe(commands, verbs);
+    add_export(commands, verbs);
+    add_eval(commands, verbs);
+    add_sample(commands, verbs);
+  }
   commands.add_config();
   commands.add_replay();
   commands.add_certs();
@@ -146,8 +150,10 @@ int run_isthmus(CommandLine& commands, const TrainerVerbs& verbs, int argc, char
   add_plan(commands, verbs.measure_step);
   commands.add_help();
   commands.add_completion();
-  add_selftest(commands, verbs);
-  add_rank(commands, verbs);
+  if (trainer != nullptr) {
+    add_selftest(commands, verbs);
+    add_rank(commands, verbs);
+  }
   return commands.run(argc, argv);
 }
 

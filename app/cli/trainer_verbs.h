@@ -1,6 +1,6 @@
 #pragma once
-// The command line of `isthmus`: all verbs. The program has it without a trainer; the trainer, which the
-// program loads where a verb needs it, has it with one.
+// The verbs of all programs. `isthmus` has them twice: in the program, where those that train load the
+// trainer library, and in that library, where they train. `isthmus-coordinator` has no verb that trains.
 
 #include <functional>
 #include <string>
@@ -31,7 +31,8 @@ struct TrainerVerbs {
   MeasureStep measure_step;
 };
 
-/// Adds all verbs and runs the one that is named. Exit status.
-[[nodiscard]] int run_isthmus(CommandLine& commands, const TrainerVerbs& verbs, int argc, char** argv);
+/// Adds the verbs and runs the one that is named. Without a trainer those that need one are left out. Exit
+/// status.
+[[nodiscard]] int run_verbs(CommandLine& commands, const TrainerVerbs* trainer, int argc, char** argv);
 
 }  // namespace isthmus::app
