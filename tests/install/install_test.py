@@ -7,7 +7,10 @@ import sys
 import tempfile
 import unittest
 
-build, torch = (pathlib.Path(word).resolve() for word in sys.argv[1:3])
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import case_results  # noqa: E402
+
+build, torch = (pathlib.Path(sys.argv.pop(1)).resolve() for _ in range(2))
 folder = tempfile.TemporaryDirectory()
 root = pathlib.Path(folder.name)
 tree = root / "moved tree"
@@ -86,4 +89,4 @@ if __name__ == "__main__":
         subprocess.run(["cmake", "--install", build, "--component", "programs", "--prefix", root / "first"], check=True,
                        stdout=subprocess.DEVNULL)
         os.rename(root / "first", tree)
-        unittest.main(argv=sys.argv[:1], verbosity=1)
+        case_results.main()
