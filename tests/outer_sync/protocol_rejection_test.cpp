@@ -12,7 +12,7 @@ namespace {
 using testing::Each;
 using testing::ElementsAre;
 
-constexpr double endless = std::numeric_limits<double>::infinity();
+constexpr double infinite = std::numeric_limits<double>::infinity();
 
 /// `squares` with the factor 2: whatever is above 4 times the median's square.
 std::vector<bool> left_by_two(const std::vector<double>& squares, std::size_t least = 1) {
@@ -27,12 +27,12 @@ TEST(Rejection, WhatIsMoreThanSoManyTimesTheMedianGoes) {
 }
 
 TEST(Rejection, OffItLeavesNothingOut) {
-  EXPECT_THAT(kept({}, std::vector<double>{1, 1, 1e30, endless}), Each(true));
+  EXPECT_THAT(kept({}, std::vector<double>{1, 1, 1e30, infinite}), Each(true));
 }
 
 TEST(Rejection, OfTwoNobodyKnowsWhichIsTheOutlier) {
   EXPECT_THAT(left_by_two({1, 1e9}), Each(true));
-  EXPECT_THAT(left_by_two({endless, 1}), Each(true));
+  EXPECT_THAT(left_by_two({infinite, 1}), Each(true));
   EXPECT_THAT(left_by_two({}), Each(true));
 }
 
@@ -48,20 +48,20 @@ TEST(Rejection, NothingIsNoContributionToCompareWith) {
 }
 
 TEST(Rejection, WhatDoesNotDecodeGoesFirst) {
-  EXPECT_THAT(left_by_two({1, endless, 1}), ElementsAre(true, false, true));
-  EXPECT_THAT(left_by_two({endless, endless, 1}), ElementsAre(false, false, true)) << "even as the median";
+  EXPECT_THAT(left_by_two({1, infinite, 1}), ElementsAre(true, false, true));
+  EXPECT_THAT(left_by_two({infinite, infinite, 1}), ElementsAre(false, false, true)) << "even as the median";
 }
 
 TEST(Rejection, TheLeastRemainAndTheLargestGo) {
   EXPECT_THAT(left_by_two({1, 1, 1, 30, 20}, 4), ElementsAre(true, true, true, false, true));
-  EXPECT_THAT(left_by_two({1, 1, 1, 20, endless}, 4), ElementsAre(true, true, true, true, false));
+  EXPECT_THAT(left_by_two({1, 1, 1, 20, infinite}, 4), ElementsAre(true, true, true, true, false));
   EXPECT_THAT(left_by_two({1, 1, 1, 30, 20}, 5), Each(true));
   EXPECT_THAT(left_by_two({1, 1, 1, 30, 20}, 9), Each(true)) << "there are fewer than the least already";
 }
 
 TEST(Rejection, OfEqualOnesTheLaterGoes) {
   EXPECT_THAT(left_by_two({9, 1, 9, 1, 1}, 4), ElementsAre(true, true, false, true, true));
-  EXPECT_THAT(left_by_two({endless, endless, 1, 1, 1}, 4), ElementsAre(true, false, true, true, true));
+  EXPECT_THAT(left_by_two({infinite, infinite, 1, 1, 1}, 4), ElementsAre(true, false, true, true, true));
 }
 
 }  // namespace

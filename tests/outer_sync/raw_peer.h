@@ -12,11 +12,22 @@
 #include <string_view>
 
 #include "isthmus/base/error.h"
+#include "isthmus/base/random.h"
 #include "isthmus/outer_sync/transport/address.h"
 #include "transport/connection.h"
 #include "transport/frame.h"
 
 namespace isthmus::outer_sync {
+
+inline Bytes random_bytes(std::size_t size, std::uint64_t seed) {
+  Bytes bytes(size);
+  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(random_bits(6, seed, i));
+  return bytes;
+}
+
+inline Bytes header_bytes(transport::FrameType type, std::uint32_t length) {
+  return transport::bytes_of(transport::FrameHeader{.type = type, .length = length});
+}
 
 /// Listens on loopback for a RawPeer to take what comes.
 class RawListener {

@@ -14,7 +14,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
-constexpr std::uint64_t for_ever_steps = 1'000'000'000;
 /// In seconds, for the tests that wait for it. A busy machine can hold a thread back for longer than a
 /// second.
 constexpr double patient_detection = 5;
@@ -25,7 +24,7 @@ NetworkRun::Options endless(std::size_t members, double detect_timeout = 30) {
   NetworkRun::Options options;
   options.members = members;
   options.elastic = false;
-  options.steps = for_ever_steps;
+  options.steps = for_ever;
   options.detect_timeout = detect_timeout;
   return options;
 }

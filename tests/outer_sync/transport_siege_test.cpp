@@ -38,16 +38,6 @@ using transport::FrameType;
 using transport::PeerHello;
 using transport::PeerRole;
 
-Bytes random_bytes(std::size_t size, std::uint64_t seed) {
-  Bytes bytes(size);
-  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(random_bits(6, seed, i));
-  return bytes;
-}
-
-Bytes header(FrameType type, std::uint32_t length) {
-  return transport::bytes_of(FrameHeader{.type = type, .length = length});
-}
-
 /// Says a byte of `words` each second until the other end hangs up: false when it bears that for half a
 /// minute.
 template <class Peer>
@@ -162,8 +152,8 @@ class Siege : public testing::TestWithParam<bool> {
     expect_dropped(address, std::string_view("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), "HTTP");
     for (const auto type :
          {FrameType::control, FrameType::peer_hello, FrameType::chunk, FrameType::state_data}) {
-      expect_dropped(address, header(type, UINT32_MAX), "a length of 4 GiB");
-      expect_dropped(address, header(type, 64 * 1024 + 1), "a byte more than a stranger may say");
+      expect_dropped(address, header_bytes(type, UINT32_MAX), "a length of 4 GiB");
+      expect_dropped(address, header_bytes(type, 64 * 1024 + 1), "a byte more than a stranger may say");
       expect_dropped(address, Frame{type, random_bytes(200, seed), nullptr}, "no hello");
     }
     const Frame hello{FrameType::peer_hello, to_bytes(PeerHello{Digest(), 0, 1, 0, PeerRole::member}),
@@ -198,7 +188,7 @@ class Siege : public testing::TestWithParam<bool> {
   }
 
   void drip_at(const std::string& address, FrameType type) const {
-    auto words = header(type, 100);
+    auto words = header_bytes(type, 100);
     words.resize(words.size() + 100, std::byte{1});
     RawPeer half(address);
     half.say(std::span(words).first(30));

@@ -21,22 +21,9 @@ using transport::FrameType;
 using transport::PeerHello;
 using transport::PeerRole;
 
-Bytes stranger_bytes(std::size_t size, std::uint64_t seed) {
-  Bytes bytes(size);
-  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(random_bits(6, seed, i));
-  return bytes;
-}
-
 Frame peer_hello(const Digest& token, protocol::ReplicaId from, protocol::ReplicaId to,
                  std::uint16_t lane = 0) {
   return {FrameType::peer_hello, to_bytes(PeerHello{token, from, to, lane, PeerRole::member}), nullptr};
-}
-
-Bytes stranger_header(FrameType type, std::uint32_t length) {
-  const FrameHeader header{.type = type, .length = length};
-  Bytes bytes(sizeof header);
-  std::memcpy(bytes.data(), &header, sizeof header);
-  return bytes;
 }
 
 /// Everything that strangers say; each must be hung up on. Those that say too little stay in `lurkers`.
@@ -47,12 +34,12 @@ void attack(const std::string& address, std::deque<RawPeer>& lurkers) {
     stranger.say(words);
     return stranger.is_dropped();
   };
-  for (std::uint64_t seed = 0; seed < 5; ++seed) EXPECT_TRUE(dropped(stranger_bytes(500, seed)));
+  for (std::uint64_t seed = 0; seed < 5; ++seed) EXPECT_TRUE(dropped(random_bytes(500, seed)));
   EXPECT_TRUE(dropped(std::string_view("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")));
   for (const auto type : {FrameType::control, FrameType::peer_hello, FrameType::chunk}) {
-    EXPECT_TRUE(dropped(stranger_header(type, UINT32_MAX))) << "a length of 4 GiB";
-    EXPECT_TRUE(dropped(stranger_header(type, 64 * 1024 + 1))) << "a byte more than a stranger may say";
-    EXPECT_TRUE(dropped(Frame{type, stranger_bytes(200, 9), nullptr}));
+    EXPECT_TRUE(dropped(header_bytes(type, UINT32_MAX))) << "a length of 4 GiB";
+    EXPECT_TRUE(dropped(header_bytes(type, 64 * 1024 + 1))) << "a byte more than a stranger may say";
+    EXPECT_TRUE(dropped(Frame{type, random_bytes(200, 9), nullptr}));
     EXPECT_TRUE(dropped(Frame{type, {}, nullptr}));
   }
   EXPECT_TRUE(dropped(peer_hello(Digest(), 0, 1))) << "a wrong token";
@@ -60,9 +47,9 @@ void attack(const std::string& address, std::deque<RawPeer>& lurkers) {
   EXPECT_TRUE(dropped(protocol::ControlMessage(protocol::Abort{"ha"})));
   EXPECT_TRUE(dropped(protocol::ControlMessage(protocol::StopRequest{"ha"})));
   RawPeer(address).say(std::string_view());  // comes and goes
-  const auto begun = stranger_header(FrameType::control, 100);
+  const auto begun = header_bytes(FrameType::control, 100);
   lurkers.emplace_back(address).say(std::span(begun).first(7));
-  lurkers.emplace_back(address).say(stranger_header(FrameType::peer_hello, 100));
+  lurkers.emplace_back(address).say(header_bytes(FrameType::peer_hello, 100));
   lurkers.emplace_back(address);
 }
 
@@ -84,7 +71,7 @@ TEST(Strangers, PackedChunksOfTheirsAreDroppedAndTheRunGoesOn) {
     const protocol::ChunkKey key{1, 0, 0, protocol::ChunkKind::contribution};
     RawPeer stranger(node.advertised());
     stranger.say(
-        transport::chunk_frame({1, key, nullptr}, std::make_shared<const Bytes>(stranger_bytes(200, 5))));
+        transport::chunk_frame({1, key, nullptr}, std::make_shared<const Bytes>(random_bytes(200, 5))));
     EXPECT_TRUE(stranger.is_dropped());
   };
   run.start();
@@ -100,7 +87,7 @@ TEST(Strangers, BeforeTheRunTheyAreDroppedAndItBegins) {
     // A hello can only be judged when the view has begun: its sender waits.
     lurkers.emplace_back(node.advertised()).say(peer_hello(Digest(), 0, 1));
     RawPeer stranger(node.advertised());
-    stranger.say(stranger_bytes(100, 3));
+    stranger.say(random_bytes(100, 3));
     EXPECT_TRUE(stranger.is_dropped());
   };
   run.start();
@@ -159,7 +146,7 @@ TEST(Strangers, OfACoordinatorMaySay64KiBAndNoMore) {
     NetworkRun run({});  // a new one each, which has said nothing in this second
     run.start_coordinator();
     RawPeer stranger(run.coordinator_address());
-    stranger.say(stranger_header(FrameType::control, length));
+    stranger.say(header_bytes(FrameType::control, length));
     stranger.say(words);
     EXPECT_TRUE(stranger.is_dropped());
     run.wait_until_said(answer);
@@ -289,7 +276,7 @@ TEST_F(BrokenMember, ItsLaneIsDroppedAndMayBeDialledAgain) {
   }
   {
     auto lane = dial();
-    lane->say(stranger_header(FrameType::chunk, 1U << 30));
+    lane->say(header_bytes(FrameType::chunk, 1U << 30));
     EXPECT_TRUE(lane->is_dropped()) << "longer than any chunk of this run";
   }
   {
@@ -417,7 +404,7 @@ TEST_F(BrokenPacker, ItsLaneIsDroppedAndMayBeDialledAgain) {
 TEST_F(BrokenPacker, OneThatNeverStopsEndsTheRunByName) {
   begin();
   for (std::uint64_t seed = 0; seed < 5; ++seed)
-    EXPECT_TRUE(is_dropped(packed_chunk(stranger_bytes(100, seed))));
+    EXPECT_TRUE(is_dropped(packed_chunk(random_bytes(100, seed))));
   EXPECT_THAT(control->hear_control<protocol::Abort>().reason,
               AllOf(HasSubstr("r0 breaks the protocol"), HasSubstr("a packed chunk that does not unpack")));
   EXPECT_THAT(end(), HasSubstr("r0 breaks the protocol"));

@@ -23,11 +23,9 @@ class OneThread : public testing::Environment {
 };
 [[maybe_unused]] const auto* const one_thread = testing::AddGlobalTestEnvironment(new OneThread);
 
-std::vector<float> copy(std::span<const float> values) { return {values.begin(), values.end()}; }
-
 TEST(Replica, StartsFromTheInitialParameters) {
   Replica replica(small_table(), small_options());
-  EXPECT_EQ(copy(replica.parameters()), initial_parameters(small_table(), 5));
+  EXPECT_EQ(values_of(replica.parameters()), initial_parameters(small_table(), 5));
   EXPECT_EQ(replica.steps(), 0);
 }
 
@@ -64,7 +62,7 @@ TEST(Replica, RepeatsToTheBit) {
   for (const auto precision : {Precision::fp32, Precision::bf16}) {
     Replica a(small_table(), small_options(precision)), b(small_table(), small_options(precision));
     EXPECT_EQ(train(a, 20), train(b, 20));
-    EXPECT_EQ(copy(a.parameters()), copy(b.parameters()));
+    EXPECT_EQ(values_of(a.parameters()), values_of(b.parameters()));
   }
 }
 
@@ -72,16 +70,7 @@ std::vector<float> gradient_of(const ReplicaOptions& options, const ModelShape& 
   Replica replica({shape, 3, 1024}, options);
   OwnedBatch batch(1, 5, 12);
   replica.forward_backward(batch.get());
-  return copy(replica.gradients());
-}
-
-double distance(std::span<const float> a, std::span<const float> b) {
-  double square = 0, scale = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    square += std::pow(double{a[i]} - b[i], 2);
-    scale += std::pow(double{b[i]}, 2);
-  }
-  return std::sqrt(square / scale);
+  return values_of(replica.gradients());
 }
 
 TEST(Replica, TheGradientOfMicroBatchesIsTheWholeBatchs) {
@@ -121,11 +110,11 @@ TEST(Replica, Gpt2LearnsInBothPrecisions) {
 TEST(Replica, TheStepIsClippedAdamWOfTheGradient) {
   Replica replica(small_table(), small_options());
   const auto& table = replica.table();
-  auto p = copy(replica.parameters());
+  auto p = values_of(replica.parameters());
   std::vector<float> m(p.size()), v(p.size());
   OwnedBatch batch(1, 4, 12);
   replica.forward_backward(batch.get());
-  auto gradient = copy(replica.gradients());
+  auto gradient = values_of(replica.gradients());
   for (auto& g : gradient) g *= 100;
   std::copy(gradient.begin(), gradient.end(), replica.gradients().begin());
   const double norm = replica.inner_step(0.01);
@@ -139,7 +128,7 @@ TEST(Replica, TheStepIsClippedAdamWOfTheGradient) {
     };
     adamw(step, segment.decay, cut(gradient), {cut(p), cut(m), cut(v), {}});
   }
-  EXPECT_EQ(copy(replica.parameters()), p);
+  EXPECT_EQ(values_of(replica.parameters()), p);
 }
 
 TEST(Replica, GradientsThatWereTakenAreTheOnesUsed) {
@@ -150,7 +139,7 @@ TEST(Replica, GradientsThatWereTakenAreTheOnesUsed) {
     EXPECT_EQ(taken.gradients().size(), taken.table().buffer_size());
     taken.inner_step(0.01);
     plain.inner_step(0.01);
-    EXPECT_EQ(copy(taken.parameters()), copy(plain.parameters()));
+    EXPECT_EQ(values_of(taken.parameters()), values_of(plain.parameters()));
     for (auto* replica : {&taken, &plain}) replica->forward_backward(batch.get());
     std::ranges::fill(taken.gradients(), 0.0F);
     EXPECT_EQ(taken.inner_step(0.01), 0);
@@ -163,7 +152,7 @@ TEST(Replica, WhatTheOuterLoopWritesReachesTheModel) {
     Replica changed(small_table(), small_options(precision)),
         trained(small_table(), small_options(precision));
     train(trained, 10);
-    const auto target = copy(trained.parameters());
+    const auto target = values_of(trained.parameters());
     for (const auto& fragment : changed.table().layout().fragments()) {
       std::ranges::copy(std::span(target).subspan(fragment.begin, fragment.size),
                         changed.modify(fragment).begin());
@@ -171,7 +160,7 @@ TEST(Replica, WhatTheOuterLoopWritesReachesTheModel) {
     }
     OwnedBatch batch(999, 4, 12);
     EXPECT_EQ(changed.forward_backward(batch.get()), trained.forward_backward(batch.get()));
-    EXPECT_EQ(copy(changed.read({0, 100})), copy(trained.read({0, 100})));
+    EXPECT_EQ(values_of(changed.read({0, 100})), values_of(trained.read({0, 100})));
   }
 }
 
@@ -185,7 +174,7 @@ TEST(Replica, RestoringAStateContinuesAsIfNothingHadHappened) {
     resumed.restore(state);
     EXPECT_EQ(resumed.steps(), 10);
     EXPECT_EQ(train(resumed, 10), rest);
-    EXPECT_EQ(copy(resumed.parameters()), copy(whole.parameters()));
+    EXPECT_EQ(values_of(resumed.parameters()), values_of(whole.parameters()));
   }
 }
 
@@ -203,7 +192,7 @@ TEST(Replica, WithAnothersParametersMomentsAndStepsItGoesOnLikeIt) {
     joiner.set_steps(donor.steps());
     EXPECT_EQ(joiner.steps(), 7);
     EXPECT_EQ(train(joiner, 5), train(donor, 5)) << to_string(precision);
-    EXPECT_EQ(copy(joiner.parameters()), copy(donor.parameters()));
+    EXPECT_EQ(values_of(joiner.parameters()), values_of(donor.parameters()));
   }
 }
 
@@ -230,14 +219,14 @@ TEST(Replica, ALossThatIsNotFiniteIsAnError) {
 
 TEST(Replica, AGradientThatIsNotFiniteChangesNothing) {
   Replica replica(small_table(), small_options());
-  const auto before = copy(replica.parameters());
+  const auto before = values_of(replica.parameters());
   OwnedBatch batch(1, 4, 12);
   replica.forward_backward(batch.get());
   const auto& second = replica.table().tensors()[1];
   replica.gradients()[second.range.begin + 3] = std::numeric_limits<float>::infinity();
   expect_error(ErrorKind::divergence, "gradient of step 1 of " + second.name + " at element 3",
                [&] { replica.inner_step(0.01); });
-  EXPECT_EQ(copy(replica.parameters()), before);
+  EXPECT_EQ(values_of(replica.parameters()), before);
   EXPECT_EQ(replica.steps(), 0);
 }
 

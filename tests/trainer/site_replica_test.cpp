@@ -29,7 +29,6 @@ using outer_sync::Range;
 using testing::HasSubstr;
 
 using Values = std::vector<float>;
-Values values_of(std::span<const float> values) { return {values.begin(), values.end()}; }
 
 /// Rank 0's replica, with the others on threads.
 class Site {
@@ -96,15 +95,6 @@ Values train_on_twelve(Replica& replica, std::uint64_t steps) {
   return losses;
 }
 
-double distance_of(std::span<const float> a, std::span<const float> b) {
-  double square = 0, scale = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    square += std::pow(double{a[i]} - b[i], 2);
-    scale += std::pow(double{b[i]}, 2);
-  }
-  return std::sqrt(square / scale);
-}
-
 TEST(Shares, CoverTheBufferOnceAndInOrder) {
   for (const std::uint64_t size : {1UL, 63UL, 64UL, 65UL, 1000UL, 4096UL, 100'001UL}) {
     for (const std::uint64_t ranks : {1UL, 2UL, 3UL, 7UL, 64UL}) {
@@ -134,7 +124,7 @@ TEST(SiteReplica, TheGradientIsThatOfOneRankWithTheJoinedBatch) {
     const auto loss = one.forward_backward(batch.get());
     Site site(ranks, false);
     EXPECT_NEAR(site->forward_backward(batch.get()), loss, 1e-5);
-    EXPECT_LT(distance_of(site->gradients(), one.gradients()), 1e-6) << ranks;
+    EXPECT_LT(distance(site->gradients(), one.gradients()), 1e-6) << ranks;
   }
 }
 

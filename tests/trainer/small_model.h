@@ -1,7 +1,9 @@
 #pragma once
 // Models small enough that a test trains one in milliseconds, and batches for them.
 
+#include <cmath>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "isthmus/base/random.h"
@@ -83,6 +85,18 @@ inline std::vector<float> train(Replica& replica, std::uint64_t steps) {
     replica.inner_step(1e-2);
   }
   return losses;
+}
+
+inline std::vector<float> values_of(std::span<const float> values) { return {values.begin(), values.end()}; }
+
+/// The root of the squared differences over that of the squares of `b`.
+inline double distance(std::span<const float> a, std::span<const float> b) {
+  double square = 0, scale = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    square += std::pow(double{a[i]} - b[i], 2);
+    scale += std::pow(double{b[i]}, 2);
+  }
+  return std::sqrt(square / scale);
 }
 
 }  // namespace isthmus::trainer
