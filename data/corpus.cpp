@@ -18,8 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void fail(const std::string& message) { throw Error(ErrorKind::data, message); }
-
 /// How many of a document's tokens are held out at its end: the fraction, but at least one window.
 std::uint64_t tail_tokens(std::uint64_t tokens, const DataConfig& config) {
   if (config.heldout <= 0) return 0;
@@ -50,15 +48,15 @@ void check_store(const std::string& path, const StoreSpec& spec, const DataConfi
                  const Tokenizer& tokenizer) {
   const bool only_ids = config.tokenizer.starts_with("vocab:");
   if (!only_ids && spec.tokenizer != tokenizer.fingerprint()) {
-    fail(path + ": was made with a tokenizer of " + std::to_string(spec.vocab_size) + " ids, fingerprint " +
-         spec.tokenizer.hex().substr(0, 16) + ", but data.tokenizer " + config.tokenizer + " has " +
-         std::to_string(tokenizer.vocab_size()) + ", fingerprint " +
-         tokenizer.fingerprint().hex().substr(0, 16) + "; expected the one that made it");
+    data_error(path + ": was made with a tokenizer of " + std::to_string(spec.vocab_size) +
+               " ids, fingerprint " + spec.tokenizer.hex().substr(0, 16) + ", but data.tokenizer " +
+               config.tokenizer + " has " + std::to_string(tokenizer.vocab_size()) + ", fingerprint " +
+               tokenizer.fingerprint().hex().substr(0, 16) + "; expected the one that made it");
   }
   if (only_ids && spec.vocab_size > tokenizer.vocab_size()) {
-    fail(path + ": has ids of a vocabulary of " + std::to_string(spec.vocab_size) +
-         "; expected data.tokenizer " + "vocab:" + std::to_string(spec.vocab_size) + " or more, not " +
-         config.tokenizer);
+    data_error(path + ": has ids of a vocabulary of " + std::to_string(spec.vocab_size) +
+               "; expected data.tokenizer " + "vocab:" + std::to_string(spec.vocab_size) + " or more, not " +
+               config.tokenizer);
   }
   check_mask(path, spec.separator, config, tokenizer);
 }
@@ -74,15 +72,15 @@ std::string name_of(const std::string& path, const DataConfig& config) {
 
 std::unique_ptr<TokenSource> open_source(const std::string& path, const DataConfig& config,
                                          const Tokenizer& tokenizer, std::vector<std::string>& notes) {
-  if (path.empty()) fail(std::string("data.path is not set: name ") + what_there_is);
+  if (path.empty()) data_error(std::string("data.path is not set: name ") + what_there_is);
   const auto check = [&](const StoreSpec& spec) { check_store(path, spec, config, tokenizer); };
   if (auto ids = open_ids(path, separator_of(config, tokenizer), check)) return ids;
   const auto name = name_of(path, config);
   std::error_code error;
   const auto status = fs::status(path, error);
-  if (status.type() == fs::file_type::not_found) fail(name + " does not exist: name " + what_there_is);
+  if (status.type() == fs::file_type::not_found) data_error(name + " does not exist: name " + what_there_is);
   if (!fs::is_directory(status) && !fs::is_regular_file(status))
-    fail(name + (error ? ": " + error.message() : " is neither a file nor a folder"));
+    data_error(name + (error ? ": " + error.message() : " is neither a file nor a folder"));
   check_mask(path, tokenizer.separator(), config, tokenizer);
   return read_text(path, name, config, tokenizer, notes);
 }
@@ -90,9 +88,9 @@ std::unique_ptr<TokenSource> open_source(const std::string& path, const DataConf
 void check_length(const std::string& name, const DataSet& set, const DataConfig& config) {
   const auto window = static_cast<std::uint64_t>(config.seq_len) + 1;
   const auto refuse = [&](const char* part, Split split, const char* advice) {
-    fail(name + ": the " + part + " part of the corpus has " + std::to_string(set.tokens(split)) +
-         " tokens, but one window of data.seq_len " + std::to_string(config.seq_len) + " needs " +
-         std::to_string(window) + ": use " + advice);
+    data_error(name + ": the " + part + " part of the corpus has " + std::to_string(set.tokens(split)) +
+               " tokens, but one window of data.seq_len " + std::to_string(config.seq_len) + " needs " +
+               std::to_string(window) + ": use " + advice);
   };
   if (set.tokens(Split::train) < window)
     refuse("training", Split::train, "more text or a smaller data.seq_len");

@@ -12,8 +12,6 @@
 namespace isthmus::data {
 namespace {
 
-[[noreturn]] void fail(const std::string& message) { throw Error(ErrorKind::data, message); }
-
 struct Form {
   std::uint64_t header_bytes = 0;
   std::uint32_t width = 2;
@@ -35,15 +33,16 @@ std::optional<Form> llmc_form(const File& file) {
   if (kind == kinds.end()) return {};
   const auto name = file.path().string();
   if (header[1] != kind->version) {
-    fail(name + ": llm.c's header has version " + std::to_string(header[1]) + " at offset 4; expected " +
-         std::to_string(kind->version) + " with magic " + std::to_string(kind->magic));
+    data_error(name + ": llm.c's header has version " + std::to_string(header[1]) +
+               " at offset 4; expected " + std::to_string(kind->version) + " with magic " +
+               std::to_string(kind->magic));
   }
   const auto expected =
       llmc_header_bytes + std::uint64_t{kind->width} * static_cast<std::uint32_t>(header[2]);
   if (header[2] < 0 || file.size() != expected) {
-    fail(name + ": llm.c's header says " + std::to_string(header[2]) + " ids at offset 8, which makes " +
-         std::to_string(expected) + " bytes, but the file has " + std::to_string(file.size()) +
-         ": it is cut off or was written further");
+    data_error(name + ": llm.c's header says " + std::to_string(header[2]) +
+               " ids at offset 8, which makes " + std::to_string(expected) + " bytes, but the file has " +
+               std::to_string(file.size()) + ": it is cut off or was written further");
   }
   return Form{llmc_header_bytes, kind->width};
 }
@@ -51,9 +50,9 @@ std::optional<Form> llmc_form(const File& file) {
 Form form_of(const File& file) {
   if (const auto llmc = llmc_form(file)) return *llmc;
   if (file.size() % 2 == 0) return {};
-  fail(file.path().string() + ": " + std::to_string(file.size()) +
-       " bytes are no whole number of uint16 ids: half an id stands at offset " +
-       std::to_string(file.size() - 1));
+  data_error(file.path().string() + ": " + std::to_string(file.size()) +
+             " bytes are no whole number of uint16 ids: half an id stands at offset " +
+             std::to_string(file.size() - 1));
 }
 
 std::uint64_t begin_of_heldout(const TokenSource& source, std::uint64_t wanted,
@@ -80,9 +79,9 @@ class IdFile : public TokenSource {
   }
   void read(std::uint64_t begin, std::uint64_t count, std::byte* out) const override {
     if (file_.read_at(offset(begin), {out, count * form_.width})) return;
-    fail(file_.path().string() + ": cannot read " + std::to_string(count) + " ids at offset " +
-         std::to_string(offset(begin)) + ": the file has become shorter since it was opened (now " +
-         std::to_string(file_.size()) + " bytes)");
+    data_error(file_.path().string() + ": cannot read " + std::to_string(count) + " ids at offset " +
+               std::to_string(offset(begin)) + ": the file has become shorter since it was opened (now " +
+               std::to_string(file_.size()) + " bytes)");
   }
   std::string place(std::uint64_t token) const override {
     return file_.path().string() + ", offset " + std::to_string(offset(token));
@@ -109,8 +108,9 @@ class Joined : public TokenSource {
     hasher.update("joined corpus");
     for (const auto& source : sources_) {
       if (source->width() != width()) {
-        fail(source->place(0) + ": ids of " + std::to_string(source->width()) + " bytes, but those of " +
-             sources_.front()->place(0) + " have " + std::to_string(width()) + ": use one format for all");
+        data_error(source->place(0) + ": ids of " + std::to_string(source->width()) +
+                   " bytes, but those of " + sources_.front()->place(0) + " have " + std::to_string(width()) +
+                   ": use one format for all");
       }
       begins_.push_back(tokens_);
       tokens_ += source->tokens();
@@ -197,7 +197,8 @@ Digest sampled_hash(const File& file, std::string_view kind) {
   const auto stride = all ? sample_bytes : (size - sample_bytes) / (samples - 1);
   for (std::uint64_t i = 0; i < samples && i * stride < size; ++i) {
     const auto part = std::span(sample).first(std::min(sample_bytes, size - i * stride));
-    if (!file.read_at(i * stride, part)) fail(file.path().string() + ": becomes shorter while it is read");
+    if (!file.read_at(i * stride, part))
+      data_error(file.path().string() + ": becomes shorter while it is read");
     hasher.update(std::span<const std::byte>(part));
   }
   return hasher.finish();

@@ -16,14 +16,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorKind::data, message); }
-
 /// A folder of nothing but .bin files: shards, in the order of their names. Empty if it is anything else.
 std::vector<fs::path> shards_of(const fs::path& folder) {
   std::vector<fs::path> shards;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; it != end; it.increment(error)) {
-    if (error) refuse(folder.string() + ": " + error.message());
+    if (error) data_error(folder.string() + ": " + error.message());
     if (it->path().filename().string().starts_with('.')) continue;
     if (it->path().extension() != ".bin" || !it->is_regular_file(error)) return {};
     shards.push_back(it->path());
@@ -46,7 +44,7 @@ std::unique_ptr<TokenSource> open_ids(const fs::path& path, std::optional<std::u
   if (fs::is_regular_file(path, none) && path.extension() == ".bin") return open_id_file(path, separator);
   if (!fs::is_directory(path, none)) return nullptr;
   if (fs::exists(path / store::journal_name) && fs::exists(path / store::blocks_name)) {
-    refuse(
+    data_error(
         path.string() +
         " is a chunk store that is not complete: the isthmus data tokenize that made it goes on when it is "
         "started again");

@@ -24,8 +24,6 @@ constexpr const char* entries_name = "entries";
 constexpr const char* store_name = "store";
 constexpr std::uint64_t most_journal_bytes = std::uint64_t{64} << 20;
 
-[[noreturn]] void fail(const std::string& message) { throw Error(ErrorKind::data, message); }
-
 /// "/a/b/" and "/a/b" name the same folder, but only the latter has "b" as its last part.
 fs::path without_slash(const fs::path& folder) {
   return folder.has_filename() ? folder : folder.parent_path();
@@ -36,7 +34,7 @@ fs::path partial_folder(const fs::path& folder) { return without_slash(folder).s
 void make_folder(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error) fail("cannot make " + folder.string() + ": " + error.message());
+  if (error) data_error("cannot make " + folder.string() + ": " + error.message());
 }
 
 void sync_folder(const fs::path& folder) {
@@ -50,13 +48,13 @@ class StoreWriter::Lock {
  public:
   explicit Lock(const fs::path& folder)
       : number_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    if (number_ < 0) fail("cannot open " + folder.string() + ": " + std::strerror(errno));
+    if (number_ < 0) data_error("cannot open " + folder.string() + ": " + std::strerror(errno));
     if (::flock(number_, LOCK_EX | LOCK_NB) == 0) return;
     const bool busy = errno == EWOULDBLOCK;
     const std::string why = std::strerror(errno);
     ::close(number_);
-    fail(busy ? folder.string() + ": another process is writing it"
-              : "cannot lock " + folder.string() + ": " + why);
+    data_error(busy ? folder.string() + ": another process is writing it"
+                    : "cannot lock " + folder.string() + ": " + why);
   }
   ~Lock() { ::close(number_); }
   Lock(const Lock&) = delete;
@@ -92,7 +90,7 @@ StoreWriter::StoreWriter(const fs::path& folder, const StoreSpec& spec, const Ta
     fs::remove_all(partial_, ignored);
     return;
   }
-  if (there) fail(folder_.string() + " is there already: remove it, or name another folder");
+  if (there) data_error(folder_.string() + " is there already: remove it, or name another folder");
   make_folder(partial_);
   lock_ = std::make_unique<Lock>(partial_);
   // The journal is written first and removed last: without it nothing here is worth anything.
@@ -118,7 +116,7 @@ void StoreWriter::begin() {
 void StoreWriter::resume() {
   const auto path = partial_ / store::journal_name;
   const auto unusable = [&](const std::string& why) {
-    fail(path.string() + ": " + why + "; remove " + partial_.string() + " to begin anew");
+    data_error(path.string() + ": " + why + "; remove " + partial_.string() + " to begin anew");
   };
   Journal journal;
   {
@@ -188,7 +186,8 @@ void StoreWriter::write_index(const StoreSource& source) const {
   const auto each_part = [&](const auto& use) {
     for (std::uint64_t done = 0; done < all;) {
       const auto part = std::span(some).first(std::min<std::uint64_t>(some.size(), all - done));
-      if (!entries.read_at(done, part)) fail((partial_ / entries_name).string() + ": has become shorter");
+      if (!entries.read_at(done, part))
+        data_error((partial_ / entries_name).string() + ": has become shorter");
       use(part);
       done += part.size();
     }
@@ -214,11 +213,12 @@ void StoreWriter::finish(const StoreSource& source) {
   write_index(source);
   std::error_code error;
   fs::rename(store_, folder_, error);
-  if (error) fail("cannot rename " + store_.string() + " to " + folder_.string() + ": " + error.message());
+  if (error)
+    data_error("cannot rename " + store_.string() + " to " + folder_.string() + ": " + error.message());
   sync_folder(folder_.parent_path());
   lock_.reset();
   fs::remove_all(partial_, error);
-  if (error) fail("cannot remove " + partial_.string() + ": " + error.message());
+  if (error) data_error("cannot remove " + partial_.string() + ": " + error.message());
   complete_ = true;
 }
 
@@ -233,11 +233,11 @@ void WrittenBlocks::read(std::uint64_t block, std::span<std::byte> ids) {
   const bool is_first = block == 0;
   const auto wanted = std::span(both).subspan(is_first ? 1 : 0);
   if (!entries_.read_at((is_first ? 0 : block - 1) * store::entry_bytes, std::as_writable_bytes(wanted)))
-    fail(entries_.path().string() + ": has become shorter");
+    data_error(entries_.path().string() + ": has become shorter");
   const auto &before = both[0], &entry = both[1];
   const auto refuse = [&](std::string_view why) {
-    fail(blocks_.path().string() + ", offset " + std::to_string(before.end) + ": block " +
-         std::to_string(block) + ": " + std::string(why));
+    data_error(blocks_.path().string() + ", offset " + std::to_string(before.end) + ": block " +
+               std::to_string(block) + ": " + std::string(why));
   };
   if (entry.end < before.end || entry.end - before.end > store::most_record_bytes(spec_))
     refuse("its end does not fit that of the one before it");

@@ -46,8 +46,6 @@ namespace {
 
 constexpr std::size_t most_arms = 64, most_seeds = 1000, most_files = 1000;
 
-[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorKind::config, message); }
-
 /// The entries of a section, without its name before their keys.
 Entries take(Source& source, std::string_view section) {
   auto entries = source.take_section(section);
@@ -61,8 +59,8 @@ std::string take_name(std::string_view what, Source::Entry& entry) {
   auto name = entry.key.substr(0, dot);
   check_name(fmt::format("{}: {}", entry.place, what), name);
   if (dot == std::string::npos)
-    refuse(fmt::format("{}: {} {} is a plain value; expected a section with keys below it", entry.place, what,
-                       name));
+    config_error(fmt::format("{}: {} {} is a plain value; expected a section with keys below it", entry.place,
+                             what, name));
   entry.key.erase(0, dot + 1);
   return name;
 }
@@ -81,8 +79,8 @@ std::string apply_size(Source& source, const std::string& wanted) {
     if (wanted.empty()) return {};
     std::string names;
     for (const auto& known : sizes) names += (names.empty() ? "" : ", ") + known.first;
-    refuse(fmt::format("--size is {}; expected {}", wanted,
-                       names.empty() ? "none: this comparison has no sizes" : "one of " + names));
+    config_error(fmt::format("--size is {}; expected {}", wanted,
+                             names.empty() ? "none: this comparison has no sizes" : "one of " + names));
   }
   for (auto& entry : size->second) source.put(std::move(entry));
   return size->first;
@@ -91,20 +89,20 @@ std::string apply_size(Source& source, const std::string& wanted) {
 void refuse_own(const Source::Entry& entry) {
   for (const auto* key : {"run.name", "run.out", "run.seed"}) {
     if (entry.key == key)
-      refuse(fmt::format("{}: {} is the comparison's; leave it out (`seeds` and `out` say it)", entry.place,
-                         entry.key));
+      config_error(fmt::format("{}: {} is the comparison's; leave it out (`seeds` and `out` say it)",
+                               entry.place, entry.key));
   }
 }
 
 const std::string& single(const Source::Entry& entry) {
   if (entry.is_list || entry.by_step || entry.values.size() != 1)
-    refuse(fmt::format("{}: {} is a list or a map; expected a single value", entry.place, entry.key));
+    config_error(fmt::format("{}: {} is a list or a map; expected a single value", entry.place, entry.key));
   return entry.values.front();
 }
 
 const std::vector<std::string>& one_or_more(const Source::Entry& entry) {
   if (entry.by_step || entry.values.empty())
-    refuse(
+    config_error(
         fmt::format("{}: {} is empty or a map; expected a text or a list of them", entry.place, entry.key));
   return entry.values;
 }
@@ -117,7 +115,7 @@ std::vector<fs::path> paths_of(const Source::Entry& entry) {
     paths.push_back(absolute.has_filename() ? absolute : absolute.parent_path());
   }
   if (paths.size() > most_files)
-    refuse(fmt::format("{}: {} has more than {} elements", entry.place, entry.key, most_files));
+    config_error(fmt::format("{}: {} has more than {} elements", entry.place, entry.key, most_files));
   return paths;
 }
 
@@ -142,7 +140,8 @@ std::vector<Arm> take_arms(Source& source) {
     const auto name = take_name("the arm", entry);
     auto arm = std::ranges::find(arms, name, &Arm::name);
     if (arm == arms.end()) {
-      if (arms.size() == most_arms) refuse(fmt::format("{}: more than {} arms", entry.place, most_arms));
+      if (arms.size() == most_arms)
+        config_error(fmt::format("{}: more than {} arms", entry.place, most_arms));
       arm = arms.insert(arms.end(), Arm{});
       arm->name = name;
     }
@@ -151,7 +150,7 @@ std::vector<Arm> take_arms(Source& source) {
   for (const auto& arm : arms) {
     const bool runs = !arm.settings.empty() || !arm.faults.empty();
     if (int{!arm.folders.empty()} + int{!arm.curves.empty()} + int{runs} > 1)
-      refuse(fmt::format(
+      config_error(fmt::format(
           "the arm {} has more than one of runs, a curve, and settings or faults; expected folders "
           "of finished runs, or curves of somebody else's, or what is to be run",
           arm.name));
@@ -162,16 +161,17 @@ std::vector<Arm> take_arms(Source& source) {
 void check_keys(const ComparisonKeys& keys, const Source::Entry* base, const std::vector<Arm>& arms) {
   const bool runs = arms.empty() || std::ranges::any_of(arms, &Arm::is_run);
   if (runs && (keys.base.empty() || base == nullptr))
-    refuse("base is empty; expected the experiment that all arms begin with, like ../quickstart.yaml");
-  if (keys.seeds.empty()) refuse("seeds is []; expected one or more, like [1, 2, 3]");
-  if (keys.seeds.size() > most_seeds) refuse(fmt::format("seeds has more than {} elements", most_seeds));
+    config_error("base is empty; expected the experiment that all arms begin with, like ../quickstart.yaml");
+  if (keys.seeds.empty()) config_error("seeds is []; expected one or more, like [1, 2, 3]");
+  if (keys.seeds.size() > most_seeds)
+    config_error(fmt::format("seeds has more than {} elements", most_seeds));
   if (const std::set<std::int64_t> distinct(keys.seeds.begin(), keys.seeds.end());
       distinct.size() < keys.seeds.size())
-    refuse("seeds has one of its elements twice; a seed that is run twice says nothing of the noise");
+    config_error("seeds has one of its elements twice; a seed that is run twice says nothing of the noise");
   if (keys.budget.tokens > 0 && keys.budget.time.seconds > 0)
-    refuse("budget.tokens and budget.time are both given; expected one of them");
+    config_error("budget.tokens and budget.time are both given; expected one of them");
   if (arms.size() < 2)
-    refuse(fmt::format(
+    config_error(fmt::format(
         "the file has {} of the arms that are to be compared; expected two or more, like\n"
         "arms:\n  data_parallel: {{outer.method: data_parallel}}\n  tau4: {{outer.sync_delay: 4}}",
         arms.empty() ? "none" : "one"));
@@ -183,8 +183,8 @@ std::size_t baseline_of(const std::string& name, const std::vector<Arm>& arms) {
   if (arm != arms.end()) return static_cast<std::size_t>(arm - arms.begin());
   std::vector<std::string> names;
   for (const auto& known : arms) names.push_back(known.name);
-  refuse(fmt::format("baseline is {:.80}, which is no arm; did you mean {}?", name,
-                     config::nearest(name, names)));
+  config_error(fmt::format("baseline is {:.80}, which is no arm; did you mean {}?", name,
+                           config::nearest(name, names)));
 }
 
 void put(Source& source, const std::string& key, std::string value) {
@@ -196,8 +196,9 @@ RunPlan made_run(const Comparison& comparison, std::size_t index, const fs::path
   const auto& arm = comparison.arms[index].name;
   const auto config = folder / "config.yaml";
   if (!fs::exists(config))
-    refuse(fmt::format("arm {}: there is no {}; expected the folder of a run that `isthmus launch` has made",
-                       arm, config.string()));
+    config_error(
+        fmt::format("arm {}: there is no {}; expected the folder of a run that `isthmus launch` has made",
+                    arm, config.string()));
   try {
     RunPlan run{index, 0, load_experiment(config, {}, std::nullopt, Purpose::training), true};
     run.seed = run.experiment.run.seed;
@@ -206,8 +207,8 @@ RunPlan made_run(const Comparison& comparison, std::size_t index, const fs::path
     run.experiment.run.out = folder.parent_path().string();
     for (const auto& other : comparison.runs) {
       if (other.arm == index && other.seed == run.seed)
-        refuse(fmt::format("{} and {} both have the seed {}; expected another one for each run",
-                           other.folder().string(), folder.string(), run.seed));
+        config_error(fmt::format("{} and {} both have the seed {}; expected another one for each run",
+                                 other.folder().string(), folder.string(), run.seed));
     }
     return run;
   } catch (const Error& error) {
@@ -251,13 +252,13 @@ class Planner {
     names.emplace_back("coordinator");
     for (const auto& fault : arm.faults) {
       if (std::ranges::find(names, fault.worker) == names.end())
-        refuse(fmt::format("'{}': there is no worker {}; did you mean {}?", fault.text, fault.worker,
-                           config::nearest(fault.worker, names)));
+        config_error(fmt::format("'{}': there is no worker {}; did you mean {}?", fault.text, fault.worker,
+                                 config::nearest(fault.worker, names)));
       if (fault.step >= static_cast<std::uint64_t>(experiment.run.steps))
-        refuse(fmt::format("'{}': the run has {} steps; expected an earlier one", fault.text,
-                           experiment.run.steps));
+        config_error(fmt::format("'{}': the run has {} steps; expected an earlier one", fault.text,
+                                 experiment.run.steps));
       if (experiment.outer.data_parallel() && fault.what != Fault::What::suspend)
-        refuse(
+        config_error(
             fmt::format("'{}': outer.method is data_parallel, which ends when it loses anybody; expected "
                         "faults in arms of other methods",
                         fault.text));
@@ -274,7 +275,7 @@ void check_steps(const ComparisonKeys& keys, const Entries& settings, const std:
   const auto check = [](const Entries& entries) {
     const auto steps = std::ranges::find(entries, "run.steps", &Source::Entry::key);
     if (steps != entries.end())
-      refuse(
+      config_error(
           fmt::format("{}: run.steps is given and budget.tokens, which says how many those are; expected "
                       "one of them",
                       steps->place));

@@ -30,7 +30,7 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 constexpr auto poll_every = 50ms;
-const int diverged_status = Error(ErrorKind::divergence, "").exit_status();
+const int diverged_status = exit_status(ErrorKind::divergence);
 constexpr int stopped_status = 130;
 
 /// One run under way.

@@ -273,10 +273,9 @@ int exit_status_of(const Diagnosis& diagnosis) {
     });
   };
   if (diagnosis.count(Level::fail) == 0) return 0;
-  if (has({"config", "build"})) return Error(ErrorKind::config, "").exit_status();
-  if (has({"data", "disk", "memory", "device", "certificates"}))
-    return Error(ErrorKind::data, "").exit_status();
-  return Error(ErrorKind::network, "").exit_status();
+  if (has({"config", "build"})) return exit_status(ErrorKind::config);
+  if (has({"data", "disk", "memory", "device", "certificates"})) return exit_status(ErrorKind::data);
+  return exit_status(ErrorKind::network);
 }
 
 std::string table_of(const Diagnosis& diagnosis, bool colours) {

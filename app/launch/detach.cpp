@@ -263,7 +263,7 @@ class Attachment {
     if (!state_.exit_status) {
       fmt::print(stderr, "the launch of {} was killed; go on with isthmus launch --resume {}\n",
                  folder_.filename().string(), folder_.string());
-      return Error(ErrorKind::network, "").exit_status();
+      return exit_status(ErrorKind::network);
     }
     const int status = *state_.exit_status;
     fmt::print("{} has ended with exit status {}\n", folder_.filename().string(), status);

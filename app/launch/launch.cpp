@@ -39,8 +39,6 @@ namespace tls = outer_sync::tls;
 
 namespace {
 
-constexpr int lost_status = 4;
-
 class Launch final : public LocalRun {
  public:
   explicit Launch(const LaunchRequest& request)
@@ -312,7 +310,7 @@ class Launch final : public LocalRun {
       auto& worker = processes_[i];
       const int status = worker->poll().value_or(0);
       if (status == 0 || told(*worker)) continue;
-      if ((status > 128 || status == lost_status) && processes_.front()->running()) {
+      if ((status > 128 || status == exit_status(ErrorKind::network)) && processes_.front()->running()) {
         const auto answer = restarts_->ask(worker->name(), Clock::now());
         if (answer == Restarts::Answer::later) continue;
         if (answer == Restarts::Answer::now) {

@@ -23,7 +23,6 @@ namespace {
 constexpr auto poll_every = 20ms;
 /// After one process has ended, the others get this long to notice and end by themselves.
 constexpr auto aftermath = 3s;
-const int lost_peer_status = Error(ErrorKind::network, "").exit_status();
 
 /// What a child may still need of the pipe's two ends.
 struct ReportPipe {
@@ -116,7 +115,7 @@ LocalRun::Failure LocalRun::failure_of(RunProcess& process) const {
   const int status = process.poll().value_or(0);
   const bool asked_to_end = status == 128 + SIGINT || status == 128 + SIGTERM;
   if (status == 0 || asked_to_end || killed_.contains(process.name())) return Failure::none;
-  if (status == lost_peer_status) return Failure::lost_a_peer;
+  if (status == exit_status(ErrorKind::network)) return Failure::lost_a_peer;
   return status == 1 || status > 126 ? Failure::died : Failure::has_a_reason;
 }
 
@@ -138,7 +137,7 @@ int LocalRun::verdict(bool interrupted) {
   for (auto& process : processes_) {
     if (failure_of(*process) != worst) continue;
     const int own = *process->poll();
-    if (status == 0) status = own > 128 ? lost_peer_status : own;
+    if (status == 0) status = own > 128 ? exit_status(ErrorKind::network) : own;
     if (!told(*process)) describe(*process, own);
   }
   return status;

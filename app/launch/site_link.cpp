@@ -24,7 +24,6 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr auto alive_every = 3s;
-constexpr int network_status = 4, data_status = 3;
 constexpr int ssh_failed = 255;
 /// After its standard input has ended, ssh and the tether get this long.
 constexpr auto farewell = 15s;
@@ -209,7 +208,7 @@ void SiteLink::signal(const std::string& name, int number) {
 std::optional<int> SiteLink::status_of(const std::string& name) const {
   const std::lock_guard lock(mutex_);
   const auto found = processes_.find(name);
-  return found == processes_.end() ? std::optional(data_status) : found->second.status;
+  return found == processes_.end() ? std::optional(exit_status(ErrorKind::data)) : found->second.status;
 }
 
 // ---- the thread ----
@@ -247,7 +246,8 @@ void SiteLink::follow() {
   // The shell there and the program have a reason of their own; whatever ends it later is a lost connection.
   const bool lost = status == ssh_failed || status > 128 || state() == State::ready;
   const auto how = lost ? std::string("the connection ended") : fmt::format("ended with status {}", status);
-  lose(last_error_.empty() ? how : last_error_, lost ? network_status : data_status);
+  lose(last_error_.empty() ? how : last_error_,
+       lost ? exit_status(ErrorKind::network) : exit_status(ErrorKind::data));
 }
 
 bool SiteLink::all_sent() const {
@@ -303,7 +303,7 @@ void SiteLink::take_output() {
       said_.add({bytes, static_cast<std::size_t>(n)});
       while (const auto line = said_.next()) hear(*line);
       if (said_.pending() <= longest_message) continue;
-      lose("it said a line of more than 4 MiB", network_status);
+      lose("it said a line of more than 4 MiB", exit_status(ErrorKind::network));
       ssh_->signal(SIGKILL);
     }
     open = n < 0 && (errno == EAGAIN || errno == EINTR);
@@ -321,7 +321,7 @@ void SiteLink::hear(const std::string& line) {
   }
   if (message->contains("tether")) welcome(*message);
   if (flag_in(*message, "ready")) became_ready();
-  if (message->contains("failed")) lose(printable(text_in(*message, "failed")), data_status);
+  if (message->contains("failed")) lose(printable(text_in(*message, "failed")), exit_status(ErrorKind::data));
   if (const auto name = text_in(*message, "output"); !name.empty()) output(name, text_in(*message, "text"));
   const std::lock_guard lock(mutex_);
   if (message->contains("begun")) begun_ = true;
@@ -329,7 +329,7 @@ void SiteLink::hear(const std::string& line) {
   if (const auto port = number_in(*message, "port", 0); port > 0 && port < 65536)
     port_ = static_cast<std::uint16_t>(port);
   const auto ended = processes_.find(text_in(*message, "ended"));
-  const auto status = number_in(*message, "status", data_status);
+  const auto status = number_in(*message, "status", exit_status(ErrorKind::data));
   if (ended != processes_.end() && status >= 0 && status < 256)
     ended->second.status = static_cast<int>(status);
 }
@@ -341,7 +341,7 @@ void SiteLink::welcome(const Message& hello) {
         fmt::format("its isthmus ({}) speaks version {} of the launch's protocol; expected {}: the same "
                     "build at all sites",
                     printable(text_in(hello, "build")), version, tether_protocol),
-        data_status);
+        exit_status(ErrorKind::data));
   SiteFacts facts{.folder = text_in(hello, "folder"),
                   .cores = std::max<std::int64_t>(1, number_in(hello, "cores", 1)),
                   .gpus = texts_in(hello, "gpus"),

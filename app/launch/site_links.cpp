@@ -17,10 +17,6 @@ namespace isthmus::app {
 
 using namespace std::chrono_literals;
 
-namespace {
-const int lost_site_status = Error(ErrorKind::network, "").exit_status();
-}
-
 SiteLinks::SiteLinks(const Experiment& experiment, Files files, Show show)
     : experiment_(experiment), files_(std::move(files)), show_(std::move(show)) {}
 
@@ -51,7 +47,7 @@ bool SiteLinks::connect(const std::atomic<int>& interrupts) {
     if (status == 0) status = link->problem_status();
   }
   if (problems.empty()) return true;
-  throw Error(status == lost_site_status ? ErrorKind::network : ErrorKind::data,
+  throw Error(status == exit_status(ErrorKind::network) ? ErrorKind::network : ErrorKind::data,
               "nothing was started: " + problems);
 }
 

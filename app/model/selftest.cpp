@@ -249,7 +249,7 @@ int report(const std::vector<Check>& checks, JsonOutput& json) {
   auto findings = nlohmann::ordered_json::array();
   for (const auto& check : checks) {
     Finding finding;
-    int failed = Error(ErrorKind::divergence, "").exit_status();
+    int failed = exit_status(ErrorKind::divergence);
     try {
       finding = check.look();
     } catch (const Error& error) {

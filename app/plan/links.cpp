@@ -25,8 +25,6 @@ constexpr double lane_window = 2.9e6;
 /// Of a packet on an Ethernet line, what is TCP's payload; of that, what is not TLS's own.
 constexpr double payload_of_line = 1448.0 / 1514 * (16384.0 / (16384 + 22));
 
-[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorKind::config, message); }
-
 std::string part(const std::string& key, std::size_t number) {
   std::size_t begin = 0;
   for (; number > 0 && begin != std::string::npos; --number) {
@@ -46,8 +44,8 @@ std::size_t index_of(const std::vector<LinkSite>& sites, const std::string& name
   if (found != sites.end()) return static_cast<std::size_t>(found - sites.begin());
   std::vector<std::string> names;
   for (const auto& site : sites) names.push_back(site.name);
-  refuse(fmt::format("{}: {} names a site '{}'; did you mean {}?", entry.place, entry.key, name,
-                     config::nearest(name, names)));
+  config_error(fmt::format("{}: {} names a site '{}'; did you mean {}?", entry.place, entry.key, name,
+                           config::nearest(name, names)));
 }
 
 LinkSite named(const std::string& name) {
@@ -82,13 +80,14 @@ std::vector<LinkSite> sites_of(Source& source) {
     const auto name = part(entry.key, 1);
     check_name(entry.place + ": a site's name", name);
     if (parts(entry.key) < 3)
-      refuse(fmt::format("{}: {} is a plain value; expected a map like {{up: 100Mbps, step_time: 500ms}}",
-                         entry.place, entry.key));
+      config_error(
+          fmt::format("{}: {} is a plain value; expected a map like {{up: 100Mbps, step_time: 500ms}}",
+                      entry.place, entry.key));
     if (std::ranges::find(sites, name, &LinkSite::name) == sites.end()) sites.push_back(named(name));
     own.put(std::move(entry));
   }
   if (sites.empty())
-    refuse("a links file names no sites; expected `sites: {eu: {up: 100Mbps}, us: {up: 50Mbps}}`");
+    config_error("a links file names no sites; expected `sites: {eu: {up: 100Mbps}, us: {up: 50Mbps}}`");
   config::Reader reader(own);
   for (auto& site : sites) SiteKeys{site}.serialize(reader);
   reader.finish();
@@ -109,8 +108,8 @@ Links from_file(const std::filesystem::path& file) {
   std::vector<bool> said(count * count, false);
   for (const auto& entry : pairs) {
     if (parts(entry.key) != 3)
-      refuse(fmt::format("{}: {} names no pair of sites; expected `rtt: {{eu: {{us: 90ms}}}}`", entry.place,
-                         entry.key));
+      config_error(fmt::format("{}: {} names no pair of sites; expected `rtt: {{eu: {{us: 90ms}}}}`",
+                               entry.place, entry.key));
     const auto from = index_of(links.sites, part(entry.key, 1), entry);
     const auto to = index_of(links.sites, part(entry.key, 2), entry);
     Source one;
@@ -128,7 +127,7 @@ Links from_file(const std::filesystem::path& file) {
       if (rtt != unknown) continue;
       rtt = i == j ? general.local_rtt.seconds : general.other_rtt.seconds;
       if (rtt >= 0) continue;
-      refuse(fmt::format(
+      config_error(fmt::format(
           "{}: no round trip between {} and {}; expected `rtt: {{{}: {{{}: 90ms}}}}`, or other_rtt",
           file.string(), links.sites[i].name, links.sites[j].name, links.sites[i].name, links.sites[j].name));
     }
@@ -293,7 +292,8 @@ Links read_links(const std::filesystem::path& path) {
                                                    : from_file(path);
   constexpr std::int64_t most = 1024;
   if (links.replicas() > most)
-    refuse(fmt::format("{} has {} replicas; expected at most {}", path.string(), links.replicas(), most));
+    config_error(
+        fmt::format("{} has {} replicas; expected at most {}", path.string(), links.replicas(), most));
   return links;
 }
 

@@ -27,8 +27,6 @@ constexpr List lists[] = {
     {"setup", &LauncherConfig::setup, "lines of shell that run there before the program"},
 };
 
-[[noreturn]] void fail(const std::string& message) { throw Error(ErrorKind::config, message); }
-
 bool is_variable(std::string_view name) {
   const auto fits = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
@@ -80,16 +78,16 @@ bool LauncherConfig::take(const config::Source::Entry& entry, const std::string&
   if (key.starts_with(environment_prefix)) {
     auto name = key.substr(environment_prefix.size());
     if (!is_variable(name) || entry.is_list || entry.by_step)
-      fail(fmt::format("{}: {}; expected variables like environment: {{NCCL_DEBUG: warn}}", entry.place,
-                       entry.key));
+      config_error(fmt::format("{}: {}; expected variables like environment: {{NCCL_DEBUG: warn}}",
+                               entry.place, entry.key));
     environment.emplace_back(std::move(name), entry.values.front());
     return true;
   }
   const auto* list = std::ranges::find(lists, key, &List::name);
   if (list == std::end(lists)) return false;
   if (!entry.is_list)
-    fail(fmt::format("{}: {} is '{}'; expected a list like [{}]", entry.place, entry.key,
-                     entry.values.front(), entry.values.front()));
+    config_error(fmt::format("{}: {} is '{}'; expected a list like [{}]", entry.place, entry.key,
+                             entry.values.front(), entry.values.front()));
   this->*list->values = entry.values;
   return true;
 }
@@ -103,26 +101,28 @@ LauncherConfig::Kind LauncherConfig::kind() const {
 void LauncherConfig::check(const std::string& site) const {
   const auto key = [&](std::string_view name) { return fmt::format("sites.{}.launch.{}", site, name); };
   if (!ssh.empty() + !slurm.empty() + !image.empty() > 1)
-    fail(fmt::format("{} has more than one of ssh, slurm and image; expected one launcher",
-                     key("").substr(0, key("").size() - 1)));
+    config_error(fmt::format("{} has more than one of ssh, slurm and image; expected one launcher",
+                             key("").substr(0, key("").size() - 1)));
   for (const auto& [name, value] : {std::pair("ssh", &ssh), {"program", &program}, {"folder", &folder}}) {
     if (!value->starts_with('-') && value->find_first_of(std::string_view("\n\r\0", 3)) == value->npos)
       continue;
-    fail(fmt::format("{} is '{}'; expected one line that does not begin with '-'", key(name), *value));
+    config_error(
+        fmt::format("{} is '{}'; expected one line that does not begin with '-'", key(name), *value));
   }
   if (program.empty() || folder.empty())
-    fail(fmt::format("{} is empty; expected a path there", key(program.empty() ? "program" : "folder")));
+    config_error(
+        fmt::format("{} is empty; expected a path there", key(program.empty() ? "program" : "folder")));
   for (const auto* values : {&options, &slurm, &setup}) {
     for (const auto& value : *values) {
       if (value.find_first_of(std::string_view("\n\r\0", 3)) == value.npos && !value.empty()) continue;
-      fail(fmt::format("{} holds '{}'; expected lists of single lines", key("options, slurm or setup"),
-                       value));
+      config_error(fmt::format("{} holds '{}'; expected lists of single lines",
+                               key("options, slurm or setup"), value));
     }
   }
   for (const auto& option : slurm) {
     if (!option.starts_with("--"))
-      fail(fmt::format("{} holds '{}'; expected options of sbatch like --partition=gpu", key("slurm"),
-                       option));
+      config_error(fmt::format("{} holds '{}'; expected options of sbatch like --partition=gpu", key("slurm"),
+                               option));
   }
 }
 

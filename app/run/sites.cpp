@@ -19,8 +19,6 @@ namespace {
 constexpr std::string_view section = "sites";
 constexpr std::string_view launch_prefix = "launch.";
 
-[[noreturn]] void refuse_sites(const std::string& message) { throw Error(ErrorKind::config, message); }
-
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -30,7 +28,7 @@ void check_name(const std::string& name, const Source::Entry& entry) {
       !name.empty() && name.size() <= 48 && is_letter(name.front()) &&
       std::ranges::all_of(name, [](char c) { return is_letter(c) || is_digit(c) || c == '_' || c == '-'; });
   if (fits) return;
-  refuse_sites(fmt::format(
+  config_error(fmt::format(
       "{}: a site is named '{}'; expected up to 48 letters, digits, '_' and '-', beginning with a letter",
       entry.place, name));
 }
@@ -60,10 +58,10 @@ void check_key(const Site& site, const Source::Entry& entry, const std::string& 
   if (std::ranges::find(own, key) != own.end()) return;
   const auto known = std::ranges::find(keys, key, &config::Item::key);
   if (known == keys.end()) {
-    refuse_sites(fmt::format("unknown key {} ({}) of site {}; did you mean {}?", key, entry.place, site.name,
+    config_error(fmt::format("unknown key {} ({}) of site {}; did you mean {}?", key, entry.place, site.name,
                              config::nearest(key, own)));
   }
-  refuse_sites(fmt::format(
+  config_error(fmt::format(
       "{} is set at site {} ({}), and its class is {}: all replicas must share it; expected a key of class "
       "per_site",
       key, site.name, entry.place, to_string(known->scope)));
@@ -72,7 +70,7 @@ void check_key(const Site& site, const Source::Entry& entry, const std::string& 
 [[noreturn]] void fail_at_launch_key(const Site& site, const Source::Entry& entry, const std::string& key) {
   std::vector<std::string> known;
   for (const auto& item : site.launch.items(true)) known.push_back(std::string(launch_prefix) + item.key);
-  refuse_sites(fmt::format("unknown key {} ({}) of site {}; did you mean {}?", key, entry.place, site.name,
+  config_error(fmt::format("unknown key {} ({}) of site {}; did you mean {}?", key, entry.place, site.name,
                            config::nearest(key, known)));
 }
 
@@ -81,12 +79,12 @@ void check_workers(const std::vector<Site>& sites) {
   for (const auto& site : sites) {
     for (const auto& worker : site.workers()) {
       if (worker == outer_sync::tls::coordinator_name)
-        refuse_sites(
+        config_error(
             fmt::format("site {} has a worker '{}', which is the coordinator's own name; name it otherwise",
                         site.name, worker));
       const auto [first, is_new] = site_of_worker.emplace(worker, site.name);
       if (!is_new)
-        refuse_sites(fmt::format("sites {} and {} both have a worker {}; name one of them otherwise",
+        config_error(fmt::format("sites {} and {} both have a worker {}; name one of them otherwise",
                                  first->second, site.name, worker));
     }
   }
@@ -97,7 +95,7 @@ void check_coordinators(const std::vector<Site>& sites) {
   for (const auto& site : sites) {
     if (!site.launch.coordinator) continue;
     if (first != nullptr)
-      refuse_sites(fmt::format("sites {} and {} both have launch.coordinator: true; expected one coordinator",
+      config_error(fmt::format("sites {} and {} both have launch.coordinator: true; expected one coordinator",
                                first->name, site.name));
     first = &site;
   }
@@ -132,7 +130,7 @@ std::vector<Site> take_sites(Source& source, const std::vector<config::Item>& ke
       site = sites.insert(site, Site{.name = name, .replicas = 1, .settings = {}, .launch = {}});
     auto key = key_in_site(entry, name);
     if (key.empty())
-      refuse_sites(fmt::format("{}: {} is a plain value; expected a map like {{inner.batch: 8}}", entry.place,
+      config_error(fmt::format("{}: {} is a plain value; expected a map like {{inner.batch: 8}}", entry.place,
                                entry.key));
     if (key.starts_with(launch_prefix) && site->launch.take(entry, key.substr(launch_prefix.size())))
       continue;
@@ -166,7 +164,7 @@ const Site* site_of(const std::vector<Site>& sites, const std::string& worker, c
   if (!name.empty()) {
     const auto found = std::ranges::find(sites, name, &Site::name);
     if (found != sites.end()) return &*found;
-    refuse_sites(fmt::format("--site is '{}'; the config has {}", name,
+    config_error(fmt::format("--site is '{}'; the config has {}", name,
                              names.empty() ? "no sites" : "the sites " + names));
   }
   if (sites.empty()) return nullptr;
@@ -180,7 +178,7 @@ const Site* site_of(const std::vector<Site>& sites, const std::string& worker, c
     if (is_more && (best == nullptr || best->name.size() < site.name.size())) best = &site;
   }
   if (best != nullptr) return best;
-  refuse_sites(fmt::format(
+  config_error(fmt::format(
       "--name is '{}', which is at none of the sites {}; expected a name like {}, or --site besides", worker,
       names, sites.front().workers().back()));
 }

@@ -130,7 +130,7 @@ trainer::SiteReplica::Ranks RankProcesses::take_ranks() { return std::exchange(r
 
 /// One that only lost another counts after that one.
 std::string RankProcesses::fate_now() const {
-  const int lost_another = Error(ErrorKind::network, "").exit_status();
+  const int lost_another = exit_status(ErrorKind::network);
   std::string fate;
   for (const auto& process : processes_) {
     const auto end = end_of(process);

@@ -15,14 +15,19 @@ enum class ErrorKind {
   divergence,  ///< replicas disagree on agreed state, or a value is not finite; exit status 5
 };
 
+[[nodiscard]] constexpr int exit_status(ErrorKind kind) { return 2 + static_cast<int>(kind); }
+
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
   [[nodiscard]] ErrorKind kind() const { return kind_; }
-  [[nodiscard]] int exit_status() const { return 2 + static_cast<int>(kind_); }
+  [[nodiscard]] int exit_status() const { return isthmus::exit_status(kind_); }
 
  private:
   ErrorKind kind_;
 };
+
+[[noreturn]] inline void config_error(const std::string& message) { throw Error(ErrorKind::config, message); }
+[[noreturn]] inline void data_error(const std::string& message) { throw Error(ErrorKind::data, message); }
 
 }  // namespace isthmus
