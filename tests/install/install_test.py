@@ -27,7 +27,8 @@ def fake_torch(name, version):
     """Has the shape of a torch package, and nothing that could be loaded."""
     package = root / name / "torch"
     (package / "lib").mkdir(parents=True)
-    (package / "lib/libtorch_cpu.so").touch()
+    for library in ("libtorch_cpu.so", "libtorch_cuda.so"):
+        (package / "lib" / library).touch()
     (package / "version.py").write_text(f"__version__ = '{version}'\n")
     return package
 
