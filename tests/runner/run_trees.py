@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the tests of build trees with ctest, and counts single tests rather than ctest's entries.
+"""Runs the tests of build trees with ctest, two trees at the same time, and counts single tests rather than ctest's
+entries.
 
     run_trees.py [--long] [--jobs N] [--failed NAME ...] TREE ...
 
@@ -8,6 +9,7 @@ any other entry is one test. Prints what failed, each reason for a skip, and las
 """
 
 import argparse
+import concurrent.futures
 import dataclasses
 import json
 import os
@@ -125,10 +127,9 @@ def run_tree(tree, jobs, run_long):
     command = [*plainly(), "ctest", "--test-dir", str(tree), "--parallel", str(jobs), "--no-tests=error",
                "--test-output-size-passed", size, "--test-output-size-failed", size,
                "--output-junit", str(junit.resolve()), *([] if run_long else ["--label-exclude", f"^{LONG}$"])]
-    print(f"== tests of {tree.name}", flush=True)
     verdicts, ctest = {}, subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace")
     for line in ctest.stdout:
-        print(line, end="", flush=True)
+        print(f"{tree.name}: {line}", end="", flush=True)
         if match := VERDICT.search(line):
             verdicts[match[1]] = match[2]
     status = ctest.wait()
@@ -182,12 +183,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trees", metavar="TREE", nargs="*", type=pathlib.Path, help="a build folder")
     parser.add_argument("--long", action="store_true", help=f"also entries with the label {LONG}")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="ctest entries at the same time")
+    parser.add_argument("--jobs", type=int, default=2 * os.cpu_count(),
+                        help="entries of a tree at the same time: many wait most of the time")
     parser.add_argument("--failed", action="append", default=[], metavar="NAME", help="count this as a failure too")
     arguments = parser.parse_args()
     outcomes = [Outcome(name, "failed", "see above") for name in arguments.failed]
-    for tree in arguments.trees:
-        outcomes += run_tree(tree, arguments.jobs, arguments.long)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for found in pool.map(lambda tree: run_tree(tree, arguments.jobs, arguments.long), arguments.trees):
+            outcomes += found
     return report(outcomes)
 
 

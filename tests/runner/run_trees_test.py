@@ -140,6 +140,16 @@ class Trees(unittest.TestCase):
         self.assertEqual(self.run_trees()[0], (1, 0, 0))
         self.assertEqual(self.run_trees("--long")[0], (2, 0, 0))
 
+    def test_trees_run_at_the_same_time(self):
+        trees, meet = [], 'touch "$here/../{}.began"; until [ -e "$here/../{}.began" ]; do sleep .1; done'
+        for name, other in (("one", "other"), ("other", "one")):
+            self.tree, self.entries = self.tree.parent / name, []
+            self.tree.mkdir()
+            self.add("meets", meet.format(name, other), properties="TIMEOUT 60")
+            (self.tree / "CTestTestfile.cmake").write_text("\n".join(self.entries))
+            trees.append(str(self.tree))
+        self.assertEqual(self.run_trees(trees=trees)[:2], ((2, 0, 0), 0))
+
     def test_nothing_is_no_success(self):
         self.assertEqual(self.run_trees()[:2], ((0, 1, 0), 1))
         self.add("skips", "exit 77", properties="SKIP_RETURN_CODE 77")
