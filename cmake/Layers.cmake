@@ -15,11 +15,12 @@ endfunction()
 set(ISTHMUS_RESULTS ${CMAKE_BINARY_DIR}/results)
 file(MAKE_DIRECTORY ${ISTHMUS_RESULTS})
 
-# isthmus_test(FOLDER USES layers ... SOURCES files ... [LIBRARIES ...] [TIMEOUT s] [SHARDS n] [COST n] [LONG]): one
-# GoogleTest binary per folder, run as n processes of which each takes every n-th test; entries of a higher COST begin
-# first. LONG: it has suites called Long..., which take minutes and run only with `tests/run.sh --long`.
+# isthmus_test(FOLDER USES layers ... SOURCES files ... [LIBRARIES ...] [TIMEOUT s] [SHARDS n] [COST n] [WITHOUT tests ...]
+# [LONG]): one GoogleTest binary per folder, run as n processes of which each takes every n-th test; entries of a higher
+# COST begin first. WITHOUT: these are left out, named as in --gtest_filter. LONG: it has suites called Long..., which
+# take minutes and run only with `tests/run.sh --long`.
 function(isthmus_test folder)
-  cmake_parse_arguments(T "LONG" "TIMEOUT;SHARDS;COST" "SOURCES;USES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(T "LONG" "TIMEOUT;SHARDS;COST" "SOURCES;USES;LIBRARIES;WITHOUT" ${ARGN})
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 900)
   endif()
@@ -33,17 +34,24 @@ function(isthmus_test folder)
     GTest::gmock GTest::gtest GTest::gtest_main)
   # Test code runs once: less to optimise is less to compile.
   target_compile_options(test_${folder} PRIVATE $<$<CONFIG:Release>:-O1>)
+  list(JOIN T_WITHOUT ":" without)
+  string(JOIN ":" short "-Long*" ${without})
+  # Properties are one thread's: a fifth of the usual 100 cases is enough for ThreadSanitizer.
+  set(environment)
+  if(ISTHMUS_SANITIZE MATCHES thread)
+    set(environment RC_PARAMS=max_success=20)
+  endif()
   # Few ctest entries per binary: a process start costs more than most of these tests.
   if(T_SHARDS)
     foreach(shard RANGE 1 ${T_SHARDS})
       math(EXPR index "${shard} - 1")
-      isthmus_gtest(${folder}.${shard} test_${folder} -Long*)
+      isthmus_gtest(${folder}.${shard} test_${folder} ${short})
       set_tests_properties(${folder}.${shard} PROPERTIES TIMEOUT ${T_TIMEOUT} COST ${T_COST}
-        ENVIRONMENT "GTEST_TOTAL_SHARDS=${T_SHARDS};GTEST_SHARD_INDEX=${index}")
+        ENVIRONMENT "${environment};GTEST_TOTAL_SHARDS=${T_SHARDS};GTEST_SHARD_INDEX=${index}")
     endforeach()
   else()
-    isthmus_gtest(${folder} test_${folder} -Long*)
-    set_tests_properties(${folder} PROPERTIES TIMEOUT ${T_TIMEOUT} COST ${T_COST})
+    isthmus_gtest(${folder} test_${folder} ${short})
+    set_tests_properties(${folder} PROPERTIES TIMEOUT ${T_TIMEOUT} COST ${T_COST} ENVIRONMENT "${environment}")
   endif()
   if(T_LONG)
     isthmus_gtest(${folder}.long test_${folder} Long*)

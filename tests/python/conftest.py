@@ -17,6 +17,12 @@ HERE = pathlib.Path(__file__).parent
 def pytest_addoption(parser):
     parser.addoption("--build", required=True, help="folder of the build that has isthmus-coordinator")
     parser.addoption("--cpp", required=True, help="folder of table_worker")
+    parser.addoption("--shard", default="1/1", help="I/N: every N-th test, from the I-th on")
+
+
+def pytest_collection_modifyitems(config, items):
+    first, shards = map(int, config.getoption("--shard").split("/"))
+    items[:] = items[first - 1 :: shards]
 
 
 class Run:
