@@ -21,6 +21,7 @@ kubernetes="kubernetes-validate==1.37.0" # Kubernetes' schemas, which tests hold
 # Trainer needs; each with what it depends on and transformers does not bring.
 binding=(nanobind==3.1.0 scikit-build-core==1.1.2 pathspec==1.1.1 pytest==9.2.0 iniconfig==2.3.1 pluggy==1.7.0
   mypy==2.4.1 mypy_extensions==1.2.0 librt==0.16.0 ast-serialize==0.13.1 accelerate==1.15.0 psutil==7.2.2)
+metrics=prometheus-client==0.26.0 # Prometheus' own reader, which tests have the pages of metrics read by
 
 # What makes wheels (scripts/package.sh), with what of it the binding's does not bring.
 packaging=(nanobind==3.1.0 scikit-build-core==1.1.2 pathspec==1.1.1 packaging==26.3 auditwheel==6.8.2 pyelftools==0.33
@@ -302,7 +303,7 @@ if [ $tests = yes ]; then
   install_tokenizers
   install_transformers
   install_kubernetes
-  install_alone "${binding[@]}"
+  install_alone "${binding[@]}" "$metrics"
   install_torch_of_python
 fi
 [ $package = no ] || install_alone "${packaging[@]}"
