@@ -117,13 +117,6 @@ def test_the_gpt_example_learns(run):
     assert len(losses) == 2 and max(losses) < 3.5, logs  # 5.5 before the first step
 
 
-def test_the_trainer_example_stays_in_step(run):
-    options = ["--output", run.folder / "trainer"]
-    _, logs = launch(run, ROOT / "examples/python/trainer.yaml", "examples/python/trainer.py", options=options)
-    hashes = {line.split()[-1] for line in logs.splitlines() if line.startswith("global hash")}
-    assert len(hashes) == 1
-
-
 def test_the_extension_links_no_libtorch(run):
     (extension,) = (run.build / "python" / "isthmus").glob("_native*.so")
     libraries = subprocess.run(["ldd", extension], capture_output=True, text=True, check=True).stdout
@@ -139,16 +132,18 @@ def test_every_public_name_is_documented(module):
             assert value.__doc__, f"{module}.{name} has no docstring"
 
 
-def test_a_resumed_trainer_ends_as_one_that_never_stopped(run):
+def test_the_trainer_example_stays_in_step_and_resumed_ends_as_one_that_never_stopped(run):
     def hash_in(logs, name):
         (said,) = {line.split()[-1] for line in logs.splitlines() if f"{name}: done: global hash" in line}
         return said
 
     def train(name, *settings):
         config, script = ROOT / "examples/python/trainer.yaml", "examples/python/trainer.py"
-        launch(run, config, script, "--set", f"run.name={name}", *settings, options=["--output", run.folder / name])
+        options = ["--output", run.folder / name]
+        return launch(run, config, script, "--set", f"run.name={name}", *settings, options=options)
 
-    train("whole")
+    _, logs = train("whole")
+    assert len({line.split()[-1] for line in logs.splitlines() if line.startswith("global hash")}) == 1
     whole = (run.folder / "runs/whole/replica-0/worker.log").read_text()
     train("again", "--set", "run.stop_after=20")
     half = (run.folder / "runs/again/replica-0/worker.log").read_text()

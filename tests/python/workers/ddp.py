@@ -41,4 +41,6 @@ if __name__ == "__main__":
     parser.add_argument("--store", required=True)
     parser.add_argument("--fail-at", type=int, default=0)
     more = parser.parse_args(rest)
-    torch.multiprocessing.spawn(train, (2, more.store, options, more.fail_at), nprocs=2)
+    # By fork: spawned, each rank would import torch anew.
+    rank_arguments = (2, more.store, options, more.fail_at)
+    torch.multiprocessing.start_processes(train, rank_arguments, nprocs=2, start_method="fork")

@@ -119,4 +119,5 @@ if __name__ == "__main__":
     if more.plain:
         train(0, more, options)
     else:
-        torch.multiprocessing.spawn(train, (more, options), nprocs=more.ranks)
+        # By fork: spawned, each rank would import torch anew.
+        torch.multiprocessing.start_processes(train, (more, options), nprocs=more.ranks, start_method="fork")
