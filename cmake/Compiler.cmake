@@ -13,9 +13,17 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O3")
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g")
 
 # Paths below the checkout are hashed relative to it, so that another checkout of the same sources, with its own .venv,
-# finds the results of this one; the sloppiness is what ccache wants for precompiled headers.
+# finds the results of this one; the sloppiness is what ccache wants for precompiled headers. Where its folder cannot be
+# written, as in a read-only home, ccache compiles nothing at all, so it is left out.
 find_program(CCACHE ccache)
 if(CCACHE)
+  execute_process(COMMAND ${CCACHE} --get-config cache_dir OUTPUT_VARIABLE _cache OUTPUT_STRIP_TRAILING_WHITESPACE)
+  execute_process(COMMAND mkdir -p ${_cache}/tmp ERROR_QUIET)
+  execute_process(COMMAND test -w ${_cache}/tmp RESULT_VARIABLE _unwritable)
+endif()
+if(CCACHE AND _unwritable)
+  message(STATUS "ccache: left out, its folder ${_cache} cannot be written (`ccache --set-config cache_dir=DIR` names another)")
+elseif(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
     CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})

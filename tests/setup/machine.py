@@ -1,0 +1,205 @@
+"""A small checkout with the real scripts/setup.sh and tiny lists, and what it installs from: a package index that can
+break off, and a Debian repository with a root of its own."""
+
+import contextlib
+import functools
+import gzip
+import hashlib
+import http.server
+import io
+import os
+import pathlib
+import posixpath
+import shutil
+import subprocess
+import tempfile
+import threading
+import zipfile
+
+SCRIPTS = pathlib.Path(__file__).parents[2] / "scripts"
+PINNED = """torch=torch==2.11.0
+pythons=({pythons})
+cuda_major=0 # of which there is no nvcc
+torch_cpu=("$torch" tiny==1.0)
+test_python=(tests-need==1.0)
+binding=(binding-needs==1.0)
+packaging=()
+packages=({packages})
+test_packages=()
+package_packages=()
+"""
+NOBODY = 65534
+
+
+def wheel(name, version, files):
+    """A wheel's name and content; files: path to bytes."""
+    data, stem = io.BytesIO(), f"{name.replace('-', '_')}-{version}"
+    info = {"METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+            "WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}
+    # What pip writes first of all makes it take the package for installed.
+    files = {**{f"{stem}.dist-info/{path}": text.encode() for path, text in info.items()}, **files}
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for path, content in files.items():
+            archive.writestr(path, content)
+        archive.writestr(f"{stem}.dist-info/RECORD", "".join(f"{path},,\n" for path in [*files, f"{stem}.dist-info/RECORD"]))
+    return f"{stem}-py3-none-any.whl", data.getvalue()
+
+
+class Server:
+    """Files over HTTP on loopback. What is named in `broken` breaks off half-way; `requests` lists what was asked for."""
+
+    def __init__(self):
+        self.files, self.broken, self.requests = {}, set(), []
+        server = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                name = posixpath.normpath(self.path).strip("/")
+                server.requests.append(name)
+                content = server.files.get(name)
+                self.send_response(200 if content is not None else 404)
+                self.send_header("Content-Type", "text/html")
+                self.send_header("Content-Length", str(len(content or b"")))
+                self.end_headers()
+                content = content or b""
+                self.close_connection = True
+                with contextlib.suppress(ConnectionError):  # of a client that was killed, or has no room
+                    self.wfile.write(content[:len(content) // 2] if name in server.broken else content)
+
+            def log_message(self, *arguments):
+                pass
+
+        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_port}"
+        self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.05})
+        self.thread.start()
+
+    def add_wheel(self, name, version, files):
+        file, content = wheel(name, version, files)
+        self.files[f"files/{file}"] = content
+        link = f'<a href="{self.url}/files/{file}#sha256={hashlib.sha256(content).hexdigest()}">{file}</a>'
+        self.files[f"simple/{name}"] = f"<!DOCTYPE html><html><body>{link}</body></html>".encode()
+        return f"files/{file}"
+
+    def close(self):
+        if self.thread.is_alive():
+            self.http.shutdown()
+            self.thread.join()
+            self.http.server_close()
+
+
+class Machine:
+    """A folder with checkout/, home/ and an index; everything that a run of setup.sh is given."""
+
+    def __init__(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="isthmus-setup-"))
+        self.folder.chmod(0o755)
+        self.checkout, self.home, self.index = self.folder / "checkout", self.folder / "home", Server()
+        (self.checkout / "scripts").mkdir(parents=True)
+        self.home.mkdir()
+        shutil.copy(SCRIPTS / "setup.sh", self.checkout / "scripts")
+        self.pin()
+        self.torch = self.index.add_wheel("torch", "2.11.0", {"torch/include/torch.h": b"// C++\n"})
+        for name in ("tiny", "tests-need", "binding-needs"):
+            self.index.add_wheel(name, "1.0", {f"{name.replace('-', '_')}/__init__.py": b""})
+        self.environment = {
+            "PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8", "PIP_CONFIG_FILE": os.devnull,
+            "PIP_INDEX_URL": f"{self.index.url}/simple", "PIP_RETRIES": "0", "PIP_DEFAULT_TIMEOUT": "5"}
+
+    def close(self):
+        self.index.close()
+        shutil.rmtree(self.folder)
+
+    def pin(self, packages="bash", pythons="3.10 3.11 3.12 3.13 3.14"):
+        (self.checkout / "scripts/pinned.sh").write_text(PINNED.format(packages=packages, pythons=pythons))
+
+    @property
+    def venv(self):
+        return self.checkout / ".venv"
+
+    def command(self, *arguments, prefix=()):
+        return [*prefix, str(self.checkout / "scripts/setup.sh"), "--setup-only", *arguments]
+
+    def start(self, *arguments, prefix=()):
+        return subprocess.Popen(self.command(*arguments, prefix=prefix), env=self.environment, cwd="/", text=True,
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def run(self, *arguments, prefix=()):
+        """(exit status, output) of a run of setup.sh."""
+        process = self.start(*arguments, prefix=prefix)
+        output = process.communicate(timeout=120)[0]
+        return process.returncode, output
+
+    def installed(self, name):
+        """Whether Python finds it and pip takes it for whole."""
+        sites = list(self.venv.glob(f"lib/python3*/site-packages/{name}"))
+        return len(sites) == 1
+
+    def give_to_nobody(self):
+        """As root: everything belongs to somebody else from here on, who is in the answer for `prefix`."""
+        if os.getuid() != 0:
+            return ()
+        for path in (self.folder, *self.folder.rglob("*")):
+            os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+        return ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+
+    def programs_without(self, *names):
+        """A folder for PATH with links to all the system's programs but these."""
+        folder = self.folder / "programs"
+        folder.mkdir()
+        for system in ("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"):
+            for entry in os.scandir(system) if os.path.isdir(system) else ():
+                if entry.name not in names and not (folder / entry.name).is_symlink():
+                    (folder / entry.name).symlink_to(entry.path)
+        return folder
+
+
+@functools.cache
+def namespaces(*options):
+    """The prefix that runs a command in new namespaces, as a root; None where the system does not allow that."""
+    prefix = ("unshare", *(() if os.getuid() == 0 else ("--map-root-user",)), *options)
+    works = subprocess.run([*prefix, "mount", "-t", "tmpfs", "tmpfs", "/mnt"] if "--mount" in options else [*prefix, "true"],
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return prefix if works.returncode == 0 else None
+
+
+class Debian:
+    """A repository of tiny packages, and a root into which apt-get and dpkg install them when they are run with
+    `environment`."""
+
+    def __init__(self, machine):
+        self.machine, self.root, self.server = machine, machine.folder / "root", machine.index
+        self.index = b""
+        for folder in ("root/var/lib/dpkg/info", "root/var/lib/dpkg/updates", "apt/lists/partial", "apt/archives/partial",
+                       "apt/parts"):
+            (machine.folder / folder).mkdir(parents=True)
+        (self.root / "var/lib/dpkg/status").touch()
+        apt = machine.folder / "apt"
+        (apt / "sources.list").write_text(f"deb [trusted=yes] {self.server.url}/debian ./\n")
+        (apt / "apt.conf").write_text(
+            f'Dir::State "{apt}"; Dir::State::status "{self.root}/var/lib/dpkg/status"; Dir::Cache "{apt}";\n'
+            f'Dir::Etc::sourcelist "{apt}/sources.list"; Dir::Etc::sourceparts "-"; Dir::Etc::parts "{apt}/parts";\n'
+            'Dir::Etc::main "-"; APT::Sandbox::User "root";\n'
+            'Acquire::Retries "0"; Acquire::Languages "none"; Dir::Log "/"; Dir::Log::Terminal ""; Dir::Log::History "";\n')
+        self.environment = {"APT_CONFIG": str(apt / "apt.conf"), "DPKG_ROOT": str(self.root),
+                            "DPKG_FORCE": "script-chrootless,not-root"}
+
+    def add(self, name, after_install=""):
+        """after_install: what its script does, a shell's commands."""
+        tree = self.machine.folder / "trees" / name
+        (tree / "DEBIAN").mkdir(parents=True)
+        control = f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: t <t@t>\nDescription: a test\n"
+        (tree / "DEBIAN/control").write_text(control)
+        if after_install:
+            (tree / "DEBIAN/postinst").write_text(f"#!/bin/sh\nset -e\n{after_install}\n")
+            (tree / "DEBIAN/postinst").chmod(0o755)
+        (tree / f"opt/{name}").mkdir(parents=True)
+        (tree / f"opt/{name}/file").write_bytes(os.urandom(1 << 16))
+        deb = tree.with_suffix(".deb")
+        subprocess.run(["dpkg-deb", "--build", "--root-owner-group", tree, deb], check=True, stdout=subprocess.DEVNULL)
+        content = deb.read_bytes()
+        self.index += (f"{control}Filename: ./{name}.deb\nSize: {len(content)}\n"
+                       f"SHA256: {hashlib.sha256(content).hexdigest()}\n\n").encode()
+        self.server.files[f"debian/{name}.deb"] = content
+        self.server.files["debian/Packages.gz"] = gzip.compress(self.index)
+        return f"debian/{name}.deb"

@@ -1,0 +1,296 @@
+"""scripts/setup.sh where things go wrong: the message, what is left behind, and that the next run is none the worse."""
+
+import fcntl
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).parents[1] / "support")]
+import case_results  # noqa: E402
+from machine import Debian, Machine, namespaces  # noqa: E402
+
+
+def wait_for(condition, what):
+    end = time.monotonic() + 60
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"{what} did not happen within a minute")
+        time.sleep(0.005)
+
+
+class Setup(unittest.TestCase):
+    def setUp(self):
+        self.machine = Machine()
+        self.addCleanup(self.machine.close)
+
+    def succeeds(self, *arguments, prefix=()):
+        status, output = self.machine.run(*arguments, prefix=prefix)
+        self.assertEqual(status, 0, output)
+        self.assertTrue(self.machine.installed("torch") and (self.machine.venv / "corpus/torch.h").is_file(), output)
+        self.assertFalse((self.machine.checkout / "build/downloads").exists(), output)
+        return output
+
+    def fails(self, *words, arguments=(), prefix=()):
+        """The output of a run that fails, which has all these words, and its last error first."""
+        status, output = self.machine.run(*arguments, prefix=prefix)
+        self.assertEqual(status, 1, output)
+        for word in words:
+            self.assertIn(str(word), output)
+        self.assertFalse((self.machine.checkout / "build/downloads").exists(), output)
+        return output
+
+    def namespaces(self, *options):
+        prefix = namespaces(*options)
+        if prefix is None:
+            self.skipTest(f"unshare {' '.join(options)} is not allowed here")
+        return prefix
+
+
+class Network(Setup):
+    def test_a_second_run_needs_none(self):
+        self.succeeds("--tests")
+        self.machine.index.close()
+        self.assertEqual(self.succeeds("--tests"), "")
+        self.assertEqual(self.succeeds().count("..."), 0)
+
+    def test_none(self):
+        self.machine.index.close()
+        self.fails("error: this step failed: downloading --no-deps torch==2.11.0 tiny==1.0",
+                   f"The package index could not be reached, or does not have that package: {self.machine.index.url}/simple.",
+                   "run this again")
+        self.machine.environment["PIP_RETRIES"] = "1"
+        self.fails("The network or the server failed, or broke off: ", "Connection refused")
+
+    def test_a_download_that_breaks_off(self):
+        index = self.machine.index
+        self.succeeds()
+        index.broken.add("files/tests_need-1.0-py3-none-any.whl")
+        self.fails("error: this step failed: downloading tests-need==1.0", "Usually the connection broke off",
+                   arguments=["--tests"])
+        self.assertTrue(self.machine.installed("torch"))
+        index.broken.clear()
+        index.requests.clear()
+        self.assertNotIn("anew", self.succeeds("--tests"))
+        self.assertTrue(self.machine.installed("tests_need"))
+
+    def test_no_such_version(self):
+        self.machine.index.add_wheel("torch", "2.10.0", {})
+        output = self.fails("No matching distribution found for torch==2.11.0", "from versions: 2.10.0")
+        self.assertNotIn("The network", output)
+
+
+class CutOff(Setup):
+    def test_an_install_is_made_anew_whatever_pip_takes_for_installed(self):
+        prefix = self.namespaces("--pid", "--fork", "--mount-proc", "--kill-child=KILL")
+        files = {f"tiny/{number}.py": b"" for number in range(4000)}
+        self.machine.index.add_wheel("tiny", "1.0", files)
+        process = self.machine.start(prefix=prefix)
+        wait_for(lambda: self.machine.installed("tiny"), "the install of tiny")
+        process.kill()
+        process.communicate()
+        self.assertTrue(list(self.machine.venv.glob("lib/python3*/site-packages/tiny-1.0.dist-info/METADATA")))
+        self.assertIn("making .venv anew: an install into it did not finish", self.succeeds())
+        site = next(self.machine.venv.glob("lib/python3*/site-packages"))
+        self.assertEqual(len(list((site / "tiny").glob("*.py"))), len(files))
+
+
+class FullDisk(Setup):
+    def on_a_small_disk(self, megabytes, *words):
+        """One run on a disk of this size fails with these words; the next, on a larger one, succeeds."""
+        prefix = self.namespaces("--mount")
+        machine, disk = self.machine, self.machine.folder / "disk"
+        disk.mkdir()
+        script = (f"mount -t tmpfs -o size={megabytes}m tmpfs {disk} && cp -r {machine.checkout} {disk} && "
+                  f"{{ {disk}/checkout/scripts/setup.sh --setup-only; echo status $? >&2; "
+                  f"mount -o remount,size=400m {disk} && {disk}/checkout/scripts/setup.sh --setup-only && "
+                  f"ls {disk}/checkout/.venv/corpus/torch.h; }}")
+        done = subprocess.run([*prefix, "sh", "-c", script], env=machine.environment, text=True, timeout=120,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        first, _, second = done.stdout.partition("status 1\n")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        for word in (*words, "A disk is full. Free now: ", f" on {disk}", "run this again"):
+            self.assertIn(word, first)
+        return second
+
+    def test_while_downloading(self):
+        self.machine.index.add_wheel("torch", "2.11.0", {"torch/include/torch.h": os.urandom(32 << 20)})
+        second = self.on_a_small_disk(50, "this step failed: downloading --no-deps torch==2.11.0", "3 GB of disk")
+        self.assertNotIn("anew", second)
+
+    def test_while_installing(self):
+        self.machine.index.add_wheel("torch", "2.11.0", {"torch/include/torch.h": b"0" * (32 << 20)})
+        second = self.on_a_small_disk(50, "this step failed: installing it into .venv", "3 GB of disk")
+        self.assertIn("making .venv anew: an install into it did not finish", second)
+
+    def test_while_making_the_environment(self):
+        second = self.on_a_small_disk(4, "this step failed: making .venv with /usr/bin/python3")
+        self.assertIn("making .venv anew: an install into it did not finish", second)
+
+
+class Python(Setup):
+    def fake(self, path, version):
+        """A python3 that says it is of another version."""
+        path.parent.mkdir(exist_ok=True)
+        real = pathlib.Path(sys.executable).resolve()
+        path.write_text(f'#!/bin/sh\n[ "$1" = -c ] || exec {real} "$@"\n'
+                        f'exec {real} -c "import sys; sys.version_info = ({version.replace(".", ", ")}, 0)\n$2"\n')
+        path.chmod(0o755)
+        return path
+
+    def test_another_one_on_path_is_left_alone(self):
+        fake = self.fake(self.machine.folder / "other/python3", "3.9")
+        self.machine.environment["PATH"] = f"{fake.parent}:{os.environ['PATH']}"
+        self.assertIn("making .venv with /usr/bin/python3 ...", self.succeeds())
+
+    def test_too_old_and_too_new(self):
+        prefix = self.namespaces("--mount")
+        other = self.fake(self.machine.folder / "other/python3", "3.9")
+        system = self.fake(self.machine.folder / "system/python3", "3.15")
+        programs = self.machine.programs_without("python3")
+        self.machine.environment["PATH"] = f"{other.parent}:{programs}"
+        real = pathlib.Path("/usr/bin/python3").resolve()
+        copy = self.machine.folder / "system/python"
+        copy.write_bytes(real.read_bytes())  # what the fakes run, as the system's own is covered
+        copy.chmod(0o755)
+        for fake in (other, system):
+            fake.write_text(fake.read_text().replace(str(pathlib.Path(sys.executable).resolve()), str(copy)))
+        covered = (*prefix, "sh", "-c", f'mount --bind {system} {real} && exec "$0" "$@"')
+        self.fails("error: torch==2.11.0 has wheels for Python 3.10 3.11 3.12 3.13 3.14; here /usr/bin/python3 is 3.15, "
+                   f"{other} is 3.9.", "put it on PATH as python3", prefix=covered)
+        self.assertFalse(self.machine.venv.exists())
+
+    def test_an_environment_whose_python_was_upgraded(self):
+        self.succeeds()
+        library = next(self.machine.venv.glob("lib/python3*"))
+        library.rename(library.with_name("python3.8"))
+        self.assertIn("making .venv anew: its Python (now 3.", self.succeeds())
+
+    def test_an_environment_whose_python_is_gone(self):
+        self.succeeds()
+        for link in self.machine.venv.glob("bin/python*"):
+            link.unlink()
+        (self.machine.venv / "bin/python").symlink_to("/nonexistent/python3")
+        self.assertIn("making .venv anew: its Python (now none) is not the one it was made with", self.succeeds())
+
+
+class Rights(Setup):
+    def test_neither_root_nor_sudo(self):
+        prefix = self.machine.give_to_nobody()
+        self.machine.environment["PATH"] = str(self.machine.programs_without("sudo"))
+        self.machine.pin(packages="bash isthmus-missing-a isthmus-missing-b")
+        self.fails("error: 2 Debian packages are missing, user ", " is not root, and there is no sudo. Run as root:\n"
+                   "apt-get update && apt-get install --no-install-recommends isthmus-missing-a isthmus-missing-b",
+                   prefix=prefix)
+
+    def test_a_sudo_that_refuses(self):
+        prefix = self.machine.give_to_nobody()
+        sudo = self.machine.folder / "sudo/sudo"
+        sudo.parent.mkdir()
+        sudo.write_text("#!/bin/sh\necho 'x is not in the sudoers file.' >&2\nexit 1\n")
+        sudo.chmod(0o755)
+        self.machine.environment["PATH"] = f"{sudo.parent}:{os.environ['PATH']}"
+        self.machine.pin(packages="bash isthmus-missing")
+        self.fails("x is not in the sudoers file.", "error: this step failed: installing 1 Debian packages",
+                   "as root, then run this again: apt-get install --no-install-recommends isthmus-missing", prefix=prefix)
+
+    def test_a_home_that_cannot_be_written(self):
+        prefix = self.machine.give_to_nobody()
+        self.machine.home.chmod(0o555)
+        self.succeeds(prefix=prefix)
+
+    def test_a_checkout_of_somebody_else(self):
+        if os.getuid() != 0:
+            self.skipTest("only root has files of somebody else")
+        prefix = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+        self.fails(f"error: {self.machine.checkout} cannot be written by user ", "it belongs to root.", "chown", prefix=prefix)
+
+    def test_an_environment_of_somebody_else(self):
+        if os.getuid() != 0:
+            self.skipTest("only root has files of somebody else")
+        self.succeeds()  # as root, for once
+        prefix = self.machine.give_to_nobody()
+        os.chown(self.machine.venv, 0, 0)
+        self.fails(f"error: {self.machine.venv} cannot be written by user ", "it belongs to root.", prefix=prefix)
+
+
+    def test_a_build_with_a_home_that_cannot_be_written(self):
+        if shutil.which("ccache") is None:
+            self.skipTest("there is no ccache: scripts/setup.sh installs it")
+        tree = self.machine.folder / "tree"
+        tree.mkdir()
+        compiler = pathlib.Path(__file__).parents[2] / "cmake/Compiler.cmake"
+        (tree / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.25)\nproject(tree LANGUAGES CXX)\n"
+                                             f"include({compiler})\nadd_library(tree OBJECT tree.cpp)\n")
+        (tree / "tree.cpp").write_text("int one() { return 1; }\n")
+        prefix = self.machine.give_to_nobody()
+        self.machine.home.chmod(0o555)
+        for arguments, words in ((["-S", tree, "-B", tree / "build"], f"ccache: left out, its folder {self.machine.home}/"),
+                                 (["--build", tree / "build"], "")):
+            done = subprocess.run([*prefix, "cmake", *arguments], env=self.machine.environment, text=True, cwd=tree,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            self.assertEqual(done.returncode, 0, done.stdout)
+            self.assertIn(words, done.stdout)
+
+
+class TwoAtOnce(Setup):
+    def test_one_waits_for_the_other(self):
+        lock = self.machine.checkout / ".venv.lock"
+        first = self.machine.start()
+        wait_for(lambda: lock.exists() and lock.read_text(), "the first one's lock")
+        second = self.machine.start()
+        outputs = [first.communicate(timeout=120)[0], second.communicate(timeout=120)[0]]
+        self.assertEqual((first.returncode, second.returncode), (0, 0), outputs)
+        self.assertEqual(outputs[1], f"waiting for another setup.sh, process {first.pid}, which holds {lock}\n")
+        self.assertEqual(self.machine.index.requests.count(self.machine.torch), 1)
+        self.assertTrue(self.machine.installed("torch"))
+
+    def test_checkouts_that_share_an_environment(self):
+        shared = self.machine.folder / "shared/.venv"
+        shared.parent.mkdir()
+        self.succeeds()
+        self.machine.venv.rename(shared)
+        self.machine.venv.symlink_to(shared)
+        with open(f"{shared}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            process = self.machine.start()
+            line = process.stdout.readline()
+        process.communicate(timeout=60)
+        self.assertIn(f"which holds {shared}.lock", line)
+        self.assertEqual(process.returncode, 0)
+
+
+class Apt(Setup):
+    def setUp(self):
+        super().setUp()
+        self.debian = Debian(self.machine)
+        self.machine.environment.update(self.debian.environment)
+        self.prefix = self.namespaces("--pid", "--fork", "--mount-proc", "--kill-child=KILL")
+
+    def test_a_download_that_breaks_off(self):
+        self.debian.add("whole")
+        broken = self.debian.add("broken")
+        self.machine.index.broken.add(broken)
+        self.machine.pin(packages="whole broken")
+        self.fails("error: this step failed: installing 2 Debian packages", "The network or the server failed",
+                   "Failed to fetch", "as root, then run this again: apt-get install", prefix=self.prefix)
+        self.machine.index.broken.clear()
+        self.succeeds(prefix=self.prefix)
+        self.assertTrue((self.debian.root / "opt/broken/file").is_file())
+
+    def test_an_install_that_is_cut_off(self):
+        mark = self.machine.folder / "configuring"
+        self.debian.add("slow", f"if [ ! -e {mark} ]; then touch {mark}; sleep 60; fi")
+        self.machine.pin(packages="slow")
+        process = self.machine.start(prefix=self.prefix)
+        wait_for(mark.exists, "the configuration of the package")
+        process.kill()
+        process.communicate()
+        self.succeeds(prefix=self.prefix)
+
+
+if __name__ == "__main__":
+    case_results.main()
