@@ -106,6 +106,9 @@ mutate "rounds beyond the window are dropped" "$member" 's/if \(round > last \+ 
 mutate "so many chain hashes are remembered and no more" "$member" 's/history\.size\(\) >= history_length/history.size() > history_length/'
 mutate "the newest round can be had too" $change 's/for \(auto r = own\.round \+ 1; r <= newest\(p\)/for (auto r = own.round + 1; r < newest(p)/'
 
+mutate "what is decided in every fragment is not free" $change 's/message\.taken\.add\(reference\.decided\(\)\);//'
+mutate "what is decided in one fragment only is free" $change 's/return without\(done_everywhere\(rounds\)/return without(done_anywhere(rounds)/'
+
 # Closing without all.
 mutate "least contributions" "$member" 's/gathering\.present < std::max\(closing_\.quorum, closing_\.least\)/gathering.present < closing_.quorum/; s/const auto needed = .*?;/const std::size_t needed = 0;/s'
 mutate "quorum" "$member" 's/gathering\.present < std::max\(closing_\.quorum, closing_\.least\)/gathering.present + 1 < std::max(closing_.quorum, closing_.least)/; s/const auto needed = .*?;/const std::size_t needed = 0;/s'

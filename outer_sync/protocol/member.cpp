@@ -8,24 +8,20 @@
 namespace isthmus::outer_sync::protocol {
 namespace {
 
-/// What the round's results were trained on: of those who are in all its chunks. Who was left out of one gets
-/// that back, and says all of it again with the next round. (Of who was rejected nothing is in the bytes, and
-/// so in the ledger: the same bytes may be made once more without it.)
+/// Who contributed to all of these results, of those that are there. (Who was left out of one gets its
+/// samples back and says them again with the next round. Who was rejected is in no ledger either: the same
+/// bytes may be made once more without it.)
 template <class Results>
-std::vector<SampleRange> samples_of(const Results& chunks) {
-  const auto is_in = [](const auto& result, ReplicaId id) {
-    return std::ranges::find(result.contributors, id) != result.contributors.end();
-  };
-  std::vector<SampleRange> out;
-  std::optional<ReplicaId> last;
-  bool counts = false;
-  for (const auto& [replica, samples] : chunks.front().trained_on) {
-    if (last != replica)
-      counts = std::ranges::all_of(chunks, [&, id = replica](const auto& chunk) { return is_in(chunk, id); });
-    last = replica;
-    if (counts) out.push_back(samples);
+std::vector<ReplicaId> in_all(const Results& chunks) {
+  std::optional<std::vector<ReplicaId>> out;
+  for (const auto& chunk : chunks) {
+    if (!chunk.bytes) continue;
+    if (!out) out = chunk.contributors;
+    std::erase_if(*out, [&](ReplicaId id) {
+      return std::ranges::find(chunk.contributors, id) == chunk.contributors.end();
+    });
   }
-  return out;
+  return out.value_or(std::vector<ReplicaId>());
 }
 
 }  // namespace
@@ -72,10 +68,11 @@ std::optional<Sealed> Member::seal(ViewNumber view) {
     for (std::size_t i = 0; i < results.by_chunk.size(); ++i) {
       if (results.by_chunk[i].bytes) held.chunks.add(i);
     }
+    if (place.first > applied_[place.second].round) {
+      held.trained_on = results.by_chunk.front().trained_on;
+      held.contributors = in_all(results.by_chunk);
+    }
     sealed.held.push_back(std::move(held));
-    // What is decided will be done: whoever was trained on these, nobody is to be again.
-    if (place.first <= applied_[place.second].round) continue;
-    for (const auto& row : results.by_chunk.front().trained_on) sealed.taken.add(row.samples);
   }
   return sealed;
 }
@@ -485,7 +482,8 @@ void Member::keep_result(ChunkId chunk, Round round, Result result) {
 }
 
 void Member::deliver(FragmentId fragment, Round round, const Results& results) {
-  Deliver out{fragment, round, {}, {}, {}, trainers_.size(), samples_of(results.by_chunk)};
+  Deliver out{fragment, round, {}, {}, {}, trainers_.size(), {}};
+  out.samples = samples_of(results.by_chunk.front().trained_on, in_all(results.by_chunk));
   const auto me = ids_.at(self_);
   for (const auto& result : results.by_chunk) {
     out.results.push_back(result.bytes);

@@ -120,11 +120,7 @@ std::optional<std::string> Member::check_trained_on(const ChunkMessage& message,
     return "what it was trained on beside a chunk that is not the first of its fragment";
   }
   const bool is_result = kind == ChunkKind::result;
-  const bool sound = std::ranges::all_of(rows, [](const TrainedOn& row) {
-    return row.samples.begin < row.samples.end && row.samples.end < highest_view &&
-           row.samples.track < 2 * most_members;
-  });
-  if (!sound || rows.size() > most_trained_on * (is_result ? view_.members.size() : 1))
+  if (!are_sound(rows, is_result ? view_.members.size() : 1))
     return "samples that it was trained on that cannot be";
   if (!is_result) {
     const bool own =

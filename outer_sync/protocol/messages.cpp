@@ -20,6 +20,22 @@ ReplicaId id_of(const MemberInfo& member) {
   return prefix_of(hasher.finish());
 }
 
+bool are_sound(std::span<const TrainedOn> rows, std::size_t replicas) {
+  return rows.size() <= most_trained_on * replicas && std::ranges::all_of(rows, [](const TrainedOn& row) {
+           return row.samples.begin < row.samples.end && row.samples.end < highest_view &&
+                  row.samples.track < 2 * most_members;
+         });
+}
+
+std::vector<SampleRange> samples_of(std::span<const TrainedOn> rows,
+                                    std::span<const ReplicaId> in_all_chunks) {
+  std::vector<SampleRange> out;
+  for (const auto& [replica, samples] : rows) {
+    if (std::ranges::find(in_all_chunks, replica) != in_all_chunks.end()) out.push_back(samples);
+  }
+  return out;
+}
+
 Bytes encode(const ControlMessage& message) {
   BinaryWriter writer;
   writer(static_cast<std::uint8_t>(message.index()));

@@ -73,6 +73,18 @@ class Reference {
     return state != own.end() && std::ranges::find(chain, *state) != chain.end();
   }
 
+  /// In rounds that are decided completely in every fragment, applied by anybody or not, and not in the
+  /// ledger: nobody is to be trained on these again. What a lost member had in decided rounds of some
+  /// fragments only is free, or the others would never get it.
+  [[nodiscard]] SampleSet decided() const {
+    auto rounds = ledger_;
+    for (const auto& [place, round] : held_) {
+      if (place.second > newest(place.first) && is_complete(round))
+        rounds[place.first].add(samples_of(round.trained_on, round.contributors.value_or(Ids())));
+    }
+    return without(done_everywhere(rounds), done_everywhere(ledger_));
+  }
+
   /// Why a member cannot go on from where it is; empty if it can.
   [[nodiscard]] std::string obstacle(const SealedMember& member) const {
     if (!trains(member.info) && !contains(member)) return {};  // it begins at the newest round
@@ -108,15 +120,32 @@ class Reference {
     if (chain.size() > Member::history_length)
       chain.erase(chain.begin(), chain.end() - Member::history_length);
   }
+  using Ids = std::vector<ReplicaId>;
+  /// What all that count hold of one round.
+  struct Together {
+    std::vector<bool> chunks;
+    std::vector<TrainedOn> trained_on;
+    std::optional<Ids> contributors;  ///< to all of the chunks
+  };
+
   void gather(const HeldResults& held) {
-    auto [place, is_new] = held_.try_emplace({held.fragment, held.round});
+    auto& round = held_[{held.fragment, held.round}];
     const auto chunks = layout_.chunks_of(held.fragment).size();
-    place->second.resize(chunks, false);
-    for (std::size_t i = 0; i < chunks; ++i) place->second[i] = place->second[i] || held.chunks.has(i);
+    round.chunks.resize(chunks, false);
+    for (std::size_t i = 0; i < chunks; ++i) round.chunks[i] = round.chunks[i] || held.chunks.has(i);
+    if (held.round <= newest(held.fragment)) return;
+    if (round.trained_on.empty()) round.trained_on = held.trained_on;
+    if (!round.contributors) round.contributors = held.contributors;
+    std::erase_if(*round.contributors, [&](ReplicaId id) {
+      return std::ranges::find(held.contributors, id) == held.contributors.end();
+    });
+  }
+  static bool is_complete(const Together& round) {
+    return std::ranges::all_of(round.chunks, [](bool has) { return has; });
   }
   [[nodiscard]] bool complete(FragmentId p, Round r) const {
     const auto place = held_.find({p, r});
-    return place != held_.end() && std::ranges::all_of(place->second, [](bool has) { return has; });
+    return place != held_.end() && is_complete(place->second);
   }
 
   const FragmentLayout& layout_;
@@ -124,7 +153,7 @@ class Reference {
   std::uint64_t step_ = 0;
   std::vector<std::vector<FragmentState>> chains_;  ///< by fragment, of whoever has come furthest
   Ledger ledger_;                                   ///< the same one's
-  std::map<std::pair<FragmentId, Round>, std::vector<bool>> held_;
+  std::map<std::pair<FragmentId, Round>, Together> held_;
 };
 
 /// One that only reduces needs nothing of what was before: where it is not of the reference, it begins at the
@@ -173,6 +202,7 @@ void fill_in(ViewPlan& plan, const FragmentLayout& layout, const Reference& refe
     message.taken.add(member.sealed.taken);
     message.reserved.push_back(member.sealed.reserved);
   }
+  message.taken.add(reference.decided());
   message.fixed = fixed_rounds(reference, members);
   std::vector<Site> sites;
   for (const auto& member : members) {
@@ -317,6 +347,10 @@ bool answer_fits(const FragmentLayout& layout, const Sealed& sealed) {
   return std::ranges::all_of(sealed.held, [&](const HeldResults& held) {
     if (held.fragment >= layout.fragment_count()) return false;
     const auto last = sealed.fragments[held.fragment].round;
+    const bool is_applied = held.round <= last;
+    if (!are_sound(held.trained_on, most_members) || held.contributors.size() > most_members ||
+        (!held.trained_on.empty() && (is_applied || !held.chunks.has(0))))
+      return false;
     return held.round <= last + Member::window && held.round + Member::most_held > last &&
            held.chunks.fits(layout.chunks_of(held.fragment).size()) &&
            seen.insert({held.fragment, held.round}).second;

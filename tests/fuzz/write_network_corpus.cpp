@@ -66,7 +66,9 @@ std::vector<ControlMessage> all_messages() {
   auto held = sealed();
   held.activated = 1;
   held.history = {{{1, digest_of(4)}}, {}};
-  held.held = {{0, 2, chunks}};
+  protocol::ChunkSet first(3);
+  first.add(0);
+  held.held = {{0, 2, chunks}, {0, 3, first, {{17, {0, 8, 12}}, {18, {1, 8, 12}}}, {17, 18}}};
   held.ledger = {protocol::FragmentLedger(1), protocol::FragmentLedger(0)};
   held.ledger[1].add({{0, 0, 4}, {1, 0, 4}});
   held.taken.add({0, 4, 8});

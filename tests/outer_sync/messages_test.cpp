@@ -68,7 +68,7 @@ std::vector<ControlMessage> one_of_each() {
              .chunk_elements = 128,
              .fragments = {{2, digest(3)}, {1, digest(4)}},
              .history = {{{1, digest(8)}}, {}},
-             .held = {{1, 2, some_chunks()}},
+             .held = {{1, 2, some_chunks(), {{7, {0, 8, 12}}, {8, {1, 0, 4}}}, {7, 8, 9}}},
              .step = 77,
              .parameters = digest(5),
              .settings = some_settings(),

@@ -6,6 +6,7 @@
 
 #include "cluster.h"
 #include "isthmus/base/archive.h"
+#include "isthmus/outer_sync/protocol/view_change.h"
 #include "isthmus/outer_sync/protocol/work_order.h"
 
 namespace isthmus::outer_sync::protocol {
@@ -200,6 +201,85 @@ TEST(LedgerOfARun, WhatIsLeftOutComesWithTheNextRound) {
   expect_equal_ledgers(cluster, {"a", "b", "c"});
   EXPECT_EQ(done_everywhere(cluster.ledger("a")).common(first), first);
   EXPECT_TRUE(done_twice(cluster.ledger("a")).empty());
+}
+
+// ---- rounds that are decided as a view ends ----
+
+/// Two fragments of two chunks. Members a and b hold parts of the next rounds, to which c contributed, too.
+class DecidedRounds : public testing::Test {
+ protected:
+  static constexpr ReplicaId lost = 3;
+  static SealedMember sealed(const std::string& name) {
+    SealedMember member;
+    member.info = {name, 1, "", 0};
+    member.sealed.view = 2;
+    member.sealed.activated = 1;
+    member.sealed.fragments.resize(2);
+    member.sealed.history.resize(2);
+    member.sealed.ledger.resize(2);
+    return member;
+  }
+  static HeldResults of(FragmentId fragment, std::initializer_list<std::size_t> chunks,
+                        std::vector<ReplicaId> contributors = {1, 2, lost}) {
+    HeldResults held{fragment, 1, ChunkSet(2), {}, std::move(contributors)};
+    for (const auto chunk : chunks) held.chunks.add(chunk);
+    if (held.chunks.has(0)) held.trained_on = {{1, {0, 0, 4}}, {lost, {2, 0, 4}}};
+    return held;
+  }
+  /// What the next view withholds of the lost member's track.
+  SampleSet taken_of_the_lost() {
+    for (const auto& member : members) EXPECT_TRUE(answer_fits(layout, member.sealed));
+    return plan_view(layout, members).message.taken.common(SampleSet({{2, 0, 1000}}));
+  }
+  FragmentLayout layout{{{0, 32}, {32, 32}}, 16};
+  std::vector<SealedMember> members{sealed("a"), sealed("b")};
+  std::vector<HeldResults>& of_a = members[0].sealed.held;
+  std::vector<HeldResults>& of_b = members[1].sealed.held;
+  const SampleSet all{{{2, 0, 4}}};
+};
+
+TEST_F(DecidedRounds, OfEveryFragmentAreTaken) {
+  of_a = {of(0, {0, 1}), of(1, {0, 1})};
+  EXPECT_EQ(taken_of_the_lost(), all);
+}
+
+TEST_F(DecidedRounds, OfWhichNoMemberHasAllAreTaken) {
+  of_a = {of(0, {0, 1}), of(1, {1})};
+  of_b = {of(1, {0})};
+  EXPECT_EQ(taken_of_the_lost(), all);
+}
+
+TEST_F(DecidedRounds, ThatSomeHaveAppliedAreTakenTogetherWithThoseThatNobodyHas) {
+  members[1].sealed.fragments[0] = {1, {}};
+  members[1].sealed.history[0] = {{0, {}}};
+  members[1].sealed.ledger[0].add({{2, 0, 4}});
+  of_a = {of(1, {0, 1})};
+  of_b = {of(0, {0, 1})};
+  of_b[0].trained_on.clear();
+  EXPECT_EQ(taken_of_the_lost(), all);
+}
+
+TEST_F(DecidedRounds, OfOneFragmentLeaveFreeWhatTheOthersLack) {
+  of_a = {of(0, {0, 1})};
+  EXPECT_TRUE(taken_of_the_lost().empty());
+}
+
+TEST_F(DecidedRounds, OfWhichAChunkIsMadeAgainLeaveItFree) {
+  of_a = {of(0, {0, 1}), of(1, {0})};
+  EXPECT_TRUE(taken_of_the_lost().empty());
+}
+
+TEST_F(DecidedRounds, ThatLeftTheLostOutOfAChunkLeaveItFree) {
+  of_a = {of(0, {0, 1}), of(1, {1}, {1, 2})};
+  of_b = {of(1, {0})};
+  EXPECT_TRUE(taken_of_the_lost().empty());
+}
+
+TEST_F(DecidedRounds, OfAViewThatWasLeftBehindLeaveItFree) {
+  of_a = {of(0, {0, 1})};
+  of_b = {of(1, {0, 1})};
+  members[1].sealed.activated = 0;
+  EXPECT_TRUE(taken_of_the_lost().empty());
 }
 
 // ---- who tells lies ----

@@ -566,6 +566,19 @@ TEST(Answers, AreJudgedBeforeAnythingIsMadeOfThem) {
   EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.held[1].round = UINT64_MAX; }));
   EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.held[2].round -= 1; }))
       << "one that nobody keeps any more";
+  const auto fits_with_rows = [&](std::size_t held, std::vector<TrainedOn> rows, std::size_t chunk = 0) {
+    return fits_with([&](Sealed& sealed) {
+      sealed.held[held].chunks.add(chunk);
+      sealed.held[held].trained_on = std::move(rows);
+    });
+  };
+  EXPECT_TRUE(fits_with_rows(1, {{1, {0, 4, 8}}}));
+  EXPECT_FALSE(fits_with_rows(0, {{1, {0, 4, 8}}})) << "of a round that its ledger has";
+  EXPECT_FALSE(fits_with_rows(1, {{1, {0, 4, 8}}}, 1)) << "without the chunk that they stand beside";
+  EXPECT_FALSE(fits_with_rows(1, {{1, {0, 4, 4}}}));
+  EXPECT_FALSE(fits_with_rows(1, {{1, {0, 4, UINT64_MAX}}}));
+  EXPECT_FALSE(fits_with_rows(1, {most_members * most_trained_on + 1, {1, {0, 4, 8}}}));
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.held[1].contributors.resize(most_members + 1); }));
 }
 
 // ---- leaving, too few, the end ----

@@ -288,6 +288,22 @@ void World::check_ledger(const Process& process, FragmentId p) {
                 std::to_string(p) + " at round " + std::to_string(state.round) + " (I12)");
   if (is_new) check_twice(own.twice());
   check_nothing_is_lost(process);
+  check_taken(process);
+}
+
+/// I12: once all that a view began with is applied, what it withholds from others is done, or was given to
+/// one of its members.
+void World::check_taken(const Process& process) {
+  if (!process.in_run || !process.member->in_view() || unknown_rounds(process.member->ledger()) > 0) return;
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+    if (process.member->fragments()[p].round < process.decided[p]) return;
+  }
+  auto left = without(process.taken, done_everywhere(process.member->ledger()));
+  for (const auto& member : process.member->view().members) left.remove(drawn_by_[id_of(member)]);
+  if (left.empty()) return;
+  const auto& first = left.ranges().front();
+  fail("samples of track " + std::to_string(first.track) + " from " + std::to_string(first.begin) + " to " +
+       std::to_string(first.end) + " are neither done nor given to anybody, and not free (I12)");
 }
 
 /// I12: only what one replica was given and another one again is in a fragment's rounds twice.

@@ -395,6 +395,12 @@ void World::try_view(Process& process) {
         }
         process.in_run = process.used = true;
         if (process.id != reducer_) process.order.deal(message, self);
+        process.taken = message.taken;
+        process.decided.assign(layout_.fragment_count(), 0);
+        for (FragmentId p = 0; p < layout_.fragment_count(); ++p)
+          process.decided[p] = message.chains[p].back().round;
+        for (const auto& fixed : message.fixed)
+          process.decided[fixed.fragment] = std::max(process.decided[fixed.fragment], fixed.round);
         process.learning = false;
         process.token = message.token;
         check_chain(process);

@@ -126,6 +126,8 @@ class World {
     std::deque<NewView> waiting_views;
     // What it trains on:
     WorkOrder order;
+    SampleSet taken;                 ///< by what its view says
+    std::vector<Round> decided;      ///< by fragment: the newest round that is decided as its view begins
     SampleSet drawn;                 ///< since it has its parameters
     std::vector<SampleSet> pending;  ///< by fragment: to be handed in with its next round
     std::map<std::pair<FragmentId, Round>, SampleSet> handed_in;  ///< with rounds that are not applied
@@ -269,6 +271,7 @@ class World {
   void check_drawn(const Process& process, const SampleRange& range);
   void check_ledger(const Process& process, FragmentId p);
   void check_twice(const SampleSet& twice);
+  void check_taken(const Process& process);
   void check_nothing_is_lost(const Process& process);
   [[nodiscard]] std::string rejection_problem(const Result& result) const;
   void check_end();

@@ -21,10 +21,10 @@
 namespace isthmus::outer_sync::protocol {
 
 /// Grows whenever a message changes its form or meaning.
-inline constexpr std::uint32_t protocol_version = 7;
+inline constexpr std::uint32_t protocol_version = 8;
 /// The oldest one that this build still speaks. Two builds work together where each one's newest is no older
 /// than the other's oldest; all others are refused by name. Builds that differ in no more are noted.
-inline constexpr std::uint32_t oldest_protocol = 7;
+inline constexpr std::uint32_t oldest_protocol = 8;
 /// Grows whenever encoded bytes or agreed arithmetic change their bits.
 inline constexpr std::uint32_t numerics_version = 2;
 
@@ -101,9 +101,18 @@ struct TrainedOn {
   ReplicaId replica = 0;
   SampleRange samples;
   friend bool operator==(const TrainedOn&, const TrainedOn&) = default;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(replica, samples);
+  }
 };
 /// Ranges of one replica in one contribution; where there are more, the rest comes with the next one.
 inline constexpr std::size_t most_trained_on = 16;
+/// Whether rows from the network can be those of at most `replicas` replicas.
+[[nodiscard]] bool are_sound(std::span<const TrainedOn> rows, std::size_t replicas);
+/// The samples that a round counts: those of the replicas that contributed to all of its chunks.
+[[nodiscard]] std::vector<SampleRange> samples_of(std::span<const TrainedOn> rows,
+                                                  std::span<const ReplicaId> in_all_chunks);
 
 struct ChunkMessage {
   ViewNumber view = 0;
@@ -152,14 +161,17 @@ class ChunkSet {
   std::vector<std::uint8_t> bits_;
 };
 
-/// Results of one round that a member has, applied or not.
+/// Results of one round that a member has. Of a round that it has not applied yet it also says what the round
+/// was made of, as far as these chunks tell: the ledger of who has applied it does not have that yet.
 struct HeldResults {
   FragmentId fragment = 0;
   Round round = 0;
   ChunkSet chunks;
+  std::vector<TrainedOn> trained_on{};    ///< beside the result of the first chunk; empty without that chunk
+  std::vector<ReplicaId> contributors{};  ///< to all of these chunks
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(fragment, round, chunks);
+    ar(fragment, round, chunks, trained_on, contributors);
   }
 };
 
@@ -232,7 +244,7 @@ struct Sealed {
   std::uint64_t step = 0;  ///< agreed step
   Digest parameters;       ///< of the global parameters; before the first view only
   Ledger ledger{};         ///< up to `fragments`
-  SampleSet taken{};       ///< that it was given to train on, or that are in rounds not applied yet
+  SampleSet taken{};       ///< that it was given to train on and that are not done
   SampleSet reserved{};    ///< that it may be given of its own track until the view begins
   Settings settings{};     ///< of the view that has begun here; before the first one, of its checkpoint
   /// Its agreed step goes no further than this until the view begins: there the result of a round is due
@@ -270,7 +282,7 @@ struct NewView {
   /// By member, then fragment: last applied round, as it was when the member sealed.
   std::vector<std::vector<Round>> applied;
   Ledger ledger{};                    ///< up to the newest rounds of `chains`
-  SampleSet taken{};                  ///< by any of the members
+  SampleSet taken{};                  ///< by any of the members, or decided and in no ledger yet
   std::vector<SampleSet> reserved{};  ///< by member
   std::uint64_t tracks = 0;  ///< of the training data that the run goes through: the planned replicas'
   Settings settings{};       ///< in force from now on, in place of all that was known
