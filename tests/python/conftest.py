@@ -5,10 +5,10 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
+from nursery import Nursery
 
 LIMIT = 600  # seconds that a process may take before it counts as hanging: machines may be busy
 HERE = pathlib.Path(__file__).parent
@@ -28,8 +28,8 @@ def pytest_collection_modifyitems(config, items):
 class Run:
     """One run in a folder: its config, its coordinator, its workers."""
 
-    def __init__(self, folder, build, cpp):
-        self.folder, self.build, self.cpp = folder, pathlib.Path(build), pathlib.Path(cpp)
+    def __init__(self, folder, build, cpp, nursery):
+        self.folder, self.build, self.cpp, self.nursery = folder, pathlib.Path(build), pathlib.Path(cpp), nursery
         self.processes = {}
         self.config = folder / "experiment.yaml"
         self.address = None
@@ -64,7 +64,8 @@ class Run:
 
     def start_worker(self, name, script, *arguments):
         options = ["--config", self.config, "--coordinator", self.address or "127.0.0.1:1", "--name", name]
-        return self.start(name, [sys.executable, "-B", HERE / "workers" / script, *options, *arguments])
+        self.processes[name] = self.nursery.start([HERE / "workers" / script, *options, *arguments], self.folder, name)
+        return self.processes[name]
 
     def wait(self, name):
         """The exit status."""
@@ -123,8 +124,15 @@ class Run:
             process.wait()
 
 
+@pytest.fixture(scope="session")
+def nursery():
+    nursery = Nursery()
+    yield nursery
+    nursery.close()
+
+
 @pytest.fixture
-def run(tmp_path, pytestconfig):
-    run = Run(tmp_path, pytestconfig.getoption("--build"), pytestconfig.getoption("--cpp"))
+def run(tmp_path, pytestconfig, nursery):
+    run = Run(tmp_path, pytestconfig.getoption("--build"), pytestconfig.getoption("--cpp"), nursery)
     yield run
     run.end()

@@ -10,6 +10,7 @@ import isthmus
 
 
 def train(rank, ranks, store, options, fail_at):
+    torch.set_num_threads(1)  # anew after a fork, before there is another thread
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
     model = torch.nn.parallel.DistributedDataParallel(toy.Model())
     optimizer = toy.optimizer_of(model)

@@ -63,6 +63,7 @@ def save(loop, model, optimizer, store, rank):
 
 
 def train(rank, more, options):
+    torch.set_num_threads(1)  # anew after a fork, before there is another thread
     group = None
     if more.plain:
         model, rank = toy.Model(), None
