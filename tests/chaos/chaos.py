@@ -25,6 +25,7 @@ import tempfile
 import time
 
 REPLICAS = 4
+MIN_REPLICAS = 2
 MOST_GROWTH = 16 << 20  # bytes of resident memory: what an allocator may come to by itself
 STEPS_PER_MINUTE = 900  # the round trip below makes it at least so long, whatever the machine
 PATIENCE = 90  # seconds without a step of anybody: a hang
@@ -40,7 +41,7 @@ data: {{path: {corpus}, seq_len: 32}}
 inner: {{batch: 4, lr: 3e-3, warmup_steps: 5, precision: fp32}}
 trainer: {{threads: 1}}
 outer: {{num_fragments: 3, sync_every: {sync_every}, sync_delay: 2, codec: int4, error_feedback: true, warmup_steps: 10,
-        max_local_rounds: 1000}} # its rounds take a second; a suspended run must outlast what happens here
+        min_replicas: {min_replicas}, max_local_rounds: 1000}} # its rounds take a second; a suspended run must outlast what happens here
 network: {{coordinator: "127.0.0.1:{port}", heartbeat: 300ms, detect_timeout: 3s, emulate: {{rtt: 400ms}}}}
 """
 
@@ -182,7 +183,8 @@ class Cluster:
         write_corpus(folder / "corpus.txt")
         self.config = folder / "chaos.yaml"
         self.config.write_text(CONFIG.format(out=folder / "runs", corpus=folder / "corpus.txt", steps=steps,
-                                             port=free_port(), replicas=REPLICAS, sync_every=sync_every))
+                                             port=free_port(), replicas=REPLICAS,
+                                             min_replicas=MIN_REPLICAS, sync_every=sync_every))
         self.steps = steps
         self.run_folder = folder / "runs" / "chaos"
         self.later = []  # (when, what)
@@ -261,8 +263,15 @@ class Cluster:
 
     # ---- what happens ----
 
-    def others_take_part(self, worker):
-        return any(w.takes_part() for w in self.workers if w is not worker)
+    def can_do_without(self, worker):
+        """Whether outer.min_replicas of the newest view remain, with the state and awake: else the run stands still until
+        an operator lowers it."""
+        views = [("0", ", ".join(w.name for w in self.workers[:-1]))]
+        for log in self.folder.glob("coordinator.*.log"):
+            views += re.findall(r"^view (\d+) begins with \d+ replicas: (.*)$", log.read_text(errors="replace"), re.M)
+        view = max(views, key=lambda numbered: int(numbered[0]))[1].split(", ")
+        remain = [w for w in self.workers if w is not worker and w.name in view and w.takes_part() and not w.stopped]
+        return len(remain) >= MIN_REPLICAS
 
     def kill_worker(self, worker, pause):
         self.note(f"kill -9 {worker.name}; again in {pause:.1f} s")
@@ -309,7 +318,7 @@ class Cluster:
     def happens(self, what, worker, pause, nap):
         """False, and nothing, where it cannot happen now."""
         free = worker.running() and not worker.leaving and not worker.stopped
-        can_go = free and self.others_take_part(worker)
+        can_go = free and self.can_do_without(worker)
         if what == "kill" and can_go:
             self.kill_worker(worker, pause)
         elif what == "suspend" and free:
@@ -321,7 +330,7 @@ class Cluster:
         elif what == "fifth" and not self.fifth.lives:
             self.note("the fifth worker joins")
             self.fifth.start()
-        elif what == "fifth" and self.fifth.takes_part() and not self.fifth.stopped and self.others_take_part(self.fifth):
+        elif what == "fifth" and self.fifth.takes_part() and not self.fifth.stopped and self.can_do_without(self.fifth):
             self.ask_to_leave(self.fifth, pause)
         else:
             return False
