@@ -18,6 +18,7 @@ using namespace isthmus;
 using namespace isthmus::app;
 namespace fs = std::filesystem;
 
+constexpr const char* no_trainer = "this build of isthmus has no trainer";
 constexpr bool built_with_trainer = ISTHMUS_HAS_TRAINER;
 const TorchNeed need{.release = ISTHMUS_TORCH_RELEASE, .cuda = ISTHMUS_TORCH_CUDA};
 
@@ -65,11 +66,17 @@ class Trainer {
     return "not found here; expected " + need.release + ".*";
   }
 
+  /// For `isthmus doctor`, where `found` is false.
+  [[nodiscard]] Finding missing() {
+    if (!built_with_trainer) return {"device", Level::fail, no_trainer, "pip install 'isthmus[train]'"};
+    return {"device", Level::fail, what_is_missing(search(), need, "; "), how_to_get(need)};
+  }
+
   /// The whole command line again, by the trainer. Exit status.
   int run() {
     if (!built_with_trainer)
       throw Error(ErrorKind::config,
-                  "this build has no trainer; install one that has, as pip install 'isthmus[train]'");
+                  std::string(no_trainer) + "; install one that has, as pip install 'isthmus[train]'");
     const auto torch = need_torch(search(), need);
     // By full path, so that what the trainer needs by name is there; torch's own OpenMP before all.
     for (const auto* name :
@@ -81,9 +88,14 @@ class Trainer {
     }
     auto file = program_.parent_path() / "libisthmus_trainer.so";
     if (!fs::exists(file)) file = program_.parent_path().parent_path() / "lib/libisthmus_trainer.so";
-    void* entry = dlsym(load(file, RTLD_LAZY | RTLD_LOCAL), "isthmus_trainer_main");
-    if (entry == nullptr)
-      throw Error(ErrorKind::config, file.string() + " is of another build; install Isthmus again");
+    void* library = load(file, RTLD_LAZY | RTLD_LOCAL);
+    void* build = dlsym(library, "isthmus_trainer_build");
+    void* entry = dlsym(library, "isthmus_trainer_main");
+    const std::string its = build == nullptr ? "unknown" : reinterpret_cast<TrainerBuildName>(build)();
+    if (entry == nullptr || its != trainer_library_build())
+      throw Error(ErrorKind::config, file.string() + " is of build " + its + "; expected " +
+                                         trainer_library_build() +
+                                         ", which this program is of. Install both from one build");
     return reinterpret_cast<TrainerMain>(entry)(argc_, argv_, given_.c_str());
   }
 
@@ -128,7 +140,7 @@ int run(int argc, char** argv) {
                            .sample = train,
                            .selftest = train,
                            .rank = train,
-                           .device = {},
+                           .device = [&](const auto&) { return trainer.missing(); },
                            .measure_step = {}};
   return run_verbs(commands, &verbs, argc, argv);
 }

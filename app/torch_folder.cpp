@@ -117,12 +117,19 @@ TorchSearch find_torch(const std::string& given, const fs::path& program, const 
   return search.result();
 }
 
+std::string what_is_missing(const TorchSearch& search, const TorchNeed& need, const std::string& separator) {
+  std::string text = "training needs torch " + need.release + ".*, and none was found";
+  for (const auto& line : search.looked) text += separator + line;
+  return text;
+}
+
+std::string how_to_get(const TorchNeed& need) {
+  return "install it with pip install 'torch==" + need.release + ".*', or name its folder with --torch PATH";
+}
+
 TorchFolder need_torch(const TorchSearch& search, const TorchNeed& need) {
   if (search.found) return *search.found;
-  std::string text = "training needs torch " + need.release + ".*, and none was found:";
-  for (const auto& line : search.looked) text += "\n  " + line;
-  throw Error(ErrorKind::config, text + "\ninstall it with pip install 'torch==" + need.release +
-                                     ".*', or name its folder with --torch PATH");
+  throw Error(ErrorKind::config, what_is_missing(search, need, "\n  ") + "\n" + how_to_get(need));
 }
 
 }  // namespace isthmus::app

@@ -30,6 +30,10 @@ struct TorchNeed {
 [[nodiscard]] TorchSearch find_torch(const std::string& given, const std::filesystem::path& program,
                                      const TorchNeed& need);
 
+/// "training needs torch 2.11.*, and none was found: ...", with all places that were looked at.
+[[nodiscard]] std::string what_is_missing(const TorchSearch& search, const TorchNeed& need,
+                                          const std::string& separator);
+[[nodiscard]] std::string how_to_get(const TorchNeed& need);
 /// Throws Error(config) naming all places that were looked at.
 [[nodiscard]] TorchFolder need_torch(const TorchSearch& search, const TorchNeed& need);
 

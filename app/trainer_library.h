@@ -1,6 +1,6 @@
 #pragma once
-// Between `isthmus` and libisthmus_trainer.so, which are of one build and have one function in common. The
-// library has its own copy of all layers; no exception and no C++ object crosses.
+// Between `isthmus` and libisthmus_trainer.so, which have to be of one build. The library has its own copy
+// of all layers; no exception and no C++ object crosses.
 
 #include "run/version.h"
 
@@ -13,6 +13,13 @@ inline constexpr const char* isthmus_description =
 inline TrainerBuild trainer_build() {
   return {.torch = ISTHMUS_TORCH_VERSION, .cuda = ISTHMUS_CUDA_ARCHITECTURES};
 }
+
+/// What the program compares with its own before it calls anything else of the library.
+inline std::string trainer_library_build() {
+  const auto build = trainer_build();
+  return version() + ", commit " + build_name(build) + ", CUDA " + build.cuda;
+}
+using TrainerBuildName = const char* (*)();
 
 /// Arguments of the program without --torch, and what that named, or "". Exit status.
 using TrainerMain = int (*)(int argc, char** argv, const char* torch);

@@ -1,5 +1,5 @@
 // What libisthmus_trainer.so holds: all verbs with a trainer. `isthmus` loads it after the libtorch that it
-// found (trainer_library.h), and calls its one function.
+// found (trainer_library.h), and calls its two functions.
 
 #include "cli/trainer_verbs.h"
 #include "isthmus/trainer/device.h"
@@ -9,21 +9,27 @@
 using namespace isthmus;
 using namespace isthmus::app;
 
+extern "C" __attribute__((visibility("default"))) const char* isthmus_trainer_build() noexcept {
+  static const auto build = trainer_library_build();
+  return build.c_str();
+}
+
 extern "C" __attribute__((visibility("default"))) int isthmus_trainer_main(int argc, char** argv,
                                                                            const char* torch) noexcept {
   CommandLine commands(isthmus_description, trainer_build(), torch);
-  const TrainerVerbs verbs{.worker = run_worker,
-                           .observe = run_observe,
-                           .write_model = run_export,
-                           .evaluate = run_eval,
-                           .sample = run_sample,
-                           .selftest = run_selftest,
-                           .rank = run_rank,
-                           .device =
-                               [](const Experiment& experiment) {
-                                 return std::string(to_string(
-                                     trainer::choose_device(experiment.device, trainer::probe_hardware())));
-                               },
-                           .measure_step = measure_step};
+  const TrainerVerbs verbs{
+      .worker = run_worker,
+      .observe = run_observe,
+      .write_model = run_export,
+      .evaluate = run_eval,
+      .sample = run_sample,
+      .selftest = run_selftest,
+      .rank = run_rank,
+      .device =
+          [](const Experiment& experiment) {
+            const auto device = trainer::choose_device(experiment.device, trainer::probe_hardware());
+            return Finding{"device", Level::ok, "trains on " + std::string(to_string(device))};
+          },
+      .measure_step = measure_step};
   return run_verbs(commands, &verbs, argc, argv);
 }

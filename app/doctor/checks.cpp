@@ -261,11 +261,13 @@ void check_disk(const DoctorPlace& place, MachineReport& report) {
 // ---- the machine ----
 
 void check_device(const DoctorPlace& place, MachineReport& report) {
-  if (place.device) return report.add({"device", Level::ok, "trains on " + place.device(place.experiment)});
+  if (place.device) return report.add(place.device(place.experiment));
   if (place.experiment.device.device == "cuda" && !fs::exists("/dev/nvidiactl"))
     return report.add({"device", Level::fail, "device is cuda, and this machine shows no NVIDIA GPU",
                        "install its driver, pass the GPU into the container, or say device: cpu"});
-  report.add({"device", Level::ok, "this binary does not train: only the driver was looked for"});
+  report.add({"device", Level::ok,
+              "isthmus-coordinator does not train, so only the GPU's driver was looked for; `isthmus doctor` "
+              "looks at what training needs"});
 }
 
 void check_files(const DoctorPlace& place, MachineReport& report) {

@@ -19,14 +19,16 @@ enum class DoctorRole : std::uint8_t {
   everything,   ///< coordinator and all workers, as `launch` starts them
 };
 
+/// What there is to say of training here: the device that it would use, or what it lacks. May throw
+/// Error(config). Empty in a program that is not there for training.
+using DeviceProbe = std::function<Finding(const Experiment&)>;
+
 struct DoctorPlace {
   const Experiment& experiment;
   DoctorRole role = DoctorRole::everything;
   std::string name;   ///< of the worker
   std::string build;  ///< of this binary
-  /// The device that training would use here. Throws Error(config) where there is none as asked for. Empty in
-  /// a binary that cannot train.
-  std::function<std::string(const Experiment&)> device;
+  DeviceProbe device;
 };
 
 /// Only before this process has other threads.

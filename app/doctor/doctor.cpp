@@ -31,16 +31,15 @@ void compare(const MachineReport& own, MachineReport& other) {
   const auto equal = [&](const char* check, const char* what, const std::string& ours,
                          const std::string& theirs, Level level, const char* todo) {
     if (ours.empty() || theirs.empty() || ours == theirs) return;
-    other.add(
-        {check, level,
-         fmt::format("{} is {}, and {} at {}", what, theirs.substr(0, 60), ours.substr(0, 60), own.name),
-         todo});
+    other.add({check, level,
+               fmt::format("{} {}; {} has {}", what, theirs.substr(0, 60), own.name, ours.substr(0, 60)),
+               todo});
   };
   equal("build", "it speaks", own.versions, other.versions, Level::fail,
         "use the same build on all machines");
-  equal("build", "the build", own.build, other.build, Level::warn,
+  equal("build", "its build is", own.build, other.build, Level::warn,
         "unequal builds may give other bits; use the same one on all machines");
-  equal("certificates", "the authority's fingerprint", own.authority, other.authority, Level::fail,
+  equal("certificates", "its authority's fingerprint is", own.authority, other.authority, Level::fail,
         "all certificates of a run are of one authority: issue them there");
   const auto differs = config::first_difference(own.config, own.name, other.config, other.name);
   if (!differs.empty()) other.add({"config", Level::fail, differs, "use the same config file everywhere"});

@@ -11,8 +11,6 @@
 
 namespace isthmus::app {
 
-using DeviceProbe = std::function<std::string(const Experiment&)>;
-
 struct DoctorRequest {
   /// Nothing where the config cannot be read; `problem` says why then.
   std::optional<Experiment> experiment;

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """install_test.py BUILD TORCH: an installed tree, moved, and where it looks for libtorch. No network."""
+import json
 import os
 import pathlib
 import subprocess
@@ -60,6 +61,32 @@ class Installed(unittest.TestCase):
         status, output = run(f"--torch={fake_torch('broken', '2.11.9')}", "eval", "runs/none")
         self.assertEqual(status, 2)
         self.assertIn("cannot load", output)
+
+    def test_doctor_names_the_torch_that_is_missing(self):
+        config = root / "tiny.yaml"
+        config.write_text(f"run: {{name: tiny, out: {root}}}\ndata: {{path: {config}, tokenizer: bytes}}\n"
+                          "network: {insecure: true}\ndevice: cpu\n")
+        status, output = run("doctor", str(config), "--json")
+        found = [check for check in json.loads(output[output.index("{\n"):])["machines"][0]["checks"] if check["check"] == "device"]
+        self.assertEqual([check["level"] for check in found], ["FAIL"], output)
+        self.assertNotEqual(status, 0)
+        for part in ("training needs torch", str(tree / "lib/torch"), "python3 has no torch"):
+            self.assertIn(part, found[0]["says"])
+        self.assertIn("pip install 'torch==", found[0]["todo"])
+
+    def test_a_trainer_of_another_build(self):
+        trainer = tree / "lib/libisthmus_trainer.so"
+        own = trainer.rename(root / "own.so")
+        try:
+            for build, named in (('const char* isthmus_trainer_build(void) { return "0.0.1, commit other"; }', "0.0.1, commit other"),
+                                 ("", "unknown")):
+                subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", trainer], text=True, check=True,
+                               input=f"{build}\nint isthmus_trainer_main(void) {{ return 77; }}\n")
+                status, output = run("eval", "runs/none", "--torch", str(torch))
+                self.assertEqual(status, 2, output)
+                self.assertIn(f"{trainer} is of build {named}; expected ", output)
+        finally:
+            own.rename(trainer)
 
     def test_torch_is_passed_on_to_the_processes_that_it_starts(self):
         for words in (("--torch", str(torch), "selftest"), ("selftest", "--torch", str(torch / "lib"))):
