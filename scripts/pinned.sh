@@ -68,3 +68,7 @@ test_packages=(
 package_packages=(
   python3-dev # the Python binding
 )
+# For packaging/static_coordinator.sh, whose own pinned sources are in packaging/static_libraries.sh.
+static_packages=(
+  nasm # assembles libisal
+)

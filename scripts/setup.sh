@@ -2,10 +2,12 @@
 # From a bare machine to a built tree:
 #
 #     scripts/setup.sh [--tests] [--package] [--setup-only] [PRESET ...]        (PRESET: release, debug, asan, tsan)
+#     scripts/setup.sh --static
 #
 # installs what is missing of the Debian packages, makes .venv/ with the pinned libtorch, configures and builds the
 # presets (release where none is named). --setup-only stops before the build; --tests adds what the checks need and
 # builds the tests, a third of the whole, which the programs alone do without. --package adds what makes wheels.
+# --static installs the Debian packages of packaging/static_coordinator.sh, and nothing else.
 # What is there already is left alone, so running it again costs a moment and needs no network; after a failure it
 # continues where it can and starts over where it must. What it installs is listed in scripts/pinned.sh.
 set -euo pipefail
@@ -258,19 +260,21 @@ cpu_only_box() {
 BOX
 }
 
-tests=no package=no build=yes presets=()
+tests=no package=no static=no build=yes presets=()
 for argument in "$@"; do
   case $argument in
     --tests) tests=yes ;;
     --package) package=yes ;;
+    --static) static=yes ;;
     --setup-only) build=no ;;
     release | debug | asan | tsan) presets+=("$argument") ;;
-    *) die "unknown argument: $argument" "usage: scripts/setup.sh [--tests] [--package] [--setup-only] [release|debug|asan|tsan ...]" ;;
+    *) die "unknown argument: $argument" "usage: scripts/setup.sh [--tests] [--package] [--setup-only] [release|debug|asan|tsan ...] | --static" ;;
   esac
 done
 [ ${#presets[@]} -gt 0 ] || presets=(release)
 [ $tests = no ] || packages+=("${test_packages[@]}")
 [ $package = no ] || packages+=("${package_packages[@]}")
+[ $static = no ] || packages+=("${static_packages[@]}")
 
 cd "$root"
 real_venv=$(realpath -m "$venv") # a link in a checkout that shares it with another
@@ -279,6 +283,7 @@ mkdir -p "$logs"
 lock "$real_venv.lock"
 install_packages "${packages[@]}"
 check_tools
+[ $static = no ] || exit 0
 nvcc=$(find_nvcc)
 make_venv
 install_torch
