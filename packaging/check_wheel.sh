@@ -5,6 +5,8 @@
 # FRESH=DIR keeps the bare systems there for another time.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=packaging/debian.sh
+source "$here/debian.sh"
 wheel=$(realpath "${1:?usage: packaging/check_wheel.sh WHEEL}")
 case $wheel in
   *-cp311-cp311-*) suite=bookworm train=yes ;;
@@ -24,10 +26,8 @@ trap clean_up EXIT
 
 if [ ! -f "$clean.made" ]; then
   command -v debootstrap >/dev/null || apt-get install -y -q --no-install-recommends debootstrap
-  # shellcheck disable=SC2016 # apt's own variable
-  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' | sort -u | head -n 1)
   rm -rf "$clean"
-  debootstrap --variant=minbase "$suite" "$clean" "$mirror" >"$clean.log" 2>&1 || { tail -n 5 "$clean.log" >&2 && exit 1; }
+  debootstrap --variant=minbase "$suite" "$clean" "$(debian_mirror)" >"$clean.log" 2>&1 || { tail -n 5 "$clean.log" >&2 && exit 1; }
   # How this machine reaches the mirror and the package index.
   cp -a /etc/apt/apt.conf.d/99* "$clean/etc/apt/apt.conf.d/" 2>/dev/null || true
   [ ! -f /etc/pip.conf ] || cp /etc/pip.conf "$clean/etc/"
@@ -63,8 +63,12 @@ as_user 'isthmus --version; isthmus-coordinator --version >version; isthmus cert
   isthmus plan --params 200M --step-time 500ms >plan; isthmus top --help >help; python3 --version
   /opt/isthmus/bin/python -m isthmus help >help
   /opt/isthmus/bin/python -c "import isthmus; print(isthmus.__version__, isthmus.ConfigError)"
+  licences=$(echo /opt/isthmus/lib/python3*/site-packages/isthmus-*.dist-info/licenses/third-party)
+  for package in openssl asio sentencepiece torch nanobind; do test -s $licences/$package.txt; done
   configs=(/opt/isthmus/lib/python3*/site-packages/isthmus/share/isthmus/configs)
-  isthmus doctor --insecure --set data.path=${configs[0]}/../../doc/isthmus ${configs[0]}/quickstart.yaml >doctor || { cat doctor; exit 1; }
+  doctor() { $1 doctor --insecure --set data.path=${configs[0]}/../../doc/isthmus ${configs[0]}/quickstart.yaml; }
+  doctor isthmus-coordinator >doctor || { cat doctor; exit 1; }
+  ! doctor isthmus >doctor; grep -q "training needs torch" doctor; grep -q "pip install .torch==" doctor
   ! isthmus eval none 2>error; grep -q "pip install .torch==" error'
 
 if [ "$train" = yes ]; then

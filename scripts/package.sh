@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # scripts/package.sh: makes the wheels in dist/, on Debian 12: isthmus-VERSION-cp311-... and -cp312-abi3-..., for
 # manylinux_2_36_x86_64. They hold programs, trainer and binding with the libraries that they need, but for libtorch.
-# A file in dist/ is whole: it gets its name when it is done.
+# They hold the licences of all that comes along. A file in dist/ is whole: it gets its name when it is done.
 set -euo pipefail
 [ $# -eq 0 ] || { echo "usage: scripts/package.sh (no arguments)" >&2 && exit 2; }
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=packaging/debian.sh
+source packaging/debian.sh
 
 platform=manylinux_2_36_x86_64
 newer_suite=trixie newer_python=3.13 # whose headers have the stable ABI of 3.12
@@ -13,23 +15,29 @@ python=$PWD/.venv/bin/python
 
 # Prints the include folders of a newer Python's headers: Debian 12 has none that know the stable ABI of 3.12.
 abi3_headers() {
-  local apt=$work/apt mirror
+  local got=$work/headers.got
   if [ ! -d "$work/headers/usr/include/python$newer_python" ]; then
-    # shellcheck disable=SC2016 # apt's own variable
-    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' | sort -u | head -n 1)
-    rm -rf "$apt" "$work/headers.tmp"
-    mkdir -p "$apt/lists/partial" "$apt/archives/partial"
-    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $newer_suite main" >"$apt/sources.list"
-    (
-      cd "$apt"
-      options=(-qq -o "Dir::State=$apt" -o "Dir::State::status=/var/lib/dpkg/status" -o "Dir::Cache=$apt"
-        -o "Dir::Etc::sourcelist=$apt/sources.list" -o Dir::Etc::sourceparts=- -o APT::Sandbox::User=root)
-      apt-get "${options[@]}" update && apt-get "${options[@]}" download "libpython$newer_python-dev"
-    ) >&2
-    dpkg -x "$apt"/libpython*.deb "$work/headers.tmp"
+    rm -rf "$got" "$work/headers.tmp"
+    mkdir -p "$got"
+    (cd "$got" && private_apt "$got/apt" "deb $newer_suite main" download "libpython$newer_python-dev") >&2
+    dpkg -x "$got"/libpython*.deb "$work/headers.tmp"
     mv "$work/headers.tmp" "$work/headers"
   fi
   echo "$work/headers/usr/include/python$newer_python;$work/headers/usr/include"
+}
+
+# add_licences WHEEL: of what was compiled in, and of the libraries that auditwheel has put in.
+add_licences() {
+  local wheel=$1 tree=$work/unpacked libraries
+  rm -rf "$tree"
+  "$python" -m wheel unpack --dest "$tree" "$wheel"
+  # Their names have a checksum before .so.
+  mapfile -t libraries < <(find "$tree"/*/isthmus.libs -name '*.so*' -printf '/usr/lib/x86_64-linux-gnu/%f\n' | sed -E 's/-[0-9a-f]{8}\.so/.so/')
+  [ ${#libraries[@]} -gt 0 ] || { echo "error: auditwheel has put no libraries into $wheel; expected isthmus.libs/*.so*" >&2 && exit 1; }
+  packaging/third_party.sh "$(echo "$tree"/*/*.dist-info)/licenses/third-party" build/release \
+    "isthmus isthmus-coordinator isthmus_trainer_library isthmus_python isthmus_python_abi3" "${libraries[@]}"
+  rm "$wheel"
+  "$python" -m wheel pack --dest-dir "${wheel%/*}" "$tree"/*
 }
 
 # make_wheel TAG BINDING: one wheel from the parts; checked by auditwheel, which also brings in the libraries.
@@ -54,6 +62,7 @@ make(sys.argv[1])" "$stage")
   PATH=$PWD/.venv/bin:$PATH "$python" -m auditwheel repair --strip --plat "$platform" --only-plat -w "$work/done" \
     --exclude 'libtorch*' --exclude 'libc10*' --exclude 'libgomp*' --exclude 'libcudart*' --exclude 'libnccl*' \
     "$work"/raw/*.whl
+  add_licences "$work"/done/*.whl
   mkdir -p dist
   for wheel in "$work"/done/*.whl; do
     cp "$wheel" "dist/.${wheel##*/}.tmp"

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# scripts/release.sh: everything that a release consists of, in dist/, on Debian 12: the wheels and the static coordinator,
+# each tried on a bare system, and SHA256SUMS, which is written last: without it dist/ is not a release. Needs a clean
+# checkout, a section of this version in CHANGELOG.md, root (for debootstrap) and the network.
+set -euo pipefail
+[ $# -eq 0 ] || { echo "usage: scripts/release.sh (no arguments)" >&2 && exit 2; }
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+refuse() {
+  echo "error: $1" >&2
+  exit 1
+}
+version=$(sed -nE 's/^project\(isthmus VERSION ([0-9.]+).*/\1/p' CMakeLists.txt)
+[ -n "$version" ] || refuse "CMakeLists.txt has no 'project(isthmus VERSION ...'"
+changes=$(git status --porcelain)
+[ -z "$changes" ] || refuse "the checkout has changes that are not committed; commit or remove them:"$'\n'"$changes"
+grep -qE "^## \[${version//./\\.}\] - [0-9]{4}-[0-9]{2}-[0-9]{2}$" CHANGELOG.md ||
+  refuse "CHANGELOG.md has no section of version $version; expected a line '## [$version] - YYYY-MM-DD'"
+[ "$(id -u)" -eq 0 ] || refuse "the wheels are checked in a system made by debootstrap, which needs root; run this as root"
+
+coordinator=isthmus-coordinator-linux-x86_64.tar.gz
+wheels=("isthmus-$version-cp311-cp311-manylinux_2_36_x86_64.whl" "isthmus-$version-cp312-abi3-manylinux_2_36_x86_64.whl")
+rm -f dist/SHA256SUMS
+packaging/static_coordinator.sh
+scripts/package.sh
+packaging/check_coordinator.sh "dist/$coordinator"
+for wheel in "${wheels[@]}"; do packaging/check_wheel.sh "dist/$wheel"; done
+
+# What was built says which commit it is of; a change during the build would be named there.
+built=$(build/static/isthmus-coordinator --version | sed -n 's/^commit *//p')
+[ "$built" = "$(git describe --always --dirty --abbrev=12)" ] || refuse "the checkout is at another commit than what was built, $built; start again"
+(cd dist && sha256sum "$coordinator" "${wheels[@]}" >.SHA256SUMS.tmp && mv .SHA256SUMS.tmp SHA256SUMS)
+cat dist/SHA256SUMS
