@@ -1,6 +1,7 @@
 """A small checkout with the real scripts/setup.sh and tiny lists, and what it installs from: a package index that can
 break off, and a Debian repository with a root of its own."""
 
+import atexit
 import contextlib
 import functools
 import gzip
@@ -88,16 +89,37 @@ class Server:
             self.http.server_close()
 
 
+@functools.cache
+def fast_folder():
+    """Where temporary folders belong: in memory if there is room and programs may run; they hold thousands of files."""
+    memory = "/dev/shm"
+    if not os.access(memory, os.W_OK):
+        return None
+    state = os.statvfs(memory)
+    return memory if state.f_bavail * state.f_frsize > 1 << 30 and not state.f_flag & os.ST_NOEXEC else None
+
+
+@functools.cache
+def environment():
+    """A fresh Python environment, as setup.sh makes it: made once, as it takes seconds."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="isthmus-setup-venv-", dir=fast_folder()))
+    atexit.register(shutil.rmtree, folder)
+    subprocess.run(["/usr/bin/python3", "-m", "venv", folder / ".venv"], check=True)
+    return folder / ".venv"
+
+
 class Machine:
-    """A folder with checkout/, home/ and an index; everything that a run of setup.sh is given."""
+    """A folder with checkout/, home/ and an index; everything that a run of setup.sh is given. The checkout has an
+    environment with nothing but pip; `bare` takes it away."""
 
     def __init__(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="isthmus-setup-"))
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="isthmus-setup-", dir=fast_folder()))
         self.folder.chmod(0o755)
         self.checkout, self.home, self.index = self.folder / "checkout", self.folder / "home", Server()
         (self.checkout / "scripts").mkdir(parents=True)
         self.home.mkdir()
         shutil.copy(SCRIPTS / "setup.sh", self.checkout / "scripts")
+        shutil.copytree(environment(), self.venv, symlinks=True)
         self.pin()
         self.torch = self.index.add_wheel("torch", "2.11.0", {"torch/include/torch.h": b"// C++\n"})
         for name in ("tiny", "tests-need", "binding-needs"):
@@ -109,6 +131,9 @@ class Machine:
     def close(self):
         self.index.close()
         shutil.rmtree(self.folder)
+
+    def bare(self):
+        shutil.rmtree(self.venv)
 
     def pin(self, packages="bash", pythons="3.10 3.11 3.12 3.13 3.14"):
         (self.checkout / "scripts/pinned.sh").write_text(PINNED.format(packages=packages, pythons=pythons))

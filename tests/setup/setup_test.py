@@ -127,6 +127,7 @@ class FullDisk(Setup):
         self.assertIn("making .venv anew: an install into it did not finish", second)
 
     def test_while_making_the_environment(self):
+        self.machine.bare()
         second = self.on_a_small_disk(4, "this step failed: making .venv with /usr/bin/python3")
         self.assertIn("making .venv anew: an install into it did not finish", second)
 
@@ -142,11 +143,13 @@ class Python(Setup):
         return path
 
     def test_another_one_on_path_is_left_alone(self):
+        self.machine.bare()
         fake = self.fake(self.machine.folder / "other/python3", "3.9")
         self.machine.environment["PATH"] = f"{fake.parent}:{os.environ['PATH']}"
         self.assertIn("making .venv with /usr/bin/python3 ...", self.succeeds())
 
     def test_too_old_and_too_new(self):
+        self.machine.bare()
         prefix = self.namespaces("--mount")
         other = self.fake(self.machine.folder / "other/python3", "3.9")
         system = self.fake(self.machine.folder / "system/python3", "3.15")
@@ -198,6 +201,7 @@ class Rights(Setup):
                    "as root, then run this again: apt-get install --no-install-recommends isthmus-missing", prefix=prefix)
 
     def test_a_home_that_cannot_be_written(self):
+        self.machine.bare()
         prefix = self.machine.give_to_nobody()
         self.machine.home.chmod(0o555)
         self.succeeds(prefix=prefix)
@@ -238,6 +242,7 @@ class Rights(Setup):
 
 class TwoAtOnce(Setup):
     def test_one_waits_for_the_other(self):
+        self.machine.bare()
         lock = self.machine.checkout / ".venv.lock"
         first = self.machine.start()
         wait_for(lambda: lock.exists() and lock.read_text(), "the first one's lock")
