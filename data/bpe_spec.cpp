@@ -193,7 +193,8 @@ class SpecReader {
 
   void read_vocab(const Node& vocab) {
     if (!vocab.json().is_object()) vocab.refuse("an object of tokens and their ids");
-    const auto& added = root_.at("added_tokens").json();
+    const Node added_tokens = root_.at("added_tokens");
+    const auto& added = added_tokens.json();
     id_limit_ = 2 * (vocab.json().size() + (added.is_array() ? added.size() : 0));
     const Alphabet alphabet;
     std::array<bool, 256> bytes_there{};
@@ -206,7 +207,7 @@ class SpecReader {
         if (bytes->size() == 1) bytes_there[static_cast<unsigned char>(bytes->front())] = true;
         spec_.words.push_back({*bytes, id});
       }
-      put(node, id, bytes ? std::move(*bytes) : token);
+      put(node, id, std::move(bytes).value_or(token));
     }
     const auto missing = std::find(bytes_there.begin(), bytes_there.end(), false) - bytes_there.begin();
     if (missing < 256)
@@ -252,7 +253,7 @@ class SpecReader {
   void read_normalizer(const Node& node) {
     if (node.is_null()) return;
     if (!node.json().is_object()) node.refuse("null, NFC or a Sequence of those");
-    const auto& type = node.at("type").text();
+    const std::string type = node.at("type").text();
     if (type == "Sequence") {
       node.object({"type", "normalizers"});
       for (const auto& step : node.at("normalizers").elements()) read_normalizer(step);
@@ -267,7 +268,7 @@ class SpecReader {
   void read_pre_tokenizer(const Node& node) {
     if (!node.json().is_object()) node.refuse("an object: ByteLevel, Split or a Sequence of those");
     if (byte_level_) node.refuse("nothing after ByteLevel, behind which text is no text any more");
-    const auto& type = node.at("type").text();
+    const std::string type = node.at("type").text();
     if (type == "Sequence") {
       node.object({"type", "pretokenizers"});
       for (const auto& step : node.at("pretokenizers").elements()) read_pre_tokenizer(step);
@@ -290,7 +291,7 @@ class SpecReader {
     node.at("invert").expect_false("only matches that are kept are supported");
     const auto pattern = node.at("pattern");
     pattern.object({"Regex"});
-    const auto& regex = pattern.at("Regex").text();
+    const std::string regex = pattern.at("Regex").text();
     if (regex.empty() || regex.size() > longest_pattern)
       pattern.at("Regex").refuse("1 to " + std::to_string(longest_pattern) + " bytes");
     spec_.steps.push_back({CutStep::Kind::pattern, regex});
@@ -300,7 +301,7 @@ class SpecReader {
   static void read_post_processor(const Node& node) {
     if (node.is_null()) return;
     if (!node.json().is_object()) node.refuse("an object");
-    const auto& type = node.at("type").text();
+    const std::string type = node.at("type").text();
     if (type == "Sequence") {
       for (const auto& step : node.at("processors").elements()) read_post_processor(step);
     } else if (type != "ByteLevel" && type != "TemplateProcessing" && type != "RobertaProcessing" &&

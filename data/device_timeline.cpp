@@ -41,7 +41,7 @@ void DeviceTimeline::write_finished() {
   }
 }
 
-DeviceTimeline::Scope::Scope(DeviceTimeline& timeline, std::string name, std::string args)
+DeviceTimeline::Scope::Scope(DeviceTimeline& timeline, const std::string& name, const std::string& args)
     : timeline_(timeline),
       host_(timeline.trace_, Trace::Row::train, name, args),
       on_device_(timeline.begin(name, args)) {}

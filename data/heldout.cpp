@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 #include <numeric>
 
 #include "isthmus/data/sampler.h"
@@ -16,7 +17,7 @@ std::vector<std::uint64_t> apportion(const Corpus& corpus, std::uint64_t seq_len
   double weight_before = 0;
   for (const auto& set : corpus.sets()) {
     const auto border = [&](double weight) {
-      return static_cast<std::uint64_t>(weight * static_cast<double>(sequences) + 0.5);
+      return static_cast<std::uint64_t>(std::llround(weight * static_cast<double>(sequences)));
     };
     const auto wanted = border(weight_before + set.weight()) - border(weight_before);
     weight_before += set.weight();

@@ -135,6 +135,7 @@ std::vector<Bytes> copies(std::span<const protocol::SharedBytes> chunks) {
 
 std::vector<protocol::SharedBytes> shared(std::vector<Bytes> chunks) {
   std::vector<protocol::SharedBytes> out;
+  out.reserve(chunks.size());
   for (auto& bytes : chunks)
     out.push_back(bytes.empty() ? nullptr : std::make_shared<const Bytes>(std::move(bytes)));
   return out;

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # tests/run.sh [--long] [--build-only]: builds the release, AddressSanitizer and ThreadSanitizer trees (the sanitizers
-# without libtorch) and runs the tests of each, the checks of the sources among them. --long also runs what takes
-# minutes. The last line counts the single tests that passed, failed and were skipped.
+# without libtorch) and runs the tests of each, the checks of the sources among them, and clang-tidy over the sources that
+# the change touches. --long also runs what takes minutes. The last line counts the single tests that passed, failed and
+# were skipped.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -18,5 +19,10 @@ trees=()
 for preset in release asan tsan; do
   if scripts/setup.sh --tests "$preset"; then trees+=("build/$preset"); else options+=(--failed "build of $preset"); fi
 done
-[ $build_only = no ] || trees=()
+if [ $build_only = yes ]; then
+  trees=()
+else
+  echo "== clang-tidy"
+  scripts/tidy.sh --changed || options+=(--failed "clang-tidy of what changed")
+fi
 exec python3 -B tests/runner/run_trees.py "${options[@]}" "${trees[@]}"

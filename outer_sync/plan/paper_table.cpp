@@ -92,6 +92,7 @@ std::size_t last_below(const std::vector<double>& grid, const Model& model, cons
 std::vector<double> paper_grid() {
   constexpr int points = 50;
   std::vector<double> grid;
+  grid.reserve(points);
   for (int i = 0; i < points; ++i) grid.push_back(std::pow(10.0, -1 + 4.0 * i / (points - 1)));
   return grid;
 }

@@ -102,8 +102,7 @@ std::vector<Choice> choices(const OuterConfig& base, const MakeCut& cut_into, co
   auto fragments = wanted.num_fragments;
   fragments.insert(fragments.begin(), base.num_fragments);
   std::ranges::sort(fragments);
-  const auto repeated = std::ranges::unique(fragments);
-  fragments.erase(repeated.begin(), repeated.end());
+  fragments.erase(std::unique(fragments.begin(), fragments.end()), fragments.end());
   for (const auto& codec : wanted.codecs) {
     std::optional<Choice> least;
     for (const auto count : fragments) {

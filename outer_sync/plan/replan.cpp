@@ -239,7 +239,7 @@ std::optional<Proposal> Replanner::look(double seconds, const LineReadings& read
     if (!first) quiet_until_ = seconds + std::max(rules_.least_seconds, intervals_between * interval);
   }
   if (seconds < quiet_until_) return {};
-  const auto proposal = judge(lines, now);
+  auto proposal = judge(lines, now);
   if (!proposal) {
     wanted_since_.reset();
     return {};

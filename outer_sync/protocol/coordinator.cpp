@@ -133,6 +133,8 @@ void Coordinator::closed(ConnectionId connection) {
   lose(name, "is lost: its connection closed");
 }
 
+// By value: `name` may be the key of the member that is removed.
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 void Coordinator::lose(std::string name, const std::string& how) {
   const auto place = members_.find(name);
   const bool mattered = place->second.role == Role::member || place->second.role == Role::ready;

@@ -303,7 +303,8 @@ void Coordinator::announce(NewView message) {
 }
 
 /// It comes again as a newcomer, under another incarnation: what it has contributed so far is of a replica
-/// that is gone.
+/// that is gone. By value: `name` may be the member's key.
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 void Coordinator::displace(std::string name, const std::string& reason) {
   const auto place = members_.find(name);
   say(name + " must take the state from others: " + reason);

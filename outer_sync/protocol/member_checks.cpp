@@ -42,6 +42,7 @@ namespace {
 
 std::vector<ReplicaId> replicas_of(const std::vector<SquaredNorm>& norms) {
   std::vector<ReplicaId> out;
+  out.reserve(norms.size());
   for (const auto& norm : norms) out.push_back(norm.replica);
   return out;
 }

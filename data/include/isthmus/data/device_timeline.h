@@ -25,7 +25,7 @@ class DeviceTimeline {
   /// An interval of both rows, as long as it lives. They do not nest. `args` as Trace::complete's.
   class Scope {
    public:
-    Scope(DeviceTimeline& timeline, std::string name, std::string args = {});
+    Scope(DeviceTimeline& timeline, const std::string& name, const std::string& args = {});
     ~Scope();
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
