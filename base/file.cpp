@@ -19,6 +19,8 @@ int flags_of(File::Mode mode) {
       return O_WRONLY | O_APPEND;
     case File::Mode::replace:
       return O_WRONLY | O_CREAT | O_TRUNC;
+    case File::Mode::secret:
+      return O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW;
     case File::Mode::folder:
       return O_RDONLY | O_DIRECTORY;
     case File::Mode::read:
@@ -30,7 +32,8 @@ int flags_of(File::Mode mode) {
 }  // namespace
 
 File::File(const std::filesystem::path& path, Mode mode)
-    : path_(path), number_(::open(path.c_str(), flags_of(mode) | O_CLOEXEC, 0644)) {
+    : path_(path),
+      number_(::open(path.c_str(), flags_of(mode) | O_CLOEXEC, mode == Mode::secret ? 0600 : 0644)) {
   if (number_ < 0) fail("open");
 }
 
@@ -96,12 +99,14 @@ void File::fail(const char* what) const {
                                    std::generic_category().message(errno));
 }
 
-void replace_file(const std::filesystem::path& file, const std::function<void(const File&)>& write) {
+void replace_file(const std::filesystem::path& file, const std::function<void(const File&)>& write,
+                  File::Mode mode) {
   auto temporary = file;
   temporary += partial_suffix;
   std::error_code error;
   try {
-    const File out(temporary, File::Mode::replace);
+    if (mode == File::Mode::secret) remove_file(temporary);  // of a process that was killed
+    const File out(temporary, mode);
     write(out);
     out.sync();
     std::filesystem::rename(temporary, file, error);
@@ -114,8 +119,20 @@ void replace_file(const std::filesystem::path& file, const std::function<void(co
   File(file.has_parent_path() ? file.parent_path() : ".", File::Mode::folder).sync();
 }
 
-void replace_file(const std::filesystem::path& file, std::string_view text) {
-  replace_file(file, [&](const File& out) { out.write(std::as_bytes(std::span(text))); });
+void replace_file(const std::filesystem::path& file, std::string_view text, File::Mode mode) {
+  replace_file(
+      file, [&](const File& out) { out.write(std::as_bytes(std::span(text))); }, mode);
+}
+
+void make_private_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  const auto above = folder.parent_path();
+  if (!above.empty()) std::filesystem::create_directories(above, error);
+  if (!error && ::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
+    error = {errno, std::generic_category()};
+  if (!error && !std::filesystem::is_directory(folder, error) && !error)
+    error = std::make_error_code(std::errc::not_a_directory);
+  if (error) throw Error(ErrorKind::data, "cannot make the folder " + folder.string() + ": " + error.message());
 }
 
 void remove_file(const std::filesystem::path& file) {

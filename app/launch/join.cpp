@@ -93,10 +93,8 @@ void enrol(JoinRequest& request, const JoinToken& token, const fs::path& folder)
   const auto enrolled = outer_sync::enrol(token, own.request(token), enrolment_limit);
   check_config_for_newcomers(enrolled.answer.config);
   guess_addresses(request, enrolled);
-  replace_file(folder / "run.yaml", enrolled.answer.config);
-  replace_file(folder / "config.yaml", own_config(request, token, folder));
-  for (const auto* name : {"run.yaml", "config.yaml"})
-    fs::permissions(folder / name, fs::perms::owner_read | fs::perms::owner_write);
+  replace_file(folder / "run.yaml", enrolled.answer.config, File::Mode::secret);
+  replace_file(folder / "config.yaml", own_config(request, token, folder), File::Mode::secret);
   own.complete(token, enrolled.answer);  // last: its certificate says that all is there
   fmt::print("{} has its certificate and the config of run {}: {}\n", token.name, token.run, folder.string());
   std::fflush(stdout);
@@ -137,8 +135,7 @@ int run_invite(const InviteRequest& request) {
     throw Error(ErrorKind::config, (authority.folder() / "ca.key").string() +
                                        " is not here; invitations are made where certificates are issued");
   const auto seconds = std::chrono::seconds(static_cast<std::int64_t>(lifetime(request.expires).seconds));
-  const auto secret = Invitations(authority.folder())
-                          .add(request.name, std::chrono::system_clock::now(), seconds, request.days);
+  const auto secret = authority.invite(request.name, std::chrono::system_clock::now(), seconds, request.days);
   const auto token = to_text({.run = authority.run(),
                               .name = request.name,
                               .coordinator = request.coordinator,

@@ -13,19 +13,17 @@
 #include <system_error>
 
 #include "isthmus/base/error.h"
+#include "isthmus/base/file.h"
 
 namespace isthmus::app {
 
 namespace fs = std::filesystem;
 
 FolderLock::FolderLock(const fs::path& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (!error) descriptor_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor_ < 0) {
-    const std::string reason = error ? error.message() : std::strerror(errno);
-    throw Error(ErrorKind::data, "cannot make the folder " + folder.string() + ": " + reason);
-  }
+  make_private_folder(folder);
+  descriptor_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor_ < 0)
+    throw Error(ErrorKind::data, "cannot open the folder " + folder.string() + ": " + std::strerror(errno));
   if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
   close(descriptor_);
   throw Error(ErrorKind::config, "another process of a run works in " + folder.string() +

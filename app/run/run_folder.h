@@ -8,8 +8,8 @@ namespace isthmus::app {
 /// Held for as long as a process works in a folder; gone with the process, however it ends.
 class FolderLock {
  public:
-  /// Makes the folder if need be. Throws Error(config) when another process holds it, Error(data) when it
-  /// cannot be made.
+  /// Makes the folder if need be, for its owner alone: who cannot open it cannot hold its lock. Throws
+  /// Error(config) when another process holds it, Error(data) when it cannot be made.
   explicit FolderLock(const std::filesystem::path& folder);
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;

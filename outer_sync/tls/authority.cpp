@@ -5,8 +5,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
-#include <fstream>
+#include <limits>
+#include <set>
+#include <sstream>
+#include <thread>
 #include <vector>
 
 #include "isthmus/base/file.h"
@@ -54,46 +58,90 @@ Certificate blank(EVP_PKEY* key, const std::string& run, const std::string& name
   return certificate;
 }
 
-/// Of the processes that write an authority's lists one at a time does: a coordinator may enrol somebody
-/// while somebody is at work here by hand.
+/// One process at a time writes an authority's files: a coordinator may enrol somebody while somebody is at
+/// work here by hand. The lock is a file that no other account can open, so none can hold it.
 class FolderAlone {
  public:
   explicit FolderAlone(const fs::path& folder)
-      : descriptor_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    if (descriptor_ < 0 || ::flock(descriptor_, LOCK_EX) != 0)
-      throw Error(ErrorKind::data, "cannot lock " + folder.string() + ": " + std::strerror(errno));
+      : descriptor_(::open((folder / "lock").c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600)) {
+    const auto file = (folder / "lock").string();
+    if (descriptor_ < 0) throw Error(ErrorKind::data, "cannot open " + file + ": " + std::strerror(errno));
+    for (auto left = longest_wait; ::flock(descriptor_, LOCK_EX | LOCK_NB) != 0; left -= look_again) {
+      if (errno == EWOULDBLOCK && left > look_again) {
+        std::this_thread::sleep_for(look_again);
+        continue;
+      }
+      const std::string reason = errno == EWOULDBLOCK
+                                     ? "another process has held it for 10 s; see who: lsof " + file
+                                     : std::strerror(errno);
+      ::close(descriptor_);
+      throw Error(ErrorKind::data, "cannot lock " + file + ": " + reason);
+    }
   }
   ~FolderAlone() { ::close(descriptor_); }
   FolderAlone(const FolderAlone&) = delete;
   FolderAlone& operator=(const FolderAlone&) = delete;
 
  private:
+  static constexpr std::chrono::milliseconds longest_wait{10'000}, look_again{20};
   int descriptor_;
 };
 
 struct Issued {
   std::string serial, name;
+  std::int64_t ends = never;  ///< seconds since 1970
+  static constexpr std::int64_t never = std::numeric_limits<std::int64_t>::max();
 };
 
 std::vector<Issued> read_issued(const fs::path& file) {
   std::vector<Issued> issued;
-  std::ifstream in(file);
-  for (Issued one; in >> one.serial >> one.name;) issued.push_back(one);
+  if (!fs::exists(file)) return issued;
+  each_line(file, [&](std::string_view line) {
+    std::istringstream in{std::string(line)};
+    Issued one;
+    if (!(in >> one.serial >> one.name)) return;
+    if (!(in >> one.ends)) one.ends = Issued::never;  // of a build that did not write it
+    issued.push_back(std::move(one));
+  });
   return issued;
 }
 
 void write_issued(const fs::path& file, const std::vector<Issued>& issued) {
   std::string text;
-  for (const auto& one : issued) text += one.serial + " " + one.name + "\n";
+  for (const auto& one : issued) {
+    text += one.serial + " " + one.name;
+    if (one.ends != Issued::never) text += " " + std::to_string(one.ends);
+    text += "\n";
+  }
   write_file(file, text);
 }
 
-/// The list of before, or an empty one.
-RevocationList revocations(const fs::path& file, const X509* root) {
-  if (fs::exists(file)) return read_revocations(file);
+/// Takes those out that have expired so long ago that no site's clock can see it otherwise; their serials.
+std::set<std::string> take_expired(std::vector<Issued>& issued) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto latest =
+      std::chrono::duration_cast<std::chrono::seconds>(now - std::chrono::hours(24 * 7)).count();
+  std::set<std::string> serials;
+  for (const auto& one : issued) {
+    if (one.ends < latest) serials.insert(one.serial);
+  }
+  std::erase_if(issued, [&](const Issued& one) { return one.ends < latest; });
+  return serials;
+}
+
+/// A new list, with what the one of before has, but for these serials.
+RevocationList revocations(const fs::path& file, const X509* root, const std::set<std::string>& without) {
   RevocationList list(need(X509_CRL_new(), "a revocation list"));
   need(X509_CRL_set_version(list.get(), 1), "a revocation list");
   need(X509_CRL_set_issuer_name(list.get(), X509_get_subject_name(root)), "a revocation list");
+  if (!fs::exists(file)) return list;
+  const auto before = read_revocations(file);
+  auto* revoked = X509_CRL_get_REVOKED(before.get());
+  for (int i = 0; i < sk_X509_REVOKED_num(revoked); ++i) {
+    const auto* entry = sk_X509_REVOKED_value(revoked, i);
+    if (without.contains(text_of(X509_REVOKED_get0_serialNumber(entry)))) continue;
+    need(X509_CRL_add0_revoked(list.get(), need(X509_REVOKED_dup(entry), "a revocation")), "a revocation");
+  }
   return list;
 }
 
@@ -123,9 +171,7 @@ Authority Authority::create(const fs::path& folder, const std::string& run) {
                                        " is there already; to begin anew move the folder away: the "
                                        "certificates that it has issued will be good no more");
   }
-  std::error_code failed;
-  fs::create_directories(folder, failed);
-  if (failed) throw Error(ErrorKind::data, "cannot make " + folder.string() + ": " + failed.message());
+  make_private_folder(folder);
   const auto key = new_key();
   const auto root = blank(key.get(), run, "certificate authority", root_days);
   need(X509_set_issuer_name(root.get(), X509_get_subject_name(root.get())), "a root");
@@ -156,20 +202,20 @@ std::string Authority::certify(EVP_PKEY* key, const std::string& name, int days)
   need(X509_sign(certificate.get(), root_key.get(), EVP_sha256()), "cannot sign");
 
   // On record before it is in anybody's hands: what is not there could not be revoked.
-  const FolderAlone alone(folder_);
+  tm end{};
+  need(ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &end), "a time");
   auto issued = read_issued(folder_ / "issued");
-  issued.push_back({text_of(X509_get0_serialNumber(certificate.get())), name});
+  issued.push_back({text_of(X509_get0_serialNumber(certificate.get())), name, timegm(&end)});
   write_issued(folder_ / "issued", issued);
   return pem_of(certificate.get());
 }
 
 fs::path Authority::issue(const std::string& name, int days) const {
   const auto key = new_key();
+  const FolderAlone alone(folder_);
   const auto certificate = certify(key.get(), name, days);
   const auto own = folder_ / name;
-  std::error_code failed;
-  fs::create_directories(own, failed);
-  if (failed) throw Error(ErrorKind::data, "cannot make " + own.string() + ": " + failed.message());
+  make_private_folder(own);
   write_file(own / "ca.pem", read_text(folder_ / "ca.pem"));
   if (fs::exists(folder_ / "ca.crl")) write_file(own / "ca.crl", read_text(folder_ / "ca.crl"));
   // Both in one file, so that a process that is running never takes up one without the other.
@@ -177,8 +223,20 @@ fs::path Authority::issue(const std::string& name, int days) const {
   return own;
 }
 
-std::string Authority::sign(const std::string& request, const std::string& name, int days) const {
-  return certify(key_of_request(request).get(), name, days);
+Secret Authority::invite(const std::string& name, Invitations::Time now, std::chrono::seconds lifetime,
+                         int days) const {
+  const FolderAlone alone(folder_);
+  return Invitations(folder_).add(name, now, lifetime, days);
+}
+
+Invitations::Verdict Authority::enrol(const Secret& secret, const std::string& request,
+                                      Invitations::Time now) const {
+  const auto key = key_of_request(request);
+  // Until the answer is on disk: what is revoked meanwhile must not be issued after that.
+  const FolderAlone alone(folder_);
+  return Invitations(folder_).redeem(
+      secret, fingerprint_of(key.get()), now,
+      [&](const std::string& name, int days) { return certify(key.get(), name, days); });
 }
 
 Digest Authority::fingerprint() const { return fingerprint_of(read_certificate(folder_ / "ca.pem").get()); }
@@ -187,16 +245,19 @@ void Authority::revoke(const std::string& name) const {
   const auto root = read_certificate(folder_ / "ca.pem");
   const auto root_key = read_key(folder_ / "ca.key");
   const FolderAlone alone(folder_);
-  const auto list = revocations(folder_ / "ca.crl", root.get());
-  const auto issued = read_issued(folder_ / "issued");
-  bool found = false;
+  // First, so that whatever fails below nobody comes by one of them any more.
+  bool found = Invitations(folder_).withdraw(name) > 0;
+  auto issued = read_issued(folder_ / "issued");
+  const auto list = revocations(folder_ / "ca.crl", root.get(), take_expired(issued));
   for (const auto& one : issued) {
     if (one.name != name) continue;
     revoke_one(list.get(), one.serial);
     found = true;
   }
   if (!found)
-    throw Error(ErrorKind::config, "no certificate of '" + name + "' is in " + (folder_ / "issued").string());
+    throw Error(ErrorKind::config, "there is nothing to revoke: no certificate of '" + name + "' is in " +
+                                       (folder_ / "issued").string() + " and no invitation in " +
+                                       (folder_ / "invitations").string());
   const Moment now(need(X509_gmtime_adj(nullptr, -seconds_a_day), "a time"));
   const Moment end(need(X509_gmtime_adj(nullptr, root_days * seconds_a_day), "a time"));
   need(X509_CRL_set1_lastUpdate(list.get(), now.get()), "a revocation list");
@@ -204,7 +265,14 @@ void Authority::revoke(const std::string& name) const {
   need(X509_CRL_sort(list.get()), "a revocation list");
   need(X509_CRL_sign(list.get(), root_key.get(), EVP_sha256()), "cannot sign");
   const auto text = pem_of(list.get());
+  if (text.size() > most_revoked_text)
+    throw Error(ErrorKind::data,
+                (folder_ / "ca.crl").string() + " would have " + std::to_string(text.size()) +
+                    " bytes, and processes read no more than " + std::to_string(most_revoked_text) +
+                    ": it stays as it was. Make a new authority (isthmus certs init) and issue "
+                    "its certificates to all who are to stay");
   write_file(folder_ / "ca.crl", text);
+  write_issued(folder_ / "issued", issued);
   for (const auto& one : issued) {
     if (fs::exists(folder_ / one.name)) write_file(folder_ / one.name / "ca.crl", text);
   }

@@ -3,30 +3,42 @@
 #include <algorithm>
 
 #include "isthmus/base/text_file.h"
-#include "tls/request.h"
 
 namespace isthmus::outer_sync::tls {
 
-bool GuessLimit::blocks(const std::string& address, Time now) const {
-  const auto known = counts_.find(address);
-  return known != counts_.end() && known->second.refusals >= most && now < known->second.begin + window;
+bool RateLimit::blocks(const std::string& source, Time now) const {
+  const auto known = counts_.find(source);
+  return known != counts_.end() && known->second.events >= most && now < known->second.begin + window;
 }
 
-void GuessLimit::refused(const std::string& address, Time now) {
+void RateLimit::count(const std::string& source, Time now) {
   std::erase_if(counts_, [&](const auto& one) { return now >= one.second.begin + window; });
-  if (counts_.size() >= most_addresses && !counts_.contains(address))
+  if (counts_.size() >= most_sources && !counts_.contains(source))
     counts_.erase(std::ranges::min_element(counts_, {}, [](const auto& one) { return one.second.begin; }));
-  auto& count = counts_.try_emplace(address, Count{.begin = now}).first->second;
-  ++count.refusals;
+  ++counts_.try_emplace(source, Count{.begin = now}).first->second.events;
+}
+
+bool EnrolmentDesk::open(Time now) {
+  namespace fs = std::filesystem;
+  std::error_code none;
+  const auto changed = fs::last_write_time(authority_.folder() / "invitations", none);
+  if (none) return false;
+  if (changed != changed_) {
+    last_end_ = Invitations(authority_.folder()).last_end();
+    // A folder that changes twice within a tick of its clock has one time for both.
+    changed_.reset();
+    if (fs::file_time_type::clock::now() - changed > std::chrono::seconds(1)) changed_ = changed;
+  }
+  return last_end_ && now < *last_end_;
 }
 
 EnrolmentDesk::Reply EnrolmentDesk::answer(std::span<const std::byte> request, const std::string& from,
                                            Time now) {
   const auto refuse = [&](const std::string& why) {
-    guesses_.refused(from, now);
+    refusals_.count(from, now);
     return Reply{.answer = {}, .line = "refused a newcomer at " + from + ": " + why};
   };
-  if (guesses_.blocks(from, now))
+  if (refusals_.blocks(from, now))
     return {.answer = {}, .line = "refused a newcomer at " + from + ": too many wrong tokens from there"};
   try {
     const auto said = from_bytes<EnrolmentRequest>(request);
@@ -41,13 +53,13 @@ EnrolmentDesk::Reply EnrolmentDesk::answer(std::span<const std::byte> request, c
 
 EnrolmentDesk::Reply EnrolmentDesk::accept(const EnrolmentRequest& request, const std::string& from,
                                            Time now) {
-  const auto key = fingerprint_of(key_of_request(request.request).get());
-  const auto verdict = invitations_.redeem(request.secret, key, now);
-  if (verdict.name.empty()) return {.answer = {}, .line = verdict.why};
-  // Used up from here on. If this process ends before the answer is there the newcomer asks again with its
-  // key.
+  const auto verdict = authority_.enrol(request.secret, request.request, now);
+  if (verdict.certificate.empty()) return {.answer = {}, .line = verdict.why};
+  if (answers_.blocks(verdict.name, now))
+    return {.answer = {}, .line = "the invitation of " + verdict.name + " is asked for too often"};
+  answers_.count(verdict.name, now);
   Reply reply;
-  reply.answer.certificate = authority_.sign(request.request, verdict.name, verdict.days);
+  reply.answer.certificate = verdict.certificate;
   reply.answer.root = read_text(authority_.folder() / "ca.pem");
   if (std::filesystem::exists(authority_.folder() / "ca.crl"))
     reply.answer.revoked = read_text(authority_.folder() / "ca.crl");

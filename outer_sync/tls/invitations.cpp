@@ -4,6 +4,7 @@
 #include <openssl/rand.h>
 
 #include <algorithm>
+#include <iterator>
 #include <sstream>
 
 #include "isthmus/base/file.h"
@@ -18,6 +19,7 @@ namespace fs = std::filesystem;
 using std::chrono::seconds;
 
 constexpr std::size_t most = 1000;
+constexpr std::size_t longest_invitation = 16 << 10;
 constexpr std::size_t hash_digits = 64;
 constexpr auto kept_after_its_end = std::chrono::hours(24 * 7);  // so that the log can say why it is refused
 constexpr const char* unused = "-";
@@ -40,10 +42,12 @@ std::vector<Invitations::Invitation> Invitations::read() const {
     Invitation one{.hash = at->path().filename().string()};
     if (one.hash.size() != hash_digits) continue;  // one that is being written
     try {
-      std::istringstream in(read_text(at->path()));
+      std::istringstream in(read_text(at->path(), longest_invitation));
       std::int64_t ends = 0;
       if (!(in >> one.name >> ends >> one.days >> one.key)) continue;
       one.ends = Time(seconds(ends));
+      in.ignore();
+      one.certificate.assign(std::istreambuf_iterator<char>(in), {});
     } catch (const Error&) {
       continue;  // removed meanwhile, or nobody's
     }
@@ -55,15 +59,12 @@ std::vector<Invitations::Invitation> Invitations::read() const {
 void Invitations::write(const Invitation& invitation) const {
   write_file(folder_ / invitation.hash,
              invitation.name + " " + std::to_string(count_of(invitation.ends)) + " " +
-                 std::to_string(invitation.days) + " " + invitation.key + "\n",
+                 std::to_string(invitation.days) + " " + invitation.key + "\n" + invitation.certificate,
              true);
 }
 
 Secret Invitations::add(const std::string& name, Time now, seconds lifetime, int days) const {
-  std::error_code failed;
-  fs::create_directories(folder_, failed);
-  if (!failed) fs::permissions(folder_, fs::perms::owner_all, failed);
-  if (failed) throw Error(ErrorKind::data, "cannot make " + folder_.string() + ": " + failed.message());
+  make_private_folder(folder_);
   std::size_t left = 0;
   for (const auto& one : read()) {
     if (one.ends + kept_after_its_end < now) {
@@ -81,12 +82,14 @@ Secret Invitations::add(const std::string& name, Time now, seconds lifetime, int
   return secret;
 }
 
-bool Invitations::open(Time now) const {
-  if (!fs::exists(folder_)) return false;
-  return std::ranges::any_of(read(), [&](const Invitation& one) { return now < one.ends; });
+std::optional<Invitations::Time> Invitations::last_end() const {
+  std::optional<Time> last;
+  for (const auto& one : read()) last = std::max(last.value_or(one.ends), one.ends);
+  return last;
 }
 
-Invitations::Verdict Invitations::redeem(const Secret& secret, const Digest& key, Time now) const {
+Invitations::Verdict Invitations::redeem(const Secret& secret, const Digest& key, Time now,
+                                         const Certify& certify) const {
   const auto hash = secret.digest().hex();
   std::optional<Invitation> meant;
   for (auto& one : read()) {
@@ -94,13 +97,25 @@ Invitations::Verdict Invitations::redeem(const Secret& secret, const Digest& key
   }
   if (!meant) return {.why = "there is no such invitation"};
   const auto whose = "the invitation of " + meant->name;
-  if (now >= meant->ends) return {.why = whose + " has expired"};
-  if (meant->key != unused && !equal(meant->key, key.hex())) return {.why = whose + " was used before"};
-  if (meant->key == unused) {
+  if (now >= meant->ends) return {.name = meant->name, .why = whose + " has expired"};
+  if (meant->key != unused && !equal(meant->key, key.hex()))
+    return {.name = meant->name, .why = whose + " was used before"};
+  if (meant->certificate.empty()) {
     meant->key = key.hex();
+    meant->certificate = certify(meant->name, meant->days);
     write(*meant);
   }
-  return {.name = meant->name, .days = meant->days};
+  return {.name = meant->name, .certificate = meant->certificate};
+}
+
+std::size_t Invitations::withdraw(const std::string& name) const {
+  std::size_t count = 0;
+  for (const auto& one : read()) {
+    if (one.name != name) continue;
+    remove_file(folder_ / one.hash);
+    ++count;
+  }
+  return count;
 }
 
 }  // namespace isthmus::outer_sync::tls

@@ -8,9 +8,7 @@ namespace isthmus::outer_sync::tls {
 namespace fs = std::filesystem;
 
 EnrolmentRequest NewcomerFolder::request(const JoinToken& token) const {
-  std::error_code failed;
-  if (fs::create_directories(folder_, failed)) fs::permissions(folder_, fs::perms::owner_all, failed);
-  if (failed) throw Error(ErrorKind::data, "cannot make " + folder_.string() + ": " + failed.message());
+  make_private_folder(folder_);
   const auto file = folder_ / "key.pem";
   if (!fs::exists(file)) write_file(file, pem_of(new_key().get()), true);
   return {.secret = token.secret, .request = new_request(read_key(file).get(), token.run, token.name)};

@@ -56,12 +56,7 @@ std::string pem_of(X509_CRL* list) {
 }
 
 void write_file(const std::filesystem::path& file, std::string_view text, bool secret) {
-  namespace fs = std::filesystem;
-  replace_file(file, [&](const File& out) {
-    if (secret)
-      fs::permissions(file.string() + partial_suffix, fs::perms::owner_read | fs::perms::owner_write);
-    out.write(std::as_bytes(std::span(text)));
-  });
+  replace_file(file, text, secret ? File::Mode::secret : File::Mode::replace);
 }
 
 Key new_key() { return Key(need(EVP_EC_gen("P-256"), "cannot make a key")); }
@@ -97,7 +92,7 @@ Key read_key(const std::filesystem::path& file) {
 }
 
 RevocationList read_revocations(const std::filesystem::path& file) {
-  const auto text = read_text(file, most_text);
+  const auto text = read_text(file, most_revoked_text);
   return RevocationList(need(PEM_read_bio_X509_CRL(memory_of(text).get(), nullptr, no_passphrase, nullptr),
                              file.string() + " holds no revocation list in PEM"));
 }

@@ -64,6 +64,10 @@ inline void need(int ok, const std::string& what) {
 [[nodiscard]] std::string pem_of(X509_REQ* request);
 [[nodiscard]] std::string pem_of(X509_CRL* list);
 
+/// Of a file with a revocation list: some 20,000 certificates. No process reads a longer one, so none is
+/// written.
+inline constexpr std::size_t most_revoked_text = std::size_t{1} << 20;
+
 /// Whole or not at all. `secret`: only its owner may read it, from its first byte on.
 void write_file(const std::filesystem::path& file, std::string_view text, bool secret = false);
 

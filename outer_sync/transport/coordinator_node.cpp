@@ -5,6 +5,7 @@
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
 #include <asio/redirect_error.hpp>
+#include <asio/thread_pool.hpp>
 #include <asio/use_awaitable.hpp>
 #include <exception>
 #include <map>
@@ -62,6 +63,8 @@ class CoordinatorNode::Impl {
         stranger_line_([&observer](const std::string& line) { observer.message(line); }) {}
 
   Ended run() {
+    // Not before: a thread has the signals blocked that its process had blocked when it was started.
+    if (desk_) desk_thread_.emplace(1);
     asio::co_spawn(io_, accept_loop(), asio::detached);
     asio::co_spawn(io_, tick_loop(), asio::detached);
     asio::co_spawn(io_, certificate_loop(), asio::detached);
@@ -146,7 +149,13 @@ class CoordinatorNode::Impl {
     if (frame.type != FrameType::enrolment)
       throw Error(ErrorKind::network, "it has shown no certificate, and does not ask for one");
     const auto from = parse_address(connection->remote(), "a newcomer's address").host;
-    auto reply = desk_->answer(*frame.body, from, std::chrono::system_clock::now());
+    // Reads, signs and writes files; heartbeats are answered meanwhile.
+    auto reply = co_await asio::co_spawn(
+        *desk_thread_,
+        [&]() -> asio::awaitable<tls::EnrolmentDesk::Reply> {
+          co_return desk_->answer(*frame.body, from, std::chrono::system_clock::now());
+        },
+        use_awaitable);
     if (reply.answer.accepted()) {
       observer_.message(reply.line);
     } else {
@@ -305,7 +314,8 @@ class CoordinatorNode::Impl {
   ConnectionId next_id_ = 1;
   std::map<ConnectionId, ConnectionPtr> connections_;
   std::optional<Ended> ended_;
-  std::exception_ptr failure_;  ///< of the observer
+  std::exception_ptr failure_;                    ///< of the observer
+  std::optional<asio::thread_pool> desk_thread_;  ///< the last member: it ends before what it works with
 };
 
 CoordinatorNode::CoordinatorNode(const NetworkConfig& network, CoordinatorOptions options,

@@ -31,7 +31,7 @@ using Store = std::unique_ptr<X509_STORE, tls::Free<X509_STORE_free>>;
 using StoreContext = std::unique_ptr<X509_STORE_CTX, tls::Free<X509_STORE_CTX_free>>;
 
 /// A config and three certificates.
-constexpr std::size_t longest_answer = std::size_t{1} << 20;
+constexpr std::size_t longest_answer = std::size_t{2} << 20;  // with a revocation list
 constexpr auto dial_limit = std::chrono::seconds(10);
 
 /// The authority itself is among what the coordinator shows; it is known by its fingerprint alone.

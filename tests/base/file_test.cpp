@@ -4,6 +4,9 @@
 
 #include <gmock/gmock.h>
 
+#include <sys/stat.h>
+
+#include <fstream>
 #include <stdexcept>
 #include <string>
 
@@ -83,6 +86,38 @@ TEST(RemoveFile, MayBeGoneAlready) {
   remove_file(path);
   folder.write("full/inside", "x");
   EXPECT_THROW(remove_file(folder / "full"), Error);
+}
+
+TEST(ReplaceFile, ASecretIsItsOwnersFromTheFirstByteOnAndFollowsNoLink) {
+  const TemporaryFolder folder;
+  const auto path = folder / "key.pem", other = folder / "other";
+  std::ofstream(other) << "before";
+  std::filesystem::create_symlink(other, path.string() + partial_suffix);
+  using std::filesystem::perms;
+  const auto umask_before = ::umask(0);
+  const auto write = [](const File& out) {
+    EXPECT_EQ(std::filesystem::symlink_status(out.path()).permissions(),
+              perms::owner_read | perms::owner_write);
+    out.write(bytes_of("secret"));
+  };
+  replace_file(path, write, File::Mode::secret);
+  ::umask(umask_before);
+  EXPECT_EQ(read_all(path), "secret");
+  EXPECT_EQ(std::filesystem::status(path).permissions(), perms::owner_read | perms::owner_write);
+  EXPECT_EQ(read_all(other), "before");
+}
+
+TEST(PrivateFolders, AreMadeForTheirOwnerAloneAndLeftAsTheyAre) {
+  const TemporaryFolder folder;
+  using std::filesystem::perms;
+  make_private_folder(folder / "a/b");
+  EXPECT_EQ(std::filesystem::status(folder / "a/b").permissions(), perms::owner_all);
+  std::filesystem::permissions(folder / "a/b", perms::owner_all | perms::group_read);
+  make_private_folder(folder / "a/b");
+  EXPECT_EQ(std::filesystem::status(folder / "a/b").permissions(), perms::owner_all | perms::group_read);
+  std::ofstream(folder / "file") << "x";
+  EXPECT_THROW(make_private_folder(folder / "file"), Error);
+  EXPECT_THROW(make_private_folder(folder / "file/b"), Error);
 }
 
 }  // namespace

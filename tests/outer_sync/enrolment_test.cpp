@@ -1,8 +1,13 @@
 // Tokens, invitations, and what strangers come to at a coordinator that lets newcomers in.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/file.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "isthmus/base/random.h"
@@ -104,7 +109,7 @@ class Enrolment : public testing::Test {
             .name = name,
             .coordinator = "127.0.0.1:1",
             .authority = authority.fingerprint(),
-            .secret = Invitations(authority.folder()).add(name, now, lifetime, 10)};
+            .secret = authority.invite(name, now, lifetime, 10)};
   }
   [[nodiscard]] tls::NewcomerFolder folder(const std::string& name) const {
     return tls::NewcomerFolder(files / name);
@@ -116,6 +121,14 @@ class Enrolment : public testing::Test {
   void expect_refusal(const EnrolmentDesk::Reply& reply, const std::string& why) {
     EXPECT_EQ(to_bytes(reply.answer), to_bytes(EnrolmentAnswer{})) << "a stranger learns more than that";
     EXPECT_THAT(reply.line, HasSubstr(why));
+  }
+
+  [[nodiscard]] static long lines_of(const std::filesystem::path& file) {
+    return std::ranges::count(read_all(file), '\n');
+  }
+  [[nodiscard]] int revoked_entries() const {
+    const auto list = tls::read_revocations(files / "test/ca.crl");
+    return sk_X509_REVOKED_num(X509_CRL_get_REVOKED(list.get()));
   }
 
   TemporaryFolder files;
@@ -168,6 +181,79 @@ TEST_F(Enrolment, IsGoodOnceForTheFirstKeyAndInTime) {
   expect_refusal(ask(folder("r8").request(late), "192.0.2.1", noon + 10s),
                  "the invitation of r8 has expired");
   EXPECT_FALSE(desk.open(noon + 2h));
+}
+
+TEST_F(Enrolment, AnInvitationIsForOneCertificate) {
+  const auto request = folder("r9").request(invite("r9"));
+  const auto first = ask(request).answer.certificate;
+  for (int i = 1; i < tls::RateLimit::most; ++i) EXPECT_EQ(ask(request).answer.certificate, first);
+  expect_refusal(ask(request, "192.0.2.7"), "the invitation of r9 is asked for too often");
+  EXPECT_EQ(ask(request, "192.0.2.7", noon + 61s).answer.certificate, first);
+  EXPECT_EQ(lines_of(files / "test/issued"), 1);
+}
+
+TEST_F(Enrolment, RevokingANameEndsItsInvitationsUsedOrNot) {
+  const auto used = folder("r9").request(invite("r9"));
+  ASSERT_TRUE(ask(used).answer.accepted());
+  const auto unused = folder("thief").request(invite("r9"));
+  const auto others = folder("r8").request(invite("r8"));
+  authority.revoke("r9");
+  expect_refusal(ask(used), "there is no such invitation");
+  expect_refusal(ask(unused), "there is no such invitation");
+  EXPECT_TRUE(ask(others).answer.accepted());
+  const auto never_came = folder("r7").request(invite("r7"));
+  authority.revoke("r7");
+  expect_refusal(ask(never_came), "there is no such invitation");
+  EXPECT_THAT(failure_of([&] { authority.revoke("r6"); }), HasSubstr("nothing to revoke"));
+  // Invited anew, it comes back.
+  EXPECT_TRUE(ask(folder("r9 anew").request(invite("r9"))).answer.accepted());
+}
+
+TEST_F(Enrolment, TheListOfTheRevokedIsNeverLongerThanProcessesRead) {
+  (void)authority.issue("r8", 10);
+  authority.revoke("r8");
+  const auto before = read_all(files / "test/ca.crl");
+  {
+    std::ofstream issued(files / "test/issued", std::ios::app);
+    for (int i = 0; i < 30'000; ++i) issued << "7" << std::string(26, '0') << 10'000 + i << " r9\n";
+  }
+  EXPECT_THAT(failure_of([&] { authority.revoke("r9"); }), HasSubstr("ca.crl would have "));
+  EXPECT_EQ(read_all(files / "test/ca.crl"), before);
+  (void)authority.issue("r7", 10);
+  authority.revoke("r7");
+  EXPECT_EQ(revoked_entries(), 2);
+}
+
+TEST_F(Enrolment, WhatHasExpiredLeavesTheListOfTheRevoked) {
+  for (const auto* name : {"r7", "r8"}) {
+    (void)authority.issue(name, 10);
+    authority.revoke(name);
+  }
+  EXPECT_EQ(revoked_entries(), 2);
+  std::istringstream issued(read_all(files / "test/issued"));
+  std::ofstream changed(files / "test/issued");
+  for (std::string serial, name, end; issued >> serial >> name >> end;)
+    changed << serial << " " << name << " " << (name == "r7" ? "1000000000" : end) << "\n";
+  changed.close();
+  (void)authority.issue("r9", 10);
+  authority.revoke("r9");
+  EXPECT_EQ(revoked_entries(), 2) << "that of r7 has gone, that of r9 has come";
+  EXPECT_EQ(lines_of(files / "test/issued"), 2);
+}
+
+/// Another account may open a folder that it can see, and lock it, but not the file of the lock.
+TEST_F(Enrolment, NobodyElseCanHoldTheAuthoritysLock) {
+  using std::filesystem::perms;
+  (void)authority.issue("r8", 10);
+  for (const auto* folder : {"test", "test/r8"})
+    EXPECT_EQ(std::filesystem::status(files / folder).permissions(), perms::owner_all) << folder;
+  EXPECT_EQ(std::filesystem::status(files / "test/lock").permissions(),
+            perms::owner_read | perms::owner_write);
+  const int seen = ::open((files / "test").c_str(), O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(::flock(seen, LOCK_EX), 0);
+  EXPECT_TRUE(ask(folder("r9").request(invite("r9"))).answer.accepted());
+  authority.revoke("r9");
+  ::close(seen);
 }
 
 TEST_F(Enrolment, ARefusalTellsNothingAndGuessingIsSlow) {
@@ -233,9 +319,12 @@ TEST_F(Enrolment, AnAnswerThatIsNotTheTokensIsNotTakenUp) {
   root.root = read_all(files / "another/ca.pem");
   EXPECT_THAT(refused(token, root), HasSubstr("not that of the token"));
   auto certificate = answer;
-  certificate.certificate = another.sign(own.request(token).request, "r9", 10);
+  const auto certified_by = [](const Authority& by, const std::string& request) {
+    return by.enrol(by.invite("r9", noon, 1h, 10), request, noon).certificate;
+  };
+  certificate.certificate = certified_by(another, own.request(token).request);
   EXPECT_THAT(refused(token, certificate), HasSubstr("not of that authority"));
-  certificate.certificate = authority.sign(folder("r8").request(token).request, "r9", 10);
+  certificate.certificate = certified_by(authority, folder("r8").request(token).request);
   EXPECT_THAT(refused(token, certificate), HasSubstr("for another key"));
   own.complete(token, answer);
 }
@@ -304,9 +393,24 @@ TEST_F(Enrolment, OverTheNetworkItIsTheSame) {
   EXPECT_THAT(coordinator.said(), HasSubstr("was used before"));
 }
 
+TEST_F(Enrolment, OneThatTakesLongKeepsNobodyWaiting) {
+  Coordinator coordinator(authority, "test");
+  const auto token = at(invite("r9", 1h, std::chrono::system_clock::now()), coordinator);
+  const int lock = ::open((files / "test/lock").c_str(), O_RDWR);
+  ASSERT_EQ(::flock(lock, LOCK_EX), 0);
+  bool accepted = false;
+  std::thread newcomer([&] { accepted = enrol(token, folder("r9").request(token), 20s).answer.accepted(); });
+  RawTls member(coordinator.address(), files / "test" / tls::coordinator_name);
+  member.say(transport::control_frame(protocol::Hello{}));
+  EXPECT_TRUE(member.hear()) << "the coordinator answers nobody while it enrols somebody";
+  ::close(lock);
+  newcomer.join();
+  EXPECT_TRUE(accepted);
+}
+
 TEST_F(Enrolment, WhoIsNotOfTheTokensAuthorityGetsNoSecret) {
   const auto another = Authority::create(files / "another", "test");
-  (void)Invitations(another.folder()).add("r9", std::chrono::system_clock::now(), 1h, 10);
+  (void)another.invite("r9", std::chrono::system_clock::now(), 1h, 10);
   Coordinator impostor(another, "test");
   const auto token = at(invite("r9", 1h, std::chrono::system_clock::now()), impostor);
   EXPECT_THAT(failure_of([&] { (void)enrol(token, folder("r9").request(token), 20s); }),

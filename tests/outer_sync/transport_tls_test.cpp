@@ -80,7 +80,7 @@ TEST_F(Tls, WhatAnAuthorityIssuesIsGoodAndSecret) {
   }
   EXPECT_THAT(failure_of([&] { (void)Authority::create(of(""), "test"); }), HasSubstr("is there already"));
   EXPECT_THAT(failure_of([&] { (void)made.issue("../r0", 10); }), HasSubstr("expected up to 64 letters"));
-  EXPECT_THAT(failure_of([&] { made.revoke("r9"); }), HasSubstr("no certificate of 'r9'"));
+  EXPECT_THAT(failure_of([&] { made.revoke("r9"); }), HasSubstr("nothing to revoke: no certificate of 'r9'"));
 }
 
 TEST_F(Tls, FilesThatAreWrongAreNamed) {

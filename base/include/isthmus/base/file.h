@@ -18,6 +18,7 @@ class File {
     read,
     append,   ///< must exist
     replace,  ///< made, or emptied
+    secret,   ///< made, for this account alone from its first byte on; must not exist
     folder,   ///< to be synced
   };
   File(const std::filesystem::path& path, Mode mode);
@@ -50,9 +51,16 @@ class File {
 /// Calls `write` with a temporary file in the same folder, syncs, renames, syncs the folder: under `file`
 /// there is all that was written or what was there before, also when the machine stops in between. Throws
 /// Error(data) naming the file and the system's reason, or what `write` throws; nothing is left behind then.
-void replace_file(const std::filesystem::path& file, const std::function<void(const File&)>& write);
+/// `mode`: replace or secret.
+void replace_file(const std::filesystem::path& file, const std::function<void(const File&)>& write,
+                  File::Mode mode = File::Mode::replace);
 /// The same with a text that is all of it.
-void replace_file(const std::filesystem::path& file, std::string_view text);
+void replace_file(const std::filesystem::path& file, std::string_view text,
+                  File::Mode mode = File::Mode::replace);
+
+/// Makes the folder, and those above it, where they are missing; others may neither list nor enter one that
+/// it makes. Throws Error(data) naming the folder and the system's reason.
+void make_private_folder(const std::filesystem::path& folder);
 
 /// Throws Error(data) naming the file when it is there and cannot be removed.
 void remove_file(const std::filesystem::path& file);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -38,37 +39,39 @@ struct EnrolmentAnswer {
   }
 };
 
-/// Whoever guesses gets few attempts: after `most` refusals within `window` an address is refused without a
-/// look until they are that old.
-class GuessLimit {
+/// Counts events of one source, an address or a name: after `most` within `window` it is over its limit until
+/// they are that old.
+class RateLimit {
  public:
   using Time = Invitations::Time;
   static constexpr int most = 5;
   static constexpr auto window = std::chrono::minutes(1);
 
-  [[nodiscard]] bool blocks(const std::string& address, Time now) const;
-  void refused(const std::string& address, Time now);
+  [[nodiscard]] bool blocks(const std::string& source, Time now) const;
+  void count(const std::string& source, Time now);
 
  private:
-  static constexpr std::size_t most_addresses = 4096;
+  static constexpr std::size_t most_sources = 4096;
   struct Count {
     Time begin;
-    int refusals = 0;
+    int events = 0;
   };
   std::map<std::string, Count> counts_;
 };
 
-/// Answers newcomers in the name of an authority whose key is on this machine. Of one thread.
+/// Answers newcomers in the name of an authority whose key is on this machine. `open` and `answer` may be
+/// called on two threads, each on one.
 class EnrolmentDesk {
  public:
   using Time = Invitations::Time;
 
   /// `config`: what newcomers get of the run's.
   EnrolmentDesk(Authority authority, std::string config)
-      : authority_(std::move(authority)), invitations_(authority_.folder()), config_(std::move(config)) {}
+      : authority_(std::move(authority)), config_(std::move(config)) {}
 
-  /// Whether anybody is invited.
-  [[nodiscard]] bool open(Time now) const { return invitations_.open(now); }
+  /// Whether anybody is invited: as long as nobody is, who has no certificate is not heard at all. Reads the
+  /// invitations when their folder has changed.
+  [[nodiscard]] bool open(Time now);
 
   struct Reply {
     EnrolmentAnswer answer;
@@ -82,9 +85,12 @@ class EnrolmentDesk {
   [[nodiscard]] Reply accept(const EnrolmentRequest& request, const std::string& from, Time now);
 
   Authority authority_;
-  Invitations invitations_;
   std::string config_;
-  GuessLimit guesses_;
+  RateLimit refusals_;  ///< by address
+  RateLimit answers_;   ///< by name: one certificate for an invitation, and no flood of answers with it
+  // Of `open`:
+  std::optional<std::filesystem::file_time_type> changed_;
+  std::optional<Time> last_end_;
 };
 
 }  // namespace isthmus::outer_sync::tls

@@ -1,15 +1,15 @@
 #pragma once
-// Invitations that an authority has given out: who may come, until when, and with which key somebody has. The
-// secrets themselves are not kept. Each is a file of its own, so that `isthmus certs invite` and a
-// coordinator that runs never write the same one.
+// Invitations that an authority has given out: who may come, until when, and what has come of it. The secrets
+// themselves are not kept. Used by Authority alone, which holds the folder's lock.
 //
-//   certs/RUN/invitations/HASH      HASH: SHA-256 of the secret; in it the name, when it ends (seconds since
-//   1970),
-//                                   days that the certificate is good for, and `-` or SHA-256 of the key that
-//                                   used it
+//   certs/RUN/invitations/HASH   HASH: SHA-256 of the secret. Its first line: the name, when it ends (seconds
+//                                since 1970), days that the certificate is good for, and `-` or SHA-256 of
+//                                the key that used it. After it the certificate that was issued for it, in
+//                                PEM.
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,22 +30,28 @@ class Invitations {
   /// Error(config) when there are too many, Error(data) when it cannot be written.
   [[nodiscard]] Secret add(const std::string& name, Time now, std::chrono::seconds lifetime, int days) const;
 
-  /// Whether anybody may come: as long as nobody is invited, who has no certificate is not heard at all.
-  [[nodiscard]] bool open(Time now) const;
+  /// When the last of them ends; nothing where there is none. Until then a coordinator hears newcomers.
+  [[nodiscard]] std::optional<Time> last_end() const;
 
   /// What an invitation entitles to, or why it does not, for the log here: a stranger is not told.
   struct Verdict {
-    std::string name{};  ///< empty where it is not good
-    int days = 0;
+    std::string name{};         ///< of the invitation; empty where there is none
+    std::string certificate{};  ///< in PEM; empty where it is refused
     std::string why{};
   };
-  /// Uses the invitation with this secret up for the key of this hash, which is on disk when this returns.
-  /// The same key may do so again until the invitation ends: its owner may not have got the answer.
-  [[nodiscard]] Verdict redeem(const Secret& secret, const Digest& key, Time now) const;
+  using Certify = std::function<std::string(const std::string& name, int days)>;
+  /// Uses the invitation with this secret up for the key of this hash and the certificate that `certify`
+  /// makes for it. The same key gets the same certificate again until the invitation ends: its owner may not
+  /// have got the answer.
+  [[nodiscard]] Verdict redeem(const Secret& secret, const Digest& key, Time now,
+                               const Certify& certify) const;
+
+  /// Ends all of a name, used or not. Returns how many there were.
+  std::size_t withdraw(const std::string& name) const;
 
  private:
   struct Invitation {
-    std::string hash, name{}, key{};
+    std::string hash, name{}, key{}, certificate{};
     Time ends{};
     int days = 0;
   };
