@@ -15,6 +15,7 @@ case $wheel in
 esac
 [ "$(id -u)" -eq 0 ] || { echo "debootstrap and chroot need root; run this as root" >&2 && exit 2; }
 base=${FRESH:-$(mktemp -d)}
+mkdir -p "$base"
 clean=$base/$suite root=$base/$suite-used
 
 clean_up() {
@@ -27,7 +28,7 @@ trap clean_up EXIT
 if [ ! -f "$clean.made" ]; then
   command -v debootstrap >/dev/null || apt-get install -y -q --no-install-recommends debootstrap
   rm -rf "$clean"
-  debootstrap --variant=minbase "$suite" "$clean" "$(debian_mirror)" >"$clean.log" 2>&1 || { tail -n 5 "$clean.log" >&2 && exit 1; }
+  debootstrap --variant=minbase "$suite" "$clean" "$(debian_mirror)" >"$clean.log" 2>&1 || { tail -n 5 "$clean.log" >&2; exit 1; }
   # How this machine reaches the mirror and the package index.
   cp -a /etc/apt/apt.conf.d/99* "$clean/etc/apt/apt.conf.d/" 2>/dev/null || true
   [ ! -f /etc/pip.conf ] || cp /etc/pip.conf "$clean/etc/"
