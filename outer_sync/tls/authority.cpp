@@ -214,7 +214,7 @@ fs::path Authority::issue(const std::string& name, int days) const {
   const auto key = new_key();
   const FolderAlone alone(folder_);
   const auto certificate = certify(key.get(), name, days);
-  const auto own = folder_ / name;
+  auto own = folder_ / name;
   make_private_folder(own);
   write_file(own / "ca.pem", read_text(folder_ / "ca.pem"));
   if (fs::exists(folder_ / "ca.crl")) write_file(own / "ca.crl", read_text(folder_ / "ca.crl"));
