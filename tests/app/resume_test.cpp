@@ -210,7 +210,8 @@ TEST(Resume, KilledAgainAndAgainARunEndsAsOneThatWasNot) {
         begun ? Words{"launch", "--resume", site.run().string()} : Words{"launch", site.config().string()};
     auto launch = site.start(with_settings(words, slowly));
     const auto enough = site.metric_lines() + 3 + random() % 4;
-    ASSERT_TRUE(eventually([&] { return site.metric_lines() >= enough || !launch.running(); })) << site.logs();
+    ASSERT_TRUE(eventually([&] { return site.metric_lines() >= enough || !launch.running(); }))
+        << site.logs();
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 200));
     if (!launch.running()) break;
     launch.signal(SIGKILL);

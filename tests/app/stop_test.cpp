@@ -1,6 +1,8 @@
 // However a run ends, it ends soon, says why, and leaves nobody behind.
 
+#include <algorithm>
 #include <csignal>
+#include <filesystem>
 #include <thread>
 
 #include "site.h"
@@ -15,15 +17,21 @@ using ::testing::SizeIs;
 const Words slowly = {"network.emulate.rtt=150ms", "run.checkpoint_every=5",
                       "run.stop_grace=60s"};  // machines that test are busy
 
-/// A launch in mid-run: past the checkpoint of step 5.
+/// A launch in mid-run: past step 5, with the checkpoint of that step, which is written meanwhile.
 class MidRun : public ::testing::Test {
  protected:
   void SetUp() override {
     for (const auto* replica : {"replica-0", "replica-1"}) {
-      ASSERT_TRUE(eventually([&] { return site.metric_lines(replica) > 6 || !launch.running(); }))
-          << site.logs();
+      const auto is_there = [&] { return site.metric_lines(replica) > 6 && has_checkpoint(replica); };
+      ASSERT_TRUE(eventually([&] { return is_there() || !launch.running(); })) << site.logs();
     }
     ASSERT_TRUE(launch.running()) << launch.wait().report() << site.logs();
+  }
+  [[nodiscard]] bool has_checkpoint(const std::string& replica) const {
+    std::error_code none;
+    const std::filesystem::directory_iterator files(site.run() / replica / "checkpoints", none), end;
+    return !none &&
+           std::any_of(files, end, [](const auto& file) { return file.path().extension() == ".ckpt"; });
   }
   void expect_resumes_to_reference() {
     const auto end = site.resume({"network.emulate.rtt=0"});
