@@ -132,7 +132,8 @@ void make_private_folder(const std::filesystem::path& folder) {
     error = {errno, std::generic_category()};
   if (!error && !std::filesystem::is_directory(folder, error) && !error)
     error = std::make_error_code(std::errc::not_a_directory);
-  if (error) throw Error(ErrorKind::data, "cannot make the folder " + folder.string() + ": " + error.message());
+  if (error)
+    throw Error(ErrorKind::data, "cannot make the folder " + folder.string() + ": " + error.message());
 }
 
 void remove_file(const std::filesystem::path& file) {
