@@ -131,7 +131,7 @@ class Launch final : public LocalRun {
 
   void prepare_folder() {
     if (!request_.resume) make_room(experiment_.folder());
-    lock_.emplace(experiment_.folder());
+    lock_.emplace(experiment_.folder(), patience_with_the_killed);
     if (request_.resume) check_checkpoints();
     config_before_ = text_if_there(config_file());
     metrics_before_ = metrics_size();

@@ -23,7 +23,7 @@ class Observer {
       : request_(std::move(request)),
         config_(request_.experiment),
         folder_(config_.folder() / request_.name),
-        lock_(folder_),
+        lock_(folder_, patience_with_the_killed),
         setup_(config_),
         bytes_per_token_(setup_.bytes_per_token(config_)),
         metrics_(folder_ / "metrics.jsonl"),

@@ -24,7 +24,7 @@ namespace {
 /// this machine that what is said here is in that folder already.
 std::unique_ptr<FolderLock> own_folder(const std::filesystem::path& folder) {
   try {
-    return std::make_unique<FolderLock>(folder);
+    return std::make_unique<FolderLock>(folder, patience_with_the_killed);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::data) throw;
     return nullptr;

@@ -69,7 +69,7 @@ class Worker {
         request_(std::move(request)),
         config_(request_.experiment),
         folder_(replica_folder(request_.experiment, request_.name, request_.resume)),
-        lock_(folder_),
+        lock_(folder_, patience_with_the_killed),
         progress_(request_.quiet ? nullptr : std::make_unique<Progress>(stdout, isatty(STDOUT_FILENO) == 1)),
         setup_(config_, stream()),
         trace_(trace_file(folder_), request_.name),

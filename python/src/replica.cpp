@@ -83,7 +83,7 @@ Replica::Replica(ReplicaRequest request)
       layout_(std::move(request.fragments), static_cast<std::uint64_t>(config_.outer.chunk_elements)),
       model_(outer_sync::fingerprint_of(tensors_, layout_)),
       folder_(app::replica_folder(config_, name_, request.resume.has_value())),
-      lock_(folder_),
+      lock_(folder_, app::patience_with_the_killed),
       trace_(app::trace_file(folder_), name_),
       metrics_(folder_ / "metrics.jsonl", [this](const std::string& text) { say(text); }),
       events_(folder_, [this](const std::string& text) { say(text); }),
