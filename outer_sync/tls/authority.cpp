@@ -145,13 +145,20 @@ RevocationList revocations(const fs::path& file, const X509* root, const std::se
   return list;
 }
 
+/// All at once: OpenSSL sorts the list anew for a search after each addition.
+std::set<std::string> serials_in(X509_CRL* list) {
+  std::set<std::string> serials;
+  auto* revoked = X509_CRL_get_REVOKED(list);
+  for (int i = 0; i < sk_X509_REVOKED_num(revoked); ++i)
+    serials.insert(text_of(X509_REVOKED_get0_serialNumber(sk_X509_REVOKED_value(revoked, i))));
+  return serials;
+}
+
 void revoke_one(X509_CRL* list, const std::string& digits) {
   BIGNUM* number = nullptr;
   need(BN_hex2bn(&number, digits.c_str()), "serial number " + digits);
   const Number owned(number);
   const Serial serial(need(BN_to_ASN1_INTEGER(number, nullptr), "a serial number"));
-  X509_REVOKED* known = nullptr;
-  if (X509_CRL_get0_by_serial(list, &known, serial.get()) == 1) return;
   X509_REVOKED* entry = need(X509_REVOKED_new(), "a revocation");
   const Moment now(need(X509_gmtime_adj(nullptr, 0), "a time"));
   const bool made = X509_REVOKED_set_serialNumber(entry, serial.get()) > 0 &&
@@ -249,9 +256,10 @@ void Authority::revoke(const std::string& name) const {
   bool found = Invitations(folder_).withdraw(name) > 0;
   auto issued = read_issued(folder_ / "issued");
   const auto list = revocations(folder_ / "ca.crl", root.get(), take_expired(issued));
+  const auto revoked = serials_in(list.get());
   for (const auto& one : issued) {
     if (one.name != name) continue;
-    revoke_one(list.get(), one.serial);
+    if (!revoked.contains(one.serial)) revoke_one(list.get(), one.serial);
     found = true;
   }
   if (!found)
