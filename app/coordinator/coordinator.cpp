@@ -117,6 +117,9 @@ class Display final : public outer_sync::CoordinatorObserver {
   }
 
   void evaluated(std::uint64_t step, double loss) override {
+    // Members of a resumed run report again what they had reported before.
+    if (const auto known = evaluations_.find(step); known != evaluations_.end() && known->second == loss)
+      return;
     evaluations_[step] = loss;
     said(fmt::format("step {}: eval loss {:.4f}", step, loss));
     metrics_.write({{"step", step}, {"eval_loss", loss}});

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <map>
 #include <mutex>
 #include <optional>
 
@@ -14,6 +15,7 @@
 #include "isthmus/base/event_file.h"
 #include "isthmus/base/metrics.h"
 #include "isthmus/base/progress.h"
+#include "isthmus/base/text_file.h"
 #include "isthmus/data/device_timeline.h"
 #include "isthmus/data/loader.h"
 #include "isthmus/outer_sync/memory.h"
@@ -156,7 +158,8 @@ class Worker {
       try {
         node_.activate(outer_.fragments(), outer_.global_hash(), ledger_, trained_before(),
                        outer_.settings());
-        if (admission.how == How::resumes) checkpoints_.leave_later_than(admission.step);
+        resumed_ = admission.how == How::resumes;
+        if (resumed_) checkpoints_.leave_later_than(admission.step);
       } catch (const outer_sync::Displaced& why) {  // the first view has begun without this replica
         say(why.what());
         begin_with_others_state();
@@ -246,6 +249,7 @@ class Worker {
                           : steps;
     if (config_.run.trace_steps == 0) trace_.close();
     if (first_step_ == 0) evaluate(0);
+    if (resumed_) report_again();
     for (bool done = false; !done;) {
       try {
         own.emplace(node_.view().members.at(node_.self()).slot, sequences_);
@@ -498,10 +502,35 @@ class Worker {
     node_.report_evaluation(step, sum.nats, sum.tokens);
     const double apart = drift();
     figures_.drift = apart;
-    metrics_.write({{"step", step}, {"eval_nats", sum.nats}, {"eval_tokens", sum.tokens}, {"drift", apart}});
+    metrics_.write({{"step", step},
+                    {"eval_nats", sum.nats},
+                    {"eval_tokens", sum.tokens},
+                    {"eval_share", {rank.index, rank.of}},
+                    {"drift", apart}});
     events_.write(step, {{"outer/drift", apart}});
     if (sum.tokens > 0)
       events_.write(step, {{"eval/loss_of_share", sum.nats / static_cast<double>(sum.tokens)}});
+  }
+
+  /// The reports of a run that was killed may have been on their way, and their steps are not trained again.
+  void report_again() {
+    constexpr std::size_t newest = 8;
+    const auto rank = node_.rank();
+    const nlohmann::json share{rank.index, rank.of};
+    std::map<std::uint64_t, std::pair<double, std::uint64_t>> sums;
+    each_line(folder_ / "metrics.jsonl", [&](std::string_view line) {
+      const auto json = nlohmann::json::parse(line, nullptr, false);
+      const auto field = [&](const char* name) {
+        return json.is_object() && json.contains(name) ? json[name] : nlohmann::json();
+      };
+      const auto step = field("step"), nats = field("eval_nats"), tokens = field("eval_tokens");
+      if (field("eval_share") != share || !step.is_number_unsigned() || !nats.is_number() ||
+          !tokens.is_number_unsigned() || step > first_step_)
+        return;
+      sums[step] = {nats, tokens};
+    });
+    while (sums.size() > newest) sums.erase(sums.begin());
+    for (const auto& [step, sum] : sums) node_.report_evaluation(step, sum.first, sum.second);
   }
 
   /// How far the local parameters are from the global ones: the norm of the difference over the global one's.
@@ -649,6 +678,7 @@ class Worker {
   std::optional<trainer::GlooAllReduce> gloo_;
 
   std::uint64_t first_step_ = 0;
+  bool resumed_ = false;  ///< from a checkpoint of its own
   std::uint64_t tokens_ = 0;
   std::uint64_t sequences_ = 0;          ///< trained on
   outer_sync::protocol::Ledger ledger_;  ///< of the checkpoint that it was resumed from

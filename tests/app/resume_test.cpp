@@ -205,7 +205,7 @@ TEST(Resume, KilledAgainAndAgainARunEndsAsOneThatWasNot) {
   std::minstd_rand random(5);
   int kills = 0;
   for (int run = 0; run < 20; ++run) {
-    const bool begun = std::filesystem::exists(site.run() / "replica-1" / "checkpoints");
+    const bool begun = site.has_checkpoint("replica-0") && site.has_checkpoint("replica-1");
     auto words =
         begun ? Words{"launch", "--resume", site.run().string()} : Words{"launch", site.config().string()};
     auto launch = site.start(with_settings(words, slowly));

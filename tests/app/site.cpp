@@ -1,5 +1,6 @@
 #include "site.h"
 
+#include <algorithm>
 #include <random>
 
 namespace isthmus {
@@ -91,6 +92,13 @@ std::string Site::hash() const {
 std::size_t Site::metric_lines(const std::string& replica) const {
   const auto text = read_all(run() / replica / "metrics.jsonl");
   return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+}
+
+bool Site::has_checkpoint(const std::string& replica) const {
+  std::error_code none;
+  const std::filesystem::directory_iterator files(run() / replica / "checkpoints", none);
+  return std::any_of(begin(files), end(files),
+                     [](const auto& file) { return file.path().extension() == ".ckpt"; });
 }
 
 pid_t Site::process(const std::string& text) const {

@@ -46,6 +46,8 @@ class Site {
   [[nodiscard]] std::string hash() const;
   /// Lines of a replica's metrics.jsonl: a sign of how far it is.
   [[nodiscard]] std::size_t metric_lines(const std::string& replica = "replica-0") const;
+  /// On disk: they are written in the background.
+  [[nodiscard]] bool has_checkpoint(const std::string& replica) const;
   /// Processes that have this folder in their command line.
   [[nodiscard]] std::vector<RunningProcess> processes() const {
     return processes_with(folder_.path().string());

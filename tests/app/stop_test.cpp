@@ -1,8 +1,6 @@
 // However a run ends, it ends soon, says why, and leaves nobody behind.
 
-#include <algorithm>
 #include <csignal>
-#include <filesystem>
 #include <thread>
 
 #include "site.h"
@@ -22,16 +20,10 @@ class MidRun : public ::testing::Test {
  protected:
   void SetUp() override {
     for (const auto* replica : {"replica-0", "replica-1"}) {
-      const auto is_there = [&] { return site.metric_lines(replica) > 6 && has_checkpoint(replica); };
+      const auto is_there = [&] { return site.metric_lines(replica) > 6 && site.has_checkpoint(replica); };
       ASSERT_TRUE(eventually([&] { return is_there() || !launch.running(); })) << site.logs();
     }
     ASSERT_TRUE(launch.running()) << launch.wait().report() << site.logs();
-  }
-  [[nodiscard]] bool has_checkpoint(const std::string& replica) const {
-    std::error_code none;
-    const std::filesystem::directory_iterator files(site.run() / replica / "checkpoints", none), end;
-    return !none &&
-           std::any_of(files, end, [](const auto& file) { return file.path().extension() == ".ckpt"; });
   }
   void expect_resumes_to_reference() {
     const auto end = site.resume({"network.emulate.rtt=0"});
