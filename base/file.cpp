@@ -1,12 +1,14 @@
 #include "isthmus/base/file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <string>
 #include <system_error>
+#include <thread>
 
 #include "isthmus/base/error.h"
 
@@ -134,6 +136,15 @@ void make_private_folder(const std::filesystem::path& folder) {
     error = std::make_error_code(std::errc::not_a_directory);
   if (error)
     throw Error(ErrorKind::data, "cannot make the folder " + folder.string() + ": " + error.message());
+}
+
+bool lock_within(int descriptor, std::chrono::milliseconds patience) {
+  constexpr std::chrono::milliseconds look_again{20};
+  for (;; patience -= look_again) {
+    if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return true;
+    if (errno != EWOULDBLOCK || patience <= look_again) return false;
+    std::this_thread::sleep_for(look_again);
+  }
 }
 
 void remove_file(const std::filesystem::path& file) {

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,7 +10,6 @@
 #include <optional>
 #include <string>
 #include <system_error>
-#include <thread>
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
@@ -25,12 +23,7 @@ FolderLock::FolderLock(const fs::path& folder, std::chrono::milliseconds patienc
   descriptor_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor_ < 0)
     throw Error(ErrorKind::data, "cannot open the folder " + folder.string() + ": " + std::strerror(errno));
-  constexpr std::chrono::milliseconds look_again{20};
-  for (;; patience -= look_again) {
-    if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
-    if (patience <= look_again) break;
-    std::this_thread::sleep_for(look_again);
-  }
+  if (lock_within(descriptor_, patience)) return;
   close(descriptor_);
   throw Error(ErrorKind::config, "another process of a run works in " + folder.string() +
                                      ": stop it first, or choose another run.name, run.out or --name");

@@ -1,7 +1,6 @@
 #include "isthmus/outer_sync/tls/authority.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,7 +9,6 @@
 #include <limits>
 #include <set>
 #include <sstream>
-#include <thread>
 #include <vector>
 
 #include "isthmus/base/file.h"
@@ -66,24 +64,19 @@ class FolderAlone {
       : descriptor_(::open((folder / "lock").c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600)) {
     const auto file = (folder / "lock").string();
     if (descriptor_ < 0) throw Error(ErrorKind::data, "cannot open " + file + ": " + std::strerror(errno));
-    for (auto left = longest_wait; ::flock(descriptor_, LOCK_EX | LOCK_NB) != 0; left -= look_again) {
-      if (errno == EWOULDBLOCK && left > look_again) {
-        std::this_thread::sleep_for(look_again);
-        continue;
-      }
-      const std::string reason = errno == EWOULDBLOCK
-                                     ? "another process has held it for 10 s; see who: lsof " + file
-                                     : std::strerror(errno);
-      ::close(descriptor_);
-      throw Error(ErrorKind::data, "cannot lock " + file + ": " + reason);
-    }
+    if (lock_within(descriptor_, longest_wait)) return;
+    const std::string reason = errno == EWOULDBLOCK
+                                   ? "another process has held it for 10 s; see who: lsof " + file
+                                   : std::strerror(errno);
+    ::close(descriptor_);
+    throw Error(ErrorKind::data, "cannot lock " + file + ": " + reason);
   }
   ~FolderAlone() { ::close(descriptor_); }
   FolderAlone(const FolderAlone&) = delete;
   FolderAlone& operator=(const FolderAlone&) = delete;
 
  private:
-  static constexpr std::chrono::milliseconds longest_wait{10'000}, look_again{20};
+  static constexpr std::chrono::milliseconds longest_wait{10'000};
   int descriptor_;
 };
 

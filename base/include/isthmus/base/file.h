@@ -1,6 +1,7 @@
 #pragma once
 // Files whose faults have names, and files that appear complete or not at all.
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -61,6 +62,10 @@ void replace_file(const std::filesystem::path& file, std::string_view text,
 /// Makes the folder, and those above it, where they are missing; others may neither list nor enter one that
 /// it makes. Throws Error(data) naming the folder and the system's reason.
 void make_private_folder(const std::filesystem::path& folder);
+
+/// Takes the exclusive lock (flock) of an open file or folder. False if others hold it for all of `patience`,
+/// or for another reason, which is in errno then.
+[[nodiscard]] bool lock_within(int descriptor, std::chrono::milliseconds patience);
 
 /// Throws Error(data) naming the file when it is there and cannot be removed.
 void remove_file(const std::filesystem::path& file);
