@@ -106,7 +106,7 @@ void write_issued(const fs::path& file, const std::vector<Issued>& issued) {
     if (one.ends != Issued::never) text += " " + std::to_string(one.ends);
     text += "\n";
   }
-  write_file(file, text);
+  replace_file(file, text);
 }
 
 /// Takes those out that have expired so long ago that no site's clock can see it otherwise; their serials.
@@ -179,8 +179,8 @@ Authority Authority::create(const fs::path& folder, const std::string& run) {
   add_extension(root.get(), root.get(), NID_key_usage, "critical,keyCertSign,cRLSign");
   add_extension(root.get(), root.get(), NID_subject_key_identifier, "hash");
   need(X509_sign(root.get(), key.get(), EVP_sha256()), "cannot sign");
-  write_file(folder / "ca.key", pem_of(key.get()), true);
-  write_file(folder / "ca.pem", pem_of(root.get()));
+  replace_file(folder / "ca.key", pem_of(key.get()), File::Mode::secret);
+  replace_file(folder / "ca.pem", pem_of(root.get()));
   return {folder, run};
 }
 
@@ -216,10 +216,10 @@ fs::path Authority::issue(const std::string& name, int days) const {
   const auto certificate = certify(key.get(), name, days);
   auto own = folder_ / name;
   make_private_folder(own);
-  write_file(own / "ca.pem", read_text(folder_ / "ca.pem"));
-  if (fs::exists(folder_ / "ca.crl")) write_file(own / "ca.crl", read_text(folder_ / "ca.crl"));
+  replace_file(own / "ca.pem", read_text(folder_ / "ca.pem"));
+  if (fs::exists(folder_ / "ca.crl")) replace_file(own / "ca.crl", read_text(folder_ / "ca.crl"));
   // Both in one file, so that a process that is running never takes up one without the other.
-  write_file(own / "cert.pem", certificate + pem_of(key.get()), true);
+  replace_file(own / "cert.pem", certificate + pem_of(key.get()), File::Mode::secret);
   return own;
 }
 
@@ -272,10 +272,10 @@ void Authority::revoke(const std::string& name) const {
                     " bytes, and processes read no more than " + std::to_string(most_revoked_text) +
                     ": it stays as it was. Make a new authority (isthmus certs init) and issue "
                     "its certificates to all who are to stay");
-  write_file(folder_ / "ca.crl", text);
+  replace_file(folder_ / "ca.crl", text);
   write_issued(folder_ / "issued", issued);
   for (const auto& one : issued) {
-    if (fs::exists(folder_ / one.name)) write_file(folder_ / one.name / "ca.crl", text);
+    if (fs::exists(folder_ / one.name)) replace_file(folder_ / one.name / "ca.crl", text);
   }
 }
 

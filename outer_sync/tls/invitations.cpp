@@ -57,10 +57,10 @@ std::vector<Invitations::Invitation> Invitations::read() const {
 }
 
 void Invitations::write(const Invitation& invitation) const {
-  write_file(folder_ / invitation.hash,
-             invitation.name + " " + std::to_string(count_of(invitation.ends)) + " " +
-                 std::to_string(invitation.days) + " " + invitation.key + "\n" + invitation.certificate,
-             true);
+  replace_file(folder_ / invitation.hash,
+               invitation.name + " " + std::to_string(count_of(invitation.ends)) + " " +
+                   std::to_string(invitation.days) + " " + invitation.key + "\n" + invitation.certificate,
+               File::Mode::secret);
 }
 
 Secret Invitations::add(const std::string& name, Time now, seconds lifetime, int days) const {

@@ -10,7 +10,7 @@ namespace fs = std::filesystem;
 EnrolmentRequest NewcomerFolder::request(const JoinToken& token) const {
   make_private_folder(folder_);
   const auto file = folder_ / "key.pem";
-  if (!fs::exists(file)) write_file(file, pem_of(new_key().get()), true);
+  if (!fs::exists(file)) replace_file(file, pem_of(new_key().get()), File::Mode::secret);
   return {.secret = token.secret, .request = new_request(read_key(file).get(), token.run, token.name)};
 }
 
@@ -33,9 +33,9 @@ void NewcomerFolder::complete(const JoinToken& token, const EnrolmentAnswer& ans
     if (error.kind() == ErrorKind::network) throw;
     refuse(error.what());
   }
-  write_file(folder_ / "ca.pem", answer.root);
-  if (!answer.revoked.empty()) write_file(folder_ / "ca.crl", answer.revoked);
-  write_file(folder_ / "cert.pem", answer.certificate + pem_of(key.get()), true);
+  replace_file(folder_ / "ca.pem", answer.root);
+  if (!answer.revoked.empty()) replace_file(folder_ / "ca.crl", answer.revoked);
+  replace_file(folder_ / "cert.pem", answer.certificate + pem_of(key.get()), File::Mode::secret);
   remove_file(folder_ / "key.pem");
 }
 

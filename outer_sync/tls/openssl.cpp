@@ -3,7 +3,6 @@
 #include <array>
 #include <span>
 
-#include "isthmus/base/file.h"
 #include "isthmus/base/text_file.h"
 
 namespace isthmus::outer_sync::tls {
@@ -53,10 +52,6 @@ std::string pem_of(X509_REQ* request) {
 }
 std::string pem_of(X509_CRL* list) {
   return pem([&](BIO* out) { return PEM_write_bio_X509_CRL(out, list); });
-}
-
-void write_file(const std::filesystem::path& file, std::string_view text, bool secret) {
-  replace_file(file, text, secret ? File::Mode::secret : File::Mode::replace);
 }
 
 Key new_key() { return Key(need(EVP_EC_gen("P-256"), "cannot make a key")); }

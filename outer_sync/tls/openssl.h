@@ -68,9 +68,6 @@ inline void need(int ok, const std::string& what) {
 /// written.
 inline constexpr std::size_t most_revoked_text = std::size_t{1} << 20;
 
-/// Whole or not at all. `secret`: only its owner may read it, from its first byte on.
-void write_file(const std::filesystem::path& file, std::string_view text, bool secret = false);
-
 [[nodiscard]] Key new_key();  ///< P-256
 /// SHA-256 of its DER.
 [[nodiscard]] Digest fingerprint_of(const X509* certificate);
