@@ -8,18 +8,14 @@
 namespace isthmus::outer_sync::protocol {
 namespace {
 
-/// Who contributed to all of these results, of those that are there. (Who was left out of one gets its
-/// samples back and says them again with the next round. Who was rejected is in no ledger either: the same
+/// The contributors to all of these results that are there. (A replica that was left out of one gets its
+/// samples back and hands them in again with the next round. A rejected one is in no ledger either: the same
 /// bytes may be made once more without it.)
 template <class Results>
 std::vector<ReplicaId> in_all(const Results& chunks) {
   std::optional<std::vector<ReplicaId>> out;
   for (const auto& chunk : chunks) {
-    if (!chunk.bytes) continue;
-    if (!out) out = chunk.contributors;
-    std::erase_if(*out, [&](ReplicaId id) {
-      return std::ranges::find(chunk.contributors, id) == chunk.contributors.end();
-    });
+    if (chunk.bytes) keep_common(out, chunk.contributors);
   }
   return out.value_or(std::vector<ReplicaId>());
 }

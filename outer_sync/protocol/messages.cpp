@@ -27,6 +27,12 @@ bool are_sound(std::span<const TrainedOn> rows, std::size_t replicas) {
          });
 }
 
+void keep_common(std::optional<std::vector<ReplicaId>>& in_all, const std::vector<ReplicaId>& contributors) {
+  if (!in_all) in_all = contributors;
+  std::erase_if(*in_all,
+                [&](ReplicaId id) { return std::ranges::find(contributors, id) == contributors.end(); });
+}
+
 std::vector<SampleRange> samples_of(std::span<const TrainedOn> rows,
                                     std::span<const ReplicaId> in_all_chunks) {
   std::vector<SampleRange> out;

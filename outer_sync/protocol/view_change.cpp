@@ -135,10 +135,7 @@ class Reference {
     for (std::size_t i = 0; i < chunks; ++i) round.chunks[i] = round.chunks[i] || held.chunks.has(i);
     if (held.round <= newest(held.fragment)) return;
     if (round.trained_on.empty()) round.trained_on = held.trained_on;
-    if (!round.contributors) round.contributors = held.contributors;
-    std::erase_if(*round.contributors, [&](ReplicaId id) {
-      return std::ranges::find(held.contributors, id) == held.contributors.end();
-    });
+    keep_common(round.contributors, held.contributors);
   }
   static bool is_complete(const Together& round) {
     return std::ranges::all_of(round.chunks, [](bool has) { return has; });

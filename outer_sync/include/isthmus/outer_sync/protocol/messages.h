@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -110,6 +111,9 @@ struct TrainedOn {
 inline constexpr std::size_t most_trained_on = 16;
 /// Whether rows from the network can be those of at most `replicas` replicas.
 [[nodiscard]] bool are_sound(std::span<const TrainedOn> rows, std::size_t replicas);
+/// Keeps of `in_all`, the contributors to all chunks so far, those who contributed to one more; of nothing,
+/// all.
+void keep_common(std::optional<std::vector<ReplicaId>>& in_all, const std::vector<ReplicaId>& contributors);
 /// The samples that a round counts: those of the replicas that contributed to all of its chunks.
 [[nodiscard]] std::vector<SampleRange> samples_of(std::span<const TrainedOn> rows,
                                                   std::span<const ReplicaId> in_all_chunks);
