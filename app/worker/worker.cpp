@@ -519,6 +519,8 @@ class Worker {
     const nlohmann::json share{rank.index, rank.of};
     std::map<std::uint64_t, std::pair<double, std::uint64_t>> sums;
     each_line(folder_ / "metrics.jsonl", [&](std::string_view line) {
+      if (line.find("\"eval_share\"") == std::string_view::npos)
+        return;  // most are of steps, and not worth parsing
       const auto json = nlohmann::json::parse(line, nullptr, false);
       const auto field = [&](const char* name) {
         return json.is_object() && json.contains(name) ? json[name] : nlohmann::json();
