@@ -14,7 +14,7 @@ inline TrainerBuild trainer_build() {
   return {.torch = ISTHMUS_TORCH_VERSION, .cuda = ISTHMUS_CUDA_ARCHITECTURES};
 }
 
-/// What the program compares with its own before it calls anything else of the library.
+/// The program compares the library's build with its own before it calls anything else.
 inline std::string trainer_library_build() {
   const auto build = trainer_build();
   return version() + ", commit " + build_name(build) + ", CUDA " + build.cuda;

@@ -19,8 +19,8 @@ enum class DoctorRole : std::uint8_t {
   everything,   ///< coordinator and all workers, as `launch` starts them
 };
 
-/// What there is to say of training here: the device that it would use, or what it lacks. May throw
-/// Error(config). Empty in a program that is not there for training.
+/// Finds the device that training would use on this machine, or what training lacks. May throw Error(config).
+/// Empty in isthmus-coordinator, which does not train.
 using DeviceProbe = std::function<Finding(const Experiment&)>;
 
 struct DoctorPlace {

@@ -36,10 +36,9 @@ int run_certs(const CertsRequest& request) {
     case CertsRequest::Task::revoke:
       Authority::open(folder).revoke(request.name);
       fmt::print(
-          "{0}: certificates issued to {1} so far are good no more, and its invitations have ended. Copy "
+          "{0}: the certificates issued to {1} so far are revoked, and its invitations have ended. Copy "
           "ca.crl "
-          "beside cert.pem on every "
-          "machine of the run; no restart is needed.\n",
+          "beside cert.pem on every machine of the run; no restart is needed.\n",
           (folder / "ca.crl").string(), request.name);
       json.print(
           {{"run", request.run}, {"name", request.name}, {"revoked_in", (folder / "ca.crl").string()}});

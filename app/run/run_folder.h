@@ -6,15 +6,14 @@
 
 namespace isthmus::app {
 
-/// One that was killed holds its folder until the system has written what it had begun to write.
+/// A killed process holds its folder's lock until the kernel has finished the writes that it had begun.
 inline constexpr std::chrono::seconds patience_with_the_killed{10};
 
 /// Held for as long as a process works in a folder; gone with the process, however it ends.
 class FolderLock {
  public:
-  /// Makes the folder if need be, for its owner alone: who cannot open it cannot hold its lock. Throws
-  /// Error(config) when another process holds it, and still does after `patience`, Error(data) when it cannot
-  /// be made.
+  /// Makes the folder if need be. Only its owner can open it, so no other account can hold its lock. Throws
+  /// Error(config) if another process still holds it after `patience`, Error(data) if it cannot be made.
   explicit FolderLock(const std::filesystem::path& folder, std::chrono::milliseconds patience = {});
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;

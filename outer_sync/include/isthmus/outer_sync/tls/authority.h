@@ -4,10 +4,10 @@
 //
 //   certs/RUN/ca.pem, ca.key     the root; the key stays where certificates are issued
 //   certs/RUN/ca.crl             revoked certificates, once there are any
-//   certs/RUN/issued             a line for each certificate: serial number, name, its end (seconds since
-//   1970) certs/RUN/lock               held by the process that writes these files certs/RUN/invitations/ who
-//   may come by a token (invitations.h) certs/RUN/NAME/              ca.pem, cert.pem (with its private key),
-//   ca.crl: what that process gets
+//   certs/RUN/issued             a line for each certificate: serial number, name, end (seconds since 1970)
+//   certs/RUN/lock               held by the process that writes these files
+//   certs/RUN/invitations/       who may come by a token (invitations.h)
+//   certs/RUN/NAME/              ca.pem, cert.pem (with its private key), ca.crl: what that process gets
 
 #include <filesystem>
 #include <string>
@@ -24,7 +24,7 @@ inline constexpr const char* coordinator_name = "coordinator";
 
 class Authority {
  public:
-  /// Makes the root of a run in `folder`, which nobody but its owner may enter. Throws Error(config) when
+  /// Makes the root of a run in `folder`, which only its owner can enter. Throws Error(config) when
   /// there is one, or `run` is no name, and Error(data) when it cannot be written.
   [[nodiscard]] static Authority create(const std::filesystem::path& folder, const std::string& run);
   /// Throws Error(data) naming the file that is missing or damaged.

@@ -39,8 +39,8 @@ struct EnrolmentAnswer {
   }
 };
 
-/// Counts events of one source, an address or a name: after `most` within `window` it is over its limit until
-/// they are that old.
+/// Counts the events of each source (an address or a name). A source with `most` events within `window` is
+/// blocked until the window has passed.
 class RateLimit {
  public:
   using Time = Invitations::Time;
@@ -69,8 +69,8 @@ class EnrolmentDesk {
   EnrolmentDesk(Authority authority, std::string config)
       : authority_(std::move(authority)), config_(std::move(config)) {}
 
-  /// Whether anybody is invited: as long as nobody is, who has no certificate is not heard at all. Reads the
-  /// invitations when their folder has changed.
+  /// Whether anybody is invited. While nobody is, the coordinator drops connections without a certificate.
+  /// Reads the invitations when their folder has changed.
   [[nodiscard]] bool open(Time now);
 
   struct Reply {

@@ -30,13 +30,14 @@ class Invitations {
   /// Error(config) when there are too many, Error(data) when it cannot be written.
   [[nodiscard]] Secret add(const std::string& name, Time now, std::chrono::seconds lifetime, int days) const;
 
-  /// When the last of them ends; nothing where there is none. Until then a coordinator hears newcomers.
+  /// The end of the invitation that ends last; nullopt without any. A coordinator listens to newcomers until
+  /// then.
   [[nodiscard]] std::optional<Time> last_end() const;
 
   /// What an invitation entitles to, or why it does not, for the log here: a stranger is not told.
   struct Verdict {
-    std::string name{};         ///< of the invitation; empty where there is none
-    std::string certificate{};  ///< in PEM; empty where it is refused
+    std::string name{};         ///< of the invitation; empty for an unknown secret
+    std::string certificate{};  ///< in PEM; empty if it is refused
     std::string why{};
   };
   using Certify = std::function<std::string(const std::string& name, int days)>;
