@@ -74,7 +74,7 @@ protocol::Answer ask(const NetworkConfig& network, const protocol::Command& comm
     std::optional<protocol::Answer> answer;
     std::exception_ptr failure;
     asio::co_spawn(io, ask_at(address, command, link, limit),
-                   [&](std::exception_ptr error, protocol::Answer got) {
+                   [&](const std::exception_ptr& error, protocol::Answer got) {
                      failure = error;
                      answer = std::move(got);
                      io.stop();

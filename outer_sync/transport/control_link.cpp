@@ -38,7 +38,7 @@ ControlLink::ControlLink(asio::io_context& io, ControlLinkOptions options, LinkO
                          WireCounters& counters, AwakeClock& clock, Trace& trace, Handler& handler)
     : io_(io),
       options_(std::move(options)),
-      link_(link),
+      link_(std::move(link)),
       counters_(counters),
       clock_(clock),
       trace_(trace),

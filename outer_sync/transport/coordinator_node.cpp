@@ -181,7 +181,7 @@ class CoordinatorNode::Impl {
     auto message = decode_control(*frame.body);
     if (const auto* hello = std::get_if<Hello>(&message); hello != nullptr && !may_say(*hello, id)) return;
     if (auto* command = std::get_if<Command>(&message); command != nullptr && !may_say(*command, id)) return;
-    machine_.receive(id, now(), std::move(message));
+    machine_.receive(id, now(), message);
     act();
   }
 

@@ -28,7 +28,7 @@ Learner::Learner(asio::io_context& io, const FragmentLayout& layout, protocol::C
     : io_(io),
       layout_(layout),
       codecs_(codecs),
-      link_(link),
+      link_(std::move(link)),
       counters_(counters),
       trace_(trace),
       buffers_(buffers),

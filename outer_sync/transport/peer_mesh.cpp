@@ -21,7 +21,7 @@ constexpr std::size_t most_breaches = 5;
 }  // namespace
 
 PeerMesh::PeerMesh(asio::io_context& io, asio::ip::tcp::acceptor acceptor, std::size_t lanes,
-                   WireCounters& counters, LinkOptions link, AwakeClock& clock, Trace& trace,
+                   WireCounters& counters, const LinkOptions& link, AwakeClock& clock, Trace& trace,
                    Handler& handler)
     : io_(io),
       acceptor_(std::move(acceptor)),

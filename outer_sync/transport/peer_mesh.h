@@ -54,7 +54,7 @@ class PeerMesh {
 
   /// An acceptor that is not open: this member opens no port.
   PeerMesh(asio::io_context& io, asio::ip::tcp::acceptor acceptor, std::size_t lanes, WireCounters& counters,
-           LinkOptions link, AwakeClock& clock, Trace& trace, Handler& handler);
+           const LinkOptions& link, AwakeClock& clock, Trace& trace, Handler& handler);
 
   /// Once per incarnation, without peers: who we are, and the token that members show each other. No frame of
   /// a peer is longer than `frame_limit`; what chunks they send is put into memory of `chunks`.
