@@ -52,8 +52,8 @@ Admission MemberNode::join(Hello hello) {
   return impl_->trainer.admission();
 }
 void MemberNode::activate(const std::vector<FragmentState>& fragments, const Digest& parameters,
-                          Ledger ledger, SampleSet trained, Settings settings) {
-  impl_->trainer.activate(fragments, parameters, std::move(ledger), std::move(trained), std::move(settings));
+                          const Ledger& ledger, SampleSet trained, const Settings& settings) {
+  impl_->trainer.activate(fragments, parameters, ledger, std::move(trained), settings);
 }
 SampleRange MemberNode::next_samples(std::uint64_t most) { return impl_->trainer.next_samples(most); }
 Ledger MemberNode::ledger() { return impl_->network.ledger(); }

@@ -43,7 +43,7 @@ Admission TrainerSide::admission() {
 }
 
 void TrainerSide::activate(const std::vector<FragmentState>& fragments, const Digest& parameters,
-                           Ledger ledger, SampleSet trained, Settings settings) {
+                           const Ledger& ledger, SampleSet trained, const Settings& settings) {
   meet_.update([&] { meet_.order.restore(std::move(trained)); });
   side_.activate(fragments, parameters, ledger, settings);
   Lock lock(meet_.mutex);

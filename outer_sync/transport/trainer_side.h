@@ -30,7 +30,7 @@ class TrainerSide {
   /// Waits for the answer.
   [[nodiscard]] Admission admission();
   void activate(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters,
-                protocol::Ledger ledger, SampleSet trained, protocol::Settings settings);
+                const protocol::Ledger& ledger, SampleSet trained, const protocol::Settings& settings);
   [[nodiscard]] bool is_paused(std::uint64_t step);
   [[nodiscard]] bool may_begin(std::uint64_t step, std::uint64_t end, std::uint64_t reach);
   [[nodiscard]] std::shared_ptr<const protocol::Settings> settings() const;

@@ -144,7 +144,7 @@ void Replica::join(const std::optional<Bytes>& resume) {
         tokens_ = saved->tokens;
       }
       try {
-        node_.activate(outer_.fragments(), outer_.global_hash(), std::move(ledger), outer_.pending_samples(),
+        node_.activate(outer_.fragments(), outer_.global_hash(), ledger, outer_.pending_samples(),
                        outer_.settings());
       } catch (const outer_sync::Displaced& why) {  // the first view has begun without this replica
         say(why.what());

@@ -89,7 +89,8 @@ class MemberNode final : public RoundExchange {
   /// At the start of a run: reports where this member stands and blocks until the first view begins. Of one
   /// that is resumed: the ledger up to there, what it was trained on that is not done, and what was set.
   void activate(const std::vector<protocol::FragmentState>& fragments, const Digest& parameters,
-                protocol::Ledger ledger = {}, SampleSet trained = {}, protocol::Settings settings = {});
+                const protocol::Ledger& ledger = {}, SampleSet trained = {},
+                const protocol::Settings& settings = {});
   /// For one who joins, or was displaced (`Displaced` was thrown): takes the state of the run from its
   /// members into the loop, and blocks until a view with this replica has begun. The loop stands at the
   /// agreed step then.
