@@ -53,6 +53,17 @@ std::filesystem::path state_file(const Experiment& experiment) {
   return experiment.folder() / "coordinator.state";
 }
 
+outer_sync::protocol::LastView last_view_of(const Bytes& bytes, const std::filesystem::path& path) {
+  try {
+    return from_bytes<outer_sync::protocol::LastView>(bytes);
+  } catch (const Error&) {  // its digest is right
+    throw Error(ErrorKind::data,
+                path.string() +
+                    " was written by another build; start the coordinator with that one, or with --recover, "
+                    "which forms the run from its members");
+  }
+}
+
 /// What the coordinator before this one has announced last; nothing where there was none.
 std::optional<outer_sync::protocol::LastView> recall(const Experiment& experiment) {
   const auto path = state_file(experiment);
@@ -65,7 +76,7 @@ std::optional<outer_sync::protocol::LastView> recall(const Experiment& experimen
     Bytes bytes(size - digest.bytes.size());
     if (file.read(std::as_writable_bytes(std::span(digest.bytes))) && file.read(bytes) &&
         hash_of(bytes) == digest)
-      return from_bytes<outer_sync::protocol::LastView>(bytes);
+      return last_view_of(bytes, path);
   }
   throw Error(ErrorKind::data,
               path.string() +
@@ -147,7 +158,7 @@ class Display final : public outer_sync::CoordinatorObserver {
 
   void members_changed(const Coordinator& coordinator) override {
     events_.look(coordinator);
-    timeline_.look(seconds_since(began_), coordinator, experiment_);
+    timeline_.look(seconds_since(began_), coordinator, experiment_.outer);
     if (const auto change = replan_ != nullptr ? replan_->look(coordinator) : std::nullopt) {
       metrics_.write({{"replanned", *change}});
       events_.replanned(*change);

@@ -12,26 +12,6 @@ using outer_sync::protocol::Coordinator;
 
 using Json = nlohmann::ordered_json;
 
-namespace {
-
-/// The step at which that round, sent at `sent_step`, is applied.
-std::uint64_t apply_step(const Schedule& schedule, FragmentId p, std::uint64_t round,
-                         std::uint64_t sent_step) {
-  auto low = sent_step, high = sent_step + 1;
-  while (schedule.rounds_due(p, high) < round) {
-    low = high;
-    high += high - sent_step;
-  }
-  if (schedule.rounds_due(p, low) >= round) return low;
-  while (high - low > 1) {
-    const auto middle = low + (high - low) / 2;
-    (schedule.rounds_due(p, middle) < round ? low : high) = middle;
-  }
-  return high;
-}
-
-}  // namespace
-
 RoundTimeline::Round* RoundTimeline::find(FragmentId fragment, std::uint64_t round) {
   const auto rounds = rounds_.find(fragment);
   if (rounds == rounds_.end()) return nullptr;
@@ -67,14 +47,15 @@ void RoundTimeline::advance(const Seen& from, const Seen& to, const Member& memb
     const auto last = schedule.rounds_sent(p, to.step);
     const auto first =
         std::max(schedule.rounds_sent(p, from.step), last - std::min<std::uint64_t>(last, kept));
-    for (auto round = first + 1; round <= last; ++round) {
+    for (auto newest = first; newest < last; ++newest) {
+      const auto round = newest + 1;
       auto* known = find(p, round);
       if (known == nullptr) {
         if (!rounds.empty() && round < rounds.back().round) continue;  // gone again
         const auto step = schedule.send_step(p, round);
         rounds.push_back({.round = round,
                           .sent_step = step,
-                          .apply_step = apply_step(schedule, p, round, step),
+                          .apply_step = schedule.due_step(p, round),
                           .needed = {},
                           .committed = {}});
         if (rounds.size() > kept) rounds.pop_front();
@@ -95,11 +76,11 @@ void RoundTimeline::advance(const Seen& from, const Seen& to, const Member& memb
   }
 }
 
-void RoundTimeline::look(double seconds, const Coordinator& coordinator, const Experiment& experiment) {
-  if (!coordinator.layout() || coordinator.participating() == 0 || experiment.outer.data_parallel()) return;
+void RoundTimeline::look(double seconds, const Coordinator& coordinator,
+                         const outer_sync::OuterConfig& outer) {
+  if (!coordinator.layout() || coordinator.participating() == 0 || outer.data_parallel()) return;
   const auto fragments = coordinator.layout()->fragment_count();
   if (!schedule_ || settings_ != coordinator.settings()) {
-    const auto& outer = experiment.outer;
     settings_ = coordinator.settings();
     schedule_.emplace(fragments, outer_sync::Eras(outer, *settings_).phases(),
                       static_cast<std::uint64_t>(outer.sync_delay),

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "isthmus/outer_sync/config.h"
 #include "isthmus/outer_sync/methods/schedule.h"
 #include "isthmus/outer_sync/protocol/coordinator.h"
-#include "run/experiment.h"
 
 namespace isthmus::app {
 
@@ -28,9 +28,10 @@ class RoundTimeline {
   /// `seconds` never fall.
   void look(double seconds, const outer_sync::Schedule& schedule, std::size_t fragments,
             const std::vector<Member>& members);
-  /// The same for the run that this one coordinates; nothing while no view is in force.
+  /// The same for the run that this one coordinates, `outer` of its config; nothing while no view is in
+  /// force.
   void look(double seconds, const outer_sync::protocol::Coordinator& coordinator,
-            const Experiment& experiment);
+            const outer_sync::OuterConfig& outer);
   /// All of its chunks are reduced; it may not be known yet that it was sent.
   void committed(double seconds, outer_sync::FragmentId fragment, std::uint64_t round);
 

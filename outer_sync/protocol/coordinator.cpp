@@ -24,6 +24,12 @@ bool is_a_reducers(const ControlMessage& message) {
          std::holds_alternative<Records>(message);
 }
 
+bool is_a_members(const ControlMessage& message) {
+  return is_a_reducers(message) || std::holds_alternative<Ready>(message) ||
+         std::holds_alternative<EvalReport>(message) || std::holds_alternative<Announce>(message) ||
+         std::holds_alternative<Held>(message);
+}
+
 }  // namespace
 
 Coordinator::Coordinator(CoordinatorOptions options, Time started)
@@ -34,6 +40,9 @@ Coordinator::Coordinator(CoordinatorOptions options, Time started)
   if (options_.last) {
     number_ = options_.last->number;
     options_.token = options_.last->token;
+    settings_ = options_.last->settings;
+    settings_view_ = options_.last->number;
+    remember(*options_.last);
     for (const auto& member : options_.last->members) {
       if (protocol::trains(member)) slots_[member.name] = member.slot;
     }
@@ -50,14 +59,6 @@ Coordinator::Coordinator(CoordinatorOptions options, Time started)
 /// does. Names are bounded by whom hellos are accepted of.
 void Coordinator::on_records(const MemberStatus& member, const Records& records) {
   const auto& info = member.hello.member;
-  const auto is_sound = [](const Record& record) {
-    return record.kind <= RecordKind::metrics && record.line.size() <= longest_record;
-  };
-  if (records.records.empty() || records.first > most_records ||
-      !std::ranges::all_of(records.records, is_sound)) {
-    say(info.name + " sent records that cannot be; dropped");
-    return close(member.connection);
-  }
   auto& up_to = gathered_.try_emplace(info.name, GatheredUpTo{info.incarnation, records.first}).first->second;
   if (up_to.incarnation != info.incarnation) up_to = {info.incarnation, 0};
   const auto end = records.first + records.records.size();
@@ -93,10 +94,12 @@ void Coordinator::receive(ConnectionId from, Time now, const ControlMessage& mes
 
 void Coordinator::on_message(const std::string& name, const ControlMessage& message) {
   auto& member = members_.at(name);
-  if (!trains(member) && !is_a_reducers(message)) {
-    say(name + " sent a message that is not for one that only reduces; dropped");
+  if (!is_a_members(message) || (!trains(member) && !is_a_reducers(message))) {
+    say(name + " sent a message that is not " +
+        (is_a_members(message) ? "for one that only reduces" : "a member's to send") + "; dropped");
     return close(member.connection);
   }
+  if (const auto problem = breach_of(member, message); !problem.empty()) return drop_for(name, problem);
   std::visit(Overloaded{
                  [&](const Sealed& sealed) { on_sealed(member, sealed); },
                  [&](const Heartbeat& heartbeat) { on_heartbeat(member, heartbeat); },
@@ -112,12 +115,45 @@ void Coordinator::on_message(const std::string& name, const ControlMessage& mess
                  [&](const Done& done) { on_done(member, done); },
                  [&](const Leave& leave) { lose(name, "left: " + leave.reason); },
                  [&](const Records& records) { on_records(member, records); },
-                 [&](const auto&) {
-                   say(name + " sent a message that is not a member's to send; dropped");
-                   close(member.connection);
-                 },
+                 [](const auto&) {},
              },
              message);
+}
+
+Bounds Coordinator::bounds() const {
+  // A run that begins once more may be another model's.
+  return {.steps = options_.steps, .layout = layout_ && phase_ != Phase::joining ? &*layout_ : nullptr};
+}
+
+/// What only the coordinator can tell: which views have begun, and for whom.
+std::string Coordinator::breach_of(const MemberStatus& member, const ControlMessage& message) const {
+  if (auto problem = problem_of_message(message, bounds()); !problem.empty()) return problem;
+  ViewNumber view = 0;
+  if (const auto* beat = std::get_if<Heartbeat>(&message)) view = beat->view;
+  if (const auto* sealed = std::get_if<Sealed>(&message)) {
+    view = sealed->activated;
+    if (trains(member) && sealed->layout.empty()) return "no layout, although it trains";
+    if (auto problem = problem_of_report(view, sealed->settings); !problem.empty()) return problem;
+  }
+  return may_have_begun(member.hello, view) ? std::string()
+                                            : "view " + std::to_string(view) + ", which has not begun for it";
+}
+
+/// A view may begin for a member after the connection on which it was announced has ended.
+bool Coordinator::may_have_begun(const Hello& hello, ViewNumber view) const {
+  if (view <= hello.activated) return true;
+  const auto known = announced_.find(view);
+  if (known != announced_.end()) return known->second.members.contains(id_of(hello.member));
+  return view <= hello.sealed && (announced_.empty() || view < announced_.begin()->first);
+}
+
+/// It comes back, and is left out of views for a while, longer each time. By value: `name` may be its key.
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
+void Coordinator::drop_for(std::string name, const std::string& problem) {
+  const auto why = "broke the protocol: " + problem;
+  send(members_.at(name), Refused{name + " " + why});
+  bar(name);
+  lose(name, why + "; dropped");
 }
 
 void Coordinator::closed(ConnectionId connection) {

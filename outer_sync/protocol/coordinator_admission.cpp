@@ -29,12 +29,9 @@ std::string Coordinator::reason_of_another_run(const Hello& hello) const {
            std::to_string(protocol_version) + " and the same numerics: use the same build";
   }
   if (hello.run != options_.run) return "this is run '" + options_.run + "', not '" + hello.run + "'";
-  if (name.empty() || name.size() > 64) return "a replica's name has 1 to 64 characters";
+  if (auto problem = problem_of(hello, bounds()); !problem.empty())
+    return (name.empty() ? "a worker" : name.substr(0, 64)) + " broke the protocol: " + problem;
   if (is_operator(name)) return "'" + name + "' is a name of who steers the run; give the worker another one";
-  if (hello.site.size() > 64) return "a site's name has at most 64 characters";
-  if (!hello.settings.sound()) return name + " tells of settings that cannot be";
-  if (std::max(hello.sealed, hello.activated) > highest_view)
-    return name + " claims to have sealed view " + std::to_string(std::max(hello.sealed, hello.activated));
   if (auto difference = config::first_difference(options_.config, "the coordinator", hello.config, name);
       !difference.empty()) {
     return difference + "; all replicas must share it";
@@ -78,6 +75,8 @@ std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
     return "there are " + std::to_string(most_members) + " replicas already";
   if (hello.activated > 0 && token_is_known_ && hello.token != options_.token)
     return name + " has been in another run that is called '" + options_.run + "'; start it again";
+  if (auto problem = problem_of_report(hello.activated, hello.settings); !problem.empty())
+    return name + " broke the protocol: " + problem;
   if (hello.activated > 0) return {};
   const bool reduces = !protocol::trains(hello.member);
   if (reduces && !options_.elastic)
@@ -102,6 +101,24 @@ void Coordinator::refuse(ConnectionId connection, const std::string& reason) {
   close(connection);
 }
 
+/// What is announced is remembered first. So a later view, or one with others in it, is made up, or of
+/// another coordinator; taken for this run's it would undo what the members here have made.
+std::string Coordinator::claim_of_another_view(const Hello& hello) const {
+  // So far that no claim leaves too few numbers for the views to come.
+  constexpr ViewNumber ahead = ViewNumber{1} << 20;
+  const auto highest = std::max(hello.sealed, hello.activated);
+  if (hello.activated > 0 && highest > std::max(highest_view / 2, number_ + ahead))
+    return "claims to have sealed view " + std::to_string(highest) + "; the newest is " +
+           std::to_string(number_);
+  if (hello.activated == 0 || announced_.empty() || hello.activated < announced_.begin()->first) return {};
+  const auto known = announced_.find(hello.activated);
+  if (known != announced_.end() && known->second.members.contains(id_of(hello.member))) return {};
+  return "says that it is in view " + std::to_string(hello.activated) +
+         ", which this coordinator has not announced to it (its newest is " +
+         std::to_string(announced_.rbegin()->first) +
+         "); if another coordinator has, stop this one, or start it with --recover once the other has ended";
+}
+
 void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
   if (hello.member.kind == MemberKind::observer) return on_observer_hello(from, hello);
   const auto& name = hello.member.name;
@@ -114,6 +131,10 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
     return;
   }
   if (auto reason = reason_to_refuse(hello); !reason.empty()) return refuse(from, reason);
+  if (auto claim = claim_of_another_view(hello); !claim.empty()) {
+    say_of_stranger(name + " " + claim);
+    return close(from);  // it trains on meanwhile
+  }
   if (hello.activated == 0 && hello.fresh) forget_state_before(hello.member);
   const bool was_member = take_over_from(hello);
   if (!options_.build.empty() && hello.build != options_.build && hello.activated == 0)
@@ -229,7 +250,7 @@ bool Coordinator::take_over_from(const Hello& hello) {
 void Coordinator::come_back(MemberStatus& member) {
   const auto& hello = member.hello;
   number_ = std::max({number_, hello.sealed, hello.activated});
-  if (hello.activated >= settings_view_ && trains(member)) {
+  if (hello.activated > settings_view_ && trains(member)) {
     settings_view_ = hello.activated;
     settings_ = hello.settings;
   }
@@ -370,6 +391,8 @@ void Coordinator::admit_observers() {
 
 void Coordinator::on_observer(Observers::iterator observer, const ControlMessage& message) {
   observer->second.heard = now_;
+  if (const auto problem = problem_of_message(message, bounds()); !problem.empty())
+    return drop_observer(observer, "broke the protocol: " + problem);
   if (const auto* heartbeat = std::get_if<Heartbeat>(&message)) {
     on_observer_heartbeat(observer, *heartbeat);
   } else if (const auto* leave = std::get_if<Leave>(&message)) {

@@ -120,6 +120,33 @@ ChangeVerdict Coordinator::judge(const ConfigItems& items) const {
   return verdict;
 }
 
+/// Each change beside those before it, as when an operator asked for it.
+std::string Coordinator::problem_of_settings(const Settings& settings) const {
+  if (settings == judged_) return {};
+  Settings before;
+  for (const auto& change : settings.changes) {
+    const auto verdict = options_.judge ? options_.judge(before, change.items)
+                                        : ChangeVerdict{"nothing can be changed in this run", false};
+    if (!verdict.problem.empty()) return "settings that no operator can have made: " + verdict.problem;
+    if (verdict.at_once)
+      return "settings that no operator can have made: " + text_of(change.items) + " is each member's own";
+    before.changes.push_back(change);
+  }
+  judged_ = settings;
+  return {};
+}
+
+/// What a member says that a view began with. Settings are an operator's to make: those of a view that this
+/// coordinator remembers are known, and others, which it has to learn from the members, are judged.
+std::string Coordinator::problem_of_report(ViewNumber view, const Settings& settings) const {
+  if (view == 0) return {};  // of a checkpoint: the first view compares and judges them
+  const auto known = announced_.find(view);
+  if (known == announced_.end()) return problem_of_settings(settings);
+  return settings == known->second.settings
+             ? std::string()
+             : "other settings of view " + std::to_string(view) + " than were announced with it";
+}
+
 /// Nobody waits for an answer.
 void Coordinator::propose(const ConfigItems& items, const std::string& by, const std::string& why) {
   if (!wishes_.empty()) return;

@@ -165,6 +165,7 @@ std::vector<Coordinator::RelayedPair> Coordinator::relays() const {
 
 void Coordinator::bar(const std::string& name) {
   const auto shortest = 6 * options_.detect_timeout, longest = 24 * options_.detect_timeout;
+  if (barred_.size() >= most_members && !barred_.contains(name)) barred_.clear();  // names are anybody's
   auto& bar = barred_[name];
   bar.length = std::clamp(2 * bar.length, shortest, longest);
   bar.until = now_ + bar.length;

@@ -34,6 +34,10 @@ void Coordinator::seal_first_view() {
   const bool resume = first_trainer()->hello.resume;
   const auto step = resume ? choose_checkpoint() : 0;
   if (!step) return end(Ended::How::failed, without_common_checkpoint());
+  if (options_.steps > 0 && *step > options_.steps)
+    return end(Ended::How::failed, "the newest checkpoint that all have is of step " + std::to_string(*step) +
+                                       ", and run.steps is " + std::to_string(options_.steps) +
+                                       "; raise run.steps, or move newer checkpoints away");
   if (*step > 0) say("resuming from the checkpoint of step " + std::to_string(*step));
   ++number_;
   for (auto& [name, member] : members_) {
@@ -78,7 +82,7 @@ std::string Coordinator::initial_disagreement() const {
   if (!layout) return "the fragments of " + first_name + " are not a layout";
   for (const auto& [name, member] : members_) {
     if (!trains(member) || member.has_nothing) continue;
-    if (!same_layout(*layout, member.state) || !answer_fits(*layout, member.state))
+    if (!same_layout(*layout, member.state))
       return "the fragments of " + name + " and " + first_name + " differ";
     if (member.state.settings != first.state.settings)
       return "what was set in mid-run (isthmus ctl set) is not the same in the checkpoints of " + name +
@@ -110,6 +114,9 @@ void Coordinator::begin_first_view() {
   if (auto difference = initial_disagreement(); !difference.empty())
     return end(Ended::How::diverged, difference);
   const auto& first = first_trainer()->state;
+  if (auto problem = problem_of_settings(first.settings); !problem.empty())
+    return end(Ended::How::failed, "the checkpoints hold " + problem +
+                                       "; mend the config, or resume from checkpoints of before that");
   layout_ = layout_of(first.layout, first.chunk_elements);
   begin_view();
 }
@@ -188,12 +195,7 @@ void Coordinator::on_sealed(MemberStatus& member, const Sealed& sealed) {
   const bool first = phase_ == Phase::joining;
   if (!first && phase_ != Phase::changing) return;
   const bool blank = !trains(member) && sealed.activated == 0;  // it knows of nothing yet
-  if (!first) {
-    if (!able(member)) return;  // it was not asked
-    if (!layout_ && !blank) layout_ = layout_of(sealed.layout, sealed.chunk_elements);
-    if (!blank && (!layout_ || !same_layout(*layout_, sealed) || !answer_fits(*layout_, sealed)))
-      return lose(member.hello.member.name, "reported rounds that are not of this run's layout");
-  }
+  if (!first && !able(member)) return;                          // it was not asked
   member.state = blank ? Sealed() : sealed;
   member.answered = true;
   if (first) return begin_first_view_if_sealed();
@@ -221,7 +223,32 @@ void Coordinator::drop_silent_answers() {
   for (const auto& name : silent) lose(name, "did not answer within network.detect_timeout");
 }
 
+/// One that has come back learns the layout from the trainers of the highest view that has begun. Each answer
+/// was judged by its own layout until then; whoever has another one is lost, which begins the change anew.
+bool Coordinator::all_have_one_layout() {
+  const MemberStatus* reference = nullptr;
+  for (const auto& [name, member] : members_) {
+    const bool counts = member.answered && trains(member);
+    if (counts && (reference == nullptr || member.state.activated > reference->state.activated))
+      reference = &member;
+  }
+  if (reference == nullptr) return layout_.has_value();
+  if (!layout_) layout_ = layout_of(reference->state.layout, reference->state.chunk_elements);
+  for (const auto& [name, member] : members_) {
+    if (!member.answered || member.state.layout.empty() || same_layout(*layout_, member.state)) continue;
+    if (trains(member) && member.state.activated == reference->state.activated) {
+      end(Ended::How::diverged,
+          "the fragments of " + name + " and " + reference->hello.member.name + " differ");
+    } else {
+      lose(name, "is lost: its fragments are not those of " + reference->hello.member.name);
+    }
+    return false;
+  }
+  return true;
+}
+
 void Coordinator::begin_view() {
+  if (!all_have_one_layout()) return;
   std::vector<SealedMember> answers;
   for (const auto& [name, member] : members_) {
     if (member.answered) answers.push_back({member.hello.member, member.state, member.uplink});
@@ -271,7 +298,8 @@ void Coordinator::announce(NewView message) {
   settings_ = message.settings;
   settings_view_ = number_;
   tell_followers();
-  options_.last = LastView{number_, message.view.members, options_.token};
+  options_.last = LastView{number_, message.view.members, options_.token, message.settings};
+  remember(*options_.last);
   options_.recover.reset();
   gathering_until_.reset();
   if (waited_for_) missed_.erase(waited_for_->first);
@@ -300,6 +328,14 @@ void Coordinator::announce(NewView message) {
   if (stop_step_) announce_stop_step();  // whoever has come back has not heard it
   settle_stop();
   settle_evaluations();
+}
+
+void Coordinator::remember(const LastView& view) {
+  constexpr std::size_t kept = 16;
+  auto& known = announced_[view.number];
+  known.settings = view.settings;
+  for (const auto& member : view.members) known.members.insert(id_of(member));
+  if (announced_.size() > kept) announced_.erase(announced_.begin());
 }
 
 /// It comes again as a newcomer, under another incarnation: what it has contributed so far is of a replica

@@ -5,6 +5,8 @@
 #include <iterator>
 #include <utility>
 
+#include "isthmus/outer_sync/protocol/received.h"
+
 namespace isthmus::outer_sync::protocol {
 namespace {
 
@@ -74,32 +76,7 @@ std::optional<Sealed> Member::seal(ViewNumber view) {
 }
 
 bool Member::fits(const NewView& message, MemberIndex self) const {
-  const auto members = message.view.members.size();
-  const auto fragments = layout_.fragment_count();
-  const auto is_fixed_round = [&](const FixedRound& fixed) {
-    return fixed.fragment < fragments && std::ranges::all_of(fixed.holders, [&](const auto& holder) {
-             return holder.first < members && holder.second.fits(layout_.chunks_of(fixed.fragment).size());
-           });
-  };
-  const auto takes_part = [](const MemberInfo& member) {
-    return member.kind == MemberKind::trainer || member.kind == MemberKind::reducer;
-  };
-  return self < members && members <= most_members && std::ranges::all_of(message.view.members, takes_part) &&
-         std::ranges::any_of(message.view.members, [](const MemberInfo& member) { return trains(member); }) &&
-         message.view.owners.size() == layout_.chunk_count() &&
-         std::ranges::all_of(message.view.owners, [&](MemberIndex owner) { return owner < members; }) &&
-         message.chains.size() == fragments &&
-         std::ranges::none_of(
-             message.chains,
-             [](const auto& chain) { return chain.empty() || chain.size() > history_length; }) &&
-         std::ranges::all_of(message.fixed, is_fixed_round) && message.applied.size() == members &&
-         std::ranges::all_of(message.applied,
-                             [&](const auto& rounds) { return rounds.size() == fragments; }) &&
-         message.ledger.size() == fragments &&
-         std::ranges::all_of(message.ledger, [](const auto& of_fragment) { return of_fragment.sound(); }) &&
-         message.taken.sound() && message.reserved.size() == members &&
-         std::ranges::all_of(message.reserved, [](const auto& of_member) { return of_member.sound(); }) &&
-         message.tracks <= most_members && message.settings.sound();
+  return self < message.view.members.size() && problem_of(message, {.steps = 0, .layout = &layout_}).empty();
 }
 
 /// Only those that were in the view of reference are the run's history; anybody else's rounds must be the

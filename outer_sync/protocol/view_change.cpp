@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "isthmus/base/error.h"
@@ -316,8 +315,6 @@ std::optional<FragmentLayout> layout_of(std::span<const Range> fragments, std::u
   }
 }
 
-constexpr Round most_rounds = Round{1} << 62;  // so that a few more are still a number
-
 bool ledger_fits(const Ledger& ledger, const std::vector<FragmentState>& fragments) {
   if (ledger.size() != fragments.size()) return false;
   for (std::size_t p = 0; p < ledger.size(); ++p) {
@@ -326,36 +323,16 @@ bool ledger_fits(const Ledger& ledger, const std::vector<FragmentState>& fragmen
   return true;
 }
 
-bool answer_fits(const FragmentLayout& layout, const Sealed& sealed) {
-  if (sealed.fragments.size() != layout.fragment_count() ||
-      sealed.history.size() != layout.fragment_count() || sealed.activated >= sealed.view)
-    return false;
-  if (!sealed.settings.sound()) return false;
-  if (!ledger_fits(sealed.ledger, sealed.fragments) || !sealed.taken.sound() || !sealed.reserved.sound())
-    return false;
-  for (FragmentId p = 0; p < layout.fragment_count(); ++p) {
-    const auto chain = chain_of(sealed, p);
-    if (chain.size() > Member::history_length || chain.back().round > most_rounds) return false;
-    for (std::size_t i = 1; i < chain.size(); ++i) {
-      if (chain[i].round != chain[i - 1].round + 1) return false;
-    }
-  }
-  std::set<std::pair<FragmentId, Round>> seen;
-  return std::ranges::all_of(sealed.held, [&](const HeldResults& held) {
-    if (held.fragment >= layout.fragment_count()) return false;
-    const auto last = sealed.fragments[held.fragment].round;
-    const bool is_applied = held.round <= last;
-    if (!are_sound(held.trained_on, most_members) || held.contributors.size() > most_members ||
-        (!held.trained_on.empty() && (is_applied || !held.chunks.has(0))))
-      return false;
-    return held.round <= last + Member::window && held.round + Member::most_held > last &&
-           held.chunks.fits(layout.chunks_of(held.fragment).size()) &&
-           seen.insert({held.fragment, held.round}).second;
-  });
-}
-
 std::string disagreement(const FragmentLayout& layout, std::span<const SealedMember> members) {
   const auto reference = reference_of(members);
+  const SealedMember* first = nullptr;
+  for (const auto& member : members) {
+    if (!is_of(member, reference)) continue;
+    if (first == nullptr) first = &member;
+    if (member.sealed.settings == first->sealed.settings) continue;
+    return "what was set in mid-run (isthmus ctl set) is not the same at " + member.info.name + " and " +
+           first->info.name + ", which are both in view " + std::to_string(reference);
+  }
   for (FragmentId p = 0; p < layout.fragment_count(); ++p) {
     std::map<Round, std::pair<Digest, std::string>> points;
     for (const auto& member : members) {

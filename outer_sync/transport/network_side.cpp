@@ -13,6 +13,7 @@
 #include <variant>
 
 #include "isthmus/outer_sync/memory.h"
+#include "isthmus/outer_sync/protocol/received.h"
 #include "isthmus/outer_sync/protocol/view_change.h"
 #include "tls/credentials.h"
 #include "transport/duration.h"
@@ -275,6 +276,9 @@ void NetworkSide::on_down(const std::string& why) {
 
 void NetworkSide::on_control(ControlMessage message) {
   pulse_.heard();
+  const auto* layout = workshop_ ? &workshop_->layout : nullptr;
+  if (const auto problem = problem_of_message(message, {.steps = 0, .layout = layout}); !problem.empty())
+    throw Error(ErrorKind::network, "the coordinator broke the protocol: " + problem);
   std::visit([this](auto& what) { hear(what); }, message);
 }
 
@@ -299,7 +303,6 @@ void NetworkSide::hear(const Admitted& admitted) {
 
 /// For the trainer who follows the rounds.
 void NetworkSide::hear(const Steered& steered) {
-  if (!steered.settings.sound()) throw Error(ErrorKind::network, "it tells of settings that cannot be");
   steered_ = steered.settings;
   if (!taker_ || !taker_->takes()) return;
   meet_.update([&] { meet_.lessons.emplace_back(steered.settings); });

@@ -51,6 +51,20 @@ TEST_F(Timeline, ARoundIsSentWhenTheLastHasMadeItsStep) {
   EXPECT_DOUBLE_EQ(round(0, 1)["late_seconds"], 11) << "a would have applied it after 12 s";
 }
 
+TEST(Timelines, EndWhateverStepIsReported) {
+  using outer_sync::Overlap;
+  constexpr auto last = ~std::uint64_t{0};
+  for (const auto overlap : {Overlap::delay, Overlap::whole_round}) {
+    for (const std::uint64_t every : {1, 30, 100}) {
+      const outer_sync::Schedule of_run(3, {{0, every}}, every / 6, 0, overlap);
+      RoundTimeline timeline;
+      timeline.look(0, of_run, 3, {{"a", 1, 1}});
+      timeline.look(1, of_run, 3, {{"a", last, 1}});
+      EXPECT_LE(timeline.json(2, 100).size(), 3 * RoundTimeline::kept);
+    }
+  }
+}
+
 TEST_F(Timeline, WhatWaitsHasNotMadeItsStepYet) {
   at(0, 10, 10);
   at(1, 11, 11);

@@ -340,7 +340,10 @@ TEST(Sealing, WhoDisagreesIsNamed) {
   EXPECT_EQ(disagreement_of([](Sealed&) {}), "began");
   EXPECT_THAT(disagreement_of([](Sealed& sealed) { sealed.parameters = digest_of(8); }),
               AllOf(HasSubstr("global parameters of eu-1 and asia-1 differ"), HasSubstr("seed")));
-  EXPECT_THAT(disagreement_of([](Sealed& sealed) { sealed.fragments[1].round = 1; }),
+  EXPECT_THAT(disagreement_of([](Sealed& sealed) {
+                sealed.fragments[1].round = 1;
+                sealed.ledger[1] = FragmentLedger(1);
+              }),
               HasSubstr("eu-1 and asia-1"));
   EXPECT_THAT(disagreement_of([](Sealed& sealed) { sealed.fragments[1].chain = digest_of(8); }),
               HasSubstr("eu-1 and asia-1"));
@@ -350,7 +353,7 @@ TEST(Sealing, WhoDisagreesIsNamed) {
               HasSubstr("the fragments of eu-1 and asia-1 differ"));
 }
 
-/// How a run of one ends that reports this layout.
+/// What becomes of the one trainer of a run that reports this layout.
 std::string layout_judged(std::vector<Range> layout, std::uint64_t chunk_elements) {
   CoordinatorHarness harness(1);
   harness.receive(1, CoordinatorHarness::hello("us-1"));
@@ -361,13 +364,13 @@ std::string layout_judged(std::vector<Range> layout, std::uint64_t chunk_element
   sealed.layout = std::move(layout);
   sealed.chunk_elements = chunk_elements;
   harness.receive(1, sealed);
-  return harness.ended ? harness.ended->reason : "began";
+  return harness.last<NewView>(1) ? "began" : harness.refusal(1);
 }
 
 TEST(Sealing, HostileLayoutsAreRefusedBeforeAnythingIsSetAside) {
   constexpr std::uint64_t huge = UINT64_MAX;
-  const auto refused = HasSubstr("the fragments of us-1 are not a layout");
-  EXPECT_THAT(layout_judged({}, 32), refused);
+  const auto refused = HasSubstr("us-1 broke the protocol: fragments that are not a layout");
+  EXPECT_THAT(layout_judged({}, 32), HasSubstr("no layout, although it trains"));
   EXPECT_THAT(layout_judged({{0, 100}}, 0), refused) << "a zero chunk";
   EXPECT_THAT(layout_judged({{0, huge}}, 1), refused) << "2^64 chunks";
   EXPECT_THAT(layout_judged({{0, 1ULL << 44}}, 1), refused) << "2^44 chunks";

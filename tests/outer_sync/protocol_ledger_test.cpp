@@ -6,6 +6,7 @@
 
 #include "cluster.h"
 #include "isthmus/base/archive.h"
+#include "isthmus/outer_sync/protocol/received.h"
 #include "isthmus/outer_sync/protocol/view_change.h"
 #include "isthmus/outer_sync/protocol/work_order.h"
 
@@ -214,6 +215,8 @@ class DecidedRounds : public testing::Test {
     member.info = {name, 1, "", 0};
     member.sealed.view = 2;
     member.sealed.activated = 1;
+    member.sealed.layout = {{0, 32}, {32, 32}};
+    member.sealed.chunk_elements = 16;
     member.sealed.fragments.resize(2);
     member.sealed.history.resize(2);
     member.sealed.ledger.resize(2);
@@ -228,7 +231,7 @@ class DecidedRounds : public testing::Test {
   }
   /// What the next view withholds of the lost member's track.
   SampleSet taken_of_the_lost() {
-    for (const auto& member : members) EXPECT_TRUE(answer_fits(layout, member.sealed));
+    for (const auto& member : members) EXPECT_EQ(problem_of(member.sealed, {.layout = &layout}), "");
     return plan_view(layout, members).message.taken.common(SampleSet({{2, 0, 1000}}));
   }
   FragmentLayout layout{{{0, 32}, {32, 32}}, 16};

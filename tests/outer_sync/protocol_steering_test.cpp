@@ -214,6 +214,132 @@ TEST_F(Steering, WhoEntersAViewWithoutTheStateIsToldWhatItsRoundsAreMadeUnder) {
   EXPECT_EQ(run.last<Admitted>(9)->settings, settings());
 }
 
+// ---- nobody steers but an operator ----
+
+const Settings made_up{.changes = {{20, {{"outer.optimizer.lr", "1e9"}, {"outer.no_such_key", "x"}}}},
+                       .pause_after = 0};
+
+TEST_F(Steering, AMemberThatSealsWithSettingsOfItsOwnIsDroppedAlone) {
+  run.receive(3, CoordinatorHarness::hello("c"));
+  run.receive(3, Ready{});
+  auto answer = CoordinatorHarness::sealed();
+  answer.view = run.last<Seal>(1)->view;
+  answer.activated = 1;
+  answer.settings = made_up;
+  run.receive(1, answer);
+  EXPECT_THAT(run.refusal(1), HasSubstr("other settings of view 1 than were announced with it"));
+  run.seal_all({2, 3});
+  ASSERT_TRUE(run.last<NewView>(3));
+  EXPECT_EQ(run.last<NewView>(3)->settings, Settings());
+  EXPECT_FALSE(run.ended);
+}
+
+TEST_F(Steering, AMemberThatComesBackWithSettingsOfItsOwnIsRefused) {
+  auto back = CoordinatorHarness::hello("a");
+  back.activated = back.sealed = 1;
+  back.token = digest_of(99);
+  back.member.incarnation = 1;
+  back.settings = made_up;
+  run.receive(4, back);
+  EXPECT_THAT(run.refusal(4), HasSubstr("other settings of view 1 than were announced with it"));
+  EXPECT_EQ(settings(), Settings());
+  EXPECT_FALSE(run.closed.contains(1)) << "whoever has the name";
+}
+
+/// A coordinator that has come back; a and b were in view 7, which began with `settings`.
+class SteeringAgain : public ::testing::Test {
+ protected:
+  void start(bool knows, const Settings& announced = {}) {
+    auto again = options(2);
+    if (knows)
+      again.last = LastView{7,
+                            {CoordinatorHarness::hello("a").member, CoordinatorHarness::hello("b").member},
+                            again.token,
+                            announced};
+    else
+      again.recover = 1000;
+    run.emplace(again);
+  }
+  void come_back(const Settings& of_a, const Settings& of_b) {
+    for (const ConnectionId member : {1, 2}) {
+      auto hello = CoordinatorHarness::hello(member == 1 ? "a" : "b");
+      hello.activated = hello.sealed = 7;
+      hello.token = digest_of(99);
+      hello.settings = member == 1 ? of_a : of_b;
+      run->receive(member, hello);
+    }
+    if (!run->last<Seal>(1)) {  // one that does not know who is to come hears out who does
+      run->tick(4s);
+      for (const ConnectionId member : {1, 2}) run->receive(member, Heartbeat{});
+      run->tick(6s);
+    }
+    for (const ConnectionId member : {1, 2}) {
+      if (!run->last<Seal>(member) || run->ended) continue;
+      auto answer = CoordinatorHarness::sealed();
+      answer.view = run->last<Seal>(member)->view;
+      answer.activated = 7;
+      answer.settings = member == 1 ? of_a : of_b;
+      run->receive(member, answer);
+    }
+  }
+  const Settings changed{.changes = {{47, {{"outer.sync_every", "60"}}}}};
+  std::optional<CoordinatorHarness> run;
+};
+
+TEST_F(SteeringAgain, TheCoordinatorRemembersWhatWasSet) {
+  start(true, changed);
+  EXPECT_EQ(run->coordinator.settings(), changed);
+  come_back(changed, changed);
+  ASSERT_TRUE(run->last<NewView>(1));
+  EXPECT_EQ(run->last<NewView>(1)->settings, changed);
+  EXPECT_EQ(run->stored->settings, changed);
+}
+
+TEST_F(SteeringAgain, WhatAMemberSaysDoesNotReplaceIt) {
+  start(true, changed);
+  come_back(made_up, changed);
+  EXPECT_THAT(run->refusal(1), HasSubstr("other settings of view 7"));
+  EXPECT_EQ(run->coordinator.settings(), changed);
+  ASSERT_TRUE(run->last<NewView>(2));
+  EXPECT_EQ(run->last<NewView>(2)->settings, changed);
+}
+
+TEST_F(SteeringAgain, OneThatRemembersNothingTakesWhatAllReport) {
+  start(false);
+  come_back(changed, changed);
+  ASSERT_TRUE(run->last<NewView>(1));
+  EXPECT_EQ(run->last<NewView>(1)->settings, changed);
+}
+
+TEST_F(SteeringAgain, MembersOfOneViewWithDifferentSettingsAreADisagreement) {
+  start(false);
+  come_back(changed, {});
+  ASSERT_TRUE(run->ended);
+  EXPECT_EQ(run->ended->how, Ended::How::diverged);
+  EXPECT_THAT(run->ended->reason, HasSubstr("is not the same at b and a, which are both in view 7"));
+}
+
+TEST_F(SteeringAgain, WhatNoOperatorCanHaveSetIsRefused) {
+  start(false);
+  const Settings forbidden{.changes = {{47, {{"model.dim", "64"}}}}};
+  const Settings own{.changes = {{47, {{"network.rate", "40Mbps"}}}}};
+  come_back(forbidden, own);
+  EXPECT_THAT(run->refusal(1), HasSubstr("model.dim cannot be set in mid-run"));
+  EXPECT_THAT(run->refusal(2), HasSubstr("network.rate=40Mbps is each member's own"));
+  EXPECT_EQ(run->coordinator.settings(), Settings());
+  EXPECT_FALSE(run->ended);
+}
+
+TEST(SteeringBefore, CheckpointsMustHoldWhatCanBeSet) {
+  CoordinatorHarness run{options(1)};
+  run.receive(1, CoordinatorHarness::hello("a"));
+  auto answer = CoordinatorHarness::sealed();
+  answer.settings.changes = {{47, {{"model.dim", "64"}}}};
+  run.receive(1, answer);
+  ASSERT_TRUE(run.ended);
+  EXPECT_THAT(run.ended->reason, HasSubstr("model.dim cannot be set in mid-run"));
+}
+
 TEST(SteeringBefore, TheFirstViewNothingIsChanged) {
   CoordinatorHarness run{options(2)};
   run.receive(1, CoordinatorHarness::hello("a"));

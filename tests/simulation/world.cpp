@@ -229,6 +229,7 @@ void World::say_hello(Process& process) {
     hello.sealed = process.member->sealed();
     hello.activated = process.member->view().number;
     hello.token = process.token;
+    hello.settings = process.member->settings();
   }
   if (!process.in_run) {  // what it had learned is of those that it was told of then
     process.learning = false;

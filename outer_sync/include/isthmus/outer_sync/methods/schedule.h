@@ -59,6 +59,8 @@ class Schedule {
   [[nodiscard]] std::uint64_t step_with(const std::vector<std::uint64_t>& rounds, std::uint64_t every) const;
   /// At which step that round is sent.
   [[nodiscard]] std::uint64_t send_step(FragmentId p, std::uint64_t round) const;
+  /// At which step its result is applied.
+  [[nodiscard]] std::uint64_t due_step(FragmentId p, std::uint64_t round) const;
   /// The first step at which the result of a round is due that is sent after `step`, and is one of those
   /// more than `ahead` rounds after what is applied by then: nobody for whom such results do not come gets
   /// further.
@@ -75,7 +77,6 @@ class Schedule {
   struct Points {
     std::uint64_t first, every, count, delay;
   };
-  [[nodiscard]] std::uint64_t due_step(FragmentId p, std::uint64_t round) const;
   [[nodiscard]] std::uint64_t offset(FragmentId p, std::uint64_t every) const {
     return p * every / num_fragments_;
   }

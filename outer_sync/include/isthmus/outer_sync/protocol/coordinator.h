@@ -18,6 +18,7 @@
 #include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/outer_sync/protocol/messages.h"
 #include "isthmus/outer_sync/protocol/paths.h"
+#include "isthmus/outer_sync/protocol/received.h"
 #include "isthmus/outer_sync/protocol/relays.h"
 #include "isthmus/outer_sync/protocol/topology.h"
 #include "isthmus/outer_sync/protocol/view_change.h"
@@ -31,9 +32,10 @@ struct LastView {
   ViewNumber number = 0;
   std::vector<MemberInfo> members;
   Digest token;
+  Settings settings{};  ///< that it began with
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(number, members, token);
+    ar(number, members, token, settings);
   }
 };
 
@@ -238,6 +240,8 @@ class Coordinator {
   void adjust(ConnectionId from, const Command& command, const ConfigItems& items);
   void wish(Wish wish, const std::string& why);
   [[nodiscard]] ChangeVerdict judge(const ConfigItems& items) const;
+  [[nodiscard]] std::string problem_of_settings(const Settings& settings) const;
+  [[nodiscard]] std::string problem_of_report(ViewNumber view, const Settings& settings) const;
   [[nodiscard]] std::string reason_not_to_change() const;
   void answer(ConnectionId to, const std::string& text);
   void refuse_command(ConnectionId to, const std::string& problem);
@@ -257,6 +261,11 @@ class Coordinator {
   void drop_observer(Observers::iterator observer, const std::string& why);
   void refuse(ConnectionId connection, const std::string& reason);
   void on_message(const std::string& name, const ControlMessage& message);
+  [[nodiscard]] Bounds bounds() const;
+  [[nodiscard]] std::string breach_of(const MemberStatus& member, const ControlMessage& message) const;
+  [[nodiscard]] bool may_have_begun(const Hello& hello, ViewNumber view) const;
+  [[nodiscard]] std::string claim_of_another_view(const Hello& hello) const;
+  void drop_for(std::string name, const std::string& problem);
   void on_sealed(MemberStatus& member, const Sealed& sealed);
   void on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat);
   void on_ready(MemberStatus& member);
@@ -299,7 +308,9 @@ class Coordinator {
   void suspend(const std::string& why);
   void drop_silent_answers();
   void begin_view();
+  [[nodiscard]] bool all_have_one_layout();
   void announce(NewView message);
+  void remember(const LastView& view);
   [[nodiscard]] std::size_t unanswered() const;
   [[nodiscard]] bool leases_are_out() const;
   [[nodiscard]] std::vector<Round> rounds_of(const MemberStatus& member) const;
@@ -352,6 +363,11 @@ class Coordinator {
   Phase phase_ = Phase::joining;
   ViewNumber number_ = 0;  ///< highest announced
   std::optional<FragmentLayout> layout_;
+  struct AnnouncedView {
+    std::set<ReplicaId> members;
+    Settings settings;
+  };
+  std::map<ViewNumber, AnnouncedView> announced_;   ///< the newest that this coordinator knows of
   bool token_is_known_ = true;                      ///< not while it recovers a run that it does not remember
   Digest own_token_;                                ///< of a run that begins anew
   std::map<std::string, std::uint64_t> had_state_;  ///< incarnations heard while it recovers, with rounds
@@ -361,7 +377,8 @@ class Coordinator {
   Observers observers_;
   std::set<ConnectionId> operators_;  ///< that wait for an answer
   std::vector<Wish> wishes_;
-  Settings settings_;  ///< of the newest view that is known of
+  Settings settings_;        ///< of the newest view that is known of
+  mutable Settings judged_;  ///< reported by a member, and judged: the others report the same
   ViewNumber settings_view_ = 0;
   std::map<std::string, std::uint16_t> slots_;  ///< of all names that were ever members
   Time change_began_{};

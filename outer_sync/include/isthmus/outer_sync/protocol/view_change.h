@@ -29,9 +29,9 @@ struct ViewPlan {
   std::vector<Displaced> displaced;  ///< not members of the view
 };
 
-/// Members must be sorted by name, at least one, and their answers of `layout` (`answer_fits`; those of one
-/// that only reduces may be empty). A view without members comes out when no trainer can go on with what the
-/// run's own know.
+/// Members must be sorted by name, at least one, and their answers of `layout` (as `received.h` judges
+/// them; those of one that only reduces may be empty). A view without members comes out when no trainer can
+/// go on with what the run's own know.
 [[nodiscard]] ViewPlan plan_view(const FragmentLayout& layout, std::span<const SealedMember> members,
                                  const TopologyRule& topology = {});
 
@@ -40,14 +40,11 @@ struct ViewPlan {
 [[nodiscard]] std::optional<FragmentLayout> layout_of(std::span<const Range> fragments,
                                                       std::uint64_t chunk_elements);
 
-/// Whether an answer from the network is one that a member of this layout could give: shapes, no round twice,
-/// rounds in order and no more of them than a member keeps.
-[[nodiscard]] bool answer_fits(const FragmentLayout& layout, const Sealed& sealed);
-
 /// Whether a ledger from elsewhere is one up to these rounds.
 [[nodiscard]] bool ledger_fits(const Ledger& ledger, const std::vector<FragmentState>& fragments);
 
-/// Two of the run's own members with different chain hashes at one round, in words; empty if there are none.
+/// Two of the run's own members with different settings, or different chain hashes at one round, in words;
+/// empty if there are none.
 [[nodiscard]] std::string disagreement(const FragmentLayout& layout, std::span<const SealedMember> members);
 
 }  // namespace isthmus::outer_sync::protocol
