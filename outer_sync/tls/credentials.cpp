@@ -39,7 +39,7 @@ Credentials::Files Credentials::read() const {
   need(SSL_CTX_use_PrivateKey(context, key.get()), (folder_ / "cert.pem").string());
   auto* store = SSL_CTX_get_cert_store(context);
   need(X509_STORE_add_cert(store, root.get()), (folder_ / "ca.pem").string());
-  if (std::filesystem::exists(folder_ / "ca.crl")) {
+  if (is_there(folder_ / "ca.crl")) {
     files.revoked = read_revocations(folder_ / "ca.crl");
     const std::unique_ptr<EVP_PKEY, Free<EVP_PKEY_free>> root_key(
         need(X509_get_pubkey(root.get()), (folder_ / "ca.pem").string()));
@@ -67,14 +67,24 @@ Credentials::Stamps Credentials::stamps() const {
 
 std::optional<std::string> Credentials::refresh() {
   const auto stamps = this->stamps();
-  if (stamps == stamps_) return std::nullopt;
-  stamps_ = stamps;
+  if (stamps == stamps_) {
+    problem_.clear();
+    return std::nullopt;
+  }
+  std::string problem;
   try {
     now_ = read();
-    return "took up the certificates in " + folder_.string() + " anew";
-  } catch (const Error& error) {
-    return std::string("keeps its certificates of before: ") + error.what();
+    stamps_ = stamps;
+  } catch (const std::exception& error) {  // whoever asks goes on with the old ones
+    problem = std::string("keeps its certificates of before: ") + error.what();
   }
+  if (problem.empty()) {
+    problem_.clear();
+    return "took up the certificates in " + folder_.string() + " anew";
+  }
+  if (problem == problem_) return std::nullopt;
+  problem_ = problem;
+  return problem;
 }
 
 bool Credentials::revoked(const std::string& serial) const {

@@ -28,8 +28,9 @@ class Credentials {
   [[nodiscard]] const std::string& name() const { return now_.name; }
   [[nodiscard]] const std::string& run() const { return now_.run; }
 
-  /// Reads the files again if any of them has changed. What is wrong with the new ones leaves the old ones in
-  /// force. Returns what there is to say about it.
+  /// Reads the files again if any of them has changed. While the new ones cannot be read or are wrong, the
+  /// old ones stay in force, and each call tries again. Returns what there is to say about it that has not
+  /// been said.
   [[nodiscard]] std::optional<std::string> refresh();
   /// Whether a certificate of this run has been revoked. `serial`: hexadecimal digits.
   [[nodiscard]] bool revoked(const std::string& serial) const;
@@ -51,8 +52,9 @@ class Credentials {
   [[nodiscard]] Stamps stamps() const;
 
   std::filesystem::path folder_;
-  Stamps stamps_;
+  Stamps stamps_;  ///< of the files that are in force
   Files now_;
+  std::string problem_;  ///< with newer ones, as it was said last
 };
 
 }  // namespace isthmus::outer_sync::tls

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "isthmus/base/text_file.h"
+#include "tls/openssl.h"
 
 namespace isthmus::outer_sync::tls {
 
@@ -61,7 +62,7 @@ EnrolmentDesk::Reply EnrolmentDesk::accept(const EnrolmentRequest& request, cons
   Reply reply;
   reply.answer.certificate = verdict.certificate;
   reply.answer.root = read_text(authority_.folder() / "ca.pem");
-  if (std::filesystem::exists(authority_.folder() / "ca.crl"))
+  if (is_there(authority_.folder() / "ca.crl"))
     reply.answer.revoked = read_text(authority_.folder() / "ca.crl");
   reply.answer.config = config_;
   reply.answer.seen_as = from;

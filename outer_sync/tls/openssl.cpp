@@ -78,6 +78,13 @@ Request request_from(std::string_view pem, const std::string& what) {
                       what + " holds no signing request in PEM"));
 }
 
+bool is_there(const std::filesystem::path& file) {
+  std::error_code error;
+  const bool there = std::filesystem::exists(file, error);
+  if (error) throw Error(ErrorKind::data, "cannot look for " + file.string() + ": " + error.message());
+  return there;
+}
+
 Certificate read_certificate(const std::filesystem::path& file) {
   return certificate_from(read_text(file, most_text), file.string());
 }

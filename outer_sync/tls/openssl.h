@@ -50,6 +50,9 @@ inline void need(int ok, const std::string& what) {
   if (ok <= 0) throw Error(ErrorKind::data, what + ": " + openssl_error());
 }
 
+/// Throws Error(data) where that cannot be told.
+[[nodiscard]] bool is_there(const std::filesystem::path& file);
+
 [[nodiscard]] Certificate read_certificate(const std::filesystem::path& file);
 [[nodiscard]] Key read_key(const std::filesystem::path& file);
 [[nodiscard]] RevocationList read_revocations(const std::filesystem::path& file);

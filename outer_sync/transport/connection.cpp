@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
 #include <asio/read.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
@@ -19,6 +17,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/transport/address.h"
 #include "tls/stream.h"
+#include "transport/spawn.h"
 
 namespace isthmus::outer_sync::transport {
 
@@ -48,6 +47,8 @@ void set_options(asio::ip::tcp::socket& socket, const LinkOptions& link) {
   give_up_after(handle, link.give_up);
   hold_unsent_at_most(handle, Connection::first_unsent);
 }
+
+asio::awaitable<void> write_all(ConnectionPtr connection) { co_await connection->write_loop(); }
 
 bool stays_here(const asio::ip::tcp::socket& socket) {
   asio::error_code error;
@@ -134,6 +135,11 @@ void Connection::close() {
   when_ready_ = nullptr;
 }
 
+void Connection::drop(const std::string& why) {
+  if (open() && dropped_.empty()) dropped_ = why;
+  close();
+}
+
 asio::awaitable<void> Connection::drained() {
   const auto self = shared_from_this();
   while (open() && (writing_ || (!queue_.empty() && queue_.front().release <= Clock::now()))) {
@@ -161,8 +167,7 @@ asio::awaitable<void> Connection::shake_hands() {
     introduced_ = true;
     introducing_.cancel();
   } catch (const Error& error) {
-    refused_ = error.what();
-    close();
+    drop(error.what());
   }
 }
 
@@ -171,7 +176,7 @@ asio::awaitable<void> Connection::introduced() {
     asio::error_code woken;
     co_await introducing_.async_wait(asio::redirect_error(use_awaitable, woken));
   }
-  if (!refused_.empty()) throw Error(ErrorKind::network, refused_);
+  if (!dropped_.empty()) throw Dropped(dropped_);
 }
 
 asio::awaitable<void> Connection::wait_for_the_other_end() {
@@ -214,6 +219,8 @@ asio::awaitable<void> Connection::write_loop() {
     if (open()) co_await wait_for_the_other_end();
   } catch (const asio::system_error&) {
     // The reader sees the same end of the connection and says so.
+  } catch (const std::exception& error) {
+    drop(std::string("nothing more can be sent to it: ") + error.what());
   }
   close();
 }
@@ -240,10 +247,15 @@ asio::awaitable<void> Connection::fill(FrameReader& reader) {
   std::array<asio::mutable_buffer, std::tuple_size_v<FrameReader::Wanted>> buffers;
   std::ranges::transform(wanted, buffers.begin(),
                          [](auto bytes) { return asio::buffer(bytes.data(), bytes.size()); });
-  if (tls_) {
-    co_await tls_->read(buffers);
-  } else {
-    co_await asio::async_read(socket_, buffers, use_awaitable);
+  try {
+    if (tls_) {
+      co_await tls_->read(buffers);
+    } else {
+      co_await asio::async_read(socket_, buffers, use_awaitable);
+    }
+  } catch (const asio::system_error&) {
+    if (dropped_.empty()) throw;
+    throw Dropped(dropped_);
   }
   reader.filled();
 }
@@ -263,9 +275,7 @@ asio::awaitable<Connection::Received> Connection::receive(std::size_t limit, con
 ConnectionPtr start_connection(asio::ip::tcp::socket socket, WireCounters& counters, const LinkOptions& link,
                                Trace& trace, OtherEnd other) {
   auto connection = std::make_shared<Connection>(std::move(socket), counters, link, trace, std::move(other));
-  const auto executor = connection->executor();
-  asio::co_spawn(
-      executor, [connection] { return connection->write_loop(); }, asio::detached);
+  spawn(connection->executor(), "the connection with " + connection->remote(), write_all(connection));
   return connection;
 }
 

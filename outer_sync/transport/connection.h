@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "isthmus/base/error.h"
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/buffer_pool.h"
 #include "isthmus/outer_sync/config.h"
@@ -55,6 +56,12 @@ struct LinkOptions {
   std::shared_ptr<tls::Credentials> credentials{};
 };
 
+/// This end has closed the connection and says why, as far as that is nobody's breach of the protocol.
+class Dropped : public Error {
+ public:
+  explicit Dropped(const std::string& why) : Error(ErrorKind::network, why) {}
+};
+
 /// The other end of a connection, as far as this one knows beforehand.
 struct OtherEnd {
   bool dialled = false;  ///< from here
@@ -73,10 +80,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   /// Queues a frame; frames leave in order, and not before `hold` has passed, beside the one of all frames.
   void send(Frame frame, Clock::duration hold = {});
-  /// The next frame. Throws asio::system_error when the connection ends, Damaged when it is not what was
-  /// sent, and Error(network) when what arrives is no frame or is longer than `limit`. Chunks are put into
-  /// memory of `chunks`, unless it is null: whoever is not known yet gets no buffer of a size that others
-  /// need.
+  /// The next frame. Throws asio::system_error when the connection ends, Dropped where `drop` has ended it,
+  /// Damaged when it is not what was sent, and Error(network) when what arrives is no frame or is longer than
+  /// `limit`. Chunks are put into memory of `chunks`, unless it is null: whoever is not known yet gets no
+  /// buffer of a size that others need.
   using Received = ReceivedFrame;
   [[nodiscard]] asio::awaitable<Received> receive(std::size_t limit, const BufferPool* chunks = nullptr);
   /// Waits until nothing is being written and nothing that is due waits to be, or until the connection ends:
@@ -101,6 +108,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void close_when_sent();
   [[nodiscard]] bool closing() const { return closing_; }  ///< nothing new is sent
   void close();
+  /// Closes it, and lets `receive` say why. The first reason counts.
+  void drop(const std::string& why);
   [[nodiscard]] bool open() const { return socket_.is_open(); }
   /// Whether the other end has closed it, for one from which nothing more is being read.
   [[nodiscard]] bool hung_up();
@@ -137,7 +146,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::unique_ptr<tls::Stream> tls_;  ///< null: no TLS
   OtherEnd other_;
   bool introduced_;      ///< by TLS, where there is any
-  std::string refused_;  ///< why TLS has failed
+  std::string dropped_;  ///< why
   std::string remote_, congestion_;
   bool loopback_ = false;
   WireCounters& counters_;

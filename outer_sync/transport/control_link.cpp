@@ -1,8 +1,6 @@
 #include "transport/control_link.h"
 
 #include <algorithm>
-#include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/ssl/error.hpp>
 #include <asio/use_awaitable.hpp>
@@ -13,6 +11,7 @@
 #include "isthmus/base/random.h"
 #include "isthmus/outer_sync/tls/authority.h"
 #include "transport/listen.h"
+#include "transport/spawn.h"
 
 namespace isthmus::outer_sync::transport {
 
@@ -49,8 +48,8 @@ ControlLink::ControlLink(asio::io_context& io, ControlLinkOptions options, LinkO
 }
 
 void ControlLink::start() {
-  asio::co_spawn(io_, dial_loop(), asio::detached);
-  asio::co_spawn(io_, watch_loop(), asio::detached);
+  spawn(io_.get_executor(), "the connection to the coordinator", dial_loop());
+  spawn(io_.get_executor(), "watching the coordinator", watch_loop());
 }
 
 void ControlLink::send(const protocol::ControlMessage& message) {
@@ -154,12 +153,12 @@ asio::awaitable<std::string> ControlLink::listen(ConnectionPtr connection) {
       failures_ = 0;
       handler_.on_control(std::move(message));
     }
-  } catch (const Error& error) {
-    co_return error.what();
   } catch (const asio::system_error& error) {
     const bool closed =
         error.code() == asio::error::eof || error.code() == asio::ssl::error::stream_truncated;
     co_return closed ? "it closed the connection" : error.code().message();
+  } catch (const std::exception& error) {
+    co_return error.what();
   }
   co_return "its connection closed";
 }

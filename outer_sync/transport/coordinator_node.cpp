@@ -1,7 +1,6 @@
 #include "isthmus/outer_sync/transport/coordinator_node.h"
 
 #include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
 #include <asio/redirect_error.hpp>
@@ -18,6 +17,7 @@
 #include "transport/connection.h"
 #include "transport/line_limiter.h"
 #include "transport/listen.h"
+#include "transport/spawn.h"
 #include "transport/unguessable.h"
 
 namespace isthmus::outer_sync {
@@ -65,9 +65,13 @@ class CoordinatorNode::Impl {
   Ended run() {
     // Not before: a thread has the signals blocked that its process had blocked when it was started.
     if (desk_) desk_thread_.emplace(1);
-    asio::co_spawn(io_, accept_loop(), asio::detached);
-    asio::co_spawn(io_, tick_loop(), asio::detached);
-    asio::co_spawn(io_, certificate_loop(), asio::detached);
+    const auto executor = io_.get_executor();
+    spawn(executor, "accepting connections",
+          accept_all(
+              acceptor_, [this](asio::ip::tcp::socket socket) { accept(std::move(socket)); },
+              [this](const std::string& line) { observer_.message(line); }));
+    spawn(executor, "the coordinator's clock", tick_loop());
+    spawn(executor, "watching the certificates", certificate_loop());
     io_.run();
     if (failure_) std::rethrow_exception(failure_);
     return *ended_;
@@ -89,27 +93,16 @@ class CoordinatorNode::Impl {
   const Coordinator& machine() const { return machine_; }
 
  private:
-  asio::awaitable<void> accept_loop() {
-    for (;;) {
-      asio::error_code error;
-      auto socket = co_await acceptor_.async_accept(asio::redirect_error(use_awaitable, error));
-      if (!acceptor_.is_open()) co_return;
-      if (error) {
-        asio::steady_timer pause(io_, tick_every);
-        co_await pause.async_wait(use_awaitable);
-        continue;
-      }
-      OtherEnd other{.may_be_newcomer = desk_ && desk_->open(std::chrono::system_clock::now())};
-      asio::co_spawn(io_,
-                     serve(start_connection(std::move(socket), counters_, link_, trace_, std::move(other))),
-                     asio::detached);
-    }
+  void accept(asio::ip::tcp::socket socket) {
+    OtherEnd other{.may_be_newcomer = desk_ && desk_->open(std::chrono::system_clock::now())};
+    const auto connection = start_connection(std::move(socket), counters_, link_, trace_, std::move(other));
+    spawn(io_.get_executor(), "the connection with " + connection->remote(), serve(connection));
   }
 
   asio::awaitable<void> serve(ConnectionPtr connection) {
     const auto id = next_id_++;
-    connections_[id] = connection;
     try {
+      connections_[id] = connection;
       co_await hear_hello(id, connection);
       for (;;) {
         // Whoever is being sent away is still one that is not known.
@@ -117,10 +110,10 @@ class CoordinatorNode::Impl {
         const auto frame = co_await connection->receive(limit);
         hear(id, frame);
       }
-    } catch (const Error& error) {
-      stranger_line_("dropped a connection from " + connection->remote() + ": " + error.what());
     } catch (const asio::system_error&) {
       // Ended or reset; the state machine decides what that means.
+    } catch (const std::exception& error) {
+      stranger_line_("dropped a connection from " + connection->remote() + ": " + error.what());
     }
     connection->close();
     connections_.erase(id);
@@ -153,7 +146,11 @@ class CoordinatorNode::Impl {
     auto reply = co_await asio::co_spawn(
         *desk_thread_,
         [&]() -> asio::awaitable<tls::EnrolmentDesk::Reply> {
-          co_return desk_->answer(*frame.body, from, std::chrono::system_clock::now());
+          try {
+            co_return desk_->answer(*frame.body, from, std::chrono::system_clock::now());
+          } catch (const std::system_error& error) {  // of files: not the end of the connection
+            throw Error(ErrorKind::data, error.what());
+          }
         },
         use_awaitable);
     if (reply.answer.accepted()) {

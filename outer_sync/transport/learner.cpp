@@ -1,14 +1,13 @@
 #include "transport/learner.h"
 
 #include <algorithm>
-#include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
 #include <asio/post.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
 #include <utility>
 
 #include "transport/control_link.h"
+#include "transport/spawn.h"
 
 namespace isthmus::outer_sync::transport {
 
@@ -47,7 +46,8 @@ void Learner::start(const std::vector<PeerInfo>& donors, protocol::ReplicaId sel
   // Not from in here: whoever calls this need not expect the handler to be called meanwhile.
   for (const auto& donor : donors_) {
     asio::post(io_, [this, donor] {
-      if (!donor->gone) asio::co_spawn(io_, learn_from(donor), asio::detached);
+      if (!donor->gone)
+        spawn(io_.get_executor(), "taking the state from " + donor->info.name, learn_from(donor));
     });
   }
 }
@@ -98,6 +98,9 @@ asio::awaitable<void> Learner::learn_from(DonorPtr donor) {
       lost = true;
     } catch (const Error& error) {
       why = error.what();
+    } catch (const std::exception& error) {  // such as memory that is short: it may be there the next time
+      why = error.what();
+      lost = true;
     }
     if (donor->gone || why.empty()) continue;
     if (lost) {

@@ -12,6 +12,18 @@
 
 namespace isthmus::outer_sync::transport {
 
+namespace {
+
+constexpr auto accept_again_after = std::chrono::milliseconds(100);
+
+/// Linux reports what happened to a connection that has not been accepted, too: all but these may pass.
+bool is_of_acceptor(const asio::error_code& error) {
+  return error == asio::error::bad_descriptor || error == asio::error::invalid_argument ||
+         error == asio::error::not_socket || error == asio::error::fault;
+}
+
+}  // namespace
+
 asio::ip::tcp::acceptor listen_at(asio::io_context& io, const std::string& address, const std::string& what) {
   const auto wanted = parse_address(address, what);
   const auto refuse = [&](const asio::error_code& error) {
@@ -37,6 +49,36 @@ asio::ip::tcp::acceptor listen_at(asio::io_context& io, const std::string& addre
   }
   refuse(error);
   return asio::ip::tcp::acceptor(io);
+}
+
+asio::awaitable<void> accept_all(asio::ip::tcp::acceptor& acceptor,
+                                 std::function<void(asio::ip::tcp::socket)> take,
+                                 std::function<void(const std::string&)> say) {
+  bool said = false;
+  for (;;) {
+    asio::error_code error;
+    auto socket = co_await acceptor.async_accept(asio::redirect_error(asio::use_awaitable, error));
+    if (!acceptor.is_open()) co_return;
+    if (is_of_acceptor(error)) throw asio::system_error(error);
+    std::string why;
+    if (error) {
+      why = error.message();
+    } else {
+      try {
+        take(std::move(socket));
+      } catch (const std::exception& failed) {
+        why = failed.what();
+      }
+    }
+    if (why.empty()) {
+      said = false;
+      continue;
+    }
+    if (!std::exchange(said, true))
+      say("cannot take connections at present: " + why + "; tries again until it can");
+    asio::steady_timer pause(acceptor.get_executor(), accept_again_after);
+    co_await pause.async_wait(asio::use_awaitable);
+  }
 }
 
 Address bound_address(const asio::ip::tcp::acceptor& acceptor) {
@@ -99,12 +141,16 @@ asio::awaitable<asio::error_code> connect_to_any(asio::ip::tcp::socket& socket,
 asio::awaitable<asio::error_code> dial(asio::ip::tcp::socket& socket, Address address,
                                        std::chrono::steady_clock::duration limit) {
   asio::error_code error;
-  asio::ip::tcp::resolver resolver(socket.get_executor());
-  const auto found = co_await resolver.async_resolve(address.host, std::to_string(address.port),
-                                                     asio::redirect_error(asio::use_awaitable, error));
-  if (error) co_return error;
   std::vector<asio::ip::tcp::endpoint> endpoints;
-  for (const auto& entry : found) endpoints.push_back(entry.endpoint());
+  try {
+    asio::ip::tcp::resolver resolver(socket.get_executor());
+    const auto found = co_await resolver.async_resolve(address.host, std::to_string(address.port),
+                                                       asio::redirect_error(asio::use_awaitable, error));
+    for (const auto& entry : found) endpoints.push_back(entry.endpoint());
+  } catch (const asio::system_error& failed) {  // it works on a thread of its own, and there may be none left
+    error = failed.code();
+  }
+  if (error) co_return error;
   co_return co_await connect_to_any(socket, std::move(endpoints), limit);
 }
 

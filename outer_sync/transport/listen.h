@@ -5,6 +5,7 @@
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,13 @@ namespace isthmus::outer_sync::transport {
 
 /// The address a listener is really bound to.
 [[nodiscard]] Address bound_address(const asio::ip::tcp::acceptor& acceptor);
+
+/// Gives every connection that comes in to `take`, until the acceptor is closed. What the system lacks for
+/// the next one (descriptors, memory) is waited for, and is said once each time that this begins. Throws
+/// asio::system_error when the acceptor itself has failed.
+[[nodiscard]] asio::awaitable<void> accept_all(asio::ip::tcp::acceptor& acceptor,
+                                               std::function<void(asio::ip::tcp::socket)> take,
+                                               std::function<void(const std::string&)> say);
 
 /// What peers dial: `advertise`, with the bound port in place of port 0; the bound address where it is empty.
 /// Throws Error(config) when nobody could dial that.

@@ -3,8 +3,6 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
 #include <asio/post.hpp>
 #include <asio/use_awaitable.hpp>
 #include <cstdio>
@@ -19,6 +17,7 @@
 #include "transport/duration.h"
 #include "transport/listen.h"
 #include "transport/socket_options.h"
+#include "transport/spawn.h"
 
 namespace isthmus::outer_sync::transport {
 
@@ -132,8 +131,8 @@ void NetworkSide::say_hello(Hello hello) {
     say_what_is_missing();
     pulse_.silent();
     control_.start();
-    asio::co_spawn(io_, heartbeat_loop(), asio::detached);
-    asio::co_spawn(io_, tick_loop(), asio::detached);
+    spawn(io_.get_executor(), "sending heartbeats", heartbeat_loop());
+    spawn(io_.get_executor(), "the member's clock", tick_loop());
   });
 }
 

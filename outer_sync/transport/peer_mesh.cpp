@@ -1,13 +1,12 @@
 #include "transport/peer_mesh.h"
 
 #include <algorithm>
-#include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
 #include <cmath>
 #include <utility>
 
 #include "isthmus/base/error.h"
 #include "transport/listen.h"
+#include "transport/spawn.h"
 
 namespace isthmus::outer_sync::transport {
 
@@ -17,6 +16,10 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr std::size_t most_breaches = 5;
+
+std::string lost_connection(const Peer& peer, const Connection& connection, const std::string& why) {
+  return "dropped a connection of " + peer.info.name + " (" + connection.remote() + "): " + why;
+}
 
 }  // namespace
 
@@ -34,7 +37,11 @@ PeerMesh::PeerMesh(asio::io_context& io, asio::ip::tcp::acceptor acceptor, std::
       rates_(link),
       stranger_line_([&handler](const std::string& line) { handler.on_message(line); }),
       waiting_(io, Connection::Clock::time_point::max()) {
-  if (acceptor_.is_open()) asio::co_spawn(io_, accept_loop(), asio::detached);
+  if (!acceptor_.is_open()) return;
+  spawn(io_.get_executor(), "accepting connections",
+        accept_all(
+            acceptor_, [this](asio::ip::tcp::socket socket) { accept(std::move(socket)); },
+            [&handler](const std::string& line) { handler.on_message(line); }));
 }
 
 void PeerMesh::begin(ReplicaId self, std::string self_name, const Digest& token, std::size_t frame_limit,
@@ -83,7 +90,7 @@ void PeerMesh::set_peers(const std::vector<PeerInfo>& peers) {
   for (const auto& peer : fresh) {
     if (!peer->address) continue;
     for (std::size_t lane = 0; lane < lanes_; ++lane)
-      asio::co_spawn(io_, dial_loop(peer, lane), asio::detached);
+      spawn(io_.get_executor(), "the connections to " + peer->info.name, dial_loop(peer, lane));
   }
   waiting_.cancel();
 }
@@ -259,8 +266,8 @@ std::vector<ReplicaId> PeerMesh::lost(AwakeClock::Clock::duration limit) {
 // ---- what is received ----
 
 asio::awaitable<void> PeerMesh::serve(PeerPtr peer, std::size_t lane, ConnectionPtr connection) {
-  lane_up(peer, lane, connection);
   try {
+    lane_up(peer, lane, connection);
     while (!peer->gone) {
       auto frame = co_await connection->receive(frame_limit_, &*chunks_);
       if (peer->gone) break;
@@ -274,10 +281,14 @@ asio::awaitable<void> PeerMesh::serve(PeerPtr peer, std::size_t lane, Connection
     if (!peer->gone)
       stranger_line_("a " + damage.thing() + " of " + peer->info.name + " (" + connection->remote() + ") " +
                      damage.how() + "; its connection is dropped, the " + damage.thing() + " is sent again");
+  } catch (const Dropped& dropped) {
+    if (!peer->gone) stranger_line_(lost_connection(*peer, *connection, dropped.what()));
   } catch (const Error& error) {
     if (!peer->gone) count_breach(*peer, *connection, error.what());
   } catch (const asio::system_error&) {
     // A broken lane is dialled again; a peer that stays away is noticed by `lost`.
+  } catch (const std::exception& error) {
+    if (!peer->gone) stranger_line_(lost_connection(*peer, *connection, error.what()));
   }
   hearing_ = nullptr;
   hearing_relayed_.reset();
@@ -371,7 +382,7 @@ void PeerMesh::acknowledged(Peer& peer, const Outbox::Receipt& receipt) {
 }
 
 void PeerMesh::count_breach(Peer& peer, const Connection& connection, const std::string& why) {
-  stranger_line_("dropped a connection of " + peer.info.name + " (" + connection.remote() + "): " + why);
+  stranger_line_(lost_connection(peer, connection, why));
   if (++peer.breaches >= most_breaches) handler_.on_broken_peer(peer.info.id, why);
 }
 

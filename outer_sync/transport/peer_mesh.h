@@ -101,7 +101,7 @@ class PeerMesh {
   [[nodiscard]] std::vector<protocol::ReplicaId> relayed() const;
 
  private:
-  [[nodiscard]] asio::awaitable<void> accept_loop();
+  void accept(asio::ip::tcp::socket socket);
   [[nodiscard]] asio::awaitable<void> welcome(ConnectionPtr connection);
   [[nodiscard]] asio::awaitable<PeerPtr> peer_that_says(PeerHello hello, ConnectionPtr connection);
   [[nodiscard]] asio::awaitable<void> teach(protocol::ReplicaId learner, ConnectionPtr connection);

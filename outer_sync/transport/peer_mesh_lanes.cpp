@@ -1,8 +1,6 @@
 // PeerMesh, until a lane is up: connections that come in, and those that are dialled here.
 
 #include <algorithm>
-#include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
 #include <tuple>
@@ -11,6 +9,7 @@
 #include "isthmus/base/error.h"
 #include "transport/listen.h"
 #include "transport/peer_mesh.h"
+#include "transport/spawn.h"
 
 namespace isthmus::outer_sync::transport {
 
@@ -49,19 +48,9 @@ bool PeerMesh::comes_first(const Peer& peer) const {
 
 // ---- connections that come in ----
 
-asio::awaitable<void> PeerMesh::accept_loop() {
-  for (;;) {
-    asio::error_code error;
-    auto socket = co_await acceptor_.async_accept(asio::redirect_error(use_awaitable, error));
-    if (!acceptor_.is_open()) co_return;
-    if (error) {  // out of descriptors, say: the listener must survive it
-      asio::steady_timer pause(io_, redial_after);
-      co_await pause.async_wait(use_awaitable);
-      continue;
-    }
-    asio::co_spawn(io_, welcome(start_connection(std::move(socket), counters_, link_, trace_, {})),
-                   asio::detached);
-  }
+void PeerMesh::accept(asio::ip::tcp::socket socket) {
+  const auto connection = start_connection(std::move(socket), counters_, link_, trace_, {});
+  spawn(io_.get_executor(), "the connection with " + connection->remote(), welcome(connection));
 }
 
 asio::awaitable<void> PeerMesh::welcome(ConnectionPtr connection) {
@@ -75,12 +64,12 @@ asio::awaitable<void> PeerMesh::welcome(ConnectionPtr connection) {
     peer = co_await peer_that_says(hello, connection);
     if (peer && !may_take_its_place(*peer, peer->lanes[hello.lane], hello)) co_return connection->close();
     connection->send(hello_frame(hello_to(hello.from, hello.lane)));
-  } catch (const Error& error) {
-    stranger_line_("dropped a connection from " + connection->remote() + ": " + error.what());
-    connection->close();
-    co_return;
   } catch (const asio::system_error& error) {
     stranger_line_("a connection from " + connection->remote() + " ended before its hello: " + error.what());
+    connection->close();
+    co_return;
+  } catch (const std::exception& error) {
+    stranger_line_("dropped a connection from " + connection->remote() + ": " + error.what());
     connection->close();
     co_return;
   }
@@ -144,10 +133,10 @@ asio::awaitable<void> PeerMesh::teach(ReplicaId learner, ConnectionPtr connectio
   const LearnerPlace place(learners_);
   try {
     co_await handler_.on_learner(learner, connection);
-  } catch (const Error& error) {
-    stranger_line_("dropped a learner at " + connection->remote() + ": " + error.what());
   } catch (const asio::system_error&) {
     // It has what it wanted, or is gone.
+  } catch (const std::exception& error) {
+    stranger_line_("dropped a learner at " + connection->remote() + ": " + error.what());
   }
   connection->close();
 }
@@ -205,10 +194,10 @@ asio::awaitable<void> PeerMesh::introduce(PeerPtr peer, std::size_t lane, Connec
     check_hello(answer);
     if (answer.from != peer->info.id || answer.lane != lane || answer.role != PeerRole::member)
       throw Error(ErrorKind::network, "it is another replica");
-  } catch (const Error& error) {
-    stranger_line_("no member answers at " + connection->remote() + ": " + error.what());
-    connection->close();
   } catch (const asio::system_error&) {
+    connection->close();
+  } catch (const std::exception& error) {
+    stranger_line_("no member answers at " + connection->remote() + ": " + error.what());
     connection->close();
   }
   place.introducing = nullptr;

@@ -1,8 +1,5 @@
 #include <algorithm>
-#include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
 #include <asio/io_context.hpp>
-#include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
 #include <exception>
 #include <optional>
@@ -11,6 +8,7 @@
 #include "isthmus/outer_sync/tls/authority.h"
 #include "transport/listen.h"
 #include "transport/preflight.h"
+#include "transport/spawn.h"
 
 namespace isthmus::outer_sync {
 
@@ -37,7 +35,12 @@ class Guest {
   }
 
   std::string run() {
-    if (acceptor_) asio::co_spawn(io_, accept_loop(), asio::detached);
+    if (acceptor_) {
+      spawn(io_.get_executor(), "accepting connections",
+            accept_all(
+                *acceptor_, [this](asio::ip::tcp::socket socket) { accept(std::move(socket)); },
+                [](const std::string&) {}));  // who dials this one says what was wrong
+    }
     return run_preflight(io_, take_part());
   }
 
@@ -163,18 +166,9 @@ class Guest {
 
   // ---- as the one who is dialled ----
 
-  asio::awaitable<void> accept_loop() {
-    for (;;) {
-      asio::error_code error;
-      auto socket = co_await acceptor_->async_accept(asio::redirect_error(use_awaitable, error));
-      if (error) {
-        asio::steady_timer pause(io_, redial_after);
-        co_await pause.async_wait(use_awaitable);
-        continue;
-      }
-      asio::co_spawn(io_, answer(start_connection(std::move(socket), counters_, link_, trace_, {})),
-                     asio::detached);
-    }
+  void accept(asio::ip::tcp::socket socket) {
+    const auto connection = start_connection(std::move(socket), counters_, link_, trace_, {});
+    spawn(io_.get_executor(), "the connection with " + connection->remote(), answer(connection));
   }
 
   asio::awaitable<void> answer(ConnectionPtr peer) {

@@ -1,8 +1,5 @@
 #include <algorithm>
-#include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
 #include <asio/io_context.hpp>
-#include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
 #include <exception>
 #include <map>
@@ -12,6 +9,7 @@
 #include "isthmus/outer_sync/transport/address.h"
 #include "transport/listen.h"
 #include "transport/preflight.h"
+#include "transport/spawn.h"
 #include "transport/unguessable.h"
 
 namespace isthmus::outer_sync {
@@ -42,7 +40,9 @@ class PreflightHub::Impl {
   [[nodiscard]] std::uint16_t port() const { return bound_address(acceptor_).port; }
 
   std::string run(const Judge& judge) {
-    asio::co_spawn(io_, accept_loop(), asio::detached);
+    spawn(io_.get_executor(), "accepting connections",
+          accept_all(
+              acceptor_, [this](asio::ip::tcp::socket socket) { accept(std::move(socket)); }, options_.say));
     return run_preflight(io_, examine(judge));
   }
 
@@ -54,18 +54,9 @@ class PreflightHub::Impl {
 
   // ---- who comes ----
 
-  asio::awaitable<void> accept_loop() {
-    for (;;) {
-      asio::error_code error;
-      auto socket = co_await acceptor_.async_accept(asio::redirect_error(use_awaitable, error));
-      if (error) {
-        asio::steady_timer pause(io_, look_again);
-        co_await pause.async_wait(use_awaitable);
-        continue;
-      }
-      asio::co_spawn(io_, welcome(start_connection(std::move(socket), counters_, link_, trace_, {})),
-                     asio::detached);
-    }
+  void accept(asio::ip::tcp::socket socket) {
+    const auto connection = start_connection(std::move(socket), counters_, link_, trace_, {});
+    spawn(io_.get_executor(), "the connection with " + connection->remote(), welcome(connection));
   }
 
   asio::awaitable<void> welcome(ConnectionPtr connection) {
@@ -89,9 +80,9 @@ class PreflightHub::Impl {
                                       .from = from},
                             .connection = connection};
       co_return;
-    } catch (const Error& error) {
-      options_.say("dropped a connection from " + connection->remote() + ": " + error.what());
     } catch (const asio::system_error&) {
+    } catch (const std::exception& error) {
+      options_.say("dropped a connection from " + connection->remote() + ": " + error.what());
     }
     connection->close();
   }

@@ -102,6 +102,10 @@ class Node final : public PeerMesh::Handler {
   void drop_all_when_heard() {
     on_io([&] { drop_all_when_heard_ = true; });
   }
+  /// The next chunk finds no memory.
+  void fail_when_heard() {
+    on_io([&] { fail_when_heard_ = true; });
+  }
   std::vector<ReplicaId> lost(AwakeClock::Clock::duration limit) {
     std::vector<ReplicaId> lost;
     on_io([&] { lost = mesh_.lost(limit); });
@@ -138,6 +142,12 @@ class Node final : public PeerMesh::Handler {
   }
   [[nodiscard]] bool says(const std::string& words) {
     return wait_until([&] { return said_.find(words) != std::string::npos; });
+  }
+  [[nodiscard]] std::size_t times_said(const std::string& words) {
+    const std::lock_guard lock(mutex_);
+    std::size_t times = 0;
+    for (auto at = said_.find(words); at != std::string::npos; at = said_.find(words, at + 1)) ++times;
+    return times;
   }
   [[nodiscard]] std::size_t ups(ReplicaId peer) {
     const std::lock_guard lock(mutex_);
@@ -209,6 +219,7 @@ class Node final : public PeerMesh::Handler {
   }
 
   std::optional<std::string> on_chunk(ReplicaId from, Connection::Received chunk) override {
+    if (std::exchange(fail_when_heard_, false)) throw std::runtime_error("no memory for it");
     note(from, "a chunk", [&] {
       last_heard_ = message_of(std::move(chunk));
       heard_[{from, last_heard_.key.round}].insert(last_heard_.key.chunk);
@@ -259,7 +270,7 @@ class Node final : public PeerMesh::Handler {
   PeerMesh mesh_;
   // Of the io thread:
   std::map<ReplicaId, std::map<protocol::ChunkKey, protocol::ChunkMessage>> unacknowledged_;
-  bool drop_all_when_heard_ = false;
+  bool drop_all_when_heard_ = false, fail_when_heard_ = false;
 
   std::mutex mutex_;  ///< of what follows
   std::condition_variable changed_;

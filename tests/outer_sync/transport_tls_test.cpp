@@ -216,6 +216,47 @@ TEST_F(Tls, WhoIsRevokedIsCutOffInMidRun) {
   EXPECT_THAT(run.said(), HasSubstr("r2 is lost"));
 }
 
+/// A link to itself stands for a file system that fails: root too cannot look at what is behind it.
+TEST_F(Tls, CertificatesThatCannotBeReadForAWhileEndNothing) {
+  const auto made = authority({"coordinator", "r0", "r1", "r2"});
+  auto lively = options(3);
+  lively.pace = 0.02;
+  lively.steps = 1'000'000;
+  lively.detect_timeout = 1;
+  lively.closing.least = 2;
+  (void)made.issue("r9", 10);
+  made.revoke("r9");  // so that there is a list which goes away
+  NetworkRun run(lively);
+  const auto looped = {of("coordinator"), of("r0")};
+  run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
+    if (m != 0) return;
+    if (step == 8) {
+      for (const auto& folder : looped) {
+        fs::remove(folder / "ca.crl");
+        fs::create_symlink("ca.crl", folder / "ca.crl");
+      }
+      fs::rename(of("r1"), of("r1 elsewhere"));
+      std::ofstream(of("r1")) << "no folder";
+    }
+    if (step == 120) {  // two seconds later, and longer than a silence that counts as a loss
+      for (const auto& folder : looped) fs::remove(folder / "ca.crl");
+      fs::remove(of("r1"));
+      fs::rename(of("r1 elsewhere"), of("r1"));
+      made.revoke("r2");
+    }
+    if (run.last_step == lively.steps && (node.view().members.size() == 2 || step == 600))
+      run.last_step = step + 20;
+  };
+  testing::internal::CaptureStderr();
+  run.start();
+  run.expect_one_end({0, 1});
+  const auto said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(run.said(), HasSubstr("keeps its certificates of before: cannot look for "));
+  EXPECT_THAT(said, HasSubstr("r1: keeps its certificates of before: "));
+  EXPECT_THAT(run.said(), testing::Not(testing::ContainsRegex("r[01] is lost")));
+  EXPECT_THAT(run.said(), HasSubstr("r2 is lost"));
+}
+
 TEST_F(Tls, ANewCertificateIsTakenUpInMidRun) {
   const auto made = authority({"coordinator", "r0", "r1", "r2"});
   auto lively = options(3);
