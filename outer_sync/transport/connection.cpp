@@ -11,6 +11,7 @@
 #include <cassert>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <span>
 #include <utility>
 
@@ -25,7 +26,6 @@ using asio::use_awaitable;
 
 namespace {
 
-constexpr std::size_t most_unknown = 64;
 constexpr auto farewell_limit = std::chrono::seconds(1);
 
 /// As a listener for both kinds of addresses sees IPv4.
@@ -46,6 +46,17 @@ void set_options(asio::ip::tcp::socket& socket, const LinkOptions& link) {
   const int handle = socket.native_handle();
   give_up_after(handle, link.give_up);
   hold_unsent_at_most(handle, Connection::first_unsent);
+}
+
+std::string source_of(const asio::ip::tcp::socket& socket) {
+  asio::error_code error;
+  const auto endpoint = socket.remote_endpoint(error);
+  if (error) return "unknown";
+  const auto address = plain(endpoint.address());
+  if (address.is_v4()) return address.to_string();
+  auto bytes = address.to_v6().to_bytes();
+  std::fill(bytes.begin() + 8, bytes.end(), 0);
+  return asio::ip::make_address_v6(bytes).to_string();
 }
 
 asio::awaitable<void> write_all(ConnectionPtr connection) { co_await connection->write_loop(); }
@@ -74,6 +85,7 @@ Connection::Connection(asio::ip::tcp::socket socket, WireCounters& counters, Lin
       written_(socket_.get_executor(), Clock::time_point::max()),
       introducing_(socket_.get_executor(), Clock::time_point::max()) {
   set_options(socket_, link);
+  source_ = source_of(socket_);
   loopback_ = stays_here(socket_);
   if (!loopback_) use_congestion_control(socket_.native_handle(), congestion_);
   wake_.expires_at(Clock::time_point::max());
@@ -85,6 +97,11 @@ Connection::Connection(asio::ip::tcp::socket socket, WireCounters& counters, Lin
 Connection::~Connection() = default;
 
 std::string Connection::peer_name() const { return tls_ ? tls_->peer() : std::string(); }
+
+std::string Connection::holder() const {
+  const auto name = peer_name();
+  return name.empty() ? source_ : name;
+}
 
 bool Connection::newcomer() const { return tls_ && tls_->newcomer(); }
 
@@ -165,6 +182,7 @@ asio::awaitable<void> Connection::shake_hands() {
                   "its certificate is of '" + tls_->peer() + "', not of '" + other_.name + "'");
     }
     introduced_ = true;
+    trusted_ = !newcomer();
     introducing_.cancel();
   } catch (const Error& error) {
     drop(error.what());
@@ -290,11 +308,24 @@ Watchdog::Watchdog(const ConnectionPtr& connection, Connection::Clock::duration 
 }
 
 void UnknownConnections::add(const ConnectionPtr& connection) {
-  if (waiting_.size() >= most_unknown) {
-    waiting_.front()->close();
-    waiting_.pop_front();
-  }
   waiting_.push_back(connection);
+  make_room(false);
+  make_room(true);
+}
+
+void UnknownConnections::make_room(bool trusted) {
+  const auto counts = [&](const auto& connection) { return connection->is_trusted() == trusted; };
+  if (static_cast<std::size_t>(std::ranges::count_if(waiting_, counts)) <= most) return;
+  std::map<std::string, std::size_t> held;
+  std::size_t largest = 0;
+  for (const auto& connection : waiting_) {
+    if (counts(connection)) largest = std::max(largest, ++held[connection->holder()]);
+  }
+  const auto oldest = std::ranges::find_if(waiting_, [&](const auto& connection) {
+    return counts(connection) && held[connection->holder()] == largest;
+  });
+  (*oldest)->drop("it made room for others that have not said who they are either");
+  waiting_.erase(oldest);
 }
 
 }  // namespace isthmus::outer_sync::transport

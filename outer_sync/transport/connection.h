@@ -122,6 +122,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   [[nodiscard]] asio::awaitable<void> introduced();
   /// What its certificate says; empty where there is none. Known from then on.
   [[nodiscard]] std::string peer_name() const;
+  /// It has shown a certificate of the run, or else the run's token (which this end has to say): strangers
+  /// do not push it out.
+  [[nodiscard]] bool is_trusted() const { return trusted_; }
+  void trust() { trusted_ = true; }
+  /// Who holds it, as far as that can be told: the name in its certificate, otherwise the address (of IPv6
+  /// the first 64 bits, which are one network's).
+  [[nodiscard]] std::string holder() const;
   /// It has none, where it should: nothing but an enrolment may be heard from it.
   [[nodiscard]] bool newcomer() const;
   /// That certificate has been revoked since.
@@ -148,7 +155,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool introduced_;      ///< by TLS, where there is any
   std::string dropped_;  ///< why
   std::string remote_, congestion_;
-  bool loopback_ = false;
+  std::string source_;  ///< of `holder`
+  bool loopback_ = false, trusted_ = false;
   WireCounters& counters_;
   Clock::duration hold_, hello_limit_;
   Trace& trace_;
@@ -179,10 +187,13 @@ class Watchdog {
   asio::steady_timer timer_;
 };
 
-/// Connections that have not said who they are. There are never more than a few: the newest pushes out the
-/// oldest, so that strangers who only sit there keep nobody out.
+/// Connections that have not said who they are. There are never more than a few: those who are trusted and
+/// those who are not have places of their own, and where these are short the holder of most of them loses its
+/// oldest. So no crowd at one address keeps out who comes from another, however fast it connects.
 class UnknownConnections {
  public:
+  static constexpr std::size_t most = 64;  ///< of either kind
+
   void add(const ConnectionPtr& connection);
   void remove(const ConnectionPtr& connection) { std::erase(waiting_, connection); }
 
@@ -204,6 +215,8 @@ class UnknownConnections {
   };
 
  private:
+  void make_room(bool trusted);
+
   std::deque<ConnectionPtr> waiting_;  ///< oldest first
 };
 

@@ -86,7 +86,10 @@ asio::awaitable<void> PeerMesh::welcome(ConnectionPtr connection) {
 /// A peer may hear of a view before we do, and dial us. A learner is none, and null.
 asio::awaitable<PeerPtr> PeerMesh::peer_that_says(PeerHello hello, ConnectionPtr connection) {
   for (;;) {
-    if (begun_) check_hello(hello);
+    if (begun_) {
+      check_hello(hello);
+      connection->trust();
+    }
     if (begun_ && hello.role == PeerRole::learner) {
       if (*learners_ < most_learners) co_return nullptr;
       throw Error(ErrorKind::network,

@@ -5,8 +5,10 @@
 #include <asio/detached.hpp>
 #include <asio/post.hpp>
 #include <asio/redirect_error.hpp>
+#include <asio/steady_timer.hpp>
 #include <asio/use_awaitable.hpp>
 #include <asio/write.hpp>
+#include <deque>
 #include <future>
 #include <optional>
 
@@ -35,7 +37,10 @@ struct Forwarder::Pair {
   std::shared_ptr<std::string> heard = std::make_shared<std::string>();
 };
 
-Forwarder::Forwarder(const std::string& target) : acceptor_(io_, {asio::ip::make_address("127.0.0.1"), 0}) {
+Forwarder::Forwarder(const std::string& target, std::chrono::milliseconds delay, const std::string& from)
+    : acceptor_(io_, {asio::ip::make_address("127.0.0.1"), 0}),
+      from_(asio::ip::make_address(from), 0),
+      delay_(delay) {
   const auto address = parse_address(target, "target");
   target_ = {asio::ip::make_address(address.host), address.port};
   asio::co_spawn(io_, accept_loop(), asio::detached);
@@ -92,6 +97,8 @@ asio::awaitable<void> Forwarder::accept_loop() {
 asio::awaitable<void> Forwarder::carry(tcp::socket client) {
   tcp::socket server(io_);
   asio::error_code error;
+  server.open(target_.protocol(), error);
+  server.bind(from_, error);
   co_await server.async_connect(target_, asio::redirect_error(use_awaitable, error));
   if (error) co_return;
   const auto pair = std::make_shared<Pair>(std::move(client), std::move(server));
@@ -100,8 +107,45 @@ asio::awaitable<void> Forwarder::carry(tcp::socket client) {
     pair->sound_bits = random_bits(5, 1, connections_) % (8 * most);
   pairs_.push_back(pair);
   heard_.push_back(pair->heard);
-  asio::co_spawn(io_, pump(pair, true), asio::detached);
-  asio::co_spawn(io_, pump(pair, false), asio::detached);
+  for (const bool forth : {true, false})
+    asio::co_spawn(io_, delay_.count() > 0 ? pump_later(pair, forth) : pump(pair, forth), asio::detached);
+}
+
+/// What is on its way in one direction of a pair.
+struct Forwarder::Line {
+  explicit Line(asio::io_context& io) : wake(io) {}
+  std::deque<std::pair<std::chrono::steady_clock::time_point, std::vector<char>>> pieces;  ///< empty: the end
+  asio::steady_timer wake;
+};
+
+/// As a long line does: what has left arrives in its order, each piece after the same time, the end too.
+asio::awaitable<void> Forwarder::pump_later(std::shared_ptr<Pair> pair, bool forth) {
+  const auto line = std::make_shared<Line>(io_);
+  asio::co_spawn(io_, arrive(pair, line, forth), asio::detached);
+  auto& from = forth ? pair->client : pair->server;
+  std::array<char, 4096> buffer;
+  for (asio::error_code error; !error;) {
+    const auto n =
+        co_await from.async_read_some(asio::buffer(buffer), asio::redirect_error(use_awaitable, error));
+    line->pieces.emplace_back(std::chrono::steady_clock::now() + delay_,
+                              std::vector<char>(buffer.data(), buffer.data() + (error ? 0 : n)));
+    line->wake.cancel();
+  }
+}
+
+asio::awaitable<void> Forwarder::arrive(std::shared_ptr<Pair> pair, std::shared_ptr<Line> line, bool forth) {
+  using Clock = std::chrono::steady_clock;
+  for (asio::error_code error;;) {
+    line->wake.expires_at(line->pieces.empty() ? Clock::time_point::max() : line->pieces.front().first);
+    co_await line->wake.async_wait(asio::redirect_error(use_awaitable, error));
+    if (line->pieces.empty() || line->pieces.front().first > Clock::now()) continue;
+    const auto bytes = std::move(line->pieces.front().second);
+    line->pieces.pop_front();
+    if (bytes.empty()) break;
+    auto& to = forth ? pair->server : pair->client;
+    co_await asio::async_write(to, asio::buffer(bytes), asio::redirect_error(use_awaitable, error));
+  }
+  pair->close();
 }
 
 asio::awaitable<void> Forwarder::pump(std::shared_ptr<Pair> pair, bool forth) {

@@ -1,10 +1,11 @@
 #pragma once
-// A TCP forwarder on loopback that cuts, refuses, silences or damages the connections it carries.
+// A TCP forwarder on loopback that cuts, refuses, silences, delays or damages the connections it carries.
 
 #include <asio/awaitable.hpp>
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
@@ -14,8 +15,10 @@ namespace isthmus::outer_sync {
 
 class Forwarder {
  public:
-  /// Forwards to 127.0.0.1-style HOST:PORT, which need not be open yet.
-  explicit Forwarder(const std::string& target);
+  /// Forwards to 127.0.0.1-style HOST:PORT, which need not be open yet. Each way, bytes arrive `delay` later;
+  /// those who are connected to see the address `from`.
+  explicit Forwarder(const std::string& target, std::chrono::milliseconds delay = {},
+                     const std::string& from = "127.0.0.1");
   ~Forwarder();
   Forwarder(const Forwarder&) = delete;
   Forwarder& operator=(const Forwarder&) = delete;
@@ -50,13 +53,18 @@ class Forwarder {
 
  private:
   struct Pair;
+  struct Line;
   [[nodiscard]] asio::awaitable<void> accept_loop();
   [[nodiscard]] asio::awaitable<void> carry(asio::ip::tcp::socket client);
   [[nodiscard]] asio::awaitable<void> pump(std::shared_ptr<Pair> pair, bool forth);
+  [[nodiscard]] asio::awaitable<void> pump_later(std::shared_ptr<Pair> pair, bool forth);
+  [[nodiscard]] asio::awaitable<void> arrive(std::shared_ptr<Pair> pair, std::shared_ptr<Line> line,
+                                             bool forth);
 
   asio::io_context io_;
   asio::ip::tcp::acceptor acceptor_;
-  asio::ip::tcp::endpoint target_;
+  asio::ip::tcp::endpoint target_, from_;
+  std::chrono::milliseconds delay_;
   std::vector<std::weak_ptr<Pair>> pairs_;
   std::vector<std::shared_ptr<std::string>> heard_;
   std::vector<std::shared_ptr<Pair>> silent_pairs_;  ///< neither end may see the other one's close

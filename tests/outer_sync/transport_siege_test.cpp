@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "forwarder.h"
 #include "isthmus/base/random.h"
@@ -84,6 +85,45 @@ std::size_t lines_with(const std::string& text, const std::string& words) {
   for (std::string line; std::getline(lines, line);) count += line.find(words) != std::string::npos ? 1 : 0;
   return count;
 }
+
+/// Strangers at 127.0.0.1 who connect one after the other, and then only sit there.
+class Crowd {
+ public:
+  Crowd(std::string address, int per_second)
+      : address_(std::move(address)),
+        every_(std::chrono::nanoseconds(1s) / per_second),
+        thread_([this] { come(); }) {}
+  ~Crowd() { leave(); }
+  Crowd(const Crowd&) = delete;
+  Crowd& operator=(const Crowd&) = delete;
+  void leave() {
+    over_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  [[nodiscard]] double per_second() const {
+    return static_cast<double>(count_) / std::chrono::duration<double>(Clock::now() - begin_).count();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void come() {
+    constexpr std::size_t most_kept = 200;
+    std::deque<RawPeer> here;
+    for (auto next = begin_; !over_; next += every_) {
+      std::this_thread::sleep_until(next);
+      here.emplace_back(address_);
+      if (here.size() > most_kept) here.pop_front();
+      ++count_;
+    }
+  }
+
+  const std::string address_;
+  const std::chrono::nanoseconds every_;
+  const Clock::time_point begin_ = Clock::now();
+  std::atomic<bool> over_ = false;
+  std::atomic<std::size_t> count_ = 0;
+  std::thread thread_;
+};
 
 /// With TLS or without.
 class Siege : public testing::TestWithParam<bool> {
@@ -283,6 +323,33 @@ TEST_P(Siege, AThousandWhoSayNothingKeepNoNewcomerOut) {
   run.start_worker(2);
   run.expect_one_end({0, 1, 2});
   EXPECT_TRUE(run.result(2).joined);
+}
+
+/// Each would be pushed out within 130 ms if places were given up in the order of arrival.
+TEST_P(Siege, FiveHundredASecondAtOneAddressKeepOutNobodyFromAnother) {
+  NetworkRun run(options());
+  Forwarder far(run.coordinator_address(), 100ms, "127.0.0.2");
+  run.adjust_network = [&](std::size_t m, NetworkConfig& network) {
+    if (m == 2) network.coordinator = far.address();
+  };
+  std::promise<void> begun;
+  std::atomic<bool> joined = false;
+  run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
+    if (m == 1 && step == 10) begun.set_value();
+    if (m == 2) joined = true;
+    if (m == 0 && joined && run.last_step == NetworkRun::for_ever) run.last_step = step + 20;
+  };
+  run.start();
+  begun.get_future().wait();
+  Crowd crowd(run.coordinator_address(), 500);
+  run.start_worker(2);
+  for (const auto until = std::chrono::steady_clock::now() + 20s;
+       !joined && std::chrono::steady_clock::now() < until;)
+    std::this_thread::sleep_for(50ms);
+  EXPECT_TRUE(joined) << "it did not come in before the crowd left";
+  EXPECT_GT(crowd.per_second(), 250) << "there was no crowd";
+  crowd.leave();
+  run.expect_one_end({0, 1, 2});
 }
 
 INSTANTIATE_TEST_SUITE_P(Transport, Siege, testing::Bool(),

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <deque>
 #include <fstream>
 
 #include "isthmus/base/text_file.h"
@@ -180,6 +181,22 @@ TEST_F(Tls, NobodyIsHeardInAnothersName) {
   run.start();
   run.expect_good_end();
   EXPECT_THAT(run.said(), HasSubstr("and it says that it is 'r1'"));
+}
+
+TEST_F(Tls, ACrowdPushesOutNobodyWhoHasShownWhoHeIs) {
+  (void)authority({"coordinator", "r0", "r1", "r2"});
+  NetworkRun run(options(2));
+  run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
+    if (m != 0 || step != 3) return;
+    RawTls known(run.coordinator_address(), of("r2"));
+    std::deque<RawPeer> crowd;
+    for (int n = 0; n < 200; ++n) crowd.emplace_back(run.coordinator_address());
+    EXPECT_TRUE(crowd.front().is_dropped());
+    known.say(transport::control_frame(run.hello(2)));
+    EXPECT_TRUE(known.hear()) << "it was dropped for the crowd";
+  };
+  run.start();
+  run.expect_good_end();
 }
 
 /// A coordinator's address may lead to somebody else of the run.
