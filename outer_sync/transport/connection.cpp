@@ -27,6 +27,7 @@ using asio::use_awaitable;
 namespace {
 
 constexpr auto farewell_limit = std::chrono::seconds(1);
+constexpr const char* is_revoked = "its certificate has been revoked";
 
 /// As a listener for both kinds of addresses sees IPv4.
 asio::ip::address plain(const asio::ip::address& address) {
@@ -73,6 +74,7 @@ Connection::Connection(asio::ip::tcp::socket socket, WireCounters& counters, Lin
                        OtherEnd other)
     : socket_(std::move(socket)),
       credentials_(std::move(link.credentials)),
+      connections_(std::move(link.connections)),
       other_(std::move(other)),
       introduced_(!credentials_),
       remote_(name_of(socket_)),
@@ -89,12 +91,20 @@ Connection::Connection(asio::ip::tcp::socket socket, WireCounters& counters, Lin
   loopback_ = stays_here(socket_);
   if (!loopback_) use_congestion_control(socket_.native_handle(), congestion_);
   wake_.expires_at(Clock::time_point::max());
-  if (!credentials_) return;
-  const auto side = other_.dialled ? tls::Side::dialled : tls::Side::accepted;
-  tls_ = std::make_unique<tls::Stream>(socket_, *credentials_, side, other_.may_be_newcomer);
+  if (credentials_) {
+    const auto side = other_.dialled ? tls::Side::dialled : tls::Side::accepted;
+    tls_ = std::make_unique<tls::Stream>(socket_, *credentials_, side, other_.may_be_newcomer);
+  }
+  connections_->add(this);
 }
 
-Connection::~Connection() = default;
+Connection::~Connection() { connections_->remove(this); }
+
+void Connections::drop_revoked() const {
+  for (auto* connection : all_) {
+    if (connection->open() && connection->peer_is_revoked()) connection->drop(is_revoked);
+  }
+}
 
 std::string Connection::peer_name() const { return tls_ ? tls_->peer() : std::string(); }
 
@@ -181,6 +191,8 @@ asio::awaitable<void> Connection::shake_hands() {
       throw Error(ErrorKind::network,
                   "its certificate is of '" + tls_->peer() + "', not of '" + other_.name + "'");
     }
+    // It was verified by the list of when the handshake began.
+    if (!newcomer() && credentials_->revoked(tls_->serial())) throw Error(ErrorKind::network, is_revoked);
     introduced_ = true;
     trusted_ = !newcomer();
     introducing_.cancel();

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,20 @@ struct WireCounters {
   std::atomic<std::uint64_t> total{0};    ///< all bytes written to sockets, TCP/IP headers not counted
 };
 
+class Connection;
+
+/// The connections of a node, for what concerns them all. Of its io thread.
+class Connections {
+ public:
+  void add(Connection* connection) { all_.insert(connection); }
+  void remove(Connection* connection) { all_.erase(connection); }
+  /// Drops those whose other ends show certificates that have been revoked by now.
+  void drop_revoked() const;
+
+ private:
+  std::set<Connection*> all_;
+};
+
 /// How all connections of a node behave.
 struct LinkOptions {
   std::chrono::steady_clock::duration hold{};  ///< every frame waits that long before it is written
@@ -54,6 +69,8 @@ struct LinkOptions {
   std::string congestion = "system";
   /// Connections are TLS, and both ends show a certificate of the run; null: neither.
   std::shared_ptr<tls::Credentials> credentials{};
+  /// Each connection is one of these for as long as it lives. Copies of the options share them.
+  std::shared_ptr<Connections> connections = std::make_shared<Connections>();
 };
 
 /// This end has closed the connection and says why, as far as that is nobody's breach of the protocol.
@@ -150,6 +167,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   asio::ip::tcp::socket socket_;
   std::shared_ptr<tls::Credentials> credentials_;
+  std::shared_ptr<Connections> connections_;
   std::unique_ptr<tls::Stream> tls_;  ///< null: no TLS
   OtherEnd other_;
   bool introduced_;      ///< by TLS, where there is any

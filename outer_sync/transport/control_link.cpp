@@ -60,10 +60,6 @@ void ControlLink::redial() {
   if (connection_) connection_->close();
 }
 
-void ControlLink::drop_revoked() {
-  if (connection_ && connection_->peer_is_revoked()) connection_->close();
-}
-
 void ControlLink::finish() {
   end();
   if (connection_) connection_->close_when_sent();

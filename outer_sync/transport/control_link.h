@@ -55,9 +55,6 @@ class ControlLink {
   void finish();
   void stop();
 
-  /// Ends the connection when the coordinator's certificate has been revoked.
-  void drop_revoked();
-
   [[nodiscard]] bool up() const { return connection_ != nullptr; }
   /// Why there is no connection, as of the last attempt; empty before the first has failed.
   [[nodiscard]] const std::string& last_failure() const { return last_failure_; }

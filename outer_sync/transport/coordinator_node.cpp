@@ -233,9 +233,7 @@ class CoordinatorNode::Impl {
       const auto news = link_.credentials->refresh();
       if (!news) continue;
       observer_.message(*news);
-      for (const auto& [id, connection] : connections_) {
-        if (connection->peer_is_revoked()) connection->close();
-      }
+      link_.connections->drop_revoked();
     }
   }
 

@@ -430,8 +430,7 @@ void NetworkSide::look_at_certificates() {
   const auto news = link_.credentials ? link_.credentials->refresh() : std::nullopt;
   if (!news) return;
   say(*news);
-  mesh_.drop_revoked();
-  control_.drop_revoked();
+  link_.connections->drop_revoked();
 }
 
 }  // namespace isthmus::outer_sync::transport

@@ -230,16 +230,6 @@ void PeerMesh::cut_stalled(Peer& peer) {
   }
 }
 
-void PeerMesh::drop_revoked() {
-  for (const auto& [id, peer] : peers_) {
-    for (const auto& lane : peer->lanes) {
-      if (!lane.connection || !lane.connection->peer_is_revoked()) continue;
-      stranger_line_("dropped a connection of " + peer->info.name + ": its certificate has been revoked");
-      lane.connection->close();
-    }
-  }
-}
-
 std::vector<protocol::PathReport> PeerMesh::paths() const {
   const auto microseconds = [](RateFollower::Time time) {
     const auto count = std::chrono::duration_cast<std::chrono::microseconds>(time).count();

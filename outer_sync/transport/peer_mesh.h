@@ -70,8 +70,6 @@ class PeerMesh {
   void set_relays(protocol::Relays relays);
   [[nodiscard]] std::uint64_t relays_number() const { return told_.number; }
 
-  /// Ends the lanes of peers whose certificates have been revoked.
-  void drop_revoked();
   /// Bytes that may wait for one peer: for one who knows the layout later than this is made.
   void queue_at_most(std::size_t bytes) { link_.most_queued = bytes; }
   /// Whether somewhere more waits to be written than the line takes.

@@ -4,9 +4,13 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <deque>
 #include <fstream>
+#include <future>
+#include <thread>
 
+#include "forwarder.h"
 #include "isthmus/base/text_file.h"
 #include "isthmus/outer_sync/tls/authority.h"
 #include "network_run.h"
@@ -231,6 +235,70 @@ TEST_F(Tls, WhoIsRevokedIsCutOffInMidRun) {
   run.start();
   run.expect_one_end({0, 1});
   EXPECT_THAT(run.said(), HasSubstr("r2 is lost"));
+}
+
+/// A run of two, and what a test needs to come to it as a third.
+struct Visited {
+  explicit Visited(NetworkRun& run) : run_(run) {
+    run.before_step = [this](std::size_t m, MemberNode& node, std::uint64_t step) {
+      if (m != 0) return;
+      if (step == 8) begun_.set_value({node.view(), node.advertised()});
+      if (over && run_.last_step == for_ever) run_.last_step = step + 20;
+    };
+  }
+  /// The view of r0, and where r0 listens.
+  std::pair<protocol::View, std::string> begun() { return begun_.get_future().get(); }
+  std::atomic<bool> over = false;
+
+ private:
+  NetworkRun& run_;
+  std::promise<std::pair<protocol::View, std::string>> begun_;
+};
+
+TEST_F(Tls, RevocationReachesWhoIsGivenTheState) {
+  const auto made = authority({"coordinator", "r0", "r1", "r2"});
+  auto lively = NetworkRun::Options::lively(2);
+  lively.certs = of("");
+  NetworkRun run(lively);
+  Visited visited(run);
+  testing::internal::CaptureStderr();
+  run.start();
+  const auto [view, donor] = visited.begun();
+  RawTls learner(donor, of("r2"));
+  const transport::PeerHello hello{run.stored().token, 77, protocol::id_of(view.members.at(0)), 0,
+                                   transport::PeerRole::learner};
+  learner.say(transport::Frame{transport::FrameType::peer_hello, to_bytes(hello), nullptr});
+  EXPECT_TRUE(learner.hear()) << "it is no learner";
+  made.revoke("r2");
+  EXPECT_TRUE(learner.is_dropped());
+  visited.over = true;
+  run.expect_one_end({0, 1});
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::ContainsRegex("dropped a learner at .*: its certificate has been revoked"));
+}
+
+TEST_F(Tls, AHandshakeThatEndsAfterTheRevocationIsNoGood) {
+  const auto made = authority({"coordinator", "r0", "r1", "r2"});
+  auto lively = NetworkRun::Options::lively(2);
+  lively.certs = of("");
+  NetworkRun run(lively);
+  Visited visited(run);
+  run.start();
+  (void)visited.begun();
+  Forwarder far(run.coordinator_address(), std::chrono::seconds(1));
+  auto coming =
+      std::async(std::launch::async, [&] { return std::make_unique<RawTls>(far.address(), of("r2")); });
+  while (far.connections() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  // It has been accepted, by the certificates of now: what it shows comes two seconds later.
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  made.revoke("r2");
+  run.wait_until_said("took up the certificates");
+  const auto late = coming.get();
+  late->say(transport::control_frame(run.hello(2)));
+  EXPECT_FALSE(late->hear()) << "it was let in";
+  visited.over = true;
+  run.expect_one_end({0, 1});
+  EXPECT_THAT(run.said(), HasSubstr("its certificate has been revoked"));
 }
 
 /// A link to itself stands for a file system that fails: root too cannot look at what is behind it.
