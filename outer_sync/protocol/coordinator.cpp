@@ -169,26 +169,30 @@ void Coordinator::closed(ConnectionId connection) {
   lose(name, "is lost: its connection closed");
 }
 
-// By value: `name` may be the key of the member that is removed.
-// NOLINTNEXTLINE(performance-unnecessary-value-param)
-void Coordinator::lose(std::string name, const std::string& how) {
-  const auto place = members_.find(name);
-  const bool mattered = place->second.role == Role::member || place->second.role == Role::ready;
-  const bool trained = trains(place->second);
-  remove(place);
+void Coordinator::lose(const std::vector<std::string>& names, const std::string& how) {
+  const bool all_were_here = trainers() == options_.replicas;
+  bool mattered = false, trained = false;
+  std::string lost;
+  for (const auto& name : names) {
+    const auto place = members_.find(name);
+    const bool trains_here = trains(place->second);
+    mattered = mattered || place->second.role == Role::member || place->second.role == Role::ready;
+    trained = trained || trains_here;
+    remove(place);
+    say(name + " " + how + (phase_ == Phase::joining && trains_here ? "; its place is free again" : ""));
+    lost += (lost.empty() ? "" : "; ") + name + " " + how;
+  }
   if (phase_ == Phase::joining) {
-    if (trained && trainers() + 1 == options_.replicas) {  // they wait again
+    if (trained && all_were_here) {  // they wait again
       started_ = now_;
       all_here_since_.reset();
       first_sealed_ = false;
     }
-    say(name + " " + how + (trained ? "; its place is free again" : ""));
     return begin_first_view_if_sealed();  // it may be what the others waited for
   }
-  say(name + " " + how);
   actions_.push_back(MembersChanged{});
-  if (trained && trainers() == 0 && how.starts_with("left")) return end(Ended::How::failed, name + " " + how);
-  if (mattered) change_view(name + " " + how);
+  if (trained && trainers() == 0 && how.starts_with("left")) return end(Ended::How::failed, lost);
+  if (mattered) change_view(lost);
   settle_stop();
 }
 
@@ -205,10 +209,11 @@ void Coordinator::tick(Time now) {
   const auto still = std::ranges::find_if(
       observers_, [&](const auto& entry) { return now_ - entry.second.heard > options_.detect_timeout; });
   if (still != observers_.end()) drop_observer(still, "is silent for longer than network.detect_timeout");
-  const auto silent = std::ranges::find_if(
-      members_, [&](const auto& entry) { return now_ - entry.second.heard > options_.detect_timeout; });
-  if (silent != members_.end())
-    return lose(silent->first, "is lost: silent for longer than network.detect_timeout");
+  std::vector<std::string> silent;
+  for (const auto& [name, member] : members_) {
+    if (now_ - member.heard > options_.detect_timeout) silent.push_back(name);
+  }
+  if (!silent.empty()) return lose(silent, "is lost: silent for longer than network.detect_timeout");
   if (phase_ == Phase::changing) {
     const auto waiting = unanswered();
     if (waiting == 0 && leases_are_out() && !waits_for_newcomer()) return begin_view();

@@ -220,7 +220,7 @@ void Coordinator::drop_silent_answers() {
   for (const auto& [name, member] : members_) {
     if (able(member) && !member.answered) silent.push_back(name);
   }
-  for (const auto& name : silent) lose(name, "did not answer within network.detect_timeout");
+  lose(silent, "did not answer within network.detect_timeout");
 }
 
 /// One that has come back learns the layout from the trainers of the highest view that has begun. Each answer

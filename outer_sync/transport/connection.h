@@ -119,6 +119,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void renew_congestion_control();
   [[nodiscard]] std::optional<PathInfo> path() { return path_info(socket_.native_handle()); }
   [[nodiscard]] std::size_t queued_bytes() const { return queued_bytes_; }
+  [[nodiscard]] std::size_t queued_frames() const { return queue_.size(); }
   /// Nothing more is sent than what is queued. Once that has left the other end has a moment to read it and
   /// to close; until then `receive` must go on, since a system that closes with something unread takes back
   /// what it sent last.

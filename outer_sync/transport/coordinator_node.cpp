@@ -33,6 +33,8 @@ namespace {
 constexpr auto tick_every = 100ms;
 constexpr auto farewell_limit = 1s;
 constexpr auto look_at_certificates_every = 1s;
+/// What may wait for a member that does not read: a longest message, and some minutes of heartbeats' answers.
+constexpr std::size_t most_bytes_waiting = control_limit, most_frames_waiting = 4096;
 constexpr auto refusal_takes = 1s;  // so that guessing is slow, and waiting strangers few
 
 Time to_time(const config::Duration& duration) {
@@ -214,9 +216,17 @@ class CoordinatorNode::Impl {
 
   void decline_records_of(const std::string& member) {
     const auto known = machine_.members().find(member);
-    if (known == machine_.members().end()) return;
-    const auto at = connections_.find(known->second.connection);
-    if (at != connections_.end()) at->second->send(control_frame(RecordsTaken{no_records_wanted}));
+    if (known != machine_.members().end()) send(known->second.connection, RecordsTaken{no_records_wanted});
+  }
+
+  void send(ConnectionId to, const ControlMessage& message) {
+    const auto at = connections_.find(to);
+    if (at == connections_.end()) return;
+    auto& connection = *at->second;
+    if (connection.queued_bytes() > most_bytes_waiting || connection.queued_frames() > most_frames_waiting)
+      return connection.drop("it does not read: " + std::to_string(connection.queued_frames()) +
+                             " messages wait for it");
+    connection.send(control_frame(message));
   }
 
   void answer_status(ConnectionId to) {
@@ -265,9 +275,8 @@ class CoordinatorNode::Impl {
 
   void carry_out_actions() {
     for (auto& action : machine_.take_actions()) {
-      if (auto* send = std::get_if<SendControl>(&action)) {
-        if (const auto at = connections_.find(send->to); at != connections_.end())
-          at->second->send(control_frame(send->message));
+      if (const auto* sent = std::get_if<SendControl>(&action)) {
+        send(sent->to, sent->message);
       } else if (auto* close = std::get_if<CloseConnection>(&action)) {
         if (const auto at = connections_.find(close->connection); at != connections_.end())
           at->second->close_when_sent();

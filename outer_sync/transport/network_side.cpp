@@ -6,7 +6,6 @@
 #include <asio/post.hpp>
 #include <asio/use_awaitable.hpp>
 #include <cstdio>
-#include <future>
 #include <utility>
 #include <variant>
 
@@ -108,6 +107,7 @@ void NetworkSide::run_io() {
   } catch (const std::exception& error) {
     meet_.fail(Error(ErrorKind::network, std::string("the io thread failed: ") + error.what()));
   }
+  meet_.update([&] { meet_.io_over = true; });
 }
 
 void NetworkSide::say(const std::string& text) const {
@@ -156,9 +156,15 @@ void NetworkSide::give_up(const std::string& reason) {
 }
 
 Ledger NetworkSide::ledger() {
-  std::promise<Ledger> answer;
-  asio::post(io_, [&] { answer.set_value(rounds_.stands() ? rounds_.member().ledger() : Ledger()); });
-  return answer.get_future().get();
+  const auto answer = std::make_shared<std::optional<Ledger>>();
+  asio::post(io_, [this, answer] {
+    auto ledger = rounds_.stands() ? rounds_.member().ledger() : Ledger();
+    meet_.update([&] { *answer = std::move(ledger); });
+  });
+  std::unique_lock lock(meet_.mutex);
+  meet_.changed.wait(lock, [&] { return answer->has_value() || meet_.io_over; });
+  if (!*answer) throw meet_.failure ? *meet_.failure : Error(ErrorKind::network, "the io thread has ended");
+  return **answer;
 }
 
 void NetworkSide::send(ControlMessage message) {

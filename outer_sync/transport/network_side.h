@@ -70,7 +70,7 @@ class NetworkSide final : public PeerMesh::Handler,
   /// What this member has is not the run's: the rendezvous says so then.
   void give_up(const std::string& reason);
   /// Up to all rounds that were said to be applied; empty where this member stands nowhere. Waits for the io
-  /// thread.
+  /// thread, and throws why it has failed where it is gone.
   [[nodiscard]] protocol::Ledger ledger();
   void send(protocol::ControlMessage message);
   void report_evaluation(const protocol::EvalReport& report);

@@ -39,6 +39,7 @@ struct Rendezvous {
   std::mutex mutex;
   std::condition_variable changed;
   std::optional<Error> failure;
+  bool io_over = false;  ///< the io thread has ended, and answers nothing any more
   std::optional<protocol::Seal> seal;
   bool admitted = false;                 ///< the run has begun without this replica
   std::optional<std::string> displaced;  ///< why the state must be taken from others

@@ -74,7 +74,9 @@ asio::awaitable<void> StateGiver::serve(ConnectionPtr learner) {
 }
 
 /// Throws Error(network), which ends the learner's connection, for moments that are not shared here.
-asio::awaitable<FragmentSnapshot> StateGiver::snapshot(StateRequest request) {
+asio::awaitable<std::optional<FragmentSnapshot>> StateGiver::snapshot(StateRequest request) {
+  // The trainer's thread would copy the fragment for nothing. It may be a round ahead of what is known here.
+  if (request.from > ledgers_(request.fragment).round() + 1) co_return std::nullopt;
   const auto answer = std::make_shared<Answer>(io_);
   meet_.update([&] {
     const auto hand_over = [this, answer](outer_sync::FragmentSnapshot snapshot) {

@@ -6,6 +6,7 @@
 #include <asio/io_context.hpp>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "isthmus/outer_sync/config.h"
@@ -30,7 +31,7 @@ class StateGiver {
   [[nodiscard]] asio::awaitable<void> serve(ConnectionPtr learner);
 
  private:
-  [[nodiscard]] asio::awaitable<FragmentSnapshot> snapshot(StateRequest request);
+  [[nodiscard]] asio::awaitable<std::optional<FragmentSnapshot>> snapshot(StateRequest request);
   [[nodiscard]] std::vector<protocol::SharedBytes> round(FragmentId fragment, protocol::Round round);
 
   asio::io_context& io_;

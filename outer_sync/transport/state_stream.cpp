@@ -109,9 +109,9 @@ namespace {
 asio::awaitable<void> give_fragment(StateSender& sender, StateRequest request,
                                     const SnapshotSource& snapshots) {
   auto snapshot = co_await snapshots(request);
-  assert(snapshot.fragment == request.fragment && snapshot.parts() == request.parts);
-  if (snapshot.at.round < request.from) co_return sender.send_gone(request.fragment);
-  co_await sender.send(std::move(snapshot));
+  if (!snapshot || snapshot->at.round < request.from) co_return sender.send_gone(request.fragment);
+  assert(snapshot->fragment == request.fragment && snapshot->parts() == request.parts);
+  co_await sender.send(std::move(*snapshot));
 }
 
 asio::awaitable<void> give_round(StateSender& sender, RoundRequest request, const FragmentLayout& layout,

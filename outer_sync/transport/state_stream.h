@@ -47,8 +47,9 @@ class StateSender {
   std::shared_ptr<Pacer> pacer_;
 };
 
-/// Takes a snapshot with all parts that the request names; an Error that it throws ends the connection.
-using SnapshotSource = std::function<asio::awaitable<FragmentSnapshot>(StateRequest)>;
+/// Takes a snapshot with all parts that the request names; nothing where the fragment is not that far yet. An
+/// Error that it throws ends the connection.
+using SnapshotSource = std::function<asio::awaitable<std::optional<FragmentSnapshot>>(StateRequest)>;
 
 /// The codec bytes of a round's results in chunk order. Empty, or with nulls, where they are not all here
 /// (any more).

@@ -16,6 +16,21 @@ using testing::IsEmpty;
 
 // ---- losses ----
 
+TEST(Views, SeveralWhoFallSilentTogetherAreOneChange) {
+  CoordinatorHarness harness(4);
+  harness.run_all({"a", "b", "c", "d"});
+  harness.now = 3s;
+  for (const ConnectionId here : {1, 2}) harness.receive(here, Heartbeat());
+  const auto before = harness.count<Seal>(1);
+  harness.tick(6s);
+  EXPECT_EQ(harness.count<Seal>(1), before + 1);
+  for (const auto* name : {"c", "d"})
+    EXPECT_THAT(harness.said, testing::Contains(std::string(name) +
+                                                " is lost: silent for longer than network.detect_timeout"));
+  harness.tick(12s);  // the others do not answer
+  EXPECT_EQ(harness.count<Seal>(1), before + 1) << "nobody is left";
+}
+
 TEST(Views, ALostMemberIsLeftOutAndTheOthersGoOn) {
   Cluster cluster({"a", "b", "c"});
   cluster.train(2);

@@ -142,7 +142,7 @@ class Donor final : public PeerMesh::Handler {
     return serve_learner(std::move(connection), run_.layout, pacer_, std::move(snapshots), std::move(rounds));
   }
   [[nodiscard]] Round applied(FragmentId fragment) const { return run_.committed(fragment) - lag; }
-  asio::awaitable<FragmentSnapshot> take_snapshot(StateRequest request) {
+  asio::awaitable<std::optional<FragmentSnapshot>> take_snapshot(StateRequest request) {
     EXPECT_EQ(request.parts, two_parts);
     ++states_asked;
     asio::steady_timer pause(io_);

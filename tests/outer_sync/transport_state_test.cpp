@@ -351,7 +351,7 @@ class Donor final : public PeerMesh::Handler {
     if (request.round == 5) results.back() = nullptr;
     return results;
   }
-  asio::awaitable<FragmentSnapshot> take_snapshot(StateRequest request) {
+  asio::awaitable<std::optional<FragmentSnapshot>> take_snapshot(StateRequest request) {
     co_return snapshot_of(layout_, request);
   }
   std::optional<std::string> on_chunk(ReplicaId, Connection::Received) override { return std::nullopt; }

@@ -341,7 +341,9 @@ class Coordinator {
   void finish();
   // (Names by value: callers have them from what is erased here.)
   /// A replica is gone: its place is free again while others are still joining; later the view changes.
-  void lose(std::string name, const std::string& how);
+  void lose(const std::string& name, const std::string& how) { lose(std::vector{name}, how); }
+  /// All at once: one view follows.
+  void lose(const std::vector<std::string>& names, const std::string& how);
   void end(Ended::How how, const std::string& reason);
   void say(std::string text);
   void say_of_stranger(std::string text);
