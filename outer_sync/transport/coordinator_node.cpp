@@ -9,6 +9,7 @@
 #include <exception>
 #include <map>
 #include <optional>
+#include <vector>
 
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/transport/record_queue.h"
@@ -252,6 +253,7 @@ class CoordinatorNode::Impl {
       asio::steady_timer timer(io_, tick_every);
       co_await timer.async_wait(use_awaitable);
       machine_.tick(now());
+      store_and_announce();
       act();
     }
     // What was sent last must leave before the process does; members close once they have read it.
@@ -263,7 +265,36 @@ class CoordinatorNode::Impl {
     io_.stop();
   }
 
-  /// A coordinator that could not store what it is about to announce must not go on.
+  /// Whoever comes after this coordinator knows of the views that are on disk: no other is announced. Until
+  /// there is room members wait for it, and no round commits once their leases have run out.
+  void store_and_announce() {
+    if (!unstored_) return;
+    try {
+      observer_.store(*unstored_);
+    } catch (const std::exception& error) {
+      if (!std::exchange(no_room_, true))
+        observer_.message("NO ROOM: view " + std::to_string(unstored_->number) +
+                          " cannot be stored, so it is not announced to its members and no round commits: " +
+                          error.what() + "; make room there, it is tried again all the time");
+      return;
+    }
+    if (std::exchange(no_room_, false))
+      observer_.message("view " + std::to_string(unstored_->number) + " is stored and announced now");
+    unstored_.reset();
+    for (const auto& [to, message] : std::exchange(unannounced_, {})) send(to, message);
+  }
+
+  /// A newer seal voids the view that waits.
+  void send_once_stored(SendControl sent) {
+    if (std::holds_alternative<Seal>(sent.message)) unannounced_.clear();
+    if (unstored_ && std::holds_alternative<NewView>(sent.message)) {
+      unannounced_.push_back(std::move(sent));
+    } else {
+      send(sent.to, sent.message);
+    }
+  }
+
+  /// What the observer throws, but for what it could not store, ends the coordinator.
   void act() {
     try {
       carry_out_actions();
@@ -275,13 +306,15 @@ class CoordinatorNode::Impl {
 
   void carry_out_actions() {
     for (auto& action : machine_.take_actions()) {
-      if (const auto* sent = std::get_if<SendControl>(&action)) {
-        send(sent->to, sent->message);
+      if (auto* sent = std::get_if<SendControl>(&action)) {
+        send_once_stored(std::move(*sent));
       } else if (auto* close = std::get_if<CloseConnection>(&action)) {
         if (const auto at = connections_.find(close->connection); at != connections_.end())
           at->second->close_when_sent();
       } else if (auto* store = std::get_if<Store>(&action)) {
-        observer_.store(store->view);
+        unannounced_.clear();
+        unstored_ = std::move(store->view);
+        store_and_announce();
       } else if (auto* say = std::get_if<Say>(&action)) {
         if (say->of_stranger) {
           stranger_line_(say->text);
@@ -319,6 +352,9 @@ class CoordinatorNode::Impl {
   std::map<ConnectionId, ConnectionPtr> connections_;
   std::optional<Ended> ended_;
   std::exception_ptr failure_;                    ///< of the observer
+  std::optional<LastView> unstored_;              ///< the newest view, while it is not on disk
+  std::vector<SendControl> unannounced_;          ///< those who wait for it
+  bool no_room_ = false;                          ///< and it was said
   std::optional<asio::thread_pool> desk_thread_;  ///< the last member: it ends before what it works with
 };
 

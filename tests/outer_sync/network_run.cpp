@@ -158,6 +158,7 @@ void NetworkRun::members_changed(const protocol::Coordinator& coordinator) {
 }
 
 void NetworkRun::store(const protocol::LastView& view) {
+  if (on_store) on_store(view);
   const std::lock_guard lock(telling_);
   stored_ = view;
 }

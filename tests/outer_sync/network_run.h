@@ -79,6 +79,8 @@ class NetworkRun : public CoordinatorObserver {
   std::function<void(std::size_t m, protocol::Hello&)> adjust_hello;
   std::function<void(std::size_t m, MemberNode&)> before_join;
   std::function<void(std::size_t m, MemberNode&, std::uint64_t step)> before_step;
+  /// On the coordinator's thread; what it throws is what storing throws.
+  std::function<void(const protocol::LastView&)> on_store;
   /// Thrown by a hook: the worker's node is destroyed without a word.
   struct Vanish {};
   /// All train up to the end of this step. Hooks may set it to one that nobody has reached.

@@ -1,13 +1,16 @@
 // What runs out: an io thread that has ended, members that do not read, rounds that nobody has, a full disk.
 
 #include <gmock/gmock.h>
-#include <sys/socket.h>
+#include <sys/mount.h>
+#include <unistd.h>
 
-#include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
+#include <filesystem>
+#include <fstream>
 #include <future>
 #include <thread>
 
+#include "isthmus/base/file.h"
 #include "network_run.h"
 #include "raw_peer.h"
 #include "transport/network_side.h"
@@ -132,6 +135,72 @@ TEST(Limits, WhoAsksForAStateOfTheFutureCostsNoCopy) {
   io.stop();
   thread.join();
   meet.state_requests.clear();
+}
+
+// ---- a full disk ----
+
+/// Of 64 KiB, in memory.
+class SmallDisk {
+ public:
+  SmallDisk() {
+    std::filesystem::create_directories(at_);
+    is_there_ = ::mount("tmpfs", at_.c_str(), "tmpfs", 0, "size=64k") == 0;
+  }
+  ~SmallDisk() {
+    if (is_there_) ::umount2(at_.c_str(), MNT_DETACH);
+    std::filesystem::remove(at_);
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  SmallDisk& operator=(const SmallDisk&) = delete;
+  [[nodiscard]] bool is_there() const { return is_there_; }
+  void fill() const {
+    std::ofstream all(at_ / "all", std::ios::binary);
+    const std::string page(4096, 'x');
+    while (all << page << std::flush) {
+    }
+  }
+  void make_room() const { std::filesystem::remove(at_ / "all"); }
+  [[nodiscard]] std::filesystem::path file() const { return at_ / "coordinator.state"; }
+
+ private:
+  std::filesystem::path at_ =
+      std::filesystem::path(testing::TempDir()) / ("disk-" + std::to_string(::getpid()));
+  bool is_there_ = false;
+};
+
+TEST(Limits, AFullDiskOfTheCoordinatorHoldsViewsBackAndEndsNothing) {
+  const SmallDisk disk;
+  if (!disk.is_there()) GTEST_SKIP() << "mounting a small disk needs root";
+  auto options = NetworkRun::Options::lively(3);
+  options.detect_timeout = 1;
+  options.closing.least = 2;
+  NetworkRun run(options);
+  run.on_store = [&](const protocol::LastView& view) {
+    replace_file(disk.file(), [&](const File& file) { file.write(to_bytes(view)); });
+  };
+  std::atomic<bool> room = false;
+  std::atomic<protocol::ViewNumber> seen = 0;
+  run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
+    if (m == 2 && step == 8) {
+      disk.fill();
+      throw NetworkRun::Vanish();
+    }
+    if (m != 0) return;
+    seen = node.view().number;
+    if (room && seen > 1 && run.last_step == for_ever) run.last_step = step + 20;
+  };
+  run.start();
+  run.wait_until_said("NO ROOM: view 2 cannot be stored");
+  std::this_thread::sleep_for(2500ms);  // longer than any silence may last
+  EXPECT_EQ(seen, 1U) << "it was announced";
+  EXPECT_EQ(run.times_said("NO ROOM"), 1U);
+  EXPECT_EQ(run.times_said("r0 is lost") + run.times_said("r1 is lost"), 0U);
+  EXPECT_EQ(run.stored().number, 1U);
+  disk.make_room();
+  room = true;
+  run.wait_until_said("view 2 is stored and announced now");
+  run.expect_one_end({0, 1});
+  EXPECT_EQ(run.stored().number, 2U);
 }
 
 }  // namespace

@@ -11,7 +11,8 @@
 
 namespace isthmus::outer_sync {
 
-/// What the application is told; called on the thread of `run`, which ends with what any of these throws.
+/// What the application is told; called on the thread of `run`, which ends with what any of these throws but
+/// `store`.
 class CoordinatorObserver {
  public:
   virtual ~CoordinatorObserver() = default;
@@ -20,7 +21,8 @@ class CoordinatorObserver {
   virtual void evaluated(std::uint64_t step, double loss) = 0;
   /// What the replicas' contributions to a round are like.
   virtual void round_judged(const protocol::RoundJudged& round) = 0;
-  /// Returns when it is on disk: the next coordinator of this run begins with it.
+  /// Returns when it is on disk: the next coordinator of this run begins with it. What it throws (the disk is
+  /// full) is said; it is called again until it returns, and the members are told of no view before.
   virtual void store(const protocol::LastView& view) = 0;
   /// What a member has written for people. Returns when it is kept: the member forgets it then. False where
   /// no more of it is wanted: the member keeps it to itself from then on.
