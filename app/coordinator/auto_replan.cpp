@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
-#include <map>
 #include <utility>
 
+#include "coordinator/replan_readings.h"
 #include "isthmus/base/error.h"
-#include "isthmus/outer_sync/methods/eras.h"
 #include "plan/links.h"
 
 namespace isthmus::app {
@@ -21,9 +20,6 @@ namespace {
 
 constexpr const char* every_key = "outer.sync_every";
 constexpr const char* delay_key = "outer.sync_delay";
-/// What a path waits longer than without a queue is the queue that is kept in it (rate_follower.h).
-constexpr double usual_queue = 0.03;
-
 /// Replica by replica: what was measured has the names of workers, what was written those of sites.
 std::vector<std::string> names_in(const Links& links, const Experiment& experiment) {
   auto workers = worker_names(experiment);
@@ -79,10 +75,6 @@ nlohmann::ordered_json json_of(const Proposal& proposal, std::uint64_t after_ste
           {"predicted_after", proposal.after}, {"after_step", after_step}};
 }
 
-bool counts(const Coordinator::MemberStatus& member) {
-  return outer_sync::protocol::trains(member.hello.member) && member.role == Coordinator::Role::member;
-}
-
 }  // namespace
 
 AutoReplan::AutoReplan(const Experiment& experiment, Propose propose, Say say)
@@ -119,24 +111,14 @@ std::optional<nlohmann::ordered_json> AutoReplan::look(const Coordinator& coordi
   if (now - looked_ < every || coordinator.stopping() || coordinator.participating() > most_replicas)
     return agreed;
   looked_ = now;
-  auto slowest = ~std::uint64_t{0};
-  bool uplinks_known = true;
-  for (const auto& [name, member] : coordinator.members()) {
-    if (!counts(member)) continue;
-    slowest = std::min(slowest, member.heartbeat.step);
-    uplinks_known = uplinks_known && member.uplink > 0;
-  }
-  const auto steps = static_cast<std::uint64_t>(experiment_.run.steps);
-  if (slowest <= static_cast<std::uint64_t>(experiment_.outer.warmup_steps) || slowest >= steps)
-    return agreed;
+  auto standing =
+      replan_standing(coordinator, experiment_.outer, static_cast<std::uint64_t>(experiment_.run.steps));
+  if (!standing) return agreed;
+  standing->may_set_every = !every_by_hand_;
+  standing->may_set_delay = !delay_by_hand_;
   Moment moment{.seconds = std::chrono::duration<double>(now - began_).count(),
-                .lines = readings(coordinator),
-                .standing = {.outer = outer_sync::Eras(experiment_.outer, coordinator.settings()).newest(),
-                             .layout = *coordinator.layout(),
-                             .steps_left = steps - slowest,
-                             .uplinks_known = uplinks_known,
-                             .may_set_every = !every_by_hand_,
-                             .may_set_delay = !delay_by_hand_}};
+                .lines = replan_readings(coordinator, emulated_),
+                .standing = *std::move(standing)};
   {
     const std::lock_guard lock(mutex_);
     newest_ = std::move(moment);
@@ -166,48 +148,6 @@ std::optional<nlohmann::ordered_json> AutoReplan::look_at_changes(const Settings
     }
   }
   return agreed;
-}
-
-LineReadings AutoReplan::readings(const Coordinator& coordinator) const {
-  using Seconds = std::chrono::duration<double>;
-  LineReadings out;
-  std::map<std::string, std::size_t> places;
-  for (const auto& [name, member] : coordinator.members()) {
-    if (!counts(member)) continue;
-    const double speed = member.heartbeat.inner_steps_per_second;
-    places.emplace(name, out.members.size());
-    out.members.push_back({name, speed > 0 ? 1 / speed : 0, static_cast<double>(member.uplink)});
-  }
-  const auto count = out.members.size();
-  out.ways.resize(count * count);
-  for (const auto& path : coordinator.paths().all()) {
-    const auto from = places.find(path.from), to = places.find(path.to);
-    if (from == places.end() || to == places.end()) continue;
-    auto& way = out.ways[from->second * count + to->second];
-    const double now = Seconds(path.round_trip).count(), shortest = Seconds(path.shortest).count();
-    way.round_trip = now <= shortest + usual_queue ? shortest : now;
-    way.rate = static_cast<double>(path.bytes_per_second);
-  }
-  for (std::size_t i = 0; i < count; ++i) {  // all paths of a member leave by its one line
-    double sum = 0;
-    bool all = count > 1;
-    for (std::size_t j = 0; j < count; ++j) {
-      if (i == j) continue;
-      all = all && out.ways[i * count + j].rate > 0;
-      sum += out.ways[i * count + j].rate;
-    }
-    if (all) out.members[i].up = sum;
-  }
-  const auto emulated = static_cast<std::size_t>(emulated_.members.size());
-  for (std::size_t i = 0; i < emulated; ++i) {
-    for (std::size_t j = 0; j < emulated; ++j) {
-      const auto from = places.find(emulated_.members[i].name), to = places.find(emulated_.members[j].name);
-      if (i == j || from == places.end() || to == places.end()) continue;
-      auto& way = out.ways[from->second * count + to->second];
-      if (way.round_trip > 0) way.round_trip += emulated_.ways[i * emulated + j].round_trip;
-    }
-  }
-  return out;
 }
 
 // ---- the planning thread ----

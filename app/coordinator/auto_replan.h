@@ -48,8 +48,6 @@ class AutoReplan {
   };
   [[nodiscard]] std::optional<nlohmann::ordered_json> look_at_changes(
       const outer_sync::protocol::Settings& settings);
-  [[nodiscard]] outer_sync::plan::LineReadings readings(
-      const outer_sync::protocol::Coordinator& coordinator) const;
   void work();
   void plan(const Moment& moment);
 

@@ -1,9 +1,11 @@
 // Writes what the fuzzers of the network start from, as this version's own encoders have it:
 //
-//     write_network_corpus FOLDER        makes FOLDER/control, FOLDER/frames and FOLDER/coordinator
+//     write_network_corpus FOLDER        makes FOLDER/control, FOLDER/frames, FOLDER/coordinator
+//                                    and FOLDER/observed
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "network_support.h"
 
@@ -40,7 +42,8 @@ protocol::Sealed sealed() {
           .fragments = std::vector<protocol::FragmentState>(2),
           .history = std::vector<std::vector<protocol::FragmentState>>(2),
           .held = {},
-          .parameters = digest_of(3)};
+          .parameters = digest_of(3),
+          .ledger = protocol::Ledger(2)};
 }
 
 protocol::Heartbeat heartbeat() {
@@ -225,8 +228,8 @@ struct Said {
   std::uint8_t who;
   ControlMessage message;
 };
-void write_talk(const fs::path& folder, const std::string& name, const std::vector<Said>& talk) {
-  Bytes bytes;
+void write_talk(const fs::path& folder, const std::string& name, const std::vector<Said>& talk,
+                Bytes bytes = {}) {
   for (const auto& [who, message] : talk) {
     const auto words = protocol::encode(message);
     bytes.push_back(static_cast<std::byte>(who));
@@ -292,6 +295,63 @@ void write_all_talks(const fs::path& folder) {
               {1, connected}});
 }
 
+// ---- to one with observers (fuzz_observed.cpp) ----
+
+void write_all_observed(const fs::path& folder) {
+  const auto of_run = [&](unsigned choice, const std::string& name, const std::vector<Said>& talk) {
+    write_talk(folder, name, talk, {static_cast<std::byte>(choice)});
+  };
+  constexpr unsigned two_replicas = 1 << 2, with_reducer = 1 << 3, from_disk = 1 << 5, recovers = 1 << 6;
+  const std::vector<Said> begin = {{0, hello("a")}, {1, hello("b")}, {0, sealed()}, {1, sealed()}};
+  auto beat = heartbeat();
+  beat.inner_steps_per_second = 4;
+  beat.uplink = 1'000'000;
+  auto later = beat;
+  later.step = 200;
+  later.fragments = {{7, 2}, {6, 0}};
+  auto huge = beat;
+  huge.step = std::numeric_limits<std::uint64_t>::max();
+  for (const unsigned method : {0, 1, 2, 3}) {
+    auto on = begin;
+    on.insert(on.end(), {{0, beat}, {1, beat}, {0, later}, {1, later}, {0, huge}});
+    of_run(method | two_replicas, "steps_" + std::to_string(method), on);
+  }
+  // A first view with a reducer that says that it has been in one.
+  auto odd = sealed();
+  odd.activated = 1;
+  odd.history.clear();
+  of_run(with_reducer, "reducer",
+         {{4, hello("r", protocol::MemberKind::reducer)}, {0, hello("a")}, {4, odd}, {0, sealed()}});
+  protocol::Settings settings{.changes = {{40, {{"outer.sync_every", "20"}}}}, .pause_after = 900};
+  auto back = hello("a");
+  back.activated = back.sealed = 1;
+  back.settings = settings;
+  auto other = back;
+  other.member = {"b", 1, "b:7000"};
+  auto answer = sealed();
+  answer.view = 2;
+  answer.activated = 1;
+  answer.settings = settings;
+  answer.step = 1000;
+  const std::vector<Said> again = {{0, back}, {1, other}, {0, answer}, {1, answer}, {0, later}};
+  of_run(two_replicas | from_disk, "from_disk", again);
+  auto lost = again;
+  for (auto& [who, message] : lost) {
+    if (auto* sealed = std::get_if<protocol::Sealed>(&message)) sealed->view = 102;
+  }
+  of_run(two_replicas | recovers, "recovers", lost);
+  auto unknown = again;
+  settings.changes[0].items[0].first = "outer.no_such_key";
+  std::get<protocol::Hello>(unknown[0].message).settings = settings;
+  of_run(two_replicas | from_disk, "unknown_key", unknown);
+  auto stop = begin;
+  stop.insert(stop.end(), {{0, beat},
+                           {0, protocol::StopRequest{"enough"}},
+                           {0, protocol::Held{std::numeric_limits<std::uint64_t>::max()}},
+                           {1, protocol::Held{10}}});
+  of_run(two_replicas, "stop", stop);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -302,5 +362,6 @@ int main(int argc, char** argv) {
     write(folder / "control", "tag_" + std::to_string(message.index()), protocol::encode(message));
   write_all_frames(folder / "frames");
   write_all_talks(folder / "coordinator");
+  write_all_observed(folder / "observed");
   return 0;
 }
