@@ -328,7 +328,7 @@ TEST_P(Siege, AThousandWhoSayNothingKeepNoNewcomerOut) {
 /// Each would be pushed out within 130 ms if places were given up in the order of arrival.
 TEST_P(Siege, FiveHundredASecondAtOneAddressKeepOutNobodyFromAnother) {
   NetworkRun run(options());
-  Forwarder far(run.coordinator_address(), 100ms, "127.0.0.2");
+  Forwarder far(run.coordinator_address(), 200ms, "127.0.0.2");
   run.adjust_network = [&](std::size_t m, NetworkConfig& network) {
     if (m == 2) network.coordinator = far.address();
   };
