@@ -229,10 +229,12 @@ void CommandLine::add_certs() {
     return part;
   };
   add("init", "make the authority of a run", Task::init, "init my-run");
-  add("issue", "a certificate for one process; once more to replace it", Task::issue, "issue my-run eu-1")
-      ->add_option("--days", request.days, "that it is good for")
+  auto* issue = add("issue", "a certificate for one process; once more to replace it", Task::issue,
+                    "issue my-run eu-1");
+  issue->add_option("--days", request.days, "that it is good for")
       ->default_val(365)
       ->check(CLI::Range(1, 3650));
+  issue->add_option("--role", request.role, role_help);
   add_invite(*this, *verb);
   add("revoke", "make all certificates of one process good no more", Task::revoke, "revoke my-run eu-1");
 }

@@ -11,6 +11,7 @@
 #include "isthmus/base/file.h"
 #include "isthmus/outer_sync/tls/newcomer.h"
 #include "isthmus/outer_sync/transport/enrol.h"
+#include "run/certs.h"
 #include "run/json_output.h"
 #include "worker/reducer.h"
 
@@ -130,12 +131,14 @@ int run_invite(const InviteRequest& request) {
       throw Error(ErrorKind::config, "--coordinator is '" + address.to_string() +
                                          "'; expected HOST:PORT as the newcomer dials it");
   }
+  const auto role = role_for(request.name, request.role);
   const auto authority = Authority::open(request.folder / request.run);
   if (!fs::exists(authority.folder() / "ca.key"))
     throw Error(ErrorKind::config, (authority.folder() / "ca.key").string() +
                                        " is not here; invitations are made where certificates are issued");
   const auto seconds = std::chrono::seconds(static_cast<std::int64_t>(lifetime(request.expires).seconds));
-  const auto secret = authority.invite(request.name, std::chrono::system_clock::now(), seconds, request.days);
+  const auto secret =
+      authority.invite(request.name, role, std::chrono::system_clock::now(), seconds, request.days);
   const auto token = to_text({.run = authority.run(),
                               .name = request.name,
                               .coordinator = request.coordinator,
@@ -144,6 +147,7 @@ int run_invite(const InviteRequest& request) {
   JsonOutput output(request.json);
   output.print({{"run", authority.run()},
                 {"name", request.name},
+                {"role", to_string(role)},
                 {"expires_seconds", seconds.count()},
                 {"token", token}});
   if (request.json) return 0;
@@ -191,6 +195,7 @@ void add_invite(CommandLine& commands, CLI::App& certs) {
   verb->add_option("--days", request->days, "that the certificate is good for")
       ->capture_default_str()
       ->check(CLI::Range(1, 3650));
+  verb->add_option("--role", request->role, role_help);
   verb->add_option("--dir", request->folder, "that has a folder for each run")->default_val("certs");
   commands.add_json(*verb);
   verb->footer("Example: isthmus certs invite two-sites us-3 --coordinator third.example:7000");

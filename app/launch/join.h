@@ -17,6 +17,7 @@ struct InviteRequest {
   std::string coordinator;  ///< HOST:PORT, or several with commas between
   std::string expires = "24h";
   int days = 365;
+  std::string role;  ///< trainer if empty
   bool json = false;
 };
 

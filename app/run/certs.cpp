@@ -24,13 +24,18 @@ int run_certs(const CertsRequest& request) {
       json.print({{"run", request.run}, {"folder", folder.string()}});
       break;
     case CertsRequest::Task::issue: {
-      const auto own = Authority::open(folder).issue(request.name, request.days);
+      const auto role = outer_sync::tls::role_for(request.name, request.role);
+      const auto own = Authority::open(folder).issue(request.name, request.days, role);
       fmt::print(
-          "{0}: what {1} needs, good for {2} days. Copy that folder to its machine and name it in "
-          "network.certs there.\n",
-          own.string(), request.name, request.days);
-      json.print(
-          {{"run", request.run}, {"name", request.name}, {"folder", own.string()}, {"days", request.days}});
+          "{0}: what {1} needs as {3} of the run, good for {2} days. Copy that folder to its machine and "
+          "name it "
+          "in network.certs there.\n",
+          own.string(), request.name, request.days, to_string(role));
+      json.print({{"run", request.run},
+                  {"name", request.name},
+                  {"role", to_string(role)},
+                  {"folder", own.string()},
+                  {"days", request.days}});
       break;
     }
     case CertsRequest::Task::revoke:

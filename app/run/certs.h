@@ -6,6 +6,12 @@
 
 namespace isthmus::app {
 
+/// Of `--role`.
+inline constexpr const char* role_help =
+    "what it may be in the run: trainer (which may also reduce and observe), reducer or observer; empty: "
+    "trainer, "
+    "or what the names coordinator and operator say";
+
 struct CertsRequest {
   bool json = false;
   enum class Task { init, issue, revoke };
@@ -13,6 +19,7 @@ struct CertsRequest {
   std::filesystem::path folder;  ///< that has a folder for each run
   std::string run, name;
   int days = 0;
+  std::string role;  ///< of `issue`; the usual one of the name if empty
 };
 
 /// Returns the exit status. Throws Error(config) or Error(data).

@@ -36,8 +36,9 @@ void add_extension(X509* certificate, X509* issuer, int nid, const char* value) 
   need(added, "an extension");
 }
 
-/// Of this name and run, without extensions and not signed.
-Certificate blank(EVP_PKEY* key, const std::string& run, const std::string& name, int days) {
+/// Of this name and run, without extensions and not signed. `role`: nothing of a root.
+Certificate blank(EVP_PKEY* key, const std::string& run, const std::string& name, int days,
+                  const std::string& role = {}) {
   Certificate certificate(need(X509_new(), "a certificate"));
   need(X509_set_version(certificate.get(), X509_VERSION_3), "a certificate");
   const Number serial(need(BN_new(), "a serial number"));
@@ -47,7 +48,8 @@ Certificate blank(EVP_PKEY* key, const std::string& run, const std::string& name
   need(X509_gmtime_adj(X509_getm_notBefore(certificate.get()), -seconds_a_day), "a time");
   need(X509_gmtime_adj(X509_getm_notAfter(certificate.get()), days * seconds_a_day), "a time");
   auto* subject = X509_get_subject_name(certificate.get());
-  for (const auto& [field, text] : {std::pair("O", &run), std::pair("CN", &name)}) {
+  for (const auto& [field, text] : {std::pair("O", &run), std::pair("OU", &role), std::pair("CN", &name)}) {
+    if (text->empty()) continue;
     need(X509_NAME_add_entry_by_txt(subject, field, MBSTRING_UTF8,
                                     reinterpret_cast<const unsigned char*>(text->c_str()), -1, -1, 0),
          "a name");
@@ -189,11 +191,11 @@ Authority Authority::open(const fs::path& folder) {
   return {folder, subject_entry(root.get(), NID_organizationName)};
 }
 
-std::string Authority::certify(EVP_PKEY* key, const std::string& name, int days) const {
+std::string Authority::certify(EVP_PKEY* key, const std::string& name, int days, Role role) const {
   check_word("the name", name);
   const auto root = read_certificate(folder_ / "ca.pem");
   const auto root_key = read_key(folder_ / "ca.key");
-  const auto certificate = blank(key, run_, name, days);
+  const auto certificate = blank(key, run_, name, days, to_string(role));
   need(X509_set_issuer_name(certificate.get(), X509_get_subject_name(root.get())), "a certificate");
   add_extension(certificate.get(), root.get(), NID_basic_constraints, "critical,CA:FALSE");
   add_extension(certificate.get(), root.get(), NID_key_usage, "critical,digitalSignature");
@@ -210,10 +212,10 @@ std::string Authority::certify(EVP_PKEY* key, const std::string& name, int days)
   return pem_of(certificate.get());
 }
 
-fs::path Authority::issue(const std::string& name, int days) const {
+fs::path Authority::issue(const std::string& name, int days, Role role) const {
   const auto key = new_key();
   const FolderAlone alone(folder_);
-  const auto certificate = certify(key.get(), name, days);
+  const auto certificate = certify(key.get(), name, days, role);
   auto own = folder_ / name;
   make_private_folder(own);
   replace_file(own / "ca.pem", read_text(folder_ / "ca.pem"));
@@ -223,10 +225,10 @@ fs::path Authority::issue(const std::string& name, int days) const {
   return own;
 }
 
-Secret Authority::invite(const std::string& name, Invitations::Time now, std::chrono::seconds lifetime,
-                         int days) const {
+Secret Authority::invite(const std::string& name, Role role, Invitations::Time now,
+                         std::chrono::seconds lifetime, int days) const {
   const FolderAlone alone(folder_);
-  return Invitations(folder_).add(name, now, lifetime, days);
+  return Invitations(folder_).add(name, role, now, lifetime, days);
 }
 
 Invitations::Verdict Authority::enrol(const Secret& secret, const std::string& request,
@@ -236,7 +238,7 @@ Invitations::Verdict Authority::enrol(const Secret& secret, const std::string& r
   const FolderAlone alone(folder_);
   return Invitations(folder_).redeem(
       secret, fingerprint_of(key.get()), now,
-      [&](const std::string& name, int days) { return certify(key.get(), name, days); });
+      [&](const std::string& name, Role role, int days) { return certify(key.get(), name, days, role); });
 }
 
 Digest Authority::fingerprint() const { return fingerprint_of(read_certificate(folder_ / "ca.pem").get()); }

@@ -46,7 +46,12 @@ std::vector<Invitations::Invitation> Invitations::read() const {
       std::int64_t ends = 0;
       if (!(in >> one.name >> ends >> one.days >> one.key)) continue;
       one.ends = Time(seconds(ends));
-      in.ignore();
+      std::string role;
+      std::getline(in, role);
+      while (role.starts_with(' ')) role.erase(0, 1);
+      const auto known = role.empty() ? usual_role(one.name) : role_from(role);
+      if (!known) continue;  // of a later build
+      one.role = *known;
       one.certificate.assign(std::istreambuf_iterator<char>(in), {});
     } catch (const Error&) {
       continue;  // removed meanwhile, or nobody's
@@ -59,11 +64,12 @@ std::vector<Invitations::Invitation> Invitations::read() const {
 void Invitations::write(const Invitation& invitation) const {
   replace_file(folder_ / invitation.hash,
                invitation.name + " " + std::to_string(count_of(invitation.ends)) + " " +
-                   std::to_string(invitation.days) + " " + invitation.key + "\n" + invitation.certificate,
+                   std::to_string(invitation.days) + " " + invitation.key + " " + to_string(invitation.role) +
+                   "\n" + invitation.certificate,
                File::Mode::secret);
 }
 
-Secret Invitations::add(const std::string& name, Time now, seconds lifetime, int days) const {
+Secret Invitations::add(const std::string& name, Role role, Time now, seconds lifetime, int days) const {
   make_private_folder(folder_);
   std::size_t left = 0;
   for (const auto& one : read()) {
@@ -78,7 +84,12 @@ Secret Invitations::add(const std::string& name, Time now, seconds lifetime, int
                                        " invitations; remove files of some that nobody needs any more");
   Secret secret;
   need(RAND_bytes(secret.bytes.data(), static_cast<int>(secret.bytes.size())), "cannot make a secret");
-  write({.hash = secret.digest().hex(), .name = name, .key = unused, .ends = now + lifetime, .days = days});
+  write({.hash = secret.digest().hex(),
+         .name = name,
+         .key = unused,
+         .ends = now + lifetime,
+         .days = days,
+         .role = role});
   return secret;
 }
 
@@ -102,7 +113,7 @@ Invitations::Verdict Invitations::redeem(const Secret& secret, const Digest& key
     return {.name = meant->name, .why = whose + " was used before"};
   if (meant->certificate.empty()) {
     meant->key = key.hex();
-    meant->certificate = certify(meant->name, meant->days);
+    meant->certificate = certify(meant->name, meant->role, meant->days);
     write(*meant);
   }
   return {.name = meant->name, .certificate = meant->certificate};

@@ -108,6 +108,16 @@ std::string subject_entry(const X509* certificate, int nid) {
           static_cast<std::size_t>(ASN1_STRING_length(data))};
 }
 
+Role role_of(const X509* certificate) {
+  const auto* subject = X509_get_subject_name(certificate);
+  if (X509_NAME_get_index_by_NID(subject, NID_organizationalUnitName, -1) < 0)
+    return usual_role(subject_entry(certificate, NID_commonName));
+  const auto word = subject_entry(certificate, NID_organizationalUnitName);
+  if (const auto role = role_from(word)) return *role;
+  throw Error(ErrorKind::network, "its certificate is of role '" + word.substr(0, 64) +
+                                      "', which is not known here; use the same build");
+}
+
 std::string text_of(const ASN1_INTEGER* serial) {
   const Number number(need(ASN1_INTEGER_to_BN(serial, nullptr), "a serial number"));
   char* digits = need(BN_bn2hex(number.get()), "a serial number");

@@ -14,6 +14,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/hash.h"
+#include "isthmus/outer_sync/tls/role.h"
 
 namespace isthmus::outer_sync::tls {
 
@@ -77,8 +78,11 @@ inline constexpr std::size_t most_revoked_text = std::size_t{1} << 20;
 /// SHA-256 of a public key's DER.
 [[nodiscard]] Digest fingerprint_of(EVP_PKEY* key);
 
-/// An entry of the subject: NID_commonName, NID_organizationName. Empty where there is none, or several.
+/// An entry of the subject: NID_commonName, NID_organizationName, NID_organizationalUnitName. Empty where
+/// there is none, or several.
 [[nodiscard]] std::string subject_entry(const X509* certificate, int nid);
+/// OU of its subject, or what is usual for the name. Throws Error(network) for one that is not known here.
+[[nodiscard]] Role role_of(const X509* certificate);
 /// In hexadecimal digits.
 [[nodiscard]] std::string text_of(const ASN1_INTEGER* serial);
 

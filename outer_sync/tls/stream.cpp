@@ -36,6 +36,7 @@ asio::awaitable<void> Stream::handshake() {
   if (run != run_)
     throw Error(ErrorKind::network, "its certificate is of run '" + run + "', not of '" + run_ + "'");
   peer_ = subject_entry(shown.get(), NID_commonName);
+  role_ = role_of(shown.get());
   serial_ = text_of(X509_get0_serialNumber(shown.get()));
 }
 

@@ -6,6 +6,7 @@
 #include <asio/buffer.hpp>
 #include <asio/ip/tcp.hpp>
 #include <asio/ssl/stream.hpp>
+#include <optional>
 #include <string>
 
 #include "tls/credentials.h"
@@ -20,9 +21,9 @@ class Stream {
   /// no certificate.
   Stream(asio::ip::tcp::socket& socket, const Credentials& own, Side side, bool admits_newcomers = false);
 
-  /// Both ends have shown who they are: then `peer` and `serial` are set; or the other is a newcomer. Throws
-  /// Error(network) with what was wrong, in words for people. One of them may learn only when it reads that
-  /// the other does not believe it.
+  /// Both ends have shown who they are: then `peer`, `role` and `serial` are set; or the other is a newcomer.
+  /// Throws Error(network) with what was wrong, in words for people. One of them may learn only when it reads
+  /// that the other does not believe it.
   [[nodiscard]] asio::awaitable<void> handshake();
   /// Fills all, sends all.
   [[nodiscard]] asio::awaitable<void> read(std::array<asio::mutable_buffer, 4> buffers);
@@ -30,6 +31,7 @@ class Stream {
 
   [[nodiscard]] const std::string& peer() const { return peer_; }      ///< name in its certificate
   [[nodiscard]] const std::string& serial() const { return serial_; }  ///< of that, hexadecimal
+  [[nodiscard]] std::optional<Role> role() const { return role_; }     ///< in its certificate
   /// It has shown no certificate: nobody knows who it is.
   [[nodiscard]] bool newcomer() const { return newcomer_; }
 
@@ -38,6 +40,7 @@ class Stream {
   Side side_;
   bool admits_newcomers_, newcomer_ = false;
   std::string run_, peer_, serial_;
+  std::optional<Role> role_;
 };
 
 }  // namespace isthmus::outer_sync::tls

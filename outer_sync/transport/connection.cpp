@@ -107,6 +107,7 @@ void Connections::drop_revoked() const {
 }
 
 std::string Connection::peer_name() const { return tls_ ? tls_->peer() : std::string(); }
+std::optional<tls::Role> Connection::peer_role() const { return tls_ ? tls_->role() : std::nullopt; }
 
 std::string Connection::holder() const {
   const auto name = peer_name();
@@ -182,6 +183,17 @@ bool Connection::hung_up() {
   return count == 0 || (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
+/// Nobody gets the state from, or chunks by, one that only looks on.
+void Connection::check_role_of_dialled() const {
+  const auto role = tls_->role();
+  const bool meant = tls::usual_role(other_.name) == tls::Role::coordinates ? role == tls::Role::coordinates
+                                                                            : role && tls::is_member(*role);
+  if (!meant)
+    throw Error(ErrorKind::network, "the certificate of '" + other_.name + "' is of role " +
+                                        (role ? tls::to_string(*role) : "none") +
+                                        ", which nobody dials; issue another one with --role");
+}
+
 /// Before anything else; leaves the connection closed, and why, when it fails.
 asio::awaitable<void> Connection::shake_hands() {
   try {
@@ -193,6 +205,7 @@ asio::awaitable<void> Connection::shake_hands() {
     }
     // It was verified by the list of when the handshake began.
     if (!newcomer() && credentials_->revoked(tls_->serial())) throw Error(ErrorKind::network, is_revoked);
+    if (!other_.name.empty()) check_role_of_dialled();
     introduced_ = true;
     trusted_ = !newcomer();
     introducing_.cancel();

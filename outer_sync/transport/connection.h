@@ -18,6 +18,7 @@
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/buffer_pool.h"
 #include "isthmus/outer_sync/config.h"
+#include "isthmus/outer_sync/tls/role.h"
 #include "transport/frame.h"
 #include "transport/frame_reader.h"
 #include "transport/socket_options.h"
@@ -82,7 +83,9 @@ class Dropped : public Error {
 /// The other end of a connection, as far as this one knows beforehand.
 struct OtherEnd {
   bool dialled = false;  ///< from here
-  std::string name{};    ///< that its certificate must have; any if empty
+  /// That its certificate must have; any if empty. The coordinator must have a coordinator's, all others a
+  /// member's.
+  std::string name{};
   /// It may have no certificate yet, to ask for one (`Connection::newcomer`).
   bool may_be_newcomer = false;
 };
@@ -147,6 +150,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// Who holds it, as far as that can be told: the name in its certificate, otherwise the address (of IPv6
   /// the first 64 bits, which are one network's).
   [[nodiscard]] std::string holder() const;
+  [[nodiscard]] std::optional<tls::Role> peer_role() const;
   /// It has none, where it should: nothing but an enrolment may be heard from it.
   [[nodiscard]] bool newcomer() const;
   /// That certificate has been revoked since.
@@ -161,6 +165,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     Frame frame;
   };
   [[nodiscard]] asio::awaitable<void> shake_hands();
+  void check_role_of_dialled() const;
   [[nodiscard]] asio::awaitable<void> write(const Frame& frame);
   [[nodiscard]] asio::awaitable<void> wait_for_the_other_end();
   /// With what it wants next.

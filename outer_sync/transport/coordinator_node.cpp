@@ -32,7 +32,7 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr auto tick_every = 100ms;
-constexpr auto farewell_limit = 1s;
+constexpr auto farewell_time = 1s;
 constexpr auto look_at_certificates_every = 1s;
 /// What may wait for a member that does not read: a longest message, and some minutes of heartbeats' answers.
 constexpr std::size_t most_bytes_waiting = control_limit, most_frames_waiting = 4096;
@@ -40,6 +40,11 @@ constexpr auto refusal_takes = 1s;  // so that guessing is slow, and waiting str
 
 Time to_time(const config::Duration& duration) {
   return std::chrono::duration_cast<Time>(std::chrono::duration<double>(duration.seconds));
+}
+
+std::string word_of(MemberKind kind) {
+  if (kind == MemberKind::trainer) return "a trainer";
+  return kind == MemberKind::reducer ? "a reducer" : "an observer";
 }
 
 CoordinatorOptions complete(CoordinatorOptions options, const NetworkConfig& network) {
@@ -185,13 +190,20 @@ class CoordinatorNode::Impl {
     act();
   }
 
-  /// Nobody says hello in another's name.
+  /// Nobody says hello in another's name, or as what its certificate is not for.
   bool may_say(const Hello& hello, ConnectionId id) {
     const auto& connection = connections_.at(id);
     const auto shown = connection->peer_name();
-    if (shown.empty() || shown == hello.member.name) return true;
-    refuse(connection,
-           "its certificate is of '" + shown + "', and it says that it is '" + hello.member.name + "'");
+    const auto role = connection->peer_role();
+    if (!shown.empty() && shown != hello.member.name) {
+      refuse(connection,
+             "its certificate is of '" + shown + "', and it says that it is '" + hello.member.name + "'");
+      return false;
+    }
+    if (!role || tls::entitles(*role, hello.member.kind)) return true;
+    refuse(connection, "the certificate of '" + shown + "' is of role " + tls::to_string(*role) +
+                           ", and it says hello as " + word_of(hello.member.kind) +
+                           "; issue one with isthmus certs issue --role");
     return false;
   }
 
@@ -201,7 +213,7 @@ class CoordinatorNode::Impl {
     const auto shown = connection->peer_name();
     if (!link_.credentials) return true;
     command.by = shown;
-    if (is_operator(shown)) return true;
+    if (is_operator(shown) && connection->peer_role() == tls::Role::steers) return true;
     refuse(connection,
            "a run is steered with a certificate of the name 'operator', or one that begins with "
            "'operator-'; this one is of '" +
@@ -257,7 +269,7 @@ class CoordinatorNode::Impl {
       act();
     }
     // What was sent last must leave before the process does; members close once they have read it.
-    const auto give_up = Clock::now() + farewell_limit + 2 * link_.hold;
+    const auto give_up = Clock::now() + farewell_time + 2 * link_.hold;
     while (!connections_.empty() && Clock::now() < give_up) {
       asio::steady_timer timer(io_, 10ms);
       co_await timer.async_wait(use_awaitable);

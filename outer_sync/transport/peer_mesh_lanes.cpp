@@ -83,8 +83,23 @@ asio::awaitable<void> PeerMesh::welcome(ConnectionPtr connection) {
   }
 }
 
+namespace {
+
+void check_role(const PeerHello& hello, const Connection& connection) {
+  const auto role = connection.peer_role();
+  const bool learns = hello.role == PeerRole::learner;
+  if (!role || *role == tls::Role::trainer || *role == (learns ? tls::Role::observer : tls::Role::reducer))
+    return;
+  throw Error(ErrorKind::network, "the certificate of '" + connection.peer_name() + "' is of role " +
+                                      tls::to_string(*role) + ", which " +
+                                      (learns ? "takes no state" : "has no part in the rounds"));
+}
+
+}  // namespace
+
 /// A peer may hear of a view before we do, and dial us. A learner is none, and null.
 asio::awaitable<PeerPtr> PeerMesh::peer_that_says(PeerHello hello, ConnectionPtr connection) {
+  check_role(hello, *connection);
   for (;;) {
     if (begun_) {
       check_hello(hello);

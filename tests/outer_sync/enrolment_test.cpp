@@ -109,7 +109,7 @@ class Enrolment : public testing::Test {
             .name = name,
             .coordinator = "127.0.0.1:1",
             .authority = authority.fingerprint(),
-            .secret = authority.invite(name, now, lifetime, 10)};
+            .secret = authority.invite(name, tls::usual_role(name), now, lifetime, 10)};
   }
   [[nodiscard]] tls::NewcomerFolder folder(const std::string& name) const {
     return tls::NewcomerFolder(files / name);
@@ -165,6 +165,14 @@ TEST_F(Enrolment, GivesACertificateForAKeyThatStaysWhereItIs) {
                 const tls::Credentials refused(files / "r9");
               }),
               HasSubstr("revoked"));
+}
+
+TEST_F(Enrolment, TheCertificateHasTheInvitationsRole) {
+  auto token = invite("watch");
+  token.secret = authority.invite("watch", tls::Role::observer, noon, 1h, 10);
+  const auto own = folder("watch");
+  own.complete(token, ask(own.request(token)).answer);
+  EXPECT_EQ(tls::role_of(tls::read_certificate(files / "watch/cert.pem").get()), tls::Role::observer);
 }
 
 TEST_F(Enrolment, IsGoodOnceForTheFirstKeyAndInTime) {
@@ -320,7 +328,7 @@ TEST_F(Enrolment, AnAnswerThatIsNotTheTokensIsNotTakenUp) {
   EXPECT_THAT(refused(token, root), HasSubstr("not that of the token"));
   auto certificate = answer;
   const auto certified_by = [](const Authority& by, const std::string& request) {
-    return by.enrol(by.invite("r9", noon, 1h, 10), request, noon).certificate;
+    return by.enrol(by.invite("r9", tls::Role::trainer, noon, 1h, 10), request, noon).certificate;
   };
   certificate.certificate = certified_by(another, own.request(token).request);
   EXPECT_THAT(refused(token, certificate), HasSubstr("not of that authority"));
@@ -410,7 +418,7 @@ TEST_F(Enrolment, OneThatTakesLongKeepsNobodyWaiting) {
 
 TEST_F(Enrolment, WhoIsNotOfTheTokensAuthorityGetsNoSecret) {
   const auto another = Authority::create(files / "another", "test");
-  (void)another.invite("r9", std::chrono::system_clock::now(), 1h, 10);
+  (void)another.invite("r9", tls::Role::trainer, std::chrono::system_clock::now(), 1h, 10);
   Coordinator impostor(another, "test");
   const auto token = at(invite("r9", 1h, std::chrono::system_clock::now()), impostor);
   EXPECT_THAT(failure_of([&] { (void)enrol(token, folder("r9").request(token), 20s); }),

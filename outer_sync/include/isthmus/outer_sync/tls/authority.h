@@ -1,6 +1,7 @@
 #pragma once
 // The certificate authority of one run: its own root, and a certificate for every process that takes part. A
-// certificate names the run (O) and the process (CN), which nobody else may then claim to be.
+// certificate names the run (O) and the process (CN), which nobody else may then claim to be, and what that
+// process may do in the run (OU, role.h).
 //
 //   certs/RUN/ca.pem, ca.key     the root; the key stays where certificates are issued
 //   certs/RUN/ca.crl             revoked certificates, once there are any
@@ -14,6 +15,7 @@
 
 #include "isthmus/base/hash.h"
 #include "isthmus/outer_sync/tls/invitations.h"
+#include "isthmus/outer_sync/tls/role.h"
 
 struct evp_pkey_st;
 
@@ -33,10 +35,14 @@ class Authority {
   /// A new key and certificate for `name`, good from now for so many days, in a folder of that name. What
   /// was there is replaced, file by file, so that a process which is running may take the new one up; the old
   /// certificate stays good until it is revoked or ends. Returns the folder.
-  std::filesystem::path issue(const std::string& name, int days) const;
+  std::filesystem::path issue(const std::string& name, int days, Role role) const;
+  /// With the usual role of the name.
+  std::filesystem::path issue(const std::string& name, int days) const {
+    return issue(name, days, usual_role(name));
+  }
   /// The secret of a new invitation (Invitations::add).
-  [[nodiscard]] Secret invite(const std::string& name, Invitations::Time now, std::chrono::seconds lifetime,
-                              int days) const;
+  [[nodiscard]] Secret invite(const std::string& name, Role role, Invitations::Time now,
+                              std::chrono::seconds lifetime, int days) const;
   /// The certificate of the invitation with this secret, for the key of a request (PKCS#10 in PEM, whose own
   /// names do not count): one for an invitation, which the same key gets again until the invitation ends or
   /// the name is revoked. Throws Error(network) for what is no request of `tls/request.h`.
@@ -57,7 +63,7 @@ class Authority {
   Authority(std::filesystem::path folder, std::string run)
       : folder_(std::move(folder)), run_(std::move(run)) {}
   /// On record, in PEM.
-  [[nodiscard]] std::string certify(evp_pkey_st* key, const std::string& name, int days) const;
+  [[nodiscard]] std::string certify(evp_pkey_st* key, const std::string& name, int days, Role role) const;
 
   std::filesystem::path folder_;
   std::string run_;

@@ -3,9 +3,9 @@
 // themselves are not kept. Used by Authority alone, which holds the folder's lock.
 //
 //   certs/RUN/invitations/HASH   HASH: SHA-256 of the secret. Its first line: the name, when it ends (seconds
-//                                since 1970), days that the certificate is good for, and `-` or SHA-256 of
-//                                the key that used it. After it the certificate that was issued for it, in
-//                                PEM.
+//                                since 1970), days that the certificate is good for, `-` or SHA-256 of the
+//                                key that used it, and the role (none: the usual one of the name). After it
+//                                the certificate that was issued for it, in PEM.
 
 #include <chrono>
 #include <filesystem>
@@ -16,6 +16,7 @@
 
 #include "isthmus/base/hash.h"
 #include "isthmus/outer_sync/tls/join_token.h"
+#include "isthmus/outer_sync/tls/role.h"
 
 namespace isthmus::outer_sync::tls {
 
@@ -28,7 +29,8 @@ class Invitations {
 
   /// Returns the secret of a new one, whose hash is on disk then. What ended a week ago goes. Throws
   /// Error(config) when there are too many, Error(data) when it cannot be written.
-  [[nodiscard]] Secret add(const std::string& name, Time now, std::chrono::seconds lifetime, int days) const;
+  [[nodiscard]] Secret add(const std::string& name, Role role, Time now, std::chrono::seconds lifetime,
+                           int days) const;
 
   /// The end of the invitation that ends last; nullopt without any. A coordinator listens to newcomers until
   /// then.
@@ -40,7 +42,7 @@ class Invitations {
     std::string certificate{};  ///< in PEM; empty if it is refused
     std::string why{};
   };
-  using Certify = std::function<std::string(const std::string& name, int days)>;
+  using Certify = std::function<std::string(const std::string& name, Role role, int days)>;
   /// Uses the invitation with this secret up for the key of this hash and the certificate that `certify`
   /// makes for it. The same key gets the same certificate again until the invitation ends: its owner may not
   /// have got the answer.
@@ -55,6 +57,7 @@ class Invitations {
     std::string hash, name{}, key{}, certificate{};
     Time ends{};
     int days = 0;
+    Role role = Role::trainer;
   };
   [[nodiscard]] std::vector<Invitation> read() const;
   void write(const Invitation& invitation) const;
