@@ -116,7 +116,7 @@ mutate "a result without a quorum is refused" "$member" 's/gathering\.present < 
 mutate "what closes stays closed" "$member" 's/if \(gathering\.closed \|\| place\.bytes\) return;/if (place.bytes) return;/'
 mutate "lease" "$member" 's/const bool leased = .*?;/const bool leased = true;/s'
 mutate "leases of those left out" "$coordinator" 's/(bool Coordinator::leases_are_out\(\) const \{)/$1 return true;/'
-mutate "leases of a coordinator before" "$coordinator" 's/gathering_until_ = started \+ options_\.detect_timeout;/gathering_until_ = started;/'
+mutate "leases of a coordinator before" "$coordinator" 's/gathering_until_ = started \+ .*?;/gathering_until_ = started;/'
 mutate "a lease lasts no longer than the coordinator waits" "$coordinator" 's/reply\.lease = static_cast<std::uint64_t>\(/reply.lease = 2 * static_cast<std::uint64_t>(/'
 
 # The coordinator.

@@ -82,6 +82,9 @@ void CommandLine::add_coordinator() {
   verb->add_flag("--resume", flags_.resume, "the workers resume");
   verb->add_flag("--recover", flags_.recover,
                  "take up a run that is going on, from its members alone: this disk's memory of it is lost");
+  verb->add_option("--give-up", flags_.given_up,
+                   "NAME[,NAME] of trainers that are gone for good, with --recover: their rounds may be lost")
+      ->delimiter(',');
   verb->add_option("--announce-fd", flags_.announce_fd, "descriptor that gets the port, for launchers")
       ->group("");
   add_security(*verb);
@@ -94,7 +97,8 @@ void CommandLine::add_coordinator() {
                             .resume = flags_.resume,
                             .json = flags_.json,
                             .build = build(),
-                            .recover = flags_.recover});
+                            .recover = flags_.recover,
+                            .given_up = {flags_.given_up.begin(), flags_.given_up.end()}});
   });
 }
 

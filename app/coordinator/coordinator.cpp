@@ -84,6 +84,15 @@ std::optional<outer_sync::protocol::LastView> recall(const Experiment& experimen
                   "its members");
 }
 
+/// For a coordinator that recovers a run: it does without.
+std::optional<outer_sync::protocol::LastView> recall_if_readable(const Experiment& experiment) {
+  try {
+    return recall(experiment);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 class Display final : public outer_sync::CoordinatorObserver {
  public:
   /// `fresh`: it is not a run that goes on or is resumed.
@@ -407,7 +416,13 @@ int run_coordinator(CoordinatorRequest request) {
   auto options = coordinator_options(experiment);
   options.last = last;
   options.build = request.build;
-  if (request.recover) options.recover = first_view_number();
+  if (!request.given_up.empty() && !request.recover)
+    throw Error(ErrorKind::config, "--give-up is for --recover, which was not given");
+  if (request.recover) {
+    options.recover = first_view_number();
+    options.before = recall_if_readable(experiment);
+    options.given_up = std::move(request.given_up);
+  }
   auto network = experiment.network;
   network.certs = own_certificates(network.certs, outer_sync::tls::coordinator_name);
   outer_sync::CoordinatorNode node(network, std::move(options), display,

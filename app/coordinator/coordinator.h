@@ -1,6 +1,9 @@
 #pragma once
 // `isthmus coordinator`: forms the view, shows the run's progress, writes summary.json.
 
+#include <set>
+#include <string>
+
 #include "isthmus/outer_sync/protocol/coordinator.h"
 #include "run/experiment.h"
 
@@ -13,6 +16,8 @@ struct CoordinatorRequest {
   bool json = false;     ///< print the summary as a document
   std::string build;     ///< of this binary
   bool recover = false;  ///< form the run from its members, whatever this disk remembers
+  /// Trainers of the last view that need not be there for it.
+  std::set<std::string> given_up{};
 };
 
 /// As the experiment says; the rest is its caller's.

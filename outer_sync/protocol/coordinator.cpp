@@ -16,6 +16,8 @@ struct Overloaded : F... {
 template <class... F>
 Overloaded(F...) -> Overloaded<F...>;
 
+constexpr std::uint64_t longest_lease = 24ULL * 3600 * 1'000'000;  // whatever a file says
+
 /// It trains nothing, so it has no step and no evaluation to report.
 bool is_a_reducers(const ControlMessage& message) {
   return std::holds_alternative<Sealed>(message) || std::holds_alternative<Heartbeat>(message) ||
@@ -42,15 +44,17 @@ Coordinator::Coordinator(CoordinatorOptions options, Time started)
     options_.token = options_.last->token;
     settings_ = options_.last->settings;
     settings_view_ = options_.last->number;
-    remember(*options_.last);
+    if (!options_.recover) remember(*options_.last);
     for (const auto& member : options_.last->members) {
       if (protocol::trains(member)) slots_[member.name] = member.slot;
     }
   }
   if (options_.recover) number_ = std::max(number_, *options_.recover);
-  // Also as long as a lease lasts that a coordinator before has given just now: until then no view begins
-  // without all who may have one.
-  gathering_until_ = started + options_.detect_timeout;
+  // Also as long as a lease lasts that a coordinator before has given just now, by its own detect_timeout:
+  // until then no view begins without all who may have one.
+  const auto& before = options_.last ? options_.last : options_.before;
+  const auto lease = before ? Time(std::min(before->lease, longest_lease)) : Time{};
+  gathering_until_ = started + std::max(options_.detect_timeout, lease);
 }
 
 // ---- what members write for people ----

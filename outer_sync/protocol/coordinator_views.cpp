@@ -247,6 +247,51 @@ bool Coordinator::all_have_one_layout() {
   return true;
 }
 
+/// Two coordinators that do not know of each other must not both have a part of one view: so one that
+/// recovers a run needs more than half of the view's trainers, or half of them and the memory of the one
+/// before it.
+std::string Coordinator::reason_not_to_recover() const {
+  if (!options_.recover || phase_ == Phase::joining) return {};
+  ViewNumber reference = 0;
+  for (const auto& [name, member] : members_) {
+    if (member.answered && trains(member)) reference = std::max(reference, member.state.activated);
+  }
+  const auto& memory = options_.last ? options_.last : options_.before;
+  std::map<std::string, std::uint64_t> of_view;  // trainers by name, and their incarnations
+  const auto add = [&](const std::vector<MemberInfo>& members) {
+    for (const auto& info : members) {
+      if (protocol::trains(info)) of_view.insert_or_assign(info.name, info.incarnation);
+    }
+  };
+  if (memory && memory->number >= reference) {
+    reference = memory->number;
+    add(memory->members);
+  } else {
+    for (const auto& [name, member] : members_) {
+      if (member.answered && member.state.activated == reference) add(member.state.members);
+    }
+  }
+  std::size_t here = 0;
+  std::string missing, not_named;
+  for (const auto& [name, incarnation] : of_view) {
+    const auto place = members_.find(name);
+    if (place != members_.end() && place->second.answered &&
+        place->second.hello.member.incarnation == incarnation) {
+      ++here;
+      continue;
+    }
+    missing += (missing.empty() ? "" : ",") + name;
+    if (!options_.given_up.contains(name)) not_named += (not_named.empty() ? "" : ",") + name;
+  }
+  const bool enough = 2 * here > of_view.size() || (memory && 2 * here == of_view.size());
+  if (enough || not_named.empty()) return {};
+  return "only " + std::to_string(here) + " of " + std::to_string(of_view.size()) + " trainers of view " +
+         std::to_string(reference) + " are here (missing: " + missing +
+         "), and another coordinator may be at work with the others. If it has ended and they are gone for "
+         "good, start this one with --recover --give-up " +
+         missing + ": rounds that only they have made are lost, and they must take the state from the others";
+}
+
 void Coordinator::begin_view() {
   if (!all_have_one_layout()) return;
   std::vector<SealedMember> answers;
@@ -255,6 +300,7 @@ void Coordinator::begin_view() {
   }
   if (auto difference = disagreement(*layout_, answers); !difference.empty())
     return end(Ended::How::diverged, difference);
+  if (auto reason = reason_not_to_recover(); !reason.empty()) return suspend(reason);
   auto plan = plan_view(*layout_, answers, options_.topology);
   for (const auto& [name, reason] : plan.displaced) displace(name, reason);
   const auto trainers_in = trainers_among(plan.message.view.members);
@@ -298,7 +344,8 @@ void Coordinator::announce(NewView message) {
   settings_ = message.settings;
   settings_view_ = number_;
   tell_followers();
-  options_.last = LastView{number_, message.view.members, options_.token, message.settings};
+  options_.last = LastView{number_, message.view.members, options_.token, message.settings,
+                           static_cast<std::uint64_t>(options_.detect_timeout.count())};
   remember(*options_.last);
   options_.recover.reset();
   gathering_until_.reset();

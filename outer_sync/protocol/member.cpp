@@ -60,7 +60,9 @@ std::optional<Sealed> Member::seal(ViewNumber view) {
                 .ledger = ledger_,
                 .taken = {},
                 .reserved = {},
-                .settings = settings_};
+                .settings = settings_,
+                .reach = 0,
+                .members = view_.members};
   for (const auto& [place, results] : results_) {
     HeldResults held{place.second, place.first, ChunkSet(results.by_chunk.size())};
     for (std::size_t i = 0; i < results.by_chunk.size(); ++i) {

@@ -167,6 +167,7 @@ std::string problem_of(const Sealed& sealed, const Bounds& bounds) {
           first_of({unless(sealed.activated < sealed.view, "a view that has begun and is not yet to begin"),
                     above("the agreed step", sealed.step, bounds.max_step()),
                     problem_of_settings(sealed.settings, bounds),
+                    too_many("members", sealed.members.size(), most_members),
                     unless(sealed.taken.sound() && sealed.reserved.sound(), "unsound samples")});
       !problem.empty())
     return problem;

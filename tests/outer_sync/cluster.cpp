@@ -181,8 +181,9 @@ void Cluster::say(const std::string& name, const ControlMessage& message) {
 
 void Cluster::start_coordinator(std::optional<ViewNumber> recover) {
   auto options = options_;
-  options.last = disk;
+  (recover ? options.before : options.last) = disk;
   options.recover = recover;
+  options.given_up = given_up;
   coordinator_ = std::make_unique<Coordinator>(options, now_);
   for (auto& [name, replica] : replicas_) {
     if (replica.connection != 0) dial(replica);

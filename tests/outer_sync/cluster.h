@@ -89,6 +89,7 @@ class Cluster {
   /// What the coordinator says is dropped if this says so.
   std::function<bool(const std::string& to, const ControlMessage&)> lost = [](auto&, auto&) { return false; };
   std::optional<LastView> disk;
+  std::set<std::string> given_up;  ///< by whoever starts a coordinator with `--recover`
   std::optional<Ended> ended;
 
  private:

@@ -502,7 +502,97 @@ TEST(Coordinators, OneThatComesBackWaitsForAnHeir) {
   cluster.kill_coordinator();
   cluster.start_coordinator(1000);
   cluster.pass(2 * Cluster::detect_timeout);
+  EXPECT_THAT(cluster.view(), IsEmpty());
+  EXPECT_TRUE(cluster.was_said("only 0 of 1 trainers of view 2 are here (missing: a)"));
+  cluster.kill_coordinator();
+  cluster.given_up = {"a"};
+  cluster.start_coordinator(2000);
+  cluster.pass(2 * Cluster::detect_timeout);
   EXPECT_THAT(cluster.view(), ElementsAre("b")) << "the operator has said that a is gone for good";
+}
+
+// ---- two coordinators ----
+
+/// Of two trainers a alone reaches the coordinator that recovers the run.
+class Halves : public testing::Test {
+ protected:
+  void recover(ViewNumber number) {
+    cluster.kill_coordinator();
+    cluster.start_coordinator(number);
+    cluster.pass(2 * Cluster::detect_timeout);
+  }
+  void SetUp() override {
+    cluster.train(2);
+    cluster.isolate("b");
+  }
+  Cluster cluster{{"a", "b"}};
+};
+
+TEST_F(Halves, OneWithoutTheStateDoesNotGoOnWithHalf) {
+  cluster.disk.reset();
+  recover(1000);
+  EXPECT_THAT(cluster.view(), IsEmpty()) << "another one may be at work with b";
+  EXPECT_TRUE(cluster.was_said("only 1 of 2 trainers of view 1 are here (missing: b)"));
+  EXPECT_TRUE(cluster.was_said("--recover --give-up b"));
+  cluster.heal();
+  cluster.reconnect("b");
+  EXPECT_THAT(cluster.view(), ElementsAre("a", "b"));
+  cluster.train();
+  expect_equal(cluster, {"a", "b"}, 3);
+}
+
+TEST_F(Halves, AnOperatorMayGiveTheOthersUpByName) {
+  cluster.disk.reset();
+  cluster.given_up = {"c"};
+  recover(1000);
+  EXPECT_THAT(cluster.view(), IsEmpty()) << "it is b that is missing";
+  cluster.given_up = {"b"};
+  recover(2000);
+  EXPECT_THAT(cluster.view(), ElementsAre("a"));
+  cluster.train();
+  EXPECT_EQ(cluster.round_of("a"), 3U);
+}
+
+TEST_F(Halves, OneWithTheStateGoesOnWithHalf) {
+  recover(1000);
+  EXPECT_THAT(cluster.view(), ElementsAre("a"));
+}
+
+TEST(Majorities, MoreThanHalfNeedNoState) {
+  Cluster cluster({"a", "b", "c"});
+  cluster.train(2);
+  cluster.isolate("c");
+  cluster.kill_coordinator();
+  cluster.disk.reset();
+  cluster.start_coordinator(1000);
+  cluster.pass(2 * Cluster::detect_timeout);
+  EXPECT_THAT(cluster.view(), ElementsAre("a", "b"));
+}
+
+/// The one before had a longer network.detect_timeout: members may go on by a lease of that length.
+TEST(Leases, OfTheCoordinatorBeforeAreWaitedFor) {
+  auto options = CoordinatorHarness::default_options(2);
+  options.last = LastView{7,
+                          {CoordinatorHarness::hello("a").member, CoordinatorHarness::hello("b").member},
+                          options.token,
+                          {},
+                          30'000'000};
+  CoordinatorHarness run(options);
+  auto back = CoordinatorHarness::hello("a");
+  back.activated = back.sealed = 7;
+  back.token = options.token;
+  run.receive(1, back);
+  for (Time now = 1s; now <= 31s; now += 1s) {
+    run.receive(1, Heartbeat{});
+    run.tick(now);
+    EXPECT_EQ(run.count<Seal>(1), now < 30s ? 0U : 1U) << now.count();
+  }
+  auto answer = CoordinatorHarness::sealed();
+  answer.view = run.last<Seal>(1)->view;
+  answer.activated = 7;
+  run.receive(1, answer);
+  ASSERT_TRUE(run.stored);
+  EXPECT_EQ(run.stored->lease, 5'000'000U) << "its own";
 }
 
 TEST(Coordinators, TheFirstViewHadBegunUnheardOf) {

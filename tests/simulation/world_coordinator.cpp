@@ -18,6 +18,8 @@ void World::start_coordinator(bool recover) {
   options.token.bytes.fill(static_cast<std::uint8_t>(coordinator_life_));
   if (recover) {
     options.recover = static_cast<ViewNumber>(now_.count());
+    options.before = disk_;
+    for (const auto& process : processes_) options.given_up.insert("m" + std::to_string(process.id));
     settled_.clear();
     checked_ = 0;  // an operator has given the last view up
   } else {

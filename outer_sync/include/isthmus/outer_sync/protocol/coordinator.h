@@ -32,10 +32,11 @@ struct LastView {
   ViewNumber number = 0;
   std::vector<MemberInfo> members;
   Digest token;
-  Settings settings{};  ///< that it began with
+  Settings settings{};      ///< that it began with
+  std::uint64_t lease = 0;  ///< in microseconds: how long its members may go on by what they were told
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(number, members, token, settings);
+    ar(number, members, token, settings, lease);
   }
 };
 
@@ -71,6 +72,12 @@ struct CoordinatorOptions {
   /// Form a view from whoever is here, although this coordinator knows of none and none of the last one may
   /// be here. View numbers begin above this one, which must be higher than any that was given before.
   std::optional<ViewNumber> recover;
+  /// Of a coordinator that recovers a run: what the one before it left on this disk, if that can be read.
+  /// Else another coordinator may be at work elsewhere, with half of the trainers.
+  std::optional<LastView> before{};
+  /// Trainers of the last view who need not be here to recover the run, by name: an operator knows that they
+  /// are gone, and gives up the rounds that only they have.
+  std::set<std::string> given_up{};
 };
 
 struct SendControl {
@@ -310,6 +317,7 @@ class Coordinator {
   void begin_view();
   [[nodiscard]] bool all_have_one_layout();
   void announce(NewView message);
+  [[nodiscard]] std::string reason_not_to_recover() const;
   void remember(const LastView& view);
   [[nodiscard]] std::size_t unanswered() const;
   [[nodiscard]] bool leases_are_out() const;

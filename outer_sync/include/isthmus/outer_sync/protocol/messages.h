@@ -22,10 +22,10 @@
 namespace isthmus::outer_sync::protocol {
 
 /// Grows whenever a message changes its form or meaning.
-inline constexpr std::uint32_t protocol_version = 8;
+inline constexpr std::uint32_t protocol_version = 9;
 /// The oldest one that this build still speaks. Two builds work together where each one's newest is no older
 /// than the other's oldest; all others are refused by name. Builds that differ in no more are noted.
-inline constexpr std::uint32_t oldest_protocol = 8;
+inline constexpr std::uint32_t oldest_protocol = 9;
 /// Grows whenever encoded bytes or agreed arithmetic change their bits.
 inline constexpr std::uint32_t numerics_version = 2;
 
@@ -254,10 +254,12 @@ struct Sealed {
   /// Its agreed step goes no further than this until the view begins: there the result of a round is due
   /// that it sends after this. 0 of one that has no steps.
   std::uint64_t reach = 0;
+  /// Of the view that has begun here: a coordinator without a memory learns from it who is missing.
+  std::vector<MemberInfo> members{};
   template <class Archive>
   void serialize(Archive& ar) {
     ar(view, activated, layout, chunk_elements, fragments, history, held, step, parameters, ledger, taken,
-       reserved, settings, reach);
+       reserved, settings, reach, members);
   }
 };
 
