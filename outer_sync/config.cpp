@@ -22,6 +22,7 @@ const std::vector<std::string_view> lossless_stages(std::begin(quant::lossless_n
                                                     std::end(quant::lossless_names));
 const std::vector<std::string_view> method_names = {
     "streaming_diloco", "diloco", "local_sgd", "eager", "co2", "sparse", "data_parallel"};
+const std::vector<std::string_view> merges = {"carry", "alpha"};
 const std::vector<std::string_view> topologies(std::begin(protocol::topology_names),
                                                std::end(protocol::topology_names));
 }  // namespace
@@ -30,6 +31,9 @@ void OuterOptimizerConfig::serialize(config::Archive& ar) {
   ar({"lr", &lr, Scope::live, "outer learning rate", 0, 10});
   ar({"momentum", &momentum, Scope::live, "outer momentum mu", 0, 0.9999});
   ar({"nesterov", &nesterov, Scope::agreed, "Nesterov form: step along g + mu v in place of v"});
+  ar({"average_first", &average_first, Scope::agreed,
+      "first part of run.steps in which rounds only average: lr 1, momentum 0", 0, 1});
+  ar({"average_last", &average_last, Scope::agreed, "last part of it in which they do so again", 0, 1});
 }
 
 void OuterConfig::serialize(config::Archive& ar) {
@@ -48,8 +52,12 @@ void OuterConfig::serialize(config::Archive& ar) {
       {"steps", "time"}});
   ar({"sync_delay", &sync_delay, Scope::live,
       "inner steps tau between sending a fragment and applying its result", 0, 1e9});
-  ar({"merge_alpha", &merge_alpha, Scope::live, "weight of the local parameters when a result is merged", 0,
-      1});
+  ar({"merge", &merge, Scope::agreed,
+      "how a result changes the local parameters: carry keeps all steps made while it was under way; alpha "
+      "weighs local against global parameters",
+      -config::unbounded, config::unbounded, merges});
+  ar({"merge_alpha", &merge_alpha, Scope::live,
+      "with merge alpha: weight of the local parameters when a result is merged", 0, 1});
   ar({"staleness_penalty", &staleness_penalty, Scope::agreed,
       "co2: divides what is added to the momentum, a round late as it is", 1, 1e6});
   ar({"momentum_clip", &momentum_clip, Scope::agreed, "co2: largest magnitude of the momentum; 0 any", 0,
@@ -68,7 +76,8 @@ void OuterConfig::serialize(config::Archive& ar) {
   ar({"lossless", &lossless, Scope::agreed,
       "packing of encoded chunks on the wire; what they decode to stays the same", -config::unbounded,
       config::unbounded, lossless_stages});
-  ar({"error_feedback", &error_feedback, Scope::agreed, "carry what the codec lost into the next round"});
+  ar({"error_feedback", &error_feedback, Scope::agreed,
+      "carry what the codec lost into the next round; with merge carry only owners of chunks need to"});
   ar({"feedback_decay", &feedback_decay, Scope::agreed,
       "part of it that is carried, beside what a merge keeps anyway", 0, 1});
   ar({"chunk_elements", &chunk_elements, Scope::agreed,
@@ -107,7 +116,7 @@ void OuterConfig::resolve() {
   }
   if (method == "diloco" || method == "local_sgd") {
     sync_delay = 0;
-    merge_alpha = 0;
+    if (!carries()) merge_alpha = 0;
   }
   if (method == "diloco") num_fragments = 1;
   if (method == "local_sgd") optimizer = {.lr = 1, .momentum = 0, .nesterov = false};
@@ -151,6 +160,13 @@ void OuterConfig::take_replicas(std::int64_t number) {
   }
 }
 
+bool OuterConfig::averages_at(std::uint64_t step) const {
+  const auto at = static_cast<double>(step), end = static_cast<double>(steps);
+  if (end <= 0) return false;
+  return at <= optimizer.average_first * end ||
+         (optimizer.average_last > 0 && at > (1 - optimizer.average_last) * end);
+}
+
 std::vector<SyncPhase> OuterConfig::sync_phases() const {
   std::vector<SyncPhase> phases;
   for (const auto& part : sync_every.parts)
@@ -173,13 +189,18 @@ std::vector<std::string> OuterConfig::notes() const {
   }
   if (!co2() && (staleness_penalty != 1 || momentum_clip != 0))
     out.push_back("outer.staleness_penalty and outer.momentum_clip are co2's: " + method + " has neither");
-  if (merge_alpha == 1) out.push_back("outer.merge_alpha is 1: local parameters never hear of the others");
+  if (carries() && merge_alpha != OuterConfig().merge_alpha)
+    out.push_back(
+        "outer.merge_alpha has no effect with outer.merge: carry; set outer.merge: alpha to use it");
+  if (!carries() && merge_alpha == 1)
+    out.push_back("outer.merge_alpha is 1: local parameters never hear of the others");
   if (reject > 0 && replicas > 0 && replicas < static_cast<std::int64_t>(protocol::fewest_to_compare))
     out.push_back(
         "outer.reject compares at least 3 contributions; with fewer replicas it leaves nothing out");
   const auto bits = quant::bits_per_element(codec_spec());
   if (bits < 3 && !error_feedback) {
-    out.push_back("outer.codec is " + codec + " without outer.error_feedback: what it loses is lost");
+    out.push_back("outer.codec is " + codec + " without outer.error_feedback: what " +
+                  (carries() ? "the owners of chunks lose" : "it loses") + " is lost");
   }
   return out;
 }
@@ -236,6 +257,9 @@ void NetworkConfig::serialize(config::Archive& ar) {
       "folder of this process's certificate (see `isthmus certs`), or one that has such a folder of its "
       "name; "
       "all connections are then TLS"});
+  ar({"secret", &secret, Scope::per_site,
+      "file with the secret of a run without certificates, which the coordinator makes: who can read it may "
+      "take part; empty: run.secret in the run's folder, and none with network.insecure"});
   ar({"insecure", &insecure, Scope::per_site,
       "go without certificates although others can reach an address: whoever sees the packets can read and "
       "change everything"});

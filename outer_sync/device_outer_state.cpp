@@ -6,6 +6,7 @@
 #include <deque>
 
 #include "isthmus/base/error.h"
+#include "isthmus/outer_sync/audit.h"
 
 namespace isthmus::outer_sync {
 namespace {
@@ -25,7 +26,7 @@ DeviceOuterState::DeviceOuterState(const FragmentLayout& layout, const protocol:
                                    DeviceParameters& local, std::unique_ptr<DevicePasses> passes)
     : layout_(layout),
       local_(local),
-      error_feedback_(codecs.error_feedback),
+      error_feedback_(codecs.sender_feedback),
       passes_(std::move(passes)),
       global_(flat()),
       velocity_(flat()),
@@ -131,16 +132,21 @@ std::optional<ChunkId> DeviceOuterState::apply(FragmentId p, const quant::CodecS
   return bad;
 }
 
-void DeviceOuterState::put_back(ChunkId k, const quant::CodecSpec& codec, const Bytes& bytes, float weight) {
-  const auto& chunk = layout_.chunk(k);
-  assert(quant::valid(codec, bytes, chunk.size));
+void DeviceOuterState::shift_local(FragmentId p, const quant::CodecSpec& codec,
+                                   std::span<const protocol::SharedBytes> own, float weight) {
   passes_->after_model();
-  auto& slot = free_slot();
-  passes_->decode_accumulate(codec, upload(bytes, slot), -weight,
-                             local_.device_values().subspan(chunk.begin, chunk.size));
-  slot.busy = passes_->mark();
+  const auto first = layout_.chunks_of(p).first;
+  for (ChunkId i = 0; i < own.size(); ++i) {
+    if (!own[i]) continue;
+    const auto& chunk = layout_.chunk(first + i);
+    assert(quant::valid(codec, *own[i], chunk.size));
+    auto& slot = free_slot();
+    passes_->decode_accumulate(codec, upload(*own[i], slot), weight,
+                               local_.device_values().subspan(chunk.begin, chunk.size));
+    slot.busy = passes_->mark();
+  }
   passes_->before_model();
-  local_.modified_on_device(chunk);
+  local_.modified_on_device(layout_.fragment(p));
 }
 
 void DeviceOuterState::go_ahead(FragmentId, const quant::CodecSpec&, std::span<const protocol::SharedBytes>,
@@ -192,12 +198,20 @@ void DeviceOuterState::install(FragmentId p, std::span<const float> theta, std::
   fill(velocity_.part(fragment), velocity);
 }
 
-void DeviceOuterState::save(BinaryWriter& out) {
-  const std::size_t vectors = 2 + (error_feedback_ ? 1 : 0);
-  out.expect(vectors * layout_.buffer_size() * sizeof(float));
+std::uint64_t DeviceOuterState::audit(FragmentId p) {
+  const auto& fragment = layout_.fragment(p);
+  return combined(passes_->digest(global_.part(fragment)), passes_->digest(velocity_.part(fragment)));
+}
+
+void DeviceOuterState::save_agreed(BinaryWriter& out) {
+  out.expect(2 * layout_.buffer_size() * sizeof(float));
   static_cast<void>(download(global_.values, host_global_));
   static_cast<void>(download(velocity_.values, host_velocity_));
   out(host_global_, host_velocity_);
+}
+
+void DeviceOuterState::save_own(BinaryWriter& out) {
+  if (error_feedback_) out.expect(layout_.buffer_size() * sizeof(float));
   out.count(layout_.chunk_count());
   for (ChunkId k = 0; k < layout_.chunk_count(); ++k) {
     host_velocity_.clear();

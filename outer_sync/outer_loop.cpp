@@ -9,6 +9,7 @@
 #include "isthmus/base/archive.h"
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/log/chain.h"
+#include "isthmus/outer_sync/protocol/audits.h"
 
 namespace isthmus::outer_sync {
 namespace {
@@ -31,10 +32,13 @@ std::string round_args(FragmentId p, protocol::Round round) {
   return "{\"fragment\":" + std::to_string(p) + ",\"round\":" + std::to_string(round) + "}";
 }
 
-methods::OuterRule rule_of(const OuterConfig& config) {
-  methods::OuterRule rule{.step = {.lr = static_cast<float>(config.optimizer.lr),
-                                   .momentum = static_cast<float>(config.optimizer.momentum),
+/// Of a round that is sent at this step.
+methods::OuterRule rule_of(const OuterConfig& config, std::uint64_t step) {
+  const bool averages = config.averages_at(step);
+  methods::OuterRule rule{.step = {.lr = averages ? 1 : static_cast<float>(config.optimizer.lr),
+                                   .momentum = averages ? 0 : static_cast<float>(config.optimizer.momentum),
                                    .nesterov = config.optimizer.nesterov,
+                                   .merge = config.carries() ? quant::Merge::carry : quant::Merge::mix,
                                    .alpha = static_cast<float>(config.merge_alpha)}};
   // With eager updates local parameters follow in a step of their own.
   if (config.eager()) rule.step.alpha = 1;
@@ -57,6 +61,7 @@ protocol::CodecPlan codec_plan(const OuterConfig& config, std::uint64_t seed) {
           .warmup_codec = config.warmup_codec_spec(),
           .warmup_rounds = static_cast<protocol::Round>(config.warmup_steps),
           .error_feedback = config.error_feedback,
+          .sender_feedback = config.sender_feedback(),
           .feedback_decay = static_cast<float>(config.feedback_decay),
           .seed = seed};
 }
@@ -64,7 +69,7 @@ protocol::CodecPlan codec_plan(const OuterConfig& config, std::uint64_t seed) {
 OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout, LocalParameters& local,
                      RoundExchange& exchange, Trace& trace, std::uint64_t noise_seed)
     : OuterLoop(config, layout,
-                std::make_unique<HostOuterState>(layout, local, config.error_feedback, config.eager()),
+                std::make_unique<HostOuterState>(layout, local, config.sender_feedback(), config.eager()),
                 exchange, trace, noise_seed) {}
 
 OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout,
@@ -80,6 +85,7 @@ OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout,
       schedule_(schedule_of(layout, config, eras_)),
       whole_round_(config.overlap() == Overlap::whole_round),
       eager_(config.eager()),
+      carries_(config.carries()),
       share_(eager_ ? 1 / static_cast<float>(config.replicas) : 0),
       noise_seed_(noise_seed),
       final_sync_(config.final_sync),
@@ -135,7 +141,8 @@ void OuterLoop::take_settings() {
 void OuterLoop::adopt(const protocol::Settings& settings) { change_to(settings, 0); }
 
 methods::OuterRule OuterLoop::rule_of(FragmentId p, protocol::Round round) const {
-  return outer_sync::rule_of(eras_.at(schedule_.send_step(p, round)));
+  const auto step = schedule_.send_step(p, round);
+  return outer_sync::rule_of(eras_.at(step), step);
 }
 
 /// Part of the residual that goes into a round's outer gradient. What was not sent with the last one is still
@@ -143,7 +150,7 @@ methods::OuterRule OuterLoop::rule_of(FragmentId p, protocol::Round round) const
 float OuterLoop::carried_into(FragmentId p, protocol::Round round) const {
   const auto last = round > codecs_.warmup_rounds + 1 ? round - 1 : round;
   const auto alpha = eras_.at(schedule_.send_step(p, last)).merge_alpha;
-  return codecs_.feedback_decay * (1 - static_cast<float>(alpha));
+  return carries_ ? 0 : codecs_.feedback_decay * (1 - static_cast<float>(alpha));
 }
 
 // ---- synchronous warm-up ----
@@ -177,7 +184,7 @@ void OuterLoop::average_gradients(std::span<float> gradients, std::uint64_t toke
         refuse_result(flight.round, k);
       }
     }
-    put_back(flight, 0);
+    settle(flight, {});
     record(flight);
     ++stats_.warmup_rounds;
   }
@@ -392,6 +399,7 @@ bool OuterLoop::apply(FragmentId p, Waiting why) {
   auto rule = rule_of(p, flight.round);
   ruled_[p] = schedule_.send_step(p, flight.round);
   if (flight.is_last) {
+    rule.step.merge = quant::Merge::mix;
     rule.step.alpha = 0;
     ruled_[p] = step_;
   }
@@ -400,10 +408,9 @@ bool OuterLoop::apply(FragmentId p, Waiting why) {
   }
   if (eager_ && !flight.is_last) {
     go_ahead(p, flight.own);
-    put_back(flight, 0);
-  } else {
-    put_back(flight, rule.step.alpha);
+    rule.step.alpha = 0;
   }
+  settle(flight, rule.step);
   record(flight);
   return true;
 }
@@ -418,32 +425,38 @@ void OuterLoop::go_ahead(FragmentId p, std::span<const protocol::SharedBytes> st
     own = fresh->own;
     fresh->ahead = true;
   }
-  state_->go_ahead(p, codecs_.codec, own, stale, share_, outer_sync::rule_of(eras_.at(step_ + 1)).step);
+  state_->go_ahead(p, codecs_.codec, own, stale, share_,
+                   outer_sync::rule_of(eras_.at(step_ + 1), step_ + 1).step);
 }
 
-/// What this replica has handed in and the result does not have must come with a later round, once. With x
-/// what was sent and u the outer step that was made without it, theta - local was x and is alpha (x - u)
-/// after the merge, as if all of x were known to the others. So the merge's part (1 - alpha) x is taken back:
-/// the local parameters keep this replica's own progress, and the next outer gradient has it again, with the
-/// tokens behind it. (Of a round that has some of its chunks they count twice for these: it is rare, and a
-/// weight of 0 for what was left out would lose it.)
-void OuterLoop::put_back(const InFlight& flight, float alpha) {
+/// Makes sure that each contribution reaches the other replicas exactly once. Let x be the contribution, u
+/// the outer step and q the progress made since the send. Then local - theta is
+///   after mix:    -alpha (x - u - q). Where the result has no x, (1 - alpha) x is taken off again.
+///   after carry:  -x + q. Where the result has x, it is added.
+/// So the next outer gradient holds exactly what is in no result yet, with the tokens behind it. (If a result
+/// has some of the chunks, their tokens count twice: that is rare, and a weight of 0 would lose the others.)
+void OuterLoop::settle(const InFlight& flight, const quant::OuterStep& step) {
   const auto first = layout_.chunks_of(flight.fragment).first;
+  const bool carry = step.merge == quant::Merge::carry;
+  const auto& codec = codecs_.of(flight.round);
+  std::vector<protocol::SharedBytes> shifts(flight.own.size());
   bool left_out = false, rejected = false;
   for (std::size_t i = 0; i < flight.own.size(); ++i) {
-    if (flight.result->included[i]) continue;
-    if (is_rejected(*flight.result, i)) {
-      rejected = true;  // and of no use: the merge has taken it from the local parameters
+    const bool refused = is_rejected(*flight.result, i);  // settled too: it is of no use to anybody
+    rejected |= refused;
+    if (flight.result->included[i] || refused) {
+      if (carry) shifts[i] = flight.own[i];
       continue;
     }
     left_out = true;
-    const auto chunk = first + static_cast<ChunkId>(i);
-    if (flight.round > codecs_.warmup_rounds) {
-      state_->put_back(chunk, codecs_.of(flight.round), *flight.own[i], 1 - alpha);
-    } else {
-      put_back_gradient(chunk, *flight.own[i]);
+    if (flight.round <= codecs_.warmup_rounds) {
+      put_back_gradient(first + static_cast<ChunkId>(i), *flight.own[i]);
+    } else if (!carry && step.alpha != 1) {
+      shifts[i] = flight.own[i];
     }
   }
+  if (std::ranges::any_of(shifts, [](const auto& bytes) { return bytes != nullptr; }))
+    state_->shift_local(flight.fragment, codec, shifts, carry ? 1 : step.alpha - 1);
   stats_.left_out += left_out ? 1 : 0;
   stats_.rejected += rejected ? 1 : 0;
   if (!left_out) return;
@@ -479,7 +492,7 @@ bool OuterLoop::fetch(InFlight& flight, Waiting why) {
   if (!flight.result) return false;
   [[maybe_unused]] const auto chunks = layout_.chunks_of(flight.fragment).size();
   assert(flight.result->chunks.size() == chunks && flight.result->included.size() == chunks);
-  for (std::size_t i = 0; i < flight.own.size() && !eager_; ++i) {
+  for (std::size_t i = 0; i < flight.own.size() && !eager_ && !carries_; ++i) {
     if (flight.result->included[i] || is_rejected(*flight.result, i)) flight.own[i] = nullptr;
   }
   return true;
@@ -506,6 +519,8 @@ void OuterLoop::extend_chain(FragmentId p, std::span<const protocol::SharedBytes
   ++stats_.rounds;
   if (log_) log_->append(p, state, rule_of(p, round), results);
   snapshot_to_log(p);
+  if (round > codecs_.warmup_rounds && protocol::is_audited(p, round))
+    exchange_.audited({p, round, state_->audit(p)});
   exchange_.applied(p, round, state.chain, std::move(samples));
 }
 

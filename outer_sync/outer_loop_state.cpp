@@ -51,13 +51,22 @@ struct SavedFlight {
   }
 };
 
-struct SavedState {
+struct AgreedState {
   std::uint64_t step = 0;
   std::vector<protocol::FragmentState> fragments;
+  AlignedVector<float> global, velocity;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(step, fragments, global, velocity);
+  }
+};
+
+struct OwnState {
   std::vector<std::uint64_t> tokens;
   std::vector<SampleSet> samples;
   bool error_feedback = false;
-  OuterState::Vectors vectors;
+  Reducer::Residuals residuals;
+  AlignedVector<float> ahead, ahead_velocity;
   AlignedVector<float> gradient_residual;
   std::vector<SavedFlight> in_flight;
   Reducer::Residuals owner_residuals;
@@ -65,7 +74,7 @@ struct SavedState {
   std::uint64_t owed = 0;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(step, fragments, tokens, samples, error_feedback, vectors, gradient_residual, in_flight,
+    ar(tokens, samples, error_feedback, residuals, ahead, ahead_velocity, gradient_residual, in_flight,
        owner_residuals, pace, owed);
   }
 };
@@ -74,9 +83,10 @@ struct SavedState {
   throw Error(ErrorKind::data, "checkpoint: the outer loop's state " + what);
 }
 
-SavedState saved_state(std::span<const std::byte> bytes) {
+template <class State>
+State saved_state(std::span<const std::byte> bytes) {
   try {
-    return from_bytes<SavedState>(bytes);
+    return from_bytes<State>(bytes);
   } catch (const Error&) {
     refuse_state("is cut short or not one");
   }
@@ -96,9 +106,9 @@ bool are_chunks(const std::vector<Bytes>& chunks, FragmentId p, const FragmentLa
 
 /// Why a saved round cannot be in flight in this run; null when it can.
 /// `earlier` is how many rounds of its fragment are in flight before it.
-const char* problem_of(const SavedFlight& flight, std::uint64_t earlier, const SavedState& state,
+const char* problem_of(const SavedFlight& flight, std::uint64_t earlier, const AgreedState& state,
                        const FragmentLayout& layout, const Schedule& schedule,
-                       const protocol::CodecPlan& codecs) {
+                       const protocol::CodecPlan& codecs, bool carries) {
   if (flight.fragment >= layout.fragment_count()) return "of another layout";
   if (flight.round != state.fragments[flight.fragment].round + 1 + earlier)
     return "that does not follow the last one applied";
@@ -118,10 +128,12 @@ const char* problem_of(const SavedFlight& flight, std::uint64_t earlier, const S
   if (std::ranges::any_of(flight.included,
                           [](auto fate) { return fate > static_cast<std::uint8_t>(Fate::rejected); }))
     return "that has come to nothing known";
+  constexpr auto* lacks_own = "without what was sent in it; outer.merge must be as it was";
+  if (carries && flight.own.empty()) return lacks_own;
   for (std::size_t i = 0; i < flight.own.size(); ++i) {
     const auto& own = flight.own[i];
     const auto chunk = layout.chunks_of(flight.fragment).first + static_cast<ChunkId>(i);
-    if (own.empty() && flight.included[i] == 0) return "without what was sent in it";
+    if (own.empty() && (carries || flight.included[i] == 0)) return lacks_own;
     if (!own.empty() && !quant::valid(codec, own, layout.chunk(chunk).size)) return "that does not decode";
   }
   return nullptr;
@@ -151,8 +163,8 @@ bool OuterLoop::await_results() {
   return std::ranges::all_of(in_flight_, [&](InFlight& flight) { return fetch(flight, Waiting::save); });
 }
 
-/// What `SavedState` reads, without a copy of the large parts in between.
-std::optional<Bytes> OuterLoop::save(Bytes memory) {
+/// What `AgreedState` and `OwnState` read, without a copy of the large parts in between.
+std::optional<SavedOuterLoop> OuterLoop::save(SavedOuterLoop memory) {
   if (!await_results()) return std::nullopt;
   std::vector<SavedFlight> in_flight;
   for (const auto& flight : in_flight_) {
@@ -162,41 +174,50 @@ std::optional<Bytes> OuterLoop::save(Bytes memory) {
                          flight.samples, flight.result->samples});
   }
   if (synchronous()) state_->take_local();
-  BinaryWriter out(std::move(memory));
-  out(step_, fragments_, tokens_, samples_, codecs_.error_feedback);
-  state_->save(out);
-  out(gradient_residual_, in_flight, exchange_.reducer().residuals(), pace_, owed_);
-  return out.take();
+  BinaryWriter agreed(std::move(memory.agreed)), own(std::move(memory.own));
+  agreed(step_, fragments_);
+  state_->save_agreed(agreed);
+  own(tokens_, samples_, codecs_.error_feedback);
+  state_->save_own(own);
+  own(gradient_residual_, in_flight, exchange_.reducer().residuals(), pace_, owed_);
+  return SavedOuterLoop{agreed.take(), own.take()};
 }
 
-void OuterLoop::restore(std::span<const std::byte> bytes, const protocol::Settings& settings) {
-  auto state = saved_state(bytes);
+void OuterLoop::restore(std::span<const std::byte> agreed, std::span<const std::byte> own,
+                        const protocol::Settings& settings) {
+  auto state = saved_state<AgreedState>(agreed);
+  auto mine = saved_state<OwnState>(own);
+  OuterState::Vectors vectors{.global = std::move(state.global),
+                              .velocity = std::move(state.velocity),
+                              .residuals = std::move(mine.residuals),
+                              .ahead = std::move(mine.ahead),
+                              .ahead_velocity = std::move(mine.ahead_velocity)};
   plan(settings);
   std::ranges::fill(ruled_, 0);
   const auto n = layout_.buffer_size();
   const bool in_warmup = state.step < schedule_.warmup_steps();
-  if (state.fragments.size() != fragments_.size() || state.tokens.size() != tokens_.size() ||
-      state.samples.size() != samples_.size() || state.error_feedback != codecs_.error_feedback ||
-      !fits(state.vectors, layout_, eager_) || state.gradient_residual.size() != (in_warmup ? n : 0) ||
-      !state.pace.sound() || (paced_by_time_ ? state.owed > most_owed : state.owed > 0)) {
+  if (state.fragments.size() != fragments_.size() || mine.tokens.size() != tokens_.size() ||
+      mine.samples.size() != samples_.size() || mine.error_feedback != codecs_.error_feedback ||
+      !fits(vectors, layout_, eager_) || mine.gradient_residual.size() != (in_warmup ? n : 0) ||
+      !mine.pace.sound() || (paced_by_time_ ? mine.owed > most_owed : mine.owed > 0)) {
     refuse_state("is of another layout or other settings");
   }
   std::deque<InFlight> in_flight;
-  for (auto& saved : state.in_flight) {
+  for (auto& saved : mine.in_flight) {
     const auto earlier =
         static_cast<std::uint64_t>(std::ranges::count(in_flight, saved.fragment, &InFlight::fragment));
-    if (const auto* problem = problem_of(saved, earlier, state, layout_, schedule_, codecs_)) {
+    if (const auto* problem = problem_of(saved, earlier, state, layout_, schedule_, codecs_, carries_)) {
       refuse_state(std::string("has a round in flight ") + problem);
     }
     if (earlier == most_in_flight()) refuse_state("has too many rounds of one fragment in flight");
     RoundResult result{.chunks = shared(std::move(saved.results)), .included = {}};
-    auto own = shared(std::move(saved.own));
+    auto contributed = shared(std::move(saved.own));
     for (const auto fate : saved.included) {
       result.included.push_back(fate == static_cast<std::uint8_t>(Fate::included));
       result.rejected.push_back(fate == static_cast<std::uint8_t>(Fate::rejected));
     }
-    in_flight.push_back(
-        {saved.fragment, saved.round, Trace::Clock::now(), std::move(own), std::move(result), saved.ahead});
+    in_flight.push_back({saved.fragment, saved.round, Trace::Clock::now(), std::move(contributed),
+                         std::move(result), saved.ahead});
     in_flight.back().weight = saved.weight;
     in_flight.back().samples = std::move(saved.samples);
     in_flight.back().result->samples = std::move(saved.together);
@@ -206,22 +227,23 @@ void OuterLoop::restore(std::span<const std::byte> bytes, const protocol::Settin
         "has rounds in flight or applied that are not of its step; "
         "outer.sync_every, num_fragments and warmup_steps must be as they were");
   }
-  exchange_.reducer().restore(std::move(state.owner_residuals));
+  exchange_.reducer().restore(std::move(mine.owner_residuals));
   step_ = state.step;
   fragments_ = std::move(state.fragments);
-  tokens_ = std::move(state.tokens);
-  samples_ = std::move(state.samples);
-  state_->restore(std::move(state.vectors));
-  gradient_residual_ = std::move(state.gradient_residual);
+  tokens_ = std::move(mine.tokens);
+  samples_ = std::move(mine.samples);
+  state_->restore(std::move(vectors));
+  gradient_residual_ = std::move(mine.gradient_residual);
   in_flight_ = std::move(in_flight);
-  if (paced_by_time_) pace_ = state.pace;
-  owed_ = state.owed;
+  if (paced_by_time_) pace_ = mine.pace;
+  owed_ = mine.owed;
   frozen_ = is_late();
   if (!synchronous()) offer_state();
 }
 
-AlignedVector<float> saved_global_parameters(std::span<const std::byte> state, const FragmentLayout& layout) {
-  auto global = saved_state(state).vectors.global;
+AlignedVector<float> saved_global_parameters(std::span<const std::byte> agreed,
+                                             const FragmentLayout& layout) {
+  auto global = saved_state<AgreedState>(agreed).global;
   if (global.size() != layout.buffer_size()) refuse_state("is of another layout");
   return global;
 }
@@ -324,6 +346,7 @@ void OuterLoop::follow(FragmentId p, std::span<const protocol::SharedBytes> resu
   const auto round = fragments_[p].round + 1;
   auto rule = rule_of(p, round);
   ruled_[p] = schedule_.send_step(p, round);
+  rule.step.merge = quant::Merge::mix;
   rule.step.alpha = 1;  // the local parameters stay as they are
   if (const auto bad = state_->apply(p, codecs_.of(round), results, rule)) refuse_result(round, *bad);
   extend_chain(p, results, {});

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cassert>
 
+#include "isthmus/outer_sync/audit.h"
+
 namespace isthmus::outer_sync {
 
 bool fits(const OuterState::Vectors& vectors, const FragmentLayout& layout, bool eager) {
@@ -80,12 +82,19 @@ std::optional<ChunkId> HostOuterState::apply(FragmentId p, const quant::CodecSpe
   return bad;
 }
 
-void HostOuterState::put_back(ChunkId k, const quant::CodecSpec& codec, const Bytes& bytes, float weight) {
-  const auto& chunk = layout_.chunk(k);
-  // An outer gradient is global minus local.
-  [[maybe_unused]] const bool decoded = quant::decode_accumulate(codec, bytes, -weight, local_.modify(chunk));
-  assert(decoded);
-  local_.modified(chunk);
+void HostOuterState::shift_local(FragmentId p, const quant::CodecSpec& codec,
+                                 std::span<const protocol::SharedBytes> own, float weight) {
+  const auto& fragment = layout_.fragment(p);
+  const auto first = layout_.chunks_of(p).first;
+  const auto local = local_.modify(fragment);
+  for (ChunkId i = 0; i < own.size(); ++i) {
+    if (!own[i]) continue;
+    const auto& chunk = layout_.chunk(first + i);
+    [[maybe_unused]] const bool decoded = quant::decode_accumulate(
+        codec, *own[i], weight, local.subspan(chunk.begin - fragment.begin, chunk.size));
+    assert(decoded);
+  }
+  local_.modified(fragment);
 }
 
 void HostOuterState::go_ahead(FragmentId p, const quant::CodecSpec& codec,
@@ -139,10 +148,20 @@ void HostOuterState::install(FragmentId p, std::span<const float> theta, std::sp
   std::ranges::copy(velocity, velocity_.begin() + at);
 }
 
-void HostOuterState::save(BinaryWriter& out) {
-  const std::size_t vectors = 2 + (error_feedback_ ? 1 : 0) + (ahead_ ? 2 : 0);
+std::uint64_t HostOuterState::audit(FragmentId p) {
+  const auto& fragment = layout_.fragment(p);
+  return combined(digest_of(global(fragment)), digest_of(velocity(fragment)));
+}
+
+void HostOuterState::save_agreed(BinaryWriter& out) {
+  out.expect(2 * layout_.buffer_size() * sizeof(float));
+  out(global_, velocity_);
+}
+
+void HostOuterState::save_own(BinaryWriter& out) {
+  const std::size_t vectors = (error_feedback_ ? 1 : 0) + (ahead_ ? 2 : 0);
   out.expect(vectors * layout_.buffer_size() * sizeof(float));
-  out(global_, velocity_, residuals_);
+  out(residuals_);
   const AlignedVector<float> none;
   out(ahead_ ? ahead_->parameters : none, ahead_ ? ahead_->velocity : none);
 }

@@ -630,9 +630,9 @@ struct Accumulate {
   }
 };
 
-enum class Merge : std::uint8_t { none, copy, mix };
+enum class Local : std::uint8_t { none, copy, mix, carry };
 
-template <bool nesterov, Merge merge>
+template <bool nesterov, Local merge>
 struct Apply {
   float lr, momentum, alpha;
   float* theta;
@@ -647,10 +647,13 @@ struct Apply {
       auto v = O::load(velocity + at);
       const auto direction = outer_direction<nesterov, O>(O::load(g + i), mu, v);
       O::store(velocity + at, v);
-      const auto moved = O::sub(O::load(theta + at), O::mul(rate, direction));
+      const auto before = O::load(theta + at);
+      const auto moved = O::sub(before, O::mul(rate, direction));
       O::store(theta + at, moved);
-      if constexpr (merge == Merge::copy) O::store(local + at, moved);
-      if constexpr (merge == Merge::mix) {
+      if constexpr (merge == Local::copy) O::store(local + at, moved);
+      if constexpr (merge == Local::carry)
+        O::store(local + at, O::add(O::load(local + at), O::sub(moved, before)));
+      if constexpr (merge == Local::mix) {
         const auto kept = O::mul(O::set(alpha), O::load(local + at));
         O::store(local + at, O::add(kept, O::mul(O::set(1 - alpha), moved)));
       }
@@ -674,14 +677,15 @@ void accumulate(const CodecSpec& spec, const std::byte* in, float weight, float*
 template <bool nesterov>
 void apply_and_merge(const CodecSpec& spec, const std::byte* in, const OuterStep& s, float* theta,
                      float* velocity, float* local, std::size_t elements) {
-  if (local == nullptr || s.alpha == 1)
-    return decode_tiles(spec, in, elements,
-                        Apply<nesterov, Merge::none>{s.lr, s.momentum, s.alpha, theta, velocity, local});
-  if (s.alpha == 0)
-    return decode_tiles(spec, in, elements,
-                        Apply<nesterov, Merge::copy>{s.lr, s.momentum, s.alpha, theta, velocity, local});
-  decode_tiles(spec, in, elements,
-               Apply<nesterov, Merge::mix>{s.lr, s.momentum, s.alpha, theta, velocity, local});
+  const auto run = [&]<Local merge>(std::integral_constant<Local, merge>) {
+    decode_tiles(spec, in, elements,
+                 Apply<nesterov, merge>{s.lr, s.momentum, s.alpha, theta, velocity, local});
+  };
+  if (local == nullptr) return run(std::integral_constant<Local, Local::none>());
+  if (s.merge == Merge::carry) return run(std::integral_constant<Local, Local::carry>());
+  if (s.alpha == 1) return run(std::integral_constant<Local, Local::none>());
+  if (s.alpha == 0) return run(std::integral_constant<Local, Local::copy>());
+  run(std::integral_constant<Local, Local::mix>());
 }
 
 void apply(const CodecSpec& spec, const std::byte* in, const OuterStep& step, float* theta, float* velocity,

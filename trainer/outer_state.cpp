@@ -11,7 +11,7 @@ std::unique_ptr<outer_sync::OuterState> make_outer_state(Replica& replica,
                                                          const outer_sync::OuterConfig& config) {
   const auto& layout = replica.table().layout();
   if (replica.device() == Device::cpu)
-    return std::make_unique<outer_sync::HostOuterState>(layout, replica, config.error_feedback,
+    return std::make_unique<outer_sync::HostOuterState>(layout, replica, config.sender_feedback(),
                                                         config.eager());
   if (config.eager() || config.co2()) {
     throw Error(ErrorKind::config, "outer.method is " + config.method +

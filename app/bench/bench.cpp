@@ -15,6 +15,7 @@
 #include "coordinator/coordinator.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/progress.h"
+#include "isthmus/base/say.h"
 #include "isthmus/outer_sync/tls/authority.h"
 #include "isthmus/outer_sync/transport/coordinator_node.h"
 #include "launch/local_run.h"
@@ -30,10 +31,7 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-void say(const std::string& text) {
-  fmt::print("{}\n", text);
-  std::fflush(stdout);
-}
+void say(const std::string& text) { say_line(text); }
 
 /// What the system can give without swapping; nothing where it does not say.
 std::optional<std::uint64_t> available_memory() {
@@ -223,10 +221,12 @@ void make_measurable(Experiment& experiment, std::int64_t steps) {
         ErrorKind::config,
         fmt::format("reducers is {}; expected 0: bench outer starts replicas alone", experiment.reducers));
   }
+  experiment.network.secret.clear();  // of no run: there is no folder that it could be in
   experiment.outer.warmup_steps = 0;
   experiment.outer.final_sync = false;
   const auto filling = static_cast<std::int64_t>(filling_steps(experiment));
   experiment.run.steps = steps > 0 ? steps : filling + 2 * experiment.outer.sync_every.parts.back().value;
+  experiment.outer.steps = experiment.run.steps;
   if (experiment.run.steps > filling) return;
   throw Error(ErrorKind::config,
               fmt::format("--steps is {}; expected more than the {} that fill the pipeline, "

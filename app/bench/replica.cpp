@@ -12,6 +12,7 @@
 #include "bench/report.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/random.h"
+#include "isthmus/base/say.h"
 #include "isthmus/outer_sync/memory.h"
 #include "isthmus/outer_sync/outer_loop.h"
 #include "isthmus/outer_sync/transport/member_node.h"
@@ -107,6 +108,7 @@ class MeasuredExchange final : public outer_sync::RoundExchange {
     exchange_.applied(fragment, round, chain, std::move(samples));
     applying += seconds_since(taken_);
   }
+  void audited(const outer_sync::protocol::Audit& audit) override { exchange_.audited(audit); }
   void serve_state_from(StateSource source) override { exchange_.serve_state_from(std::move(source)); }
   void serve() override { exchange_.serve(); }
   [[nodiscard]] std::uint64_t agreed_step() const override { return exchange_.agreed_step(); }
@@ -147,7 +149,7 @@ class BenchReplica {
       make_steps();
       if (!stopper_.leaving()) return report();
       node_.leave("asked to by a signal");
-      return 128 + SIGTERM;
+      return stopper_.exit_status();
     } catch (const std::exception& error) {
       stopper_.ending();
       if (joined_) node_.leave(error.what());
@@ -254,8 +256,9 @@ class BenchReplica {
     if (const auto problem = node_.done(to_json(member).dump(), hash); !problem.empty())
       throw Error(ErrorKind::divergence, problem);
     if (!request_.quiet) {
-      fmt::print("{}: computed {:.2f} % of {} steps, global hash {}\n", request_.name,
-                 100 * measured_.compute / std::max(measured_.wall, 1e-9), measured_.steps, hash.hex());
+      say_line(fmt::format("{}: computed {:.2f} % of {} steps, global hash {}", request_.name,
+                           100 * measured_.compute / std::max(measured_.wall, 1e-9), measured_.steps,
+                           hash.hex()));
     }
     return 0;
   }
@@ -349,7 +352,9 @@ config::SharedItems bench_items(OuterBenchRequest& request) {
 }
 
 int run_bench_replica(OuterBenchRequest request) {
-  take_replica_name(request.name, request.experiment.network.certs);
+  check_member_name("--name", request.name);
+  auto& network = request.experiment.network;
+  network.certs = own_certificates(network.certs, request.name);
   return run_stoppable([&](Stopper& stopper) { return BenchReplica(std::move(request), stopper).run(); });
 }
 

@@ -42,9 +42,11 @@ PlanMemory plan_memory(const Experiment& experiment, const outer_sync::FragmentL
   // Parameters, both moments, and the outer loop's state.
   m.checkpoint = 3 * vector + state;
   m.checkpoint_buffer = m.checkpoint + (m.one_memory ? 0 : 2 * vector);
-  const auto kept = experiment.run.keep_checkpoints;
-  const auto made =
-      experiment.run.checkpoint_every > 0 ? experiment.run.steps / experiment.run.checkpoint_every + 1 : 1;
+  const auto& run = experiment.run;
+  const auto kept = run.keep_checkpoints;
+  // How many come by time nobody knows: as many as are kept.
+  const auto by_time = run.checkpoint_interval.seconds > 0 ? std::max<std::int64_t>(kept, 1) : 1;
+  const auto made = run.checkpoint_every > 0 ? run.steps / run.checkpoint_every + 1 : by_time;
   // One more while it is written.
   m.checkpoints = m.checkpoint * static_cast<std::uint64_t>(kept > 0 ? std::min(kept, made) + 1 : made);
   m.log = outer.log.empty() ? 0 : static_cast<std::uint64_t>(outer.log_budget.bytes);

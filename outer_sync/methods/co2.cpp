@@ -23,7 +23,9 @@ bool co2_apply(const quant::CodecSpec& spec, std::span<const std::byte> in, cons
 
 void make_co2(OuterConfig& config) {
   config.sync_delay = 0;
+  config.merge = "alpha";
   config.merge_alpha = 0;
+  config.optimizer.average_first = config.optimizer.average_last = 0;
   config.optimizer.nesterov = false;
 }
 

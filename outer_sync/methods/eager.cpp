@@ -16,7 +16,9 @@ void Ahead::move(Range range, std::span<const float> d, const quant::OuterStep& 
 
 void make_eager(OuterConfig& config) {
   config.sync_delay = 0;
+  config.merge = "alpha";
   config.merge_alpha = 0;
+  config.optimizer.average_first = config.optimizer.average_last = 0;
 }
 
 }  // namespace isthmus::outer_sync::methods

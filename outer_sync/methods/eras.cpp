@@ -87,6 +87,8 @@ std::string problem_of_change(const OuterConfig& base, const protocol::Settings&
         return key + " is " + item->value + " in a run of outer.method " + base.method +
                ", which sets it itself";
     }
+    if (has(items, "outer.merge_alpha") && now.carries())
+      return "outer.merge_alpha is set in a run with outer.merge: carry, where it has no effect";
     if (has(items, "outer.sync_every") && now.sync_every.parts.size() != 1)
       return "outer.sync_every has several parts; expected one number, which holds from the change on";
     return {};

@@ -7,6 +7,7 @@ namespace isthmus::outer_sync::methods {
 void make_sparse(OuterConfig& config) {
   config.num_fragments = 1;
   config.sync_delay = 0;
+  config.merge = "alpha";
   config.merge_alpha = 0;
   config.codec = "topk";
   config.error_feedback = true;

@@ -671,8 +671,13 @@ struct ApplyTo {
   float* velocity;
   float* local;  ///< null: none
 
-  ISTHMUS_LANES bool mixes() const { return local != nullptr && step.alpha != 0 && step.alpha != 1; }
-  ISTHMUS_LANES bool copies() const { return local != nullptr && step.alpha == 0; }
+  ISTHMUS_LANES bool carries() const { return local != nullptr && step.merge == Merge::carry; }
+  ISTHMUS_LANES bool mixes() const {
+    return local != nullptr && step.merge == Merge::mix && step.alpha != 0 && step.alpha != 1;
+  }
+  ISTHMUS_LANES bool copies() const {
+    return local != nullptr && step.merge == Merge::mix && step.alpha == 0;
+  }
 
   ISTHMUS_LANES void operator()(std::size_t begin, unsigned n, const Values& x) const {
     using O = ScalarLanes;
@@ -681,19 +686,21 @@ struct ApplyTo {
     Values l = {};
     load(theta + begin, n, p);
     load(velocity + begin, n, v);
-    if (mixes()) load(local + begin, n, l);
+    if (mixes() || carries()) load(local + begin, n, l);
     ISTHMUS_UNROLL
     for (unsigned i = 0; i < quads * quad; ++i) {
       const auto u = i / quad;
       const auto k = i % quad;
       const auto direction = step.nesterov ? outer_direction<true, O>(x[u][k], step.momentum, v[u][k])
                                            : outer_direction<false, O>(x[u][k], step.momentum, v[u][k]);
-      p[u][k] = O::sub(p[u][k], O::mul(step.lr, direction));
-      l[u][k] = O::add(O::mul(step.alpha, l[u][k]), O::mul(O::sub(1, step.alpha), p[u][k]));
+      const auto before = p[u][k];
+      p[u][k] = O::sub(before, O::mul(step.lr, direction));
+      l[u][k] = carries() ? O::add(l[u][k], O::sub(p[u][k], before))
+                          : O::add(O::mul(step.alpha, l[u][k]), O::mul(O::sub(1, step.alpha), p[u][k]));
     }
     store(theta + begin, n, p);
     store(velocity + begin, n, v);
-    if (mixes()) store(local + begin, n, l);
+    if (mixes() || carries()) store(local + begin, n, l);
     if (copies()) store(local + begin, n, p);
   }
 };

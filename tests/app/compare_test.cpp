@@ -101,7 +101,7 @@ TEST_F(CompareRuns, FaultsAreDoneAndDivergedRunsAreAResult) {
       "settings.network.emulate.rtt: 40ms\n"
       "arms:\n"
       "  plain: {outer.sync_every: 12}\n"
-      "  lost: {faults: kill replica-1 at step 30, outer.max_local_rounds: 100}\n"
+      "  lost: {run.restarts: 0, faults: kill replica-1 at step 30, outer.max_local_rounds: 100}\n"
       "  wild: {inner: {lr: 10, warmup_steps: 0, clip: 0, weight_decay: 10, schedule: constant}}\n");
   const auto result = compare();
   ASSERT_EQ(result.status, 0) << result.report() << site.logs();
@@ -118,7 +118,8 @@ TEST_F(CompareRuns, FaultsAreDoneAndDivergedRunsAreAResult) {
 
 TEST_F(CompareRuns, RunsEndWithTheirTimeOrWithoutHope) {
   write(
-      "settings.run: {steps: 1000000, sample_tokens: 0, eval_every: 10}\nbudget.time: 1500ms\n"
+      "settings.run: {steps: 1000000, sample_tokens: 0, eval_every: 10, stop_grace: 60s}\n"
+      "budget.time: 1500ms\n"
       "hopeless: {after: 0.3, margin: 0.01}\narms: {plain: {inner.schedule: constant}, still: {inner: "
       "{lr: 0, "
       "schedule: constant}}}\n");

@@ -1,7 +1,7 @@
 #pragma once
-// Algorithm 2 of arXiv 2501.18512 once more, one number at a time and all replicas in one loop: what the real
-// outer loop is measured against. It shares no code with it; its arithmetic is fp32, one rounding per
-// operation.
+// Algorithm 2 of arXiv 2501.18512 once more, and the same with the carry merge (docs/numerics.md), one number
+// at a time and all replicas in one loop: what the real outer loop is measured against. It shares no code
+// with it; its arithmetic is fp32, one rounding per operation.
 
 #include <algorithm>
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace isthmus::outer_sync {
 struct Algorithm2 {
   std::int64_t every, fragments, delay;  // H, P, tau
   float alpha, lr, momentum;
-  bool nesterov;
+  bool nesterov, carry;
   std::vector<std::int64_t> fragment_of;  // of each element; -1 is padding
   std::vector<float> global, velocity;
   std::vector<std::vector<float>> local;  // by replica
@@ -53,7 +53,7 @@ struct Algorithm2 {
     in_flight.push_back(p);
   }
 
-  void apply(std::int64_t p, float weight) {
+  void apply(std::int64_t p, float weight, bool carries) {
     for (std::size_t i = 0; i < global.size(); ++i) {
       if (fragment_of[i] != p) continue;
       float sum = 0;
@@ -61,8 +61,17 @@ struct Algorithm2 {
       const float g = sum / static_cast<float>(local.size());
       velocity[i] = momentum * velocity[i] + g;
       const float direction = nesterov ? g + momentum * velocity[i] : velocity[i];
+      const float before = global[i];
       global[i] = global[i] - lr * direction;
-      for (auto& theta : local) theta[i] = weight * theta[i] + (1 - weight) * global[i];
+      for (std::size_t m = 0; m < local.size(); ++m) {
+        auto& theta = local[m][i];
+        if (carries) {
+          theta = theta + (global[i] - before);
+          theta = theta + sent[m][i];
+        } else {
+          theta = weight * theta + (1 - weight) * global[i];
+        }
+      }
     }
     std::erase(in_flight, p);
   }
@@ -73,14 +82,14 @@ struct Algorithm2 {
       if (due(p, t)) send(p);
     }
     for (std::int64_t p = 0; p < fragments; ++p) {
-      if (t > delay && due(p, t - delay)) apply(p, alpha);
+      if (t > delay && due(p, t - delay)) apply(p, alpha, carry);
     }
   }
 
   void finish(bool final_sync) {
-    while (!in_flight.empty()) apply(in_flight.front(), alpha);
+    while (!in_flight.empty()) apply(in_flight.front(), alpha, carry);
     for (std::int64_t p = 0; final_sync && p < fragments; ++p) send(p);
-    while (!in_flight.empty()) apply(in_flight.front(), 0);
+    while (!in_flight.empty()) apply(in_flight.front(), 0, false);
   }
 };
 

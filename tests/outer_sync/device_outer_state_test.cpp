@@ -20,8 +20,8 @@ using testing::HasSubstr;
 /// Two fragments of 3 and 40 chunks, more than fit on their way at once; the last ones are short.
 const FragmentLayout chunks_of_64({{0, 160}, {192, 2500}}, 64);
 
-OuterConfig config_in(const std::string& codec, bool error_feedback) {
-  auto config = config_of(2, 4, 1, 0.5);
+OuterConfig config_in(const std::string& codec, bool error_feedback, bool carry = false) {
+  auto config = config_of(2, 4, 1, carry ? std::nullopt : std::optional(0.5));
   config.codec = codec;
   config.codec_block = 0;
   config.chunk_elements = 64;
@@ -75,9 +75,11 @@ void expect_same(LoneReplica& device, LoneReplica& host) {
 
 TEST_F(DeviceState, GivesTheHostsBits) {
   for (const auto* codec : {"fp32", "lloyd4", "int8", "lloyd2"}) {
-    for (const bool error_feedback : {false, true}) {
-      SCOPED_TRACE(std::string(codec) + (error_feedback ? " with error feedback" : ""));
-      const auto config = config_in(codec, error_feedback);
+    for (const auto& [error_feedback, carry] :
+         {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
+      SCOPED_TRACE(std::string(codec) + (error_feedback ? " with error feedback" : "") +
+                   (carry ? ", carry" : ""));
+      const auto config = config_in(codec, error_feedback, carry);
       OnDevice device(config, kernels);
       LoneReplica host(config, chunks_of_64);
       for (LoneReplica* replica : {static_cast<LoneReplica*>(&device), &host}) {
@@ -99,8 +101,9 @@ TEST_F(DeviceState, GivesTheHostsBits) {
 }
 
 TEST_F(DeviceState, CheckpointsAreTheHosts) {
-  for (const bool error_feedback : {false, true}) {
-    const auto config = config_in("lloyd4", error_feedback);
+  for (const auto& [error_feedback, carry] :
+       {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
+    const auto config = config_in("lloyd4", error_feedback, carry);
     OnDevice device(config, kernels);
     LoneReplica host(config, chunks_of_64);
     for (int step = 1; step <= 9; ++step) {
@@ -156,8 +159,9 @@ TEST_F(DeviceState, WhatItChangesReachesTheModel) {
     zeros.push_back(std::make_shared<const Bytes>(size * sizeof(float), std::byte{0}));
   EXPECT_FALSE(state.apply(0, codec, zeros, {}));
   EXPECT_THAT(parameters.refreshed, testing::ElementsAre(chunks_of_64.fragment(0)));
-  state.put_back(2, codec, *zeros[2], 0.5F);
-  EXPECT_THAT(parameters.refreshed, testing::ElementsAre(chunks_of_64.fragment(0), chunks_of_64.chunk(2)));
+  zeros[1] = nullptr;
+  state.shift_local(0, codec, zeros, -0.5F);
+  EXPECT_THAT(parameters.refreshed, testing::ElementsAre(chunks_of_64.fragment(0), chunks_of_64.fragment(0)));
   state.begin_from_global();
   EXPECT_EQ(parameters.refreshed.back(), (Range{0, chunks_of_64.buffer_size()}));
 }

@@ -14,6 +14,7 @@
 
 #include "emulated_passes.h"
 #include "isthmus/base/aligned.h"
+#include "isthmus/outer_sync/audit.h"
 #include "isthmus/outer_sync/device_outer_state.h"
 #include "passes_table.h"
 #include "replicas.h"
@@ -66,6 +67,10 @@ class EmulatedDevice final : public DevicePasses {
           << "the bytes were overwritten before they were decoded";
       kernels_.apply(spec, in.data(), step, theta.data(), velocity.data(), local.data(), theta.size());
     });
+  }
+  std::uint64_t digest(std::span<const float> values) override {
+    run_until(queued_);
+    return digest_of(values);
   }
   std::unique_ptr<Mark> mark() override { return std::make_unique<EmulatedMark>(*this, nullptr, 0); }
 

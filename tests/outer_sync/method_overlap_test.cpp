@@ -23,6 +23,7 @@ OuterConfig overlapping(const std::string& method) {
   config.method = method;
   config.final_sync = false;
   config.optimizer.lr = 0.5;
+  config.optimizer.momentum = 0.9;
   config.resolve();
   config.take_replicas(replica_count);
   return config;

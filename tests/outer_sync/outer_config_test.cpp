@@ -52,6 +52,38 @@ TEST(OuterConfig, SparseIsThePapersSetting) {
               HasSubstr("outer.chunk_elements is 1024; expected a multiple of 4096"));
 }
 
+TEST(OuterConfig, TheFirstAndTheLastPartOfARunOnlyAverage) {
+  auto config = read("optimizer: {average_first: 0.1, average_last: 0.25}");
+  EXPECT_FALSE(config.averages_at(1)) << "how long the run is is not known";
+  config.steps = 200;
+  EXPECT_TRUE(config.averages_at(1));
+  EXPECT_TRUE(config.averages_at(20));
+  EXPECT_FALSE(config.averages_at(21));
+  EXPECT_FALSE(config.averages_at(150));
+  EXPECT_TRUE(config.averages_at(151));
+  EXPECT_TRUE(config.averages_at(230)) << "the last sync's round";
+  config = read("optimizer: {average_first: 0, average_last: 0}");
+  config.steps = 200;
+  EXPECT_FALSE(config.averages_at(1));
+  EXPECT_FALSE(config.averages_at(200));
+  EXPECT_FALSE(config.averages_at(230)) << "the last sync's round";
+  for (const auto* method : {"eager", "co2"}) {
+    config = read(std::string("method: ") + method);
+    config.steps = 200;
+    EXPECT_FALSE(config.averages_at(1)) << method << " has an outer step of its own";
+  }
+}
+
+TEST(OuterConfig, WhatHasAMergeOfItsOwnKeepsIt) {
+  EXPECT_TRUE(read("{}").carries());
+  EXPECT_TRUE(read("method: diloco").carries());
+  EXPECT_FALSE(read("merge: alpha").carries());
+  for (const auto* method : {"eager", "co2", "sparse"})
+    EXPECT_FALSE(read(std::string("method: ") + method).carries()) << method;
+  EXPECT_FALSE(read("error_feedback: true").sender_feedback());
+  EXPECT_TRUE(read("{merge: alpha, error_feedback: true}").sender_feedback());
+}
+
 TEST(OuterConfig, MembersThatARunCannotHaveAreRefused) {
   const auto why = [](std::string_view yaml, std::int64_t replicas) {
     return complaint([&] { read(yaml).take_replicas(replicas); });
@@ -99,9 +131,13 @@ TEST(OuterConfig, UnusualSettingsAreSaidAloud) {
           "outer.sync_every is 10, no multiple of the 3 fragments: they are sent at uneven distances"));
   EXPECT_THAT(read("{num_fragments: 3, sync_every: {0: 2, 100: 30}}").notes(),
               ElementsAre("outer.sync_every is 2 and there are 3 fragments: several are sent in one step"));
-  EXPECT_THAT(read("merge_alpha: 1").notes(), ElementsAre(HasSubstr("never hear of the others")));
-  EXPECT_THAT(read("codec: lloyd2").notes(), ElementsAre(HasSubstr("what it loses is lost")));
-  EXPECT_THAT(read("{codec: lloyd2, error_feedback: true}").notes(), IsEmpty());
+  EXPECT_THAT(read("{merge: alpha, merge_alpha: 1}").notes(),
+              ElementsAre(HasSubstr("never hear of the others")));
+  EXPECT_THAT(read("merge_alpha: 1").notes(), ElementsAre(HasSubstr("no effect with outer.merge: carry")));
+  EXPECT_THAT(read("{merge: alpha, codec: lloyd2}").notes(), ElementsAre(HasSubstr("what it loses is lost")));
+  EXPECT_THAT(read("codec: lloyd2").notes(), ElementsAre(HasSubstr("what the owners of chunks lose")));
+  EXPECT_THAT(read("method: diloco").notes(), IsEmpty());
+  EXPECT_THAT(read("{merge: alpha, codec: lloyd2, error_feedback: true}").notes(), IsEmpty());
   EXPECT_THAT(read("{method: data_parallel, num_fragments: 7}").notes(), IsEmpty());
 }
 

@@ -63,6 +63,19 @@ TEST(OuterLoopState, SavingDisturbsNothing) {
   EXPECT_EQ(saved.global_hash().hex(), whole.global_hash().hex());
 }
 
+TEST(OuterLoopState, TheAgreedPartIsTheSameOnAllReplicas) {
+  const auto config = checkpointed("int4", true);
+  Replicas run(config, layout_of(3), members, random_step);
+  for (std::uint64_t step = 1; step <= last_step; ++step) {
+    run.train(step);
+    const auto states = run.save();
+    for (std::size_t m = 1; m < members; ++m) {
+      EXPECT_EQ(states[m].outer.agreed, states[0].outer.agreed) << "replica " << m << ", step " << step;
+      EXPECT_NE(states[m].outer.own, states[0].outer.own);
+    }
+  }
+}
+
 TEST(OuterLoopState, AResumedRunCanBeSavedAgain) {
   const auto config = checkpointed("int4", true);
   Replicas first(config, layout_of(3), members, random_step);
@@ -80,7 +93,10 @@ class RefusedState : public testing::Test {
   RefusedState() : config(checkpointed("int4", true)) {
     Replicas run(config, layout_of(3), 1, random_step);
     run.train(9);
-    state = run.save()[0].outer;
+    const auto saved = run.save()[0].outer;
+    agreed = saved.agreed.size();
+    state = saved.agreed;
+    state.insert(state.end(), saved.own.begin(), saved.own.end());
   }
   /// Restores into a fresh loop; what was wrong with the state, or "accepted". A refusal must change nothing.
   std::string restored(std::span<const std::byte> bytes, const OuterConfig& settings, FragmentId fragments) {
@@ -88,7 +104,8 @@ class RefusedState : public testing::Test {
     auto& loop = fresh.at(0).loop;
     const auto before = loop.global_hash();
     try {
-      loop.restore(bytes);
+      loop.restore(bytes.first(std::min(agreed, bytes.size())),
+                   bytes.subspan(std::min(agreed, bytes.size())));
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::data) << error.what();
       EXPECT_THAT(error.what(), testing::HasSubstr("checkpoint"));
@@ -102,7 +119,8 @@ class RefusedState : public testing::Test {
   std::string restored(std::span<const std::byte> bytes) { return restored(bytes, config, 3); }
 
   OuterConfig config;
-  Bytes state;
+  std::size_t agreed = 0;  ///< bytes of the agreed part
+  Bytes state;             ///< that part, and this replica's own
 };
 
 TEST_F(RefusedState, TheStateItselfIsFine) { EXPECT_EQ(restored(state), "accepted"); }
@@ -120,7 +138,9 @@ TEST_F(RefusedState, OfAnotherLayout) {
   auto other = config;
   other.chunk_elements = 32;
   Replicas fresh(other, FragmentLayout({{0, 40}, {50, 41}, {100, 42}}, 32), 1, random_step);
-  EXPECT_THROW(fresh.at(0).loop.restore(state), Error) << "other chunks";
+  EXPECT_THROW(fresh.at(0).loop.restore(std::span(state).first(agreed), std::span(state).subspan(agreed)),
+               Error)
+      << "other chunks";
 }
 
 TEST_F(RefusedState, OfOtherSettings) {

@@ -15,11 +15,18 @@ using testing::IsEmpty;
 using Values = std::vector<float>;
 
 /// Plain averaging, in which every number of these tests is exact.
-OuterConfig averaging(std::int64_t fragments, std::int64_t every, std::int64_t delay, double alpha) {
+OuterConfig averaging(std::int64_t fragments, std::int64_t every, std::int64_t delay,
+                      std::optional<double> alpha) {
   auto config = config_of(fragments, every, delay, alpha);
   config.optimizer = {.lr = 1, .momentum = 0, .nesterov = false};
   config.final_sync = false;
   return config;
+}
+
+/// Weights of the alpha merge, and the carry merge.
+const std::optional<double> merges[] = {0.0, 0.25, 0.5, 1.0, std::nullopt};
+std::string name_of(std::optional<double> alpha) {
+  return alpha ? "alpha " + std::to_string(*alpha) : "carry";
 }
 
 /// Two chunks of 16.
@@ -48,11 +55,11 @@ float value_of(const ScriptedExchange::Contribution& contribution) {
 // whatever rounds had left some of it out, as long as the last one has it all: nothing is lost, and nothing
 // counted twice.
 TEST(LeftOut, WhatIsNotInAResultComesWithTheNext) {
-  for (const double alpha : {0.0, 0.25, 0.5, 1.0}) {
+  for (const auto& alpha : merges) {
     for (const bool error_feedback : {false, true}) {
       for (unsigned pattern = 0; pattern < 64; ++pattern) {  // which of three rounds has which of two chunks
-        SCOPED_TRACE(testing::Message() << "alpha " << alpha << ", error feedback " << error_feedback
-                                        << ", pattern " << pattern);
+        SCOPED_TRACE(testing::Message()
+                     << name_of(alpha) << ", error feedback " << error_feedback << ", pattern " << pattern);
         auto config = averaging(1, 2, 0, alpha);
         config.error_feedback = error_feedback;
         LoneReplica replica(config, two_chunks);
@@ -158,31 +165,81 @@ TEST(Rejected, AWarmUpGradientDoesNotComeBack) {
   EXPECT_EQ(replica.local.values[0], begin + 2);
 }
 
+// The same with the carry merge: all of what was rejected is gone.
+TEST(Rejected, IsTakenFromTheLocalParametersWithCarry) {
+  for (const bool error_feedback : {false, true}) {
+    auto config = averaging(1, 1, 0, std::nullopt);
+    config.error_feedback = error_feedback;
+    LoneReplica replica(config, two_chunks);
+    begin_at_zero(replica);
+    replica.exchange.rejects = [](ChunkId k, Round round) { return round == 1 && k == 0; };
+    replica.step(4);
+    EXPECT_EQ(replica.local.values[5], 0);
+    EXPECT_EQ(replica.local.values[20], 4) << "of the other chunk, which is in the result";
+    replica.step(1);
+    EXPECT_EQ(replica.loop->global_parameters()[5], 1);
+    EXPECT_EQ(replica.loop->stats().rejected, 1U);
+  }
+}
+
+// H = 2, tau = 1, by hand, from zero; all moves are 1. Round 1 is sent at step 2 with x = -2 and applied at
+// step 3, so local = 2 + the third step. Round 2 sends the steps 3 and 4.
+TEST(Carry, KeepsWhatWasTrainedMeanwhile) {
+  LoneReplica replica(averaging(1, 2, 1, std::nullopt), FragmentLayout({{0, 16}}, 16));
+  begin_at_zero(replica);
+  for (int step = 1; step <= 3; ++step) replica.step(1);
+  EXPECT_EQ(replica.loop->global_parameters()[5], 2);
+  EXPECT_EQ(replica.local.values[5], 3);
+  replica.step(1);
+  EXPECT_EQ(value_of(replica.exchange.contributions.at(1)), -2);
+}
+
+// The local parameters keep what the sender's codec lost, and the owner's residual what the owner's lost. So
+// all steps reach the global parameters in the end.
+TEST(Carry, WhatTheCodecsLoseComesWithLaterRounds) {
+  for (const auto* codec : {"lloyd2", "lloyd4", "int4"}) {
+    auto config = averaging(1, 2, 1, std::nullopt);
+    config.codec = codec;
+    config.error_feedback = true;
+    config.chunk_elements = 4096;
+    LoneReplica replica(config, FragmentLayout({{0, 4096}}, 4096));
+    begin_at_zero(replica);
+    const auto moves = [](std::uint64_t i) { return 1 + 0.5F * random_unit(3, 0, i); };
+    for (int step = 1; step <= 100; ++step) replica.step(moves);
+    for (int step = 1; step <= 60; ++step) replica.step(0);
+    const auto global = replica.loop->global_parameters();
+    for (std::size_t i = 0; i < global.size(); ++i)
+      ASSERT_NEAR(global[i], 100 * moves(i), 0.01F) << codec << ", element " << i;
+  }
+}
+
 TEST(LeftOut, ARoundInACheckpointRemembersIt) {
-  const auto config = averaging(1, 4, 2, 0.5);
-  const auto run = [&](std::optional<int> stop) {
-    auto replica = std::make_unique<LoneReplica>(config, two_chunks);
-    const auto rules = [](ChunkId k, Round round) { return round != 2 || k == 1; };
-    const auto rejects = [](ChunkId k, Round round) { return round == 3 && k == 0; };
-    replica->exchange.includes = rules;
-    replica->exchange.rejects = rejects;
-    for (int step = 1; step <= 20; ++step) {
-      replica->step(0.5F);
-      if (stop != step) continue;
-      auto next = std::make_unique<LoneReplica>(config, two_chunks);
-      next->exchange.includes = rules;
-      next->exchange.rejects = rejects;
-      next->local.values = replica->local.values;
-      const auto saved = replica->loop->save();
-      EXPECT_TRUE(saved);
-      next->loop->restore(*saved);
-      next->exchange.contributions = {};
-      replica = std::move(next);
-    }
-    return replica->loop->global_hash().hex();
-  };
-  const auto whole = run(std::nullopt);
-  for (int stop = 7; stop <= 16; ++stop) EXPECT_EQ(run(stop), whole) << "stopped after step " << stop;
+  for (const auto& alpha : {std::optional(0.5), std::optional<double>()}) {
+    const auto config = averaging(1, 4, 2, alpha);
+    const auto run = [&](std::optional<int> stop) {
+      auto replica = std::make_unique<LoneReplica>(config, two_chunks);
+      const auto rules = [](ChunkId k, Round round) { return round != 2 || k == 1; };
+      const auto rejects = [](ChunkId k, Round round) { return round == 3 && k == 0; };
+      replica->exchange.includes = rules;
+      replica->exchange.rejects = rejects;
+      for (int step = 1; step <= 20; ++step) {
+        replica->step(0.5F);
+        if (stop != step) continue;
+        auto next = std::make_unique<LoneReplica>(config, two_chunks);
+        next->exchange.includes = rules;
+        next->exchange.rejects = rejects;
+        next->local.values = replica->local.values;
+        const auto saved = replica->loop->save();
+        EXPECT_TRUE(saved);
+        next->loop->restore(*saved);
+        next->exchange.contributions = {};
+        replica = std::move(next);
+      }
+      return replica->loop->global_hash().hex();
+    };
+    const auto whole = run(std::nullopt);
+    for (int stop = 7; stop <= 16; ++stop) EXPECT_EQ(run(stop), whole) << "stopped after step " << stop;
+  }
 }
 
 TEST(Weights, AreTokensSinceTheFragmentWasLastSent) {
@@ -257,19 +314,23 @@ TEST_F(Frozen, OfTwoResultsThatAreDueTheSecondMayBeLate) {
 }
 
 // Steps made while a result is late are merged like those made while it was on its way: the part alpha of
-// them is kept. All others add up exactly (as in LeftOut).
+// them is kept, with carry all. All others add up exactly (as in LeftOut).
 TEST_F(Frozen, LocalStepsAreMergedLikeStepsInFlight) {
-  LoneReplica alone(averaging(1, 2, 0, 0.5), FragmentLayout({{0, 16}}, 16));
-  const auto begin = alone.local.values[3];
-  alone.exchange.commits = [this](FragmentId, Round) { return connected; };
-  for (int step = 1; step <= 12; ++step) {
-    connected = step < 4 || step > 6;
-    alone.step(0.5F);
+  for (const bool carry : {false, true}) {
+    const auto alpha = carry ? std::nullopt : std::optional(0.5);
+    LoneReplica alone(averaging(1, 2, 0, alpha), FragmentLayout({{0, 16}}, 16));
+    const auto begin = alone.local.values[3];
+    alone.exchange.commits = [this](FragmentId, Round) { return connected; };
+    for (int step = 1; step <= 12; ++step) {
+      connected = step < 4 || step > 6;
+      alone.step(0.5F);
+    }
+    EXPECT_EQ(alone.loop->stats().uncommitted_steps, 2U);
+    EXPECT_EQ(alone.loop->step(), 10U);
+    const float kept = carry ? 12 : 12 - 3 * 0.5F;
+    EXPECT_FLOAT_EQ(alone.loop->global_parameters()[3], begin + kept * 0.5F)
+        << "sent at step 4, merged after three more";
   }
-  EXPECT_EQ(alone.loop->stats().uncommitted_steps, 2U);
-  EXPECT_EQ(alone.loop->step(), 10U);
-  EXPECT_FLOAT_EQ(alone.loop->global_parameters()[3], begin + (12 - 3 * 0.5F) * 0.5F)
-      << "sent at step 4, merged after three more";
 }
 
 TEST_F(Frozen, ItHasALimit) {
@@ -553,8 +614,8 @@ TEST_F(StateTransfer, ResultsThatDoNotFitAreRefused) {
 // A replica that was cut off while the others went on comes back with all that it did. Without delay, and
 // where the others stood still, the sum is exact (as in LeftOut).
 TEST(Absence, WhoComesBackLosesNothing) {
-  for (const double alpha : {0.0, 0.25, 0.5, 1.0}) {
-    SCOPED_TRACE(testing::Message() << "alpha " << alpha);
+  for (const auto& alpha : merges) {
+    SCOPED_TRACE(name_of(alpha));
     LoneReplica replica(averaging(2, 4, 0, alpha), FragmentLayout({{0, 16}, {16, 16}}, 16));
     begin_at_zero(replica);
     bool connected = true;

@@ -27,6 +27,7 @@ Algorithm2 reference(const OuterConfig& config, const FragmentLayout& layout, st
                  .lr = static_cast<float>(config.optimizer.lr),
                  .momentum = static_cast<float>(config.optimizer.momentum),
                  .nesterov = config.optimizer.nesterov,
+                 .carry = config.carries(),
                  .fragment_of = std::vector<std::int64_t>(layout.buffer_size(), -1),
                  .global = {},
                  .velocity = {},
@@ -74,12 +75,12 @@ void compare_with_algorithm2(const OuterConfig& config, std::size_t members, std
 struct Setting {
   std::size_t members;
   std::int64_t fragments, every, delay;
-  double alpha;
+  std::optional<double> alpha;  // nothing: the carry merge
   std::uint64_t steps;
 };
 void PrintTo(const Setting& s, std::ostream* out) {
-  *out << "M " << s.members << ", P " << s.fragments << ", H " << s.every << ", tau " << s.delay << ", alpha "
-       << s.alpha << ", " << s.steps << " steps";
+  *out << "M " << s.members << ", P " << s.fragments << ", H " << s.every << ", tau " << s.delay << ", "
+       << (s.alpha ? "alpha " + std::to_string(*s.alpha) : "carry") << ", " << s.steps << " steps";
 }
 class Golden : public testing::TestWithParam<Setting> {};
 
@@ -95,17 +96,21 @@ TEST_P(Golden, EveryValueOfEveryStepIsAlgorithm2s) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(OuterLoop, Golden,
-                         testing::Values(Setting{1, 1, 1, 0, 0.5, 5},    // alone, every step
-                                         Setting{2, 1, 4, 0, 0, 13},     // DiLoCo
-                                         Setting{2, 2, 6, 2, 0.5, 20},   // streaming
-                                         Setting{3, 3, 10, 1, 0.5, 25},  // P does not divide H
-                                         Setting{4, 5, 3, 2, 0.5, 14},   // H < P
-                                         Setting{2, 3, 6, 5, 0.5, 23},   // three rounds in flight at a time
-                                         Setting{2, 2, 4, 1, 0, 11},     // alpha 0 forgets tau local steps
-                                         Setting{2, 2, 4, 1, 1, 11},     // alpha 1 never listens
-                                         Setting{3, 2, 5, 3, 0.3, 17}, Setting{5, 2, 4, 3, 0.9, 9},
-                                         Setting{2, 2, 8, 7, 0.5, 3}));  // ends before anything was applied
+INSTANTIATE_TEST_SUITE_P(
+    OuterLoop, Golden,
+    testing::Values(Setting{1, 1, 1, 0, 0.5, 5},    // alone, every step
+                    Setting{2, 1, 4, 0, 0, 13},     // DiLoCo
+                    Setting{2, 2, 6, 2, 0.5, 20},   // streaming
+                    Setting{3, 3, 10, 1, 0.5, 25},  // P does not divide H
+                    Setting{4, 5, 3, 2, 0.5, 14},   // H < P
+                    Setting{2, 3, 6, 5, 0.5, 23},   // three rounds in flight at a time
+                    Setting{2, 2, 4, 1, 0, 11},     // alpha 0 forgets tau local steps
+                    Setting{2, 2, 4, 1, 1, 11},     // alpha 1 never listens
+                    Setting{3, 2, 5, 3, 0.3, 17}, Setting{5, 2, 4, 3, 0.9, 9},
+                    Setting{2, 2, 8, 7, 0.5, 3},  // ends before anything was applied
+                    Setting{1, 1, 1, 0, std::nullopt, 5}, Setting{2, 1, 4, 0, std::nullopt, 13},
+                    Setting{2, 2, 6, 2, std::nullopt, 20}, Setting{3, 3, 10, 1, std::nullopt, 25},
+                    Setting{4, 5, 3, 2, std::nullopt, 14}, Setting{2, 3, 6, 5, std::nullopt, 23}));
 
 TEST(OuterLoop, HMayChangeWithTheStep) {
   for (const auto& [first, then] : {std::pair<std::int64_t, std::int64_t>{2, 7}, {7, 3}, {5, 6}, {6, 4}}) {
@@ -146,6 +151,25 @@ TEST(OuterLoop, ByHand) {
   EXPECT_EQ(replicas.at(0).local.values[0], 9.986328125F)
       << "nobody trains on: local parameters become global";
   EXPECT_EQ(replicas.at(1).local.values[0], 9.986328125F);
+}
+
+// H = 1, tau = 0, lr = mu = 1/2; both replicas move by 1 in each step, so g = -1. Steps 1, 2, 7 and 8 only
+// average. Step 3: v = -1.5, theta = 2 + .5 * 1.75. Step 4: v = -1.75, theta = 2.875 + .5 * 1.875. Every
+// number is exact.
+TEST(OuterLoop, AveragesAtBothEndsOfTheRun) {
+  auto config = config_of(1, 1, 0, std::nullopt);
+  config.optimizer = {
+      .lr = 0.5, .momentum = 0.5, .nesterov = true, .average_first = 0.25, .average_last = 0.25};
+  config.steps = 8;
+  config.final_sync = false;
+  Replicas replicas(
+      config, FragmentLayout({{0, 1}}, 16), [](std::size_t, std::uint64_t, std::size_t) { return 1.0F; },
+      std::vector<ReplicaState>(2, ReplicaState{{0.0F}, {}}));
+  replicas.train(8);
+  Values column;
+  for (const auto& values : replicas.at(0).globals) column.push_back(values[0]);
+  EXPECT_THAT(column, ElementsAre(1, 2, 2.875F, 3.8125F, 4.78125F, 5.765625F, 6.765625F, 7.765625F));
+  replicas.expect_agreement();
 }
 
 TEST(OuterLoop, LocalSgdIsPlainAveraging) {
@@ -261,6 +285,7 @@ TEST(OuterLoop, ReplicasAgreeBitForBitUnderEveryCodec) {
 // changed: protocol::numerics_version must grow with them, since such replicas cannot train together.
 TEST(OuterLoop, ASmallRunHasItsHashes) {
   auto config = quantised("int4", true);
+  config.optimizer.momentum = 0.9;
   config.warmup_steps = 2;
   Replicas replicas(config, layout_of(2), 3, random_step);
   replicas.train(20);
@@ -270,6 +295,18 @@ TEST(OuterLoop, ASmallRunHasItsHashes) {
   EXPECT_EQ(fragments[0].chain.hex(), "c0af439b2d8c6b5a2f3db48cfbcbef3fb73c708fa61d0bee85ace5eefc594508");
   EXPECT_EQ(fragments[1].chain.hex(), "fbbffe4dc21b451970e2fbdba2d171d5bbdf53feb1455f0acdc50533d1b09119");
   EXPECT_EQ(replicas.global_hash().hex(), "b335bf3e3579ef3e023c977a8b8a52a67b207b649c921a29e3385e5b609709ec");
+}
+
+TEST(OuterLoop, ASmallRunWithTheCarryMergeHasItsHashes) {
+  auto config = quantised("int4", true);
+  config.merge = "carry";
+  config.optimizer = {.lr = 0.7, .momentum = 0.6, .average_first = 0.25, .average_last = 0.25};
+  config.steps = 20;
+  config.warmup_steps = 2;
+  Replicas replicas(config, layout_of(2), 3, random_step);
+  replicas.train(20);
+  replicas.finish();
+  EXPECT_EQ(replicas.global_hash().hex(), "9ddec46f4dc5e12a459605832c6b7c206d6685ef57cc0cef1060eb19c3e21cf2");
 }
 
 TEST(OuterLoop, TheChainIsTheHashOfAllResults) {

@@ -42,6 +42,7 @@ class MemoryNetwork::Port final : public RoundExchange {
     const std::lock_guard lock(network_.mutex_);
     member_->applied(fragment, round, chain, std::move(samples));
   }
+  void audited(const protocol::Audit& audit) override { audits.push_back(audit); }
   void serve_state_from(StateSource) override {}
   void serve() override {}
   Reducer& reducer() override { return reducer_; }
@@ -72,6 +73,7 @@ class MemoryNetwork::Port final : public RoundExchange {
   }
 
   std::unique_ptr<protocol::Member> member_;
+  std::vector<protocol::Audit> audits;  ///< of its own thread
 
  private:
   protocol::Member& peer(MemberIndex m) { return *network_.ports_.at(m)->member_; }
@@ -90,6 +92,10 @@ MemoryNetwork::MemoryNetwork(const FragmentLayout& layout, protocol::CodecPlan c
 MemoryNetwork::~MemoryNetwork() = default;
 
 RoundExchange& MemoryNetwork::exchange(std::size_t member) { return *ports_.at(member); }
+
+const std::vector<protocol::Audit>& MemoryNetwork::audits(std::size_t member) const {
+  return ports_.at(member)->audits;
+}
 
 /// As a coordinator does it: everybody seals the first view, and what they answer makes it.
 void MemoryNetwork::begin(const std::vector<protocol::FragmentState>& fragments) {
@@ -125,12 +131,14 @@ void MemoryNetwork::fail() {
 
 // ---- the replicas ----
 
-OuterConfig config_of(std::int64_t fragments, std::int64_t every, std::int64_t delay, double alpha) {
+OuterConfig config_of(std::int64_t fragments, std::int64_t every, std::int64_t delay,
+                      std::optional<double> alpha) {
   OuterConfig config;
   config.num_fragments = fragments;
   config.sync_every = every;
   config.sync_delay = delay;
-  config.merge_alpha = alpha;
+  config.merge = alpha ? "alpha" : "carry";
+  config.merge_alpha = alpha.value_or(config.merge_alpha);
   config.codec = "fp32";
   config.codec_block = 16;
   config.chunk_elements = 16;
@@ -165,7 +173,8 @@ Replicas::Replicas(OuterConfig config, FragmentLayout layout, Table table,
   for (std::size_t m = 0; m < states.size(); ++m) {
     auto& replica = *replicas_.emplace_back(
         std::make_unique<Replica>(config_, layout_, states[m].local, network_.exchange(m), trace_));
-    if (!states[m].outer.empty()) replica.loop.restore(states[m].outer);
+    const auto& outer = states[m].outer;
+    if (!outer.agreed.empty()) replica.loop.restore(outer);
   }
   network_.begin(replicas_.front()->loop.fragments());
 }

@@ -65,6 +65,8 @@ class MemoryNetwork {
   /// Begins the view with the rounds that each member has applied.
   void begin(const std::vector<protocol::FragmentState>& fragments);
   [[nodiscard]] RoundExchange& exchange(std::size_t member);
+  /// What it has reported; not while it runs.
+  [[nodiscard]] const std::vector<protocol::Audit>& audits(std::size_t member) const;
   /// Waits that cannot be answered any more throw.
   void fail();
 
@@ -85,7 +87,7 @@ class MemoryNetwork {
 
 struct ReplicaState {
   std::vector<float> local;
-  Bytes outer;
+  SavedOuterLoop outer;
 };
 
 class Replicas {
@@ -115,6 +117,7 @@ class Replicas {
   [[nodiscard]] Replica& at(std::size_t m) { return *replicas_.at(m); }
   [[nodiscard]] std::size_t size() const { return replicas_.size(); }
   [[nodiscard]] MemoryNetwork& network() { return network_; }
+  [[nodiscard]] const std::vector<protocol::Audit>& audits(std::size_t m) const { return network_.audits(m); }
   [[nodiscard]] const FragmentLayout& layout() const { return layout_; }
   /// Of all replicas; fails the test when they are not equal.
   [[nodiscard]] Digest global_hash();
@@ -147,9 +150,9 @@ void mock_step(OuterLoop& loop, PlainParameters& local, const FragmentLayout& la
 [[nodiscard]] inline float random_step(std::size_t m, std::uint64_t step, std::size_t i) {
   return 2 * random_unit(7 + m, step, i) - 1;
 }
-/// Streaming DiLoCo in fp32 with small chunks.
+/// Streaming DiLoCo in fp32 with small chunks; without alpha it is the carry merge.
 [[nodiscard]] OuterConfig config_of(std::int64_t fragments, std::int64_t every, std::int64_t delay,
-                                    double alpha);
+                                    std::optional<double> alpha);
 /// P fragments of a few chunks, the last one short, with padding between them.
 [[nodiscard]] FragmentLayout layout_of(FragmentId fragments);
 /// Where all replicas start.

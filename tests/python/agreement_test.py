@@ -7,6 +7,7 @@ import struct
 import random
 import sys
 
+import pytest
 import torch
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent / "workers"))
@@ -22,9 +23,12 @@ def hash_said(run, name):
     return run.log(name).split()[-1]
 
 
-def test_global_parameters_are_those_of_plain_pytorch_over_twenty_rounds(run):
-    every, delay, alpha, steps = 6, 2, 0.5, 42
-    outer = {"sync_every": every, "sync_delay": delay, "merge_alpha": alpha, "optimizer": {"lr": 0.6, "momentum": 0.8}}
+@pytest.mark.parametrize("alpha", [0.5, None], ids=["alpha", "carry"])
+def test_global_parameters_are_those_of_plain_pytorch_over_twenty_rounds(run, alpha):
+    every, delay, steps = 6, 2, 42
+    merge = {"merge": "carry"} if alpha is None else {"merge": "alpha", "merge_alpha": alpha}
+    optimizer = {"lr": 0.6, "momentum": 0.8, "average_first": 0, "average_last": 0}
+    outer = {"sync_every": every, "sync_delay": delay, "optimizer": optimizer, **merge}
     run.write_config(run={"steps": steps}, outer=outer)
     run.start_coordinator()
     for name in NAMES:
@@ -75,7 +79,7 @@ def write_job(run, steps):
 
 def hash_of(run, kinds, steps):
     """Of a run in which each replica is of that kind."""
-    run.write_config(run={"steps": steps}, outer={"codec": "lloyd4", "error_feedback": True, "merge_alpha": 0.3})
+    run.write_config(run={"steps": steps}, outer={"codec": "lloyd4", "error_feedback": True, "merge": "alpha", "merge_alpha": 0.3})
     run.start_coordinator()
     for name, kind in zip(NAMES, kinds):
         job = run.folder / f"{name}.json"

@@ -1,4 +1,5 @@
-"""Streaming DiLoCo (arXiv 2501.18512, Algorithm 2) in plain PyTorch, all replicas in one process."""
+"""Streaming DiLoCo (arXiv 2501.18512, Algorithm 2) in plain PyTorch, all replicas in one process; with the merge
+weight alpha, or with the carry merge where alpha is None."""
 
 import torch
 
@@ -21,19 +22,22 @@ class PlainDiloco:
 
     @torch.no_grad()
     def send(self, p):
-        means = {}
-        for name in self.groups[p]:
-            means[name] = sum(self.globals[name] - local[name] for local in self.local) / len(self.local)
-        self.flying[p] = (self.step, means)
+        sent = {name: [self.globals[name] - local[name] for local in self.local] for name in self.groups[p]}
+        self.flying[p] = (self.step, sent)
 
     @torch.no_grad()
     def apply(self, p, alpha):
-        _, means = self.flying.pop(p)
-        for name, g in means.items():
+        _, sent = self.flying.pop(p)
+        for name, own in sent.items():
+            g = sum(own) / len(own)
+            before = self.globals[name].clone()
             self.velocity[name] = self.momentum * self.velocity[name] + g
             self.globals[name] -= self.lr * (g + self.momentum * self.velocity[name])
-            for local in self.local:
-                local[name].copy_(alpha * local[name] + (1 - alpha) * self.globals[name])
+            for local, x in zip(self.local, own):
+                if alpha is None:
+                    local[name].add_(self.globals[name] - before).add_(x)
+                else:
+                    local[name].copy_(alpha * local[name] + (1 - alpha) * self.globals[name])
 
     def after_step(self):
         self.step += 1

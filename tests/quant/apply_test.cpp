@@ -130,5 +130,23 @@ TEST(Merge, OtherWeightsRoundOncePerOperation) {
   EXPECT_EQ(bits(local), bits({expected}));
 }
 
+TEST(Merge, CarryMovesTheLocalParametersAsTheGlobalOnes) {
+  const OuterStep step{.lr = 0.5F, .momentum = 0.5F, .nesterov = true, .merge = Merge::carry};
+  Values theta{1, 0.1F};
+  Values velocity{0, 0};
+  Values local{7, 0.7F};
+  apply(step, Values{2, 0.3F}, theta, velocity, local);
+  // theta -= .5 (2 + .5 * 2) = 1.5
+  EXPECT_EQ(theta[0], -0.5F);
+  EXPECT_EQ(local[0], 5.5F);
+  const volatile float half = 0.5F * 0.3F;
+  const volatile float direction = 0.3F + half;
+  const volatile float change = 0.5F * direction;
+  const volatile float after = 0.1F - change;
+  const volatile float moved = after - 0.1F;
+  const volatile float expected = 0.7F + moved;
+  EXPECT_EQ(bits(local)[1], bits({expected})[0]) << "each operation rounds once";
+}
+
 }  // namespace
 }  // namespace isthmus::quant

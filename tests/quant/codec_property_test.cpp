@@ -215,7 +215,9 @@ RC_GTEST_PROP(CodecProperty, ApplyingIsDecodingAndThenTheStepOfFp32, ()) {
   const auto bytes = encoded_or_fail(spec, x);
   const auto plain = encoded_or_fail({.kind = CodecKind::fp32}, decoded(spec, bytes, x.size()));
   constexpr float alphas[] = {0, 0.3F, 1};
-  const OuterStep step{.nesterov = *rc::gen::arbitrary<bool>(), .alpha = any_of(alphas)};
+  const OuterStep step{.nesterov = *rc::gen::arbitrary<bool>(),
+                       .merge = *rc::gen::arbitrary<bool>() ? Merge::carry : Merge::mix,
+                       .alpha = any_of(alphas)};
   auto theta = any_values(x.size());
   auto velocity = any_values(x.size());
   auto local = any_values(x.size());

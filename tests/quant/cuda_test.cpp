@@ -345,9 +345,10 @@ TYPED_TEST(CudaPassesTest, AppliesTheSameOuterStep) {
     for (const std::size_t n : {1U, 130U, 4096U, 9001U}) {
       auto job = job_of(default_spec(kind), n, Input::plain, false);
       ASSERT_EQ(Scalar::encode(job), n);
-      for (const float alpha : {0.0F, 0.25F, 1.0F}) {
+      for (const float alpha : {0.0F, 0.25F, 1.0F, 2.0F}) {  // 2: the carry merge
         for (const bool nesterov : {true, false}) {
-          const OuterStep step{.nesterov = nesterov, .alpha = alpha};
+          const OuterStep step{
+              .nesterov = nesterov, .merge = alpha == 2 ? Merge::carry : Merge::mix, .alpha = alpha};
           Applied got{values(n, 4), values(n, 5), nesterov || alpha != 0 ? values(n, 6) : Floats()};
           auto expected = got;
           this->runner().apply(job.spec, job.out, step, got);

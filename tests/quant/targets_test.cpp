@@ -173,11 +173,13 @@ struct Decoded {
 Decoded decoded(const Passes& passes, const Case& c, const Operands& operands, const Encoded& bytes) {
   Decoded out{Values(c.n), operands.residual, operands.b, operands.residual, operands.a};
   const auto draw = c.noise.key;
-  const OuterStep step{.nesterov = draw % 2 == 0, .alpha = static_cast<float>(draw / 2 % 3) / 2};
+  const OuterStep step{.nesterov = draw % 2 == 0,
+                       .merge = draw / 2 % 4 == 3 ? Merge::carry : Merge::mix,
+                       .alpha = static_cast<float>(draw / 2 % 4) / 2};
   passes.decode(c.spec, bytes.data(), out.plain.data(), c.n);
   passes.accumulate(c.spec, bytes.data(), 1 / 3.0F, out.sum.data(), c.n);
   passes.apply(c.spec, bytes.data(), step, out.theta.data(), out.velocity.data(),
-               draw / 6 % 4 == 0 ? nullptr : out.local.data(), c.n);
+               draw / 8 % 4 == 0 ? nullptr : out.local.data(), c.n);
   return out;
 }
 

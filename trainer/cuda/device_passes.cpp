@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "cuda/flat_ops.h"
 #include "isthmus/base/error.h"
 #include "isthmus/quant/cuda_passes.h"
 
@@ -63,6 +64,18 @@ class GpuPasses final : public outer_sync::DevicePasses {
                     std::span<float> theta, std::span<float> velocity, std::span<float> local) override {
     passes_.decode_apply(spec, in, step, theta, velocity, local);
   }
+  std::uint64_t digest(std::span<const float> values) override {
+    if (!digest_) {
+      digest_ = device_memory(sizeof(std::uint64_t));
+      host_digest_ = host_memory(sizeof(std::uint64_t));
+    }
+    auto* sum = reinterpret_cast<std::uint64_t*>(digest_.get());
+    check(cudaMemsetAsync(sum, 0, sizeof *sum, stream()), "clearing");
+    add_digest(values.data(), values.size(), sum, stream());
+    copy(sum, host_digest_.get(), sizeof *sum);
+    check(cudaStreamSynchronize(stream()), "a digest");
+    return *reinterpret_cast<const std::uint64_t*>(host_digest_.get());
+  }
   std::unique_ptr<Mark> mark() override { return std::make_unique<GpuMark>(passes_.mark()); }
 
   void after_model() override { passes_.after(model_stream_); }
@@ -74,6 +87,7 @@ class GpuPasses final : public outer_sync::DevicePasses {
   int ordinal_;
   void* model_stream_;
   quant::CudaPasses passes_;
+  std::shared_ptr<std::byte> digest_, host_digest_;  ///< eight bytes on the device, and on the host
 };
 
 }  // namespace

@@ -65,6 +65,29 @@ __global__ void update(AdamWStep s, bool decay, std::uint64_t size, const G* g, 
   }
 }
 
+/// As outer_sync::mixed (audit.h), whose sum has the same value in any order.
+__device__ unsigned long long mixed(std::uint64_t index, std::uint32_t bits) {
+  std::uint64_t z = ((index << 32U) | bits) + 0x9e3779b97f4a7c15ULL * (index + 1);
+  z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9ULL;
+  z = (z ^ (z >> 27U)) * 0x94d049bb133111ebULL;
+  return z ^ (z >> 31U);
+}
+
+__global__ void sum_mixed(const float* values, std::uint64_t size, unsigned long long* sum) {
+  __shared__ unsigned long long block_sum;
+  if (threadIdx.x == 0) block_sum = 0;
+  __syncthreads();
+  unsigned long long own = 0;
+  const std::uint64_t stride = static_cast<std::uint64_t>(gridDim.x) * blockDim.x;
+  for (std::uint64_t i = static_cast<std::uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < size;
+       i += stride) {
+    own += mixed(i, __float_as_uint(values[i]));
+  }
+  atomicAdd(&block_sum, own);
+  __syncthreads();
+  if (threadIdx.x == 0) atomicAdd(sum, block_sum);
+}
+
 __global__ void round_all(const float* from, std::uint16_t* to, std::uint64_t size) {
   const std::uint64_t stride = static_cast<std::uint64_t>(gridDim.x) * blockDim.x;
   for (std::uint64_t i = static_cast<std::uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < size;
@@ -126,6 +149,13 @@ void adamw(const AdamWStep& step, const DecaySegment& segment, const AdamWPointe
     launch_update<Bf16Bits>(step, segment, at, stream);
   }
   check(cudaGetLastError(), "AdamW");
+}
+
+void add_digest(const float* values, std::uint64_t size, std::uint64_t* sum, void* stream_pointer) {
+  if (size == 0) return;
+  sum_mixed<<<grid(size), threads, 0, static_cast<cudaStream_t>(stream_pointer)>>>(
+      values, size, reinterpret_cast<unsigned long long*>(sum));
+  check(cudaGetLastError(), "a digest");
 }
 
 void round_to_bf16(const float* from, std::uint16_t* to, std::uint64_t size, void* stream) {

@@ -25,6 +25,9 @@ struct AdamWPointers {
 /// Elements [range) of every pointer.
 void adamw(const AdamWStep& step, const DecaySegment& segment, const AdamWPointers& at, void* stream);
 
+/// Adds what outer_sync::digest_of gives for the values to `sum`, in device memory.
+void add_digest(const float* values, std::uint64_t size, std::uint64_t* sum, void* stream);
+
 void round_to_bf16(const float* from, std::uint16_t* to, std::uint64_t size, void* stream);
 
 }  // namespace isthmus::trainer::cuda

@@ -15,8 +15,9 @@ namespace isthmus::outer_sync {
 
 struct OuterOptimizerConfig {
   double lr = 0.7;
-  double momentum = 0.9;
+  double momentum = 0.8;
   bool nesterov = true;
+  double average_first = 0.1, average_last = 0.2;  ///< parts of the run
   void serialize(config::Archive& ar);
 };
 
@@ -26,6 +27,7 @@ struct OuterConfig {
   config::Stepped sync_every = 30;
   std::string pace = "steps";
   std::int64_t sync_delay = 1;
+  std::string merge = "carry";
   double merge_alpha = 0.5;
   double staleness_penalty = 1;
   double momentum_clip = 0;
@@ -55,6 +57,8 @@ struct OuterConfig {
 
   /// The experiment's `replicas`, no key of this section; known after `take_replicas`.
   std::int64_t replicas = 0;
+  /// The experiment's `run.steps`, likewise; 0: not known, and no round only averages.
+  std::int64_t steps = 0;
 
   /// The method's own rules, applied after reading: diloco is one fragment without delay, local_sgd plain
   /// averaging, the others what methods/*.h say; and the codec's defaults. Throws Error(config) for
@@ -62,6 +66,8 @@ struct OuterConfig {
   void resolve();
   /// Throws Error(config) for settings that a run of so many replicas cannot have.
   void take_replicas(std::int64_t number);
+  /// Whether a round that is sent at this step only averages: learning rate 1 and no momentum.
+  [[nodiscard]] bool averages_at(std::uint64_t step) const;
   /// What is allowed and unusual, a line each, for people to read.
   [[nodiscard]] std::vector<std::string> notes() const;
   /// Training replicas that a view needs: min_replicas, or half of the configured ones, rounded up.
@@ -73,6 +79,9 @@ struct OuterConfig {
   [[nodiscard]] quant::CodecSpec warmup_codec_spec() const;
   [[nodiscard]] protocol::Topology topology_setting() const;
   [[nodiscard]] quant::Lossless lossless_stage() const { return quant::lossless(lossless); }
+  [[nodiscard]] bool carries() const { return merge == "carry"; }
+  /// The sender keeps what its codec lost. With carry what is lost stays in the local parameters.
+  [[nodiscard]] bool sender_feedback() const { return error_feedback && !carries(); }
   [[nodiscard]] bool paced_by_time() const { return pace == "time"; }
   [[nodiscard]] bool data_parallel() const { return method == "data_parallel"; }
   [[nodiscard]] bool eager() const { return method == "eager"; }
@@ -104,6 +113,7 @@ struct NetworkConfig {
   std::string listen = "127.0.0.1:0";
   std::string advertise;
   std::string certs;
+  std::string secret;
   bool insecure = false;
   std::int64_t lanes = 8;
   config::Duration heartbeat{1.0};

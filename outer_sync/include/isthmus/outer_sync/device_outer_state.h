@@ -48,6 +48,8 @@ class DevicePasses {
   virtual void decode_apply(const quant::CodecSpec& spec, std::span<const std::byte> in,
                             const quant::OuterStep& step, std::span<float> theta, std::span<float> velocity,
                             std::span<float> local) = 0;
+  /// Waits, and returns outer_sync::digest_of the values (audit.h).
+  [[nodiscard]] virtual std::uint64_t digest(std::span<const float> values) = 0;
   [[nodiscard]] virtual std::unique_ptr<Mark> mark() = 0;
 
   /// What is queued from now on runs after all that the model computes so far.
@@ -79,7 +81,8 @@ class DeviceOuterState : public OuterState {
   [[nodiscard]] std::optional<ChunkId> apply(FragmentId fragment, const quant::CodecSpec& codec,
                                              std::span<const protocol::SharedBytes> results,
                                              const methods::OuterRule& rule) override;
-  void put_back(ChunkId chunk, const quant::CodecSpec& codec, const Bytes& bytes, float weight) override;
+  void shift_local(FragmentId fragment, const quant::CodecSpec& codec,
+                   std::span<const protocol::SharedBytes> own, float weight) override;
   void go_ahead(FragmentId fragment, const quant::CodecSpec& codec,
                 std::span<const protocol::SharedBytes> fresh, std::span<const protocol::SharedBytes> stale,
                 float share, const quant::OuterStep& step) override;
@@ -89,7 +92,9 @@ class DeviceOuterState : public OuterState {
   [[nodiscard]] std::span<const float> velocity(Range range) override;
   void install(FragmentId fragment, std::span<const float> theta, std::span<const float> velocity) override;
   [[nodiscard]] LocalParameters& local() override { return local_; }
-  void save(BinaryWriter& out) override;
+  [[nodiscard]] std::uint64_t audit(FragmentId fragment) override;
+  void save_agreed(BinaryWriter& out) override;
+  void save_own(BinaryWriter& out) override;
   void restore(Vectors vectors) override;
 
  private:

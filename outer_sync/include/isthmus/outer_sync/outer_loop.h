@@ -43,6 +43,13 @@ namespace isthmus::outer_sync {
 /// The codec of each round, as the config says; `seed` is the run's.
 [[nodiscard]] protocol::CodecPlan codec_plan(const OuterConfig& config, std::uint64_t seed = 0);
 
+/// The outer loop's part of a checkpoint.
+struct SavedOuterLoop {
+  Bytes agreed;  ///< step, rounds, global parameters and momentum: the same bytes on all replicas
+  Bytes own;     ///< this replica's: residuals, rounds in flight, tokens
+  friend bool operator==(const SavedOuterLoop&, const SavedOuterLoop&) = default;
+};
+
 class OuterLoop {
  public:
   /// The references must outlive the loop. `config` must be resolved. `noise_seed`, for stochastic rounding,
@@ -165,9 +172,13 @@ class OuterLoop {
   /// Everything that is not in the local parameters, written over `memory`. The results of rounds in flight
   /// are saved, not applied, so that nothing has to be sent again after a restart; where they are not here
   /// yet it waits for them. Nothing when rounds do not commit at present.
-  [[nodiscard]] std::optional<Bytes> save(Bytes memory = {});
+  [[nodiscard]] std::optional<SavedOuterLoop> save(SavedOuterLoop memory = {});
   /// `settings` were in force. Throws Error(data) when the bytes are not such a state of this layout.
-  void restore(std::span<const std::byte> state, const protocol::Settings& settings = {});
+  void restore(std::span<const std::byte> agreed, std::span<const std::byte> own,
+               const protocol::Settings& settings = {});
+  void restore(const SavedOuterLoop& saved, const protocol::Settings& settings = {}) {
+    restore(saved.agreed, saved.own, settings);
+  }
 
  private:
   struct InFlight {
@@ -175,7 +186,7 @@ class OuterLoop {
     protocol::Round round;
     Trace::Clock::time_point sent;
     /// What this replica has handed in, in chunk order, until it is known to be in the result (with eager
-    /// updates until it is applied).
+    /// updates and the carry merge until it is applied).
     std::vector<protocol::SharedBytes> own = {};
     std::optional<RoundResult> result = {};
     /// Its values are what this replica is ahead by already (eager updates).
@@ -203,7 +214,7 @@ class OuterLoop {
   void count_local_step();
   void begin_interval();
   [[nodiscard]] bool fetch(InFlight& flight, Waiting why);
-  void put_back(const InFlight& flight, float alpha);
+  void settle(const InFlight& flight, const quant::OuterStep& step);
   void put_back_gradient(ChunkId chunk, const Bytes& bytes);
   void take_samples(InFlight& flight);
   void contribute(InFlight& flight, std::uint64_t weight, EncodedChunk encoded);
@@ -233,7 +244,7 @@ class OuterLoop {
   std::shared_ptr<const protocol::Settings> taken_;  ///< these, as the exchange has given them
   Eras eras_;
   Schedule schedule_;
-  bool whole_round_, eager_;
+  bool whole_round_, eager_, carries_;
   float share_;  ///< of one replica in a mean, for eager updates
   std::uint64_t noise_seed_;
   bool final_sync_;
@@ -261,9 +272,9 @@ class OuterLoop {
   Stats stats_;
 };
 
-/// The global parameters, flat, in what `OuterLoop::save` gave. Throws Error(data) when it is no state of
-/// this layout.
-[[nodiscard]] AlignedVector<float> saved_global_parameters(std::span<const std::byte> state,
+/// The global parameters, flat, in SavedOuterLoop::agreed. Throws Error(data) when it is no state of this
+/// layout.
+[[nodiscard]] AlignedVector<float> saved_global_parameters(std::span<const std::byte> agreed,
                                                            const FragmentLayout& layout);
 
 }  // namespace isthmus::outer_sync

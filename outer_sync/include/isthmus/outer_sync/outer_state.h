@@ -51,10 +51,10 @@ class OuterState {
                                                      std::span<const protocol::SharedBytes> results,
                                                      const methods::OuterRule& rule) = 0;
 
-  /// What this replica had encoded for a chunk is not in the round's result: the local parameters get back
-  /// `weight`, the part that the merge has taken from them, and it comes with the next outer gradient. To
-  /// follow `apply`; `bytes` decode.
-  virtual void put_back(ChunkId chunk, const quant::CodecSpec& codec, const Bytes& bytes, float weight) = 0;
+  /// Adds weight * what `own` decodes to to a fragment's local parameters. To follow `apply`; `own` are what
+  /// this replica had encoded for the fragment's chunks, in order, and decode. Null entries add nothing.
+  virtual void shift_local(FragmentId fragment, const quant::CodecSpec& codec,
+                           std::span<const protocol::SharedBytes> own, float weight) = 0;
 
   /// Whole-round overlap: sets a fragment's local parameters to the global ones. With eager updates
   /// (methods/eager.h) it takes the next step of what this replica is ahead by, and adds that. `fresh` and
@@ -78,18 +78,19 @@ class OuterState {
                        std::span<const float> velocity) = 0;
   [[nodiscard]] virtual LocalParameters& local() = 0;
 
+  /// Digest of a fragment's global parameters and velocity (audit.h).
+  [[nodiscard]] virtual std::uint64_t audit(FragmentId fragment) = 0;
+
   /// What a checkpoint keeps of it; in host memory.
   struct Vectors {
-    AlignedVector<float> global, velocity;       ///< flat, whole buffer
+    AlignedVector<float> global, velocity;       ///< flat, whole buffer; all replicas have the same
     Reducer::Residuals residuals;                ///< by chunk; empty where there is none
     AlignedVector<float> ahead, ahead_velocity;  ///< eager updates: as `global`; otherwise empty
-    template <class Archive>
-    void serialize(Archive& ar) {
-      ar(global, velocity, residuals, ahead, ahead_velocity);
-    }
   };
-  /// Writes what reads back as Vectors.
-  virtual void save(BinaryWriter& out) = 0;
+  /// Writes `global` and `velocity`.
+  virtual void save_agreed(BinaryWriter& out) = 0;
+  /// Writes the others, in order.
+  virtual void save_own(BinaryWriter& out) = 0;
   /// The shape must be this layout's (`fits`).
   virtual void restore(Vectors vectors) = 0;
 };
@@ -107,7 +108,8 @@ class HostOuterState final : public OuterState {
 
   void encode(FragmentId fragment, const OuterEncoding& how, const BufferPool& buffers,
               const Leave& leave) override;
-  void put_back(ChunkId chunk, const quant::CodecSpec& codec, const Bytes& bytes, float weight) override;
+  void shift_local(FragmentId fragment, const quant::CodecSpec& codec,
+                   std::span<const protocol::SharedBytes> own, float weight) override;
   [[nodiscard]] std::optional<ChunkId> apply(FragmentId fragment, const quant::CodecSpec& codec,
                                              std::span<const protocol::SharedBytes> results,
                                              const methods::OuterRule& rule) override;
@@ -120,7 +122,9 @@ class HostOuterState final : public OuterState {
   [[nodiscard]] std::span<const float> velocity(Range range) override;
   void install(FragmentId fragment, std::span<const float> theta, std::span<const float> velocity) override;
   [[nodiscard]] LocalParameters& local() override { return local_; }
-  void save(BinaryWriter& out) override;
+  [[nodiscard]] std::uint64_t audit(FragmentId fragment) override;
+  void save_agreed(BinaryWriter& out) override;
+  void save_own(BinaryWriter& out) override;
   void restore(Vectors vectors) override;
 
  private:

@@ -136,6 +136,9 @@ class RoundExchange {
   virtual void applied(FragmentId fragment, protocol::Round round, const Digest& chain,
                        std::vector<SampleRange> samples) = 0;
 
+  /// Digest of a fragment's global parameters and momentum after an audited round (protocol/audits.h).
+  virtual void audited(const protocol::Audit& /*audit*/) {}
+
   /// Who can give a fragment's state, with the inner optimizer's moments if `moments` (and there are any); it
   /// is called on the trainer's thread, from within wait() and serve().
   using StateSource = std::function<FragmentSnapshot(FragmentId, bool moments)>;

@@ -58,18 +58,24 @@ struct Feedback {
 [[nodiscard]] bool decode_accumulate(const CodecSpec& spec, std::span<const std::byte> in, float weight,
                                      std::span<float> sum);
 
+/// How an outer step changes the local parameters. mix: their weighted mean with the global ones (Streaming
+/// DiLoCo, arXiv 2501.18512, Algorithm 2). carry: they move as far as the global ones moved.
+enum class Merge : std::uint8_t { mix, carry };
+
 /// SGD with momentum mu and the merge that follows it. DiLoCo (arXiv 2311.08105, Algorithm 1) uses the
-/// Nesterov form; the merge is Streaming DiLoCo's (arXiv 2501.18512, Algorithm 2).
+/// Nesterov form.
 struct OuterStep {
   float lr = 0.7F;
   float momentum = 0.9F;
   bool nesterov = true;
-  float alpha = 0;  ///< weight of the local parameters; 0 copies the global ones and 1 keeps the local ones,
-                    ///< bit for bit
+  Merge merge = Merge::mix;
+  float alpha = 0;  ///< mix: weight of the local parameters; 0 copies the global ones and 1 keeps the local
+                    ///< ones, bit for bit
 };
 /// With g the decoded values, theta the global parameters, v their momentum:
 ///   v <- mu v + g;  theta <- theta - lr (g + mu v)   (Nesterov; otherwise theta <- theta - lr v)
-///   local <- alpha local + (1 - alpha) theta
+///   mix:    local <- alpha local + (1 - alpha) theta
+///   carry:  local <- local + (theta - theta before)
 [[nodiscard]] bool decode_apply(const CodecSpec& spec, std::span<const std::byte> in, const OuterStep& step,
                                 std::span<float> theta, std::span<float> velocity, std::span<float> local);
 
