@@ -9,6 +9,7 @@
 
 #include "cli/trainer_verbs.h"
 #include "isthmus/base/error.h"
+#include "isthmus/base/say.h"
 #include "torch_folder.h"
 #include "trainer_library.h"
 
@@ -151,10 +152,10 @@ int main(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const Error& error) {
-    std::fprintf(stderr, "isthmus: %s\n", error.what());
+    say_error(std::string("isthmus: ") + error.what());
     return error.exit_status();
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "isthmus: %s\n", error.what());
+    say_error(std::string("isthmus: ") + error.what());
     return 1;
   }
 }

@@ -7,6 +7,9 @@
 #include <cmath>
 #include <vector>
 
+#include "isthmus/base/say.h"
+#include "isthmus/base/text.h"
+
 namespace isthmus {
 
 namespace {
@@ -126,28 +129,21 @@ void Progress::update(std::string line) {
 }
 
 void Progress::message(std::string_view text) {
-  if (terminal_ && drawn_) fmt::print(out_, "{}", erase_line);
-  fmt::print(out_, "{}\n", text);
-  if (terminal_ && drawn_) fmt::print(out_, "{}", shown_);
-  std::fflush(out_);
+  const bool bar_stands = terminal_ && drawn_;
+  say_to(out_, fmt::format("{}{}\n{}", bar_stands ? erase_line : "", printable_lines(std::string(text)),
+                           bar_stands ? shown_ : ""));
 }
 
 void Progress::finish() {
   if (!drawn_) return;
   if (line_ != shown_) print_line();
-  if (terminal_) fmt::print(out_, "\n");
-  std::fflush(out_);
+  if (terminal_) say_to(out_, "\n");
   drawn_ = false;
   shown_.clear();
 }
 
 void Progress::print_line() {
-  if (terminal_) {
-    fmt::print(out_, "{}{}", erase_line, line_);
-  } else {
-    fmt::print(out_, "{}\n", line_);
-  }
-  std::fflush(out_);
+  say_to(out_, terminal_ ? fmt::format("{}{}", erase_line, line_) : line_ + "\n");
   shown_ = line_;
   drawn_ = true;
 }

@@ -10,6 +10,7 @@
 #include "coordinator/ledger.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/progress.h"
+#include "isthmus/base/say.h"
 #include "run/json_output.h"
 #include "run/signals.h"
 
@@ -123,9 +124,9 @@ int run_data_tokenize(const DataRequest& request) {
   TokenizeProgressLine line;
   const auto report = data::tokenize(options, [&](const data::TokenizeProgress& now) { line.show(now); });
   line.finish();
-  for (const auto& message : report.bad) fmt::print(stderr, "skipped: {}\n", message);
+  for (const auto& message : report.bad) say_error("skipped: " + message);
   if (report.info.source.skipped > report.bad.size())
-    fmt::print(stderr, "skipped: {} documents in all\n", report.info.source.skipped);
+    say_error(fmt::format("skipped: {} documents in all", report.info.source.skipped));
   const auto folder = options.out.string();
   if (report.resumed_at == report.info.tokens) {
     fmt::print("{}: was complete\n", folder);

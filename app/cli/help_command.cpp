@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "isthmus/base/error.h"
+#include "isthmus/base/say.h"
 #include "run/exit_codes.h"
 #include "run/metric_table.h"
 
@@ -104,7 +105,7 @@ std::string markdown_of(CLI::App& root) {
 int check_examples(CLI::App& root) {
   int wrong = 0;
   const auto complain = [&](const Verb& verb, const std::string& what) {
-    fmt::print(stderr, "isthmus {}: {}\n", verb.path, what);
+    say_error(fmt::format("isthmus {}: {}", verb.path, what));
     ++wrong;
   };
   const auto verbs = verbs_of(root);

@@ -21,6 +21,8 @@ class AppendFile {
   /// Readable when this returns. Throws Error(data) naming the file when it cannot be written; the file is
   /// then as it was.
   void append(std::string_view record);
+  /// Bytes in it.
+  [[nodiscard]] std::uint64_t size() const { return size_; }
 
  private:
   File file_;

@@ -38,7 +38,7 @@ class Progress {
   void update(const ProgressState& state) { update(format_progress(state)); }
   /// A line as it is to be shown.
   void update(std::string line);
-  /// Prints `text` as its own line above the bar.
+  /// Prints `text` as its own line above the bar; control characters in it become '?'.
   void message(std::string_view text);
   /// Ends the bar's line, once.
   void finish();
