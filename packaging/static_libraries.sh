@@ -18,7 +18,6 @@ libraries=(
   "simdjson       3.0.1-1                 with_cmake -DSIMDJSON_DEVELOPER_MODE=OFF"
   "prometheus-cpp 1.0.1-1                 with_cmake -DENABLE_PULL=OFF -DENABLE_PUSH=OFF -DENABLE_COMPRESSION=OFF -DENABLE_TESTING=OFF"
   "libisal        2.30.0-5                libisal"
-  "cpp-httplib    0.11.4+ds-1+deb12u1     headers_only"
 )
 
 with_cmake() {
@@ -41,13 +40,6 @@ libisal() {
   make -f Makefile.unx -j "$(nproc)" lib
   install -D -m 644 bin/isa-l.a "$prefix/lib/libisal.a"
   install -D -m 644 -t "$prefix/include/isa-l" include/*.h
-}
-
-# Without TLS and compression, which the metrics page does not use.
-headers_only() {
-  install -D -m 644 -t "$prefix/include" httplib.h
-  mkdir -p "$prefix/lib/pkgconfig"
-  printf 'Name: cpp-httplib\nDescription: headers\nVersion: 0\nCflags: -I%s/include\n' "$prefix" >"$prefix/lib/pkgconfig/cpp-httplib.pc"
 }
 
 build_one() {

@@ -40,8 +40,6 @@ packages=(
   liblz4-dev         # the same, for faster reading
   libcli11-dev       # the command line
   prometheus-cpp-dev # metrics in Prometheus' format
-  libcpp-httplib-dev # which are served over HTTP
-  pkg-config         # finds it
   libjs-chart.js     # charts of the reports of compare
   libsentencepiece-dev # tokenizer
   libpcre2-dev       # the patterns of a tokenizer.json

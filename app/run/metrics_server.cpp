@@ -1,13 +1,10 @@
 #include "run/metrics_server.h"
 
 #include <fmt/format.h>
-#include <httplib.h>
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
-#include <atomic>
-#include <chrono>
-#include <thread>
+#include <memory>
 #include <utility>
 
 #include "isthmus/base/error.h"
@@ -41,22 +38,11 @@ prometheus::ClientMetric::Histogram histogram_of(const Reading& reading) {
   return out;
 }
 
-}  // namespace
-
-void LatestReadings::put(Readings readings) {
-  auto newest = std::make_shared<const Readings>(std::move(readings));
-  const std::lock_guard lock(mutex_);
-  readings_.swap(newest);
-}
-
-std::shared_ptr<const Readings> LatestReadings::get() const {
-  const std::lock_guard lock(mutex_);
-  return readings_;
-}
-
-class MetricsServer::Page {
+/// What the page says at present.
+class MetricsPage {
  public:
-  Page(MetricsOrigin origin, Source source) : origin_(std::move(origin)), source_(std::move(source)) {}
+  MetricsPage(MetricsOrigin origin, MetricsServer::Source source)
+      : origin_(std::move(origin)), source_(std::move(source)) {}
 
   /// In Prometheus' format.
   [[nodiscard]] std::string text() const { return prometheus::TextSerializer().Serialize(families()); }
@@ -90,83 +76,52 @@ class MetricsServer::Page {
   }
 
   MetricsOrigin origin_;
-  Source source_;
+  MetricsServer::Source source_;
 };
 
-/// Not prometheus-cpp's own server: its threads have stacks of 100 KB, less than libtorch with CUDA needs for
-/// each thread's storage, so that none can be started beside it.
-class MetricsServer::Listener {
- public:
-  /// `port()` is none where the address cannot be opened.
-  Listener(const outer_sync::Address& address, std::shared_ptr<const Page> page) {
-    // Two threads: a reader that does not read holds up another reader, for so long, and nobody else.
-    server_.new_task_queue = [] { return new httplib::ThreadPool(2); };
-    server_.set_read_timeout(patience).set_write_timeout(patience).set_keep_alive_max_count(1);
-    // Without the library's SO_REUSEPORT, by which two processes would share a port.
-    server_.set_socket_options([](auto socket) {
-      const int yes = 1;
-      ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    });
-    server_.Get("/metrics", [page = std::move(page)](const auto&, auto& answer) {
-      answer.set_content(page->text(), "text/plain; version=0.0.4; charset=utf-8");
-    });
-    if (address.port == 0) {
-      port_ = server_.bind_to_any_port(address.host);
-    } else if (server_.bind_to_port(address.host, address.port)) {
-      port_ = address.port;
+}  // namespace
+
+void LatestReadings::put(Readings readings) {
+  auto newest = std::make_shared<const Readings>(std::move(readings));
+  const std::lock_guard lock(mutex_);
+  readings_.swap(newest);
+}
+
+std::shared_ptr<const Readings> LatestReadings::get() const {
+  const std::lock_guard lock(mutex_);
+  return readings_;
+}
+
+MetricsServer::MetricsServer(const MetricsConfig& config, MetricsOrigin origin, Source source) {
+  constexpr int max_tries = 64;
+  const auto page = std::make_shared<const MetricsPage>(std::move(origin), std::move(source));
+  const auto first = config.address();
+  auto address = first;
+  std::string why;
+  for (int tries = 0; tries < max_tries && server_ == nullptr; ++tries) {
+    try {
+      // Not prometheus-cpp's own server: its threads have stacks of 100 KB, less than libtorch with CUDA
+      // needs for each thread's storage, so that none can be started beside it.
+      server_ = std::make_unique<outer_sync::PageServer>(
+          address, "metrics.listen",
+          outer_sync::PageServer::Page{.path = "/metrics",
+                                       .type = "text/plain; version=0.0.4; charset=utf-8",
+                                       .text = [page] { return page->text(); }});
+    } catch (const Error& error) {
+      why = error.what();
+      if (address.port == 0 || address.port == 65535) break;
+      ++address.port;
     }
-    if (port_ > 0) start();
   }
-  ~Listener() {
-    if (!thread_.joinable()) return;
-    server_.stop();
-    thread_.join();
-  }
-  Listener(const Listener&) = delete;
-  Listener& operator=(const Listener&) = delete;
-  /// Of what is served; nothing was opened if it is not above zero.
-  [[nodiscard]] int port() const { return port_; }
-
- private:
-  static constexpr auto patience = std::chrono::seconds(2);
-
-  /// Returns once it serves: what does not yet cannot be stopped.
-  void start() {
-    thread_ = std::thread([this] {
-      server_.listen_after_bind();
-      over_ = true;
-    });
-    while (!server_.is_running() && !over_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-
-  httplib::Server server_;
-  int port_ = -1;
-  std::atomic<bool> over_ = false;
-  std::thread thread_;
-};
-
-MetricsServer::MetricsServer(const MetricsConfig& config, MetricsOrigin origin, Source source)
-    : page_(std::make_shared<Page>(std::move(origin), std::move(source))) {
-  constexpr int most_tries = 64;
-  auto address = config.address();
-  const auto first = address;
-  for (int tries = 0; tries < most_tries; ++tries) {
-    listener_ = std::make_unique<Listener>(address, page_);
-    if (listener_->port() > 0 || address.port == 0 || address.port == 65535) break;
-    ++address.port;
-  }
-  if (listener_->port() <= 0) {
+  if (server_ == nullptr)
     throw Error(
         ErrorKind::config,
         fmt::format("metrics.listen is '{}', and neither that port nor one after it can be opened; expected "
-                    "an address of this machine with a free port",
-                    first.to_string()));
-  }
-  address.port = static_cast<std::uint16_t>(listener_->port());
+                    "an address of this machine with a free port ({})",
+                    first.to_string(), why));
+  address.port = server_->port();
   url_ = "http://" + address.to_string() + "/metrics";
 }
-
-MetricsServer::~MetricsServer() = default;
 
 std::unique_ptr<MetricsServer> serve_metrics(const MetricsConfig& config, MetricsOrigin origin,
                                              MetricsServer::Source source,

@@ -1,5 +1,5 @@
 #pragma once
-// Serves readings to Prometheus over HTTP, on a library's threads: whoever trains hands values over and never
+// Serves readings to Prometheus over HTTP, on a thread of its own: whoever trains hands values over and never
 // waits for a reader.
 
 #include <functional>
@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 
+#include "isthmus/outer_sync/transport/page_server.h"
 #include "run/metric_table.h"
 #include "run/metrics_config.h"
 
@@ -31,25 +32,19 @@ struct MetricsOrigin {
 
 class MetricsServer {
  public:
-  /// Called on threads of the server's, whenever somebody asks.
+  /// Called on the server's thread, whenever somebody asks.
   using Source = std::function<Readings()>;
   /// The next free port where that of the address is taken, up to 63 further: processes of one machine share
   /// a config. Throws Error(config) where none can be opened. Start it after the SignalThread, so that its
-  /// threads leave signals alone.
+  /// thread leaves signals alone.
   MetricsServer(const MetricsConfig& config, MetricsOrigin origin, Source source);
-  ~MetricsServer();
-  MetricsServer(const MetricsServer&) = delete;
-  MetricsServer& operator=(const MetricsServer&) = delete;
 
   /// Where it listens: "http://127.0.0.1:9400/metrics".
   [[nodiscard]] const std::string& url() const { return url_; }
 
  private:
-  class Page;
-  class Listener;
   std::string url_;
-  std::shared_ptr<Page> page_;
-  std::unique_ptr<Listener> listener_;
+  std::unique_ptr<outer_sync::PageServer> server_;
 };
 
 /// Null where the config asks for none; says where it is served.

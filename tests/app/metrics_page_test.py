@@ -2,14 +2,17 @@
 """metrics_page_test.py BINARY: a real run, whose processes are asked for their metrics over HTTP.
 
 The pages must be what Prometheus' text format allows, by its Python client's reader too, name what docs have, and say
-what the run does.
+what the run does. Whoever attacks a page must not make its process grow, nor keep a normal reader out.
 """
 import collections
+import contextlib
+import http.client
 import json
 import math
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -188,6 +191,108 @@ def judge_values(pages):
     assert abs(replica.value("isthmus_last_step_timestamp_seconds") - time.time()) < PATIENCE_S
 
 
+def pid_of_coordinator(config):
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            if "coordinator" in words and str(config) in words:
+                return int(folder.name)
+    raise AssertionError(f"no coordinator of {config} runs")
+
+
+def memory_of(pid):
+    return 1024 * int(re.search(r"^VmRSS:\s+(\d+) kB", pathlib.Path(f"/proc/{pid}/status").read_text(), re.M).group(1))
+
+
+def descriptors_of(pid):
+    return len(list(pathlib.Path(f"/proc/{pid}/fd").iterdir()))
+
+
+MOST_SENT = 300 << 20
+MOST_GROWTH = 64 << 20
+MOST_DESCRIPTORS = 48  # of the page's readers, and what the run opens meanwhile
+
+
+def send_until_closed(connection, piece):
+    """Bytes that the other side has let itself be sent."""
+    sent = 0
+    try:
+        while sent < MOST_SENT:
+            sent += connection.send(piece)
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    return sent
+
+
+def is_closed_by_the_other_side(connection):
+    connection.setblocking(False)
+    try:
+        return connection.recv(1 << 16) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def attack(url, pid):
+    """Memory and descriptors stay bounded, and a normal reader is served, meanwhile and afterwards."""
+    host, port = re.match(r"http://(.*):(\d+)/", url).groups()
+    memory, descriptors = memory_of(pid), descriptors_of(pid)
+
+    def connect():
+        return socket.create_connection((host, int(port)), timeout=PATIENCE_S)
+
+    def check_bounds(what):
+        assert memory_of(pid) < memory + MOST_GROWTH, f"{what}: {memory >> 20} MB grew to {memory_of(pid) >> 20} MB"
+        assert descriptors_of(pid) < descriptors + MOST_DESCRIPTORS, f"{what}: {descriptors_of(pid)} descriptors"
+        Page(ask(url))
+
+    chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+    for what, begin, piece in (
+            ("a body without end", b"POST /metrics HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", chunk),
+            ("a body of a GET", b"GET /metrics HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", chunk),
+            ("header lines without end", b"GET /metrics HTTP/1.1\r\n", b"Some: header\r\n" * 4096),
+            ("one line without end", b"GET /", b"x" * 0x10000)):
+        with connect() as connection:
+            connection.sendall(begin)
+            sent = send_until_closed(connection, piece)
+        assert sent < MOST_SENT, f"{what}: all {sent} bytes were taken"
+        check_bounds(what)
+    with contextlib.ExitStack() as idle:
+        for _ in range(300):
+            idle.enter_context(connect())
+        check_bounds("300 idle connections")
+    with contextlib.ExitStack() as slow:
+        waiting = [slow.enter_context(connect()) for _ in range(100)]
+        end = time.monotonic() + PATIENCE_S
+        while waiting and time.monotonic() < end:
+            for connection in waiting:
+                with contextlib.suppress(OSError):
+                    connection.send(b"G")
+            check_bounds("a byte now and then")
+            waiting = [connection for connection in waiting if not is_closed_by_the_other_side(connection)]
+            time.sleep(0.1)
+        assert not waiting, f"{len(waiting)} readers that send a byte now and then are still connected"
+    until("end of the attackers' descriptors", lambda: descriptors_of(pid) < descriptors + 8)
+    check_methods(host, int(port))
+    Page(ask(url))
+
+
+def check_methods(host, port):
+    for method, path, status in (("GET", "/metrics", 200), ("HEAD", "/metrics?a=b", 200), ("GET", "/", 404),
+                                 ("POST", "/metrics", 405), ("DELETE", "/metrics", 405)):
+        connection = http.client.HTTPConnection(host, port, timeout=PATIENCE_S)
+        connection.request(method, path)
+        answer = connection.getresponse()
+        text = answer.read()
+        assert answer.status == status, f"{method} {path}: {answer.status}, expected {status}"
+        assert (method == "HEAD") == (text == b""), f"{method} {path}: {text[:80]!r}"
+        connection.close()
+    with socket.create_connection((host, port), timeout=PATIENCE_S) as connection:
+        connection.sendall(b"\x16\x03\x01 no HTTP\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
+
+
 def main(binary):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -199,6 +304,7 @@ def main(binary):
             launch = subprocess.Popen([binary, "launch", str(config)], stdout=out, stderr=out)
         try:
             check(binary, folder, log)
+            attack(url_in(log), pid_of_coordinator(folder / "seen" / "config.yaml"))
             launch.send_signal(signal.SIGINT)
             status = launch.wait(PATIENCE_S)
             assert status == 130, f"status {status} after Ctrl-C"
