@@ -10,6 +10,17 @@ bool is_control(char c) {
   const auto byte = static_cast<unsigned char>(c);
   return (byte < 0x20 && c != '\t') || byte == 0x7f;
 }
+/// Those of UTF-8 too, of two bytes from U+0080 to U+009F, which some terminals obey.
+void hide_controls(std::string& text, bool with_newlines) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0;
+    if (text[i] == '\xc2' && next >= 0x80 && next < 0xa0) {
+      text.replace(i, 2, "?");
+    } else if (is_control(text[i]) && (with_newlines || text[i] != '\n')) {
+      text[i] = '?';
+    }
+  }
+}
 bool is_column(char c) { return c >= 0x20 && c < 0x7f; }
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
 
@@ -25,9 +36,13 @@ std::string cut(std::string text, std::size_t most) {
 }  // namespace
 
 std::string printable(std::string text, std::size_t most) {
-  auto out = cut(std::move(text), most);
-  std::ranges::replace_if(out, is_control, '?');
-  return out;
+  hide_controls(text, true);
+  return cut(std::move(text), most);
+}
+
+std::string printable_lines(std::string text) {
+  hide_controls(text, false);
+  return text;
 }
 
 std::string printable_ascii(std::string text, std::size_t most) {

@@ -8,6 +8,8 @@
 
 #include "coordinator/run_status.h"
 #include "isthmus/base/error.h"
+#include "isthmus/base/say.h"
+#include "isthmus/base/text.h"
 #include "isthmus/outer_sync/transport/control_client.h"
 #include "run/certs.h"
 #include "run/json_output.h"
@@ -29,8 +31,7 @@ std::string sentence_of(const nlohmann::json& answer) {
 
 int run_ctl(const CtlRequest& request, Experiment experiment, bool has_config) {
   JsonOutput output(request.json);
-  auto& network = experiment.network;
-  network.certs = own_certificates(network.certs, request.name);
+  take_identity(request.name, experiment);
   outer_sync::protocol::Command command;
   if (has_config) command.run = experiment.run.name;
   command.by = request.name;
@@ -38,14 +39,14 @@ int run_ctl(const CtlRequest& request, Experiment experiment, bool has_config) {
   command.arguments = request.arguments;
   command.at = request.at;
   command.member = request.member;
-  const auto answer = outer_sync::ask(network, command);
+  const auto answer = outer_sync::ask(experiment.network, command);
   if (!answer.problem.empty()) throw Error(ErrorKind::config, answer.problem);
   const auto json = nlohmann::json::parse(answer.text, nullptr, false);
   if (!json.is_object()) throw Error(ErrorKind::data, "the coordinator's answer is no JSON object");
   output.print(json);
   if (request.json) return 0;
   const auto text = request.verb == "status" ? status_table(json) : sentence_of(json);
-  std::fputs(text.c_str(), stdout);
+  say_to(stdout, printable_lines(text));
   return 0;
 }
 
@@ -90,6 +91,7 @@ void add_ctl(CommandLine& commands, CtlRequest& request) {
   add("pause", "let all wait at one step", "pause --config two_sites.yaml");
   add("resume", "let them go on", "resume --config two_sites.yaml");
   add("checkpoint", "let all write a checkpoint at one step", "checkpoint --config two_sites.yaml");
+  add("stop", "end the run at one step, with a checkpoint of all", "stop --config two_sites.yaml");
   auto* drain = add("drain", "let workers leave, with a checkpoint", "drain us-1 --config two_sites.yaml");
   drain->add_option("names", request.arguments, "of workers or sites")->required();
   ctl->footer("Example: isthmus ctl status --config two_sites.yaml");

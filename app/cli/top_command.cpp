@@ -26,7 +26,7 @@ class Top {
  public:
   Top(Experiment experiment, bool knows_run, std::string name)
       : experiment_(std::move(experiment)), knows_run_(knows_run), name_(std::move(name)) {
-    experiment_.network.certs = own_certificates(experiment_.network.certs, name_);
+    take_identity(name_, experiment_);
   }
 
   /// Throws Error(network) where nobody answers.

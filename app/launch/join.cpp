@@ -9,6 +9,8 @@
 #include "coordinator/newcomer_config.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
+#include "isthmus/base/say.h"
+#include "isthmus/base/text_file.h"
 #include "isthmus/outer_sync/tls/newcomer.h"
 #include "isthmus/outer_sync/transport/enrol.h"
 #include "run/certs.h"
@@ -43,7 +45,12 @@ config::Duration lifetime(const std::string& text) {
 
 JoinToken read_token(const std::string& argument) {
   std::string text = argument;
-  if (argument == "-") std::getline(std::cin, text);
+  if (argument == "-") {
+    std::getline(std::cin, text);
+  } else if (!argument.starts_with(outer_sync::tls::token_prefix) && fs::exists(argument)) {
+    constexpr std::size_t max_token = 1 << 16;
+    text = read_text(argument, max_token);
+  }
   while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0) text.pop_back();
   return outer_sync::tls::parse_token(text);
 }
@@ -97,8 +104,8 @@ void enrol(JoinRequest& request, const JoinToken& token, const fs::path& folder)
   replace_file(folder / "run.yaml", enrolled.answer.config, File::Mode::secret);
   replace_file(folder / "config.yaml", own_config(request, token, folder), File::Mode::secret);
   own.complete(token, enrolled.answer);  // last: its certificate says that all is there
-  fmt::print("{} has its certificate and the config of run {}: {}\n", token.name, token.run, folder.string());
-  std::fflush(stdout);
+  say_line(fmt::format("{} has its certificate and the config of run {}: {}", token.name, token.run,
+                       folder.string()));
 }
 
 /// What is given now goes over what the file says.
@@ -210,8 +217,7 @@ void add_join(CommandLine& commands, std::function<int(WorkerRequest)> train) {
       commands.app().add_subcommand("join", "take part in a run by a token, from a machine that has nothing");
   const auto request = std::make_shared<JoinRequest>();
   verb->add_option("token", request->token,
-                   "of `isthmus certs invite`; - reads it from standard input, where others on this "
-                   "machine do not see it")
+                   "of `isthmus certs invite`, or a file that holds it; - reads it from standard input")
       ->required();
   verb->add_option("--data", request->data, "data.path on this machine");
   verb->add_option("--dir", request->folder,

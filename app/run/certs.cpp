@@ -57,11 +57,16 @@ std::string own_certificates(const std::string& certs, const std::string& name) 
   return (std::filesystem::path(certs) / name).string();
 }
 
-void take_replica_name(const std::string& name, std::string& certs) {
-  check_name("--name", name);
-  if (name == outer_sync::tls::coordinator_name)
-    throw Error(ErrorKind::config, "--name is 'coordinator', which is the coordinator's own name");
-  certs = own_certificates(certs, name);
+void take_identity(const std::string& name, Experiment& experiment) {
+  auto& network = experiment.network;
+  network.certs = own_certificates(network.certs, name);
+  if (network.certs.empty() && !network.insecure && network.secret.empty())
+    network.secret = (experiment.folder() / secret_file).string();
+}
+
+void take_replica_name(const std::string& name, Experiment& experiment) {
+  check_member_name("--name", name);
+  take_identity(name, experiment);
 }
 
 }  // namespace isthmus::app

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <string>
 
+#include "run/experiment.h"
+
 namespace isthmus::app {
 
 /// Of `--role`.
@@ -29,8 +31,14 @@ int run_certs(const CertsRequest& request);
 /// Empty if `certs` is.
 [[nodiscard]] std::string own_certificates(const std::string& certs, const std::string& name);
 
-/// Makes `name` that of this process, whatever it is but the coordinator: `certs` is then its own folder.
-/// Throws Error(config) for a name that it may not have.
-void take_replica_name(const std::string& name, std::string& certs);
+/// By what this process shows in its run who it is: `network.certs` becomes its own folder of certificates,
+/// or `network.secret`, where there are none, the file of the run's secret.
+void take_identity(const std::string& name, Experiment& experiment);
+/// The same for a process that is neither the coordinator nor an operator. Throws Error(config) for a name
+/// that it may not have.
+void take_replica_name(const std::string& name, Experiment& experiment);
+
+/// In a run's folder.
+inline constexpr const char* secret_file = "run.secret";
 
 }  // namespace isthmus::app

@@ -12,7 +12,6 @@ namespace isthmus::outer_sync::tls {
 
 namespace {
 
-constexpr std::string_view prefix = "isthmus1.";
 constexpr std::size_t longest = 2048;
 constexpr std::size_t checksum_size = sizeof(std::uint32_t);
 // RFC 4648, section 5, without padding.
@@ -59,13 +58,13 @@ std::string to_text(const JoinToken& token) {
   auto bytes = to_bytes(token);
   const auto sum = to_bytes(crc32c(bytes));
   bytes.insert(bytes.end(), sum.begin(), sum.end());
-  return std::string(prefix) + encode(bytes);
+  return std::string(token_prefix) + encode(bytes);
 }
 
 JoinToken parse_token(std::string_view text) {
-  if (!text.starts_with(prefix)) refuse("does not begin with 'isthmus1.'");
+  if (!text.starts_with(token_prefix)) refuse("does not begin with 'isthmus1.'");
   if (text.size() > longest) refuse("is longer than any");
-  const auto bytes = decode(text.substr(prefix.size()));
+  const auto bytes = decode(text.substr(token_prefix.size()));
   if (bytes.size() <= checksum_size) refuse("ends too early");
   const auto body = std::span(bytes).first(bytes.size() - checksum_size);
   if (from_bytes<std::uint32_t>(std::span(bytes).last(checksum_size)) != crc32c(body))

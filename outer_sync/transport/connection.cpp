@@ -18,6 +18,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/transport/address.h"
 #include "tls/stream.h"
+#include "transport/run_secret.h"
 #include "transport/spawn.h"
 
 namespace isthmus::outer_sync::transport {
@@ -75,8 +76,9 @@ Connection::Connection(asio::ip::tcp::socket socket, WireCounters& counters, Lin
     : socket_(std::move(socket)),
       credentials_(std::move(link.credentials)),
       connections_(std::move(link.connections)),
+      secret_(std::move(link.secret)),
       other_(std::move(other)),
-      introduced_(!credentials_),
+      introduced_(!credentials_ && !secret_),
       remote_(name_of(socket_)),
       congestion_(link.congestion),
       counters_(counters),
@@ -198,20 +200,28 @@ void Connection::check_role_of_dialled() const {
 asio::awaitable<void> Connection::shake_hands() {
   try {
     const Watchdog watchdog(shared_from_this(), hello_limit_ + 2 * hold_);
-    co_await tls_->handshake();
-    if (!other_.name.empty() && tls_->peer() != other_.name) {
-      throw Error(ErrorKind::network,
-                  "its certificate is of '" + tls_->peer() + "', not of '" + other_.name + "'");
+    if (tls_) {
+      co_await show_certificates();
+    } else {
+      co_await show_secret(socket_, *secret_, other_.dialled);
     }
-    // It was verified by the list of when the handshake began.
-    if (!newcomer() && credentials_->revoked(tls_->serial())) throw Error(ErrorKind::network, is_revoked);
-    if (!other_.name.empty()) check_role_of_dialled();
     introduced_ = true;
     trusted_ = !newcomer();
     introducing_.cancel();
   } catch (const Error& error) {
     drop(error.what());
   }
+}
+
+asio::awaitable<void> Connection::show_certificates() {
+  co_await tls_->handshake();
+  if (!other_.name.empty() && tls_->peer() != other_.name) {
+    throw Error(ErrorKind::network,
+                "its certificate is of '" + tls_->peer() + "', not of '" + other_.name + "'");
+  }
+  // It was verified by the list of when the handshake began.
+  if (!newcomer() && credentials_->revoked(tls_->serial())) throw Error(ErrorKind::network, is_revoked);
+  if (!other_.name.empty()) check_role_of_dialled();
 }
 
 asio::awaitable<void> Connection::introduced() {

@@ -30,6 +30,8 @@ class Stream;
 
 namespace isthmus::outer_sync::transport {
 
+class RunSecret;
+
 struct WireCounters {
   std::atomic<std::uint64_t> payload{0};  ///< codec bytes, as packed as they went, written to sockets
   std::atomic<std::uint64_t> state{0};    ///< fp32 values of state streams written to sockets
@@ -70,6 +72,8 @@ struct LinkOptions {
   std::string congestion = "system";
   /// Connections are TLS, and both ends show a certificate of the run; null: neither.
   std::shared_ptr<tls::Credentials> credentials{};
+  /// Without certificates: both ends show that they know it; null: neither.
+  std::shared_ptr<RunSecret> secret{};
   /// Each connection is one of these for as long as it lives. Copies of the options share them.
   std::shared_ptr<Connections> connections = std::make_shared<Connections>();
 };
@@ -138,13 +142,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   [[nodiscard]] bool is_loopback() const { return loopback_; }  ///< it stays on this machine
   [[nodiscard]] asio::any_io_executor executor() { return socket_.get_executor(); }
 
-  /// Both ends have shown who they are, as far as that is asked here. Throws Error(network) when TLS says
-  /// that the other is not the one meant. `receive` waits for it too.
+  /// Both ends have shown who they are, as far as that is asked here. Throws Error(network) when the other is
+  /// not the one meant. `receive` waits for it too.
   [[nodiscard]] asio::awaitable<void> introduced();
   /// What its certificate says; empty where there is none. Known from then on.
   [[nodiscard]] std::string peer_name() const;
-  /// It has shown a certificate of the run, or else the run's token (which this end has to say): strangers
-  /// do not push it out.
+  /// It has shown a certificate or the secret of the run, or else its token (which this end has to say):
+  /// strangers do not push it out.
   [[nodiscard]] bool is_trusted() const { return trusted_; }
   void trust() { trusted_ = true; }
   /// Who holds it, as far as that can be told: the name in its certificate, otherwise the address (of IPv6
@@ -165,6 +169,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     Frame frame;
   };
   [[nodiscard]] asio::awaitable<void> shake_hands();
+  [[nodiscard]] asio::awaitable<void> show_certificates();
   void check_role_of_dialled() const;
   [[nodiscard]] asio::awaitable<void> write(const Frame& frame);
   [[nodiscard]] asio::awaitable<void> wait_for_the_other_end();
@@ -175,8 +180,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::shared_ptr<tls::Credentials> credentials_;
   std::shared_ptr<Connections> connections_;
   std::unique_ptr<tls::Stream> tls_;  ///< null: no TLS
+  std::shared_ptr<RunSecret> secret_;
   OtherEnd other_;
-  bool introduced_;      ///< by TLS, where there is any
+  bool introduced_;      ///< by TLS or the run's secret, where there is any
   std::string dropped_;  ///< why
   std::string remote_, congestion_;
   std::string source_;  ///< of `holder`

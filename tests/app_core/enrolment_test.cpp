@@ -66,6 +66,7 @@ TEST_F(Enrolment, AMachineWithATokenTakesPart) {
   auto reducer = site.start(words);
   EXPECT_TRUE(coordinator_says("third has its certificate: it came from 127.0.0.1")) << site.logs();
   EXPECT_TRUE(coordinator_says("third joined from 127.0.0.1:")) << site.logs();
+  EXPECT_THAT(processes_with(token), ::testing::IsEmpty()) << "others on the machine can read it";
   using fs::perms;
   EXPECT_EQ(fs::status(site / "third").permissions(), perms::owner_all);
   for (const auto* file : {"cert.pem", "config.yaml", "run.yaml"})
@@ -82,6 +83,15 @@ TEST_F(Enrolment, AMachineWithATokenTakesPart) {
   EXPECT_EQ(reducer.wait().status, 143) << reducer.output();
   coordinator->signal(SIGKILL);
   EXPECT_EQ(enrol(token, "third").status, 0) << "it needs nobody for that";
+}
+
+TEST_F(Enrolment, ATokenIsReadFromAFileToo) {
+  start_coordinator();
+  const auto token = invite("third");
+  const auto first = enrol(site.write("token", token + "\n").string(), "first");
+  EXPECT_EQ(first.status, 0) << first.report();
+  const auto none = enrol((site / "no_such_file").string(), "second");
+  EXPECT_EQ(none.status, 2) << none.report();
 }
 
 TEST_F(Enrolment, ATokenIsGoodOnce) {

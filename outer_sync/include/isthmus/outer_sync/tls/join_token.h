@@ -36,6 +36,8 @@ struct JoinToken {
   }
 };
 
+/// What every token begins with.
+inline constexpr std::string_view token_prefix = "isthmus1.";
 /// Letters, digits, '-', '_' and '.' alone: fit for a command line and for a mail.
 [[nodiscard]] std::string to_text(const JoinToken& token);
 /// What `to_text` wrote, and nothing else. Throws Error(config) saying what is wrong, without the token.

@@ -1,0 +1,41 @@
+#pragma once
+// The secret of a run that stays on one machine and has no certificates. Who can read its file takes part, so
+// another account of the machine is neither member nor operator. Both ends of a connection show that they
+// know it, before anything else, and neither sends it.
+
+#include <array>
+#include <asio/awaitable.hpp>
+#include <asio/ip/tcp.hpp>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "isthmus/outer_sync/config.h"
+
+namespace isthmus::outer_sync::transport {
+
+/// Of the io thread.
+class RunSecret {
+ public:
+  using Value = std::array<std::uint8_t, 32>;
+
+  explicit RunSecret(std::filesystem::path file) : file_(std::move(file)) {}
+  /// Read once, when it is first asked for: the coordinator may make it after a member has begun. Throws
+  /// Error naming the file where it is not there, holds something else, or is open to other accounts.
+  [[nodiscard]] const Value& value();
+  [[nodiscard]] const std::filesystem::path& file() const { return file_; }
+
+ private:
+  std::filesystem::path file_;
+  std::optional<Value> value_;
+};
+
+/// Null where there are certificates, or `network.secret` names no file.
+[[nodiscard]] std::shared_ptr<RunSecret> secret_of(const NetworkConfig& network);
+
+/// Each end shows the other that it knows the secret. Throws Error(network) saying what is wrong.
+[[nodiscard]] asio::awaitable<void> show_secret(asio::ip::tcp::socket& socket, RunSecret& secret,
+                                                bool dialled);
+
+}  // namespace isthmus::outer_sync::transport
