@@ -1,0 +1,153 @@
+// A bit that flips in the memory of a running worker: the others notice it, and it takes the state from them.
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "elastic_run.h"
+#include "isthmus/base/archive.h"
+#include "isthmus/trainer/checkpoint.h"
+#include "isthmus/trainer/checkpoint_folder.h"
+
+namespace isthmus {
+namespace {
+
+/// The writable memory of a process that is not mapped from a file.
+class Memory {
+ public:
+  explicit Memory(pid_t pid) : pid_(pid), fd_(open(path("mem").c_str(), O_RDWR | O_CLOEXEC)) {
+    EXPECT_GE(fd_, 0) << path("mem");
+  }
+  ~Memory() { close(fd_); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  /// Where values lie that are nearly these: their difference has less than 5 % of the squared norm.
+  [[nodiscard]] std::vector<off_t> places_near(const std::vector<float>& values) const {
+    const auto far = 0.05 * std::inner_product(values.begin(), values.end(), values.begin(), 0.0);
+    std::vector<off_t> places;
+    std::ifstream maps(path("maps"));
+    for (std::string line; std::getline(maps, line);) {
+      unsigned long begin = 0, end = 0, file = 0;
+      char flags[5] = {};
+      if (std::sscanf(line.c_str(), "%lx-%lx %4s %*s %*s %lu", &begin, &end, flags, &file) != 4) continue;
+      if (flags[1] != 'w' || file != 0) continue;
+      std::vector<float> found((end - begin) / sizeof(float));
+      const auto got = pread(fd_, found.data(), end - begin, static_cast<off_t>(begin));
+      found.resize(got > 0 ? static_cast<std::size_t>(got) / sizeof(float) : 0);
+      for (std::size_t at = 0; at + values.size() <= found.size(); ++at) {
+        double distance = 0;
+        std::size_t i = 0;
+        for (; i < values.size() && distance < far; ++i) {
+          const double difference = found[at + i] - values[i];
+          distance += difference * difference;
+        }
+        if (i == values.size() && distance < far)
+          places.push_back(static_cast<off_t>(begin + at * sizeof(float)));
+      }
+    }
+    return places;
+  }
+  void flip(off_t at) const {
+    char byte = 0;
+    ASSERT_EQ(pread(fd_, &byte, 1, at), 1);
+    byte = static_cast<char>(byte ^ 1);
+    ASSERT_EQ(pwrite(fd_, &byte, 1, at), 1);
+  }
+
+ private:
+  [[nodiscard]] std::string path(const char* file) const {
+    return "/proc/" + std::to_string(pid_) + "/" + file;
+  }
+  pid_t pid_;
+  int fd_;
+};
+
+/// 32 of the global parameters in the newest checkpoint; empty if no checkpoint can be read yet.
+std::vector<float> newest_parameters(const std::filesystem::path& folder) {
+  const auto steps = trainer::checkpoint_steps(folder, 0);
+  if (steps.empty()) return {};
+  try {
+    const auto checkpoint = trainer::read_checkpoint(trainer::checkpoint_file(folder, steps.back(), 0));
+    BoundedReader reader(checkpoint.section(trainer::agreed_section));
+    std::uint64_t step = 0;
+    std::vector<outer_sync::protocol::FragmentState> fragments;
+    std::vector<float> global;
+    reader(step, fragments, global);
+    constexpr std::ptrdiff_t place = 200, count = 32;
+    return {global.begin() + place, global.begin() + place + count};
+  } catch (const Error&) {  // it was superseded meanwhile
+    return {};
+  }
+}
+
+/// Suspends the worker again and again and flips a bit of its global parameters wherever its memory holds
+/// them, until `noticed`. The newest checkpoint says what to look for. On a busy disk it can be rounds old,
+/// so values that are near count as well. Each try takes another value.
+template <class Noticed>
+void flip_parameters(const ElasticRun& run, const std::string& worker, Noticed noticed) {
+  constexpr off_t high_byte = 2;  // of the mantissa: the last bits may be rounded away by the next round
+  const auto pid = run.site().process("--name " + worker);
+  const auto folder = run.site().run() / worker / "checkpoints";
+  std::size_t tries = 0, flips = 0;
+  auto next = std::chrono::steady_clock::now();
+  const auto done = [&] {
+    if (noticed()) return true;
+    if (std::chrono::steady_clock::now() < next) return false;
+    kill(pid, SIGSTOP);
+    const auto values = newest_parameters(folder);
+    const Memory memory(pid);
+    for (const auto place : values.empty() ? std::vector<off_t>() : memory.places_near(values)) {
+      memory.flip(place + static_cast<off_t>(tries % values.size() * sizeof(float)) + high_byte);
+      ++flips;
+    }
+    ++tries;
+    kill(pid, SIGCONT);
+    next = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+    return false;
+  };
+  ASSERT_TRUE(eventually(done)) << "not noticed after " << flips << " flips in " << tries << " tries"
+                                << run.logs();
+}
+
+const Words settings = {"run.steps=100000",      "run.checkpoint_every=40", "run.eval_every=0",
+                        "outer.num_fragments=2", "outer.sync_every=12",     "outer.warmup_steps=0"};
+
+Words with(const Words& more) {
+  auto all = settings;
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+TEST(FlippedBit, OfThreeTheOddOneTakesTheStateAnew) {
+  ElasticRun run(with({"replicas=3"}));
+  run.start({"eu-1", "eu-2", "us-1"});
+  ASSERT_TRUE(run.reaches("us-1", 130)) << run.logs();
+  flip_parameters(run, "eu-2", [&] {
+    return run.logs().find("eu-2 must take the state from others: its global parameters differ") !=
+           std::string::npos;
+  });
+  ASSERT_TRUE(run.joined_at("eu-2")) << run.logs();
+  run.stop();
+  EXPECT_EQ(run.hash().size(), 64U) << "equal on all" << run.logs();
+}
+
+TEST(FlippedBit, OfTwoNobodyCanTellAndTheRunEnds) {
+  ElasticRun run(with({"replicas=2"}));
+  run.start({"eu-1", "us-1"});
+  ASSERT_TRUE(run.reaches("us-1", 130)) << run.logs();
+  flip_parameters(run, "us-1", [&] {
+    return run.logs().find("the global parameters of eu-1, us-1 differ after round") != std::string::npos;
+  });
+  for (const auto* worker : {"eu-1", "us-1"}) EXPECT_NE(run.end_of(worker).status, 0) << run.logs();
+}
+
+}  // namespace
+}  // namespace isthmus

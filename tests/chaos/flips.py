@@ -1,0 +1,114 @@
+"""Bits that a soak flips in the memory of running workers, one at a time, until the run finds each of them."""
+
+import collections
+import dataclasses
+import random
+import re
+import struct
+import subprocess
+import time
+
+from cluster import Failure, Worker, die_with_parent
+from faults import flip_a_bit, tensors_of
+
+OBSERVE_WITHIN = 5  # seconds
+VALUES = 16  # floats that are looked for, of each tensor that is tried
+MOST_TENSORS = 6  # that are tried, while the worker stands still
+AUDITED_WITHIN = 600  # steps: each fragment is compared every 16 of its rounds, which are 30 steps apart
+MOST_TRIES = 12  # if a round was faster, a try hits only old copies, which nobody reads again
+LOOK_EVERY = 0.5  # seconds
+
+
+@dataclasses.dataclass
+class Flip:
+    worker: Worker
+    at: float  # time.monotonic() of the last try
+    step: int
+    tries: int
+
+
+class Flips:
+    FOUND = re.compile(r"^(\w+) must take the state from others: its global parameters differ", re.M)
+
+    def __init__(self, cluster):
+        self.cluster = cluster
+        self.pending = None  # the Flip that the run has not found yet
+        self.known = collections.Counter()  # found so far, by worker
+        self.found_after = []  # seconds
+        self.next_look = 0.0
+
+    def flip(self, worker, rng):
+        """Lets an observer write the global parameters, suspends the worker, and changes a bit of some of them in its
+        memory. False if too much else was going on, or if a round had changed them meanwhile."""
+        cluster = self.cluster
+        others = [w for w in cluster.workers if w is not worker and w.takes_part() and not w.stopped
+                  and w.name not in cluster.troubled]
+        if len(others) < 3 or not worker.takes_part() or not cluster.coordinator.running() or cluster.coordinator.stopped:
+            return False
+        observed = cluster.folder / "now.safetensors"
+        observed.unlink(missing_ok=True)
+        observer = self._start_observer(observed)
+        give_up = time.monotonic() + OBSERVE_WITHIN
+        while not observed.exists() and observer.poll() is None and time.monotonic() < give_up:
+            time.sleep(0.005)
+        hit = None
+        if observed.exists() and worker.running():
+            worker.suspend()
+            names = self._names_by_values(observed)
+            hit = flip_a_bit(worker.child.pid, rng.sample(sorted(names), min(MOST_TENSORS, len(names))), rng)
+            worker.wake()
+        observer.kill()
+        observer.wait()
+        if hit:
+            values, places = hit
+            cluster.note(f"a bit of {names[values]} of {worker.name} is flipped, in {places} places")
+            tries = self.pending.tries + 1 if self.pending else 1
+            self.pending = Flip(worker, time.monotonic(), cluster.step(), tries)
+        return bool(hit)
+
+    def _start_observer(self, out):
+        cluster = self.cluster
+        settings = [*cluster.settings, f"run.out={cluster.folder / 'observer'}", "network.emulate.rtt=0",
+                    f"network.secret={cluster.folder / 'run.secret'}"]
+        return subprocess.Popen([cluster.binary, "observe", "--config", str(cluster.config), "--name", "watch", "--once",
+                                 "--out", str(out), *(word for s in settings for word in ("--set", s))],
+                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=die_with_parent)
+
+    @staticmethod
+    def _names_by_values(file):
+        """The name of each tensor, by some bytes from its middle. Without tensors whose values are alike there: their
+        bytes could be anything's."""
+        names = {}
+        for name, data in tensors_of(file).items():
+            size = VALUES * struct.calcsize("f")
+            begin = len(data) // 2 // size * size
+            values = data[begin:begin + size]
+            if len(set(struct.iter_unpack("<f", values))) == VALUES:
+                names[values] = name
+        return names
+
+    def _found(self):
+        """How often, by worker, the coordinator has named one whose parameters differ."""
+        return collections.Counter(name for log in self.cluster.folder.glob("coordinator.*.log")
+                                   for name in self.FOUND.findall(log.read_text(errors="replace")))
+
+    def explain(self, difference):
+        """Whether that line of a log is about a flip, and the run has found nothing but flips."""
+        return "global parameters differ from those of the majority" in difference and self._found() == self.known
+
+    def watch(self):
+        """Called often: takes note when the run has found the flip, and tries again when it has had time for that."""
+        flip = self.pending
+        if not flip or time.monotonic() < self.next_look:
+            return
+        self.next_look = time.monotonic() + LOOK_EVERY
+        name = flip.worker.name
+        if self._found()[name] > self.known[name]:
+            self.known[name] += 1
+            self.found_after.append(time.monotonic() - flip.at)
+            self.cluster.note(f"it was found after {self.found_after[-1]:.1f} s")
+            self.pending = None
+        elif self.cluster.step() > flip.step + AUDITED_WITHIN:
+            if flip.tries == MOST_TRIES:
+                raise Failure(f"a bit of {name} was flipped {MOST_TRIES} times and never found")
+            self.flip(flip.worker, random.Random(self.cluster.step()))
