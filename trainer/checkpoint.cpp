@@ -215,6 +215,14 @@ void check_checkpoint_header(const std::filesystem::path& file, const Digest& mo
   refuse_other_length(in, header);
 }
 
+std::optional<Digest> section_digest(const std::filesystem::path& file, const std::string& name) {
+  FileReader in(file);
+  const auto header = read_header(in);
+  refuse_other_length(in, header);
+  const auto found = std::ranges::find(header.sections, name, &SectionEntry::name);
+  return found == header.sections.end() ? std::nullopt : std::optional(found->digest);
+}
+
 namespace {
 
 constexpr const char* parameters_name = "parameters";

@@ -28,12 +28,22 @@ void yield_to_training() {
   static_cast<void>(::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), nice));
 }
 
+/// A file that cannot be read any more is nobody's to go on from.
+Digest agreed_digest(const std::filesystem::path& file) {
+  try {
+    return section_digest(file, agreed_section).value_or(Digest{});
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 std::string step_args(std::uint64_t step) { return "{\"step\":" + std::to_string(step) + "}"; }
 
 }  // namespace
 
-CheckpointWriter::CheckpointWriter(Options options, std::vector<std::uint64_t> steps, Trace& trace)
-    : options_(std::move(options)), trace_(trace), steps_(std::move(steps)) {
+CheckpointWriter::CheckpointWriter(Options options, const std::vector<std::uint64_t>& steps, Trace& trace)
+    : options_(std::move(options)), trace_(trace) {
+  for (const auto step : steps) known_[step] = agreed_digest(checkpoint_file(options_.folder, step, 0));
   thread_ = std::thread([this] { loop(); });
 }
 
@@ -53,7 +63,7 @@ Snapshot& CheckpointWriter::begin(std::uint64_t step) {
   if (state_ == State::ready || state_ == State::busy) {
     options_.say("the checkpoint of step " + std::to_string(step) + " waits for that of step " +
                  std::to_string(snapshot_.step) +
-                 ", which is still being written: the disk is slower than run.checkpoint_every asks for");
+                 ", which is still being written: the disk is too slow for checkpoints that often");
     const Trace::Scope scope(trace_, Trace::Row::train, "checkpoint_wait", step_args(step));
     wait_until_over(lock);
   }
@@ -90,8 +100,15 @@ void CheckpointWriter::wait_until_over(std::unique_lock<std::mutex>& lock) {
 }
 
 std::vector<std::uint64_t> CheckpointWriter::steps() const {
+  std::vector<std::uint64_t> steps;
   const std::lock_guard lock(mutex_);
-  return steps_;
+  for (const auto& [step, agreed] : known_) steps.push_back(step);
+  return steps;
+}
+
+std::map<std::uint64_t, Digest> CheckpointWriter::checkpoints() const {
+  const std::lock_guard lock(mutex_);
+  return known_;
 }
 
 void CheckpointWriter::all_have(std::uint64_t step) {
@@ -131,26 +148,26 @@ void CheckpointWriter::write_snapshot(std::unique_lock<std::mutex>& lock) {
   state_ = State::busy;
   lock.unlock();
   std::string problem;
+  Digest agreed;
   try {
     const Trace::Scope scope(trace_, Trace::Row::writer, "checkpoint", step_args(snapshot_.step));
     prepare_checkpoint_folder(options_.folder);
     std::vector<SectionView> others;
     for (const auto& [name, bytes] : snapshot_.others) others.push_back({name, bytes});
-    save_replica(checkpoint_file(options_.folder, snapshot_.step, 0), snapshot_.model, snapshot_.replica,
-                 others);
+    const auto file = checkpoint_file(options_.folder, snapshot_.step, 0);
+    save_replica(file, snapshot_.model, snapshot_.replica, others);
+    agreed = agreed_digest(file);
   } catch (const std::exception& error) {
     problem = error.what();
   }
   lock.lock();
-  problem.empty() ? written() : failed(problem);
+  problem.empty() ? written(agreed) : failed(problem);
   changed_.notify_all();
 }
 
-void CheckpointWriter::written() {
+void CheckpointWriter::written(const Digest& agreed) {
   if (said_) options_.say("the checkpoint of step " + std::to_string(snapshot_.step) + " is written now");
-  std::erase(steps_, snapshot_.step);
-  steps_.push_back(snapshot_.step);
-  std::ranges::sort(steps_);
+  known_[snapshot_.step] = agreed;
   state_ = State::idle;
   removed_for_ = 0;  // one more may go
 }
@@ -158,8 +175,9 @@ void CheckpointWriter::written() {
 void CheckpointWriter::failed(const std::string& why) {
   state_ = State::failed;
   if (std::exchange(said_, true)) return;
-  const auto newest = steps_.empty() ? "there is no older one"
-                                     : "the newest on disk is of step " + std::to_string(steps_.back());
+  const auto newest = known_.empty()
+                          ? "there is no older one"
+                          : "the newest on disk is of step " + std::to_string(known_.rbegin()->first);
   options_.say("NO CHECKPOINT of step " + std::to_string(snapshot_.step) + ": " + why +
                "; training goes on, it is tried again until the next one is due, and " + newest);
 }
@@ -178,7 +196,7 @@ void CheckpointWriter::remove_superseded(std::unique_lock<std::mutex>& lock) {
     }
   }
   lock.lock();
-  std::erase_if(steps_, [&](auto step) { return std::ranges::binary_search(gone, step); });
+  for (const auto step : gone) known_.erase(step);
 }
 
 }  // namespace isthmus::trainer

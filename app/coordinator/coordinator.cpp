@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
+#include <exception>
 #include <fstream>
 #include <mutex>
 #include <optional>
@@ -20,9 +20,13 @@
 #include "isthmus/base/file.h"
 #include "isthmus/base/metrics.h"
 #include "isthmus/base/progress.h"
+#include "isthmus/base/say.h"
+#include "isthmus/base/text.h"
 #include "isthmus/outer_sync/tls/authority.h"
 #include "isthmus/outer_sync/transport/coordinator_node.h"
+#include "isthmus/outer_sync/transport/run_secret.h"
 #include "run/certs.h"
+#include "run/exit_codes.h"
 #include "run/json_output.h"
 #include "run/metrics_server.h"
 #include "run/run_folder.h"
@@ -103,9 +107,10 @@ class Display final : public outer_sync::CoordinatorObserver {
                  [this](const std::string& text) { progress_.message(text); }),
         hook_(experiment.run.on_event, [this](const std::string& text) { said(text); }),
         events_(experiment, hook_, [this](const std::string& text) { said(text); }),
-        gathered_(experiment.folder(), fresh, [this](const std::string& text) { said(text); }) {}
+        gathered_(experiment.folder(), fresh, static_cast<std::uint64_t>(experiment.run.gather_limit.bytes),
+                  [this](const std::string& text) { said(text); }) {}
 
-  void ended(const Ended& ended) { events_.ended(ended); }
+  void ended(const Ended& ended, bool stopped) { events_.ended(ended, stopped); }
   /// It must outlive the run.
   void plans_with(AutoReplan& replan) { replan_ = &replan; }
 
@@ -237,7 +242,7 @@ class Display final : public outer_sync::CoordinatorObserver {
   /// The hook's thread speaks too.
   void said(const std::string& text) {
     const std::lock_guard lock(output_);
-    progress_.message(text);
+    progress_.message(printable(text));  // of one line, whatever a member has said
   }
 
   /// Wire rate over the last seconds, time left from the pace since the first step seen.
@@ -360,13 +365,9 @@ void write_summary(Experiment& experiment, const Coordinator& coordinator, const
   auto& evaluations = report.evaluations;
   evaluations.erase(evaluations.upper_bound(report.members.front().last_step), evaluations.end());
   const auto summary = summary_json(experiment, report);
-  const auto file = experiment.folder() / "summary.json";
-  std::ofstream out(file);
-  out << summary.dump(2) << "\n";
-  out.close();
-  if (!out) throw Error(ErrorKind::data, "cannot write " + file.string());
-  std::fputs(summary_table(summary, report.members.front().sample).c_str(), stdout);
+  say_to(stdout, printable_lines(summary_table(summary, report.members.front().sample)));
   json.print(summary);
+  replace_file(experiment.folder() / "summary.json", summary.dump(2) + "\n");
 }
 
 }  // namespace
@@ -394,6 +395,8 @@ outer_sync::protocol::CoordinatorOptions coordinator_options(Experiment& experim
   options.elastic = !experiment.outer.data_parallel();
   options.warmup_rounds = static_cast<std::uint64_t>(experiment.outer.warmup_steps);
   options.steps = static_cast<std::uint64_t>(experiment.run.steps);
+  options.checkpoint_interval = std::chrono::duration_cast<outer_sync::protocol::Time>(
+      std::chrono::duration<double>(experiment.run.checkpoint_interval.seconds));
   options.judge = [experiment](const auto& before, const auto& items) {
     return judge_change(experiment, before, items);
   };
@@ -403,14 +406,13 @@ outer_sync::protocol::CoordinatorOptions coordinator_options(Experiment& experim
 int run_coordinator(CoordinatorRequest request) {
   JsonOutput json(request.json);
   auto& experiment = request.experiment;
-  std::filesystem::create_directories(experiment.folder());
+  make_private_folder(experiment.folder());
   // Of a run that is going on without its coordinator: this one takes it up. A run that is resumed is over.
   const auto last = request.recover || request.resume ? std::nullopt : recall(experiment);
   const bool goes_on = last || request.recover;
   if (!request.resume && !goes_on) {
     for (const auto* file : {"metrics.jsonl", "summary.json"}) make_room(experiment.folder() / file);
   }
-  std::atomic<bool> interrupted = false;
   Display display(experiment, !request.resume && !goes_on);
   if (request.resume || goes_on) display.recall_evaluations();
   auto options = coordinator_options(experiment);
@@ -423,13 +425,12 @@ int run_coordinator(CoordinatorRequest request) {
     options.before = recall_if_readable(experiment);
     options.given_up = std::move(request.given_up);
   }
-  auto network = experiment.network;
-  network.certs = own_certificates(network.certs, outer_sync::tls::coordinator_name);
-  outer_sync::CoordinatorNode node(network, std::move(options), display,
-                                   enrolment_desk(experiment.network.certs, experiment));
+  auto desk = enrolment_desk(experiment.network.certs, experiment);
+  take_identity(outer_sync::tls::coordinator_name, experiment);
+  if (!experiment.network.secret.empty()) outer_sync::make_run_secret(experiment.network.secret);
+  outer_sync::CoordinatorNode node(experiment.network, std::move(options), display, std::move(desk));
   const SignalThread signals([&](int, int count) {
-    if (count > 1) _exit(130);
-    interrupted = true;
+    if (count > 1) _exit(stopped_exit);
     node.request_stop("asked to by a signal");
   });
   AutoReplan replan(
@@ -446,14 +447,20 @@ int run_coordinator(CoordinatorRequest request) {
   const auto begin = Clock::now();
   const auto ended = node.run();
   display.finish();
-  display.ended(ended);
+  display.ended(ended, node.coordinator().stopping());
+  // First: one that is killed in between has left the summary.
+  std::exception_ptr no_summary;
+  try {
+    if (ended.how == Ended::How::finished)
+      write_summary(experiment, node.coordinator(), display, seconds_since(begin), json);
+  } catch (const Error&) {
+    no_summary = std::current_exception();
+  }
   // The run is over: a later one of this name begins at its first view.
   remove_file(state_file(experiment));
-  if (ended.how == Ended::How::finished) {
-    write_summary(experiment, node.coordinator(), display, seconds_since(begin), json);
-    return interrupted ? 130 : 0;
-  }
-  if (ended.how == Ended::How::stopped) return 130;
+  if (no_summary) std::rethrow_exception(no_summary);
+  if (ended.how == Ended::How::finished) return node.coordinator().stopping() ? stopped_exit : 0;
+  if (ended.how == Ended::How::stopped) return stopped_exit;
   // Also after a signal: `launch` sends one when it has seen somebody end, and this is who knows the reason.
   throw Error(ended.how == Ended::How::diverged ? ErrorKind::divergence : ErrorKind::network, ended.reason);
 }

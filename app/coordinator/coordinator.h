@@ -25,7 +25,7 @@ struct CoordinatorRequest {
 /// "PORT\n" to a descriptor that a launcher listens to, which is closed; nothing if it is negative.
 void announce_port(int fd, std::uint16_t port);
 
-/// Exit status: 0 finished, 130 stopped by a signal, otherwise Error's.
+/// Exit status: 0 finished, 130 stopped by whomever, otherwise Error's.
 [[nodiscard]] int run_coordinator(CoordinatorRequest request);
 
 }  // namespace isthmus::app

@@ -44,8 +44,13 @@ std::optional<pid_t> start(const std::vector<std::string>& words, int input) {
   sigset_t none;
   sigemptyset(&none);
   posix_spawnattr_setsigmask(&attributes, &none);
+  sigset_t ignored;  // by a SignalThread
+  sigemptyset(&ignored);
+  sigaddset(&ignored, SIGPIPE);
+  posix_spawnattr_setsigdefault(&attributes, &ignored);
   posix_spawnattr_setpgroup(&attributes, 0);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
+  posix_spawnattr_setflags(&attributes,
+                           POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   pid_t child = -1;
   errno = posix_spawn(&child, "/bin/sh", &files, &attributes, arguments.data(), environ);
   const int error = errno;
@@ -114,7 +119,11 @@ void EventHook::run(const Event& event, Clock::time_point until) const {
   };
   const int input = file_of(event.json + "\n");
   if (input < 0) return complain(std::string("cannot be told of it: ") + std::strerror(errno));
-  const auto child = start({"sh", "-c", command_, "on_event", event.kind, event.json}, input);
+  constexpr std::size_t max_argument = 1 << 16;  // the system takes no argument above 128 KiB
+  const auto argument = event.json.size() <= max_argument
+                            ? event.json
+                            : nlohmann::json{{"event", event.kind}, {"too_long", true}}.dump();
+  const auto child = start({"sh", "-c", command_, "on_event", event.kind, argument}, input);
   const int error = errno;
   close(input);
   if (!child) return complain(std::string("cannot be started: ") + std::strerror(error));

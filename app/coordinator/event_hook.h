@@ -13,9 +13,10 @@
 namespace isthmus::app {
 
 /// Runs `sh -c COMMAND` for each event, one at a time and in order, on a thread of its own. The event is a
-/// JSON object on the command's standard input; $1 is its kind and $2 the same JSON. Nothing of an event is
-/// ever part of the command's text. A command that fails, or takes longer than `limit` and is killed with all
-/// that it has started, is said and harms nothing; so is an event for which there is no room any more.
+/// JSON object on the command's standard input; $1 is its kind and $2 the same JSON, or, of one longer than
+/// 64 KiB, {"event": kind, "too_long": true}. Nothing of an event is ever part of the command's text. A
+/// command that fails, or takes longer than `limit` and is killed with all that it has started, is said and
+/// harms nothing; so is an event for which there is no room any more.
 class EventHook {
  public:
   using Say = std::function<void(const std::string&)>;  ///< from any thread

@@ -18,6 +18,8 @@ using outer_sync::protocol::RecordKind;
 
 namespace {
 
+constexpr const char *metrics_name = "metrics.jsonl", *log_name = "gathered.log";
+
 /// Whether the member itself works there: it is on this machine, or the folder is on a disk that both have.
 bool is_worked_in(const fs::path& folder) {
   if (!fs::exists(folder)) return false;
@@ -32,45 +34,68 @@ bool is_worked_in(const fs::path& folder) {
 
 }  // namespace
 
-GatheredFolders::GatheredFolders(fs::path run, bool fresh, Say say)
-    : run_(std::move(run)), fresh_(fresh), say_(std::move(say)) {}
+GatheredFolders::GatheredFolders(fs::path run, bool fresh, std::uint64_t limit, Say say)
+    : run_(std::move(run)), fresh_(fresh), limit_(limit), say_(std::move(say)) {}
 
 bool GatheredFolders::keep(const Gathered& news) {
   try {
     const auto known = places_.find(news.member);
     if (known == places_.end() || known->second.incarnation != news.incarnation)
       places_[news.member] = open(news.member, news.incarnation, known != places_.end());
+    auto& place = places_.at(news.member);
+    if (place.log) append(place, news);
   } catch (const std::exception& error) {
     say_(fmt::format("what {} writes is not gathered: {}", news.member, error.what()));
-    places_[news.member] = {.incarnation = news.incarnation, .metrics = {}, .log = {}};
+    places_[news.member] = {.incarnation = news.incarnation, .folder = {}, .metrics = {}, .log = {}};
   }
-  auto& [incarnation, metrics, log] = places_.at(news.member);
-  if (!log) return false;
+  return places_.at(news.member).log != nullptr;
+}
+
+void GatheredFolders::append(Place& place, const Gathered& news) const {
   if (news.left_out > 0)
-    log->append(fmt::format("... {} lines are left out: the coordinator was away for too long; {} has them\n",
-                            news.left_out, news.member));
+    append_log(place,
+               fmt::format("... {} lines are left out: the coordinator was away for too long; {} has them",
+                           news.left_out, news.member));
   for (const auto& record : news.records) {
     if (record.kind == RecordKind::log) {
-      log->append(printable(record.line) + '\n');
+      append_log(place, printable(record.line));
     } else if (nlohmann::json::accept(record.line)) {
-      metrics->append(record.line + '\n');
+      append_metrics(place, news.member, record.line);
     }
   }
-  return true;
+}
+
+void GatheredFolders::append_metrics(Place& place, const std::string& member, const std::string& line) const {
+  if (place.metrics->size() + line.size() < limit_ / 2) return place.metrics->append(line + '\n');
+  if (!std::exchange(place.metrics_are_full, true))
+    say_(
+        fmt::format("no more metrics of {} are gathered, because run.gather_limit is {} bytes; its own "
+                    "metrics.jsonl has them all",
+                    member, limit_));
+}
+
+void GatheredFolders::append_log(Place& place, const std::string& line) const {
+  if (place.log->size() + line.size() >= limit_ / 4) {
+    const auto file = place.folder / log_name;
+    place.log.reset();
+    fs::rename(file, file.string() + ".old");
+    place.log = std::make_unique<AppendFile>(file, say_);
+  }
+  place.log->append(line + '\n');
 }
 
 GatheredFolders::Place GatheredFolders::open(const std::string& member, std::uint64_t incarnation,
                                              bool seen_before) {
-  check_name("a member", member);  // its name becomes a path here
+  check_member_name("a member", member);  // its name becomes a path here
   const auto folder = run_ / member;
-  Place place{.incarnation = incarnation, .metrics = {}, .log = {}};
+  Place place{.incarnation = incarnation, .folder = folder, .metrics = {}, .log = {}};
   if (is_worked_in(folder)) return place;
   fs::create_directories(folder);
   if (fresh_ && !seen_before) {
-    for (const auto* file : {"metrics.jsonl", "gathered.log"}) make_room(folder / file);
+    for (const auto* file : {metrics_name, log_name}) make_room(folder / file);
   }
-  place.metrics = std::make_unique<AppendFile>(folder / "metrics.jsonl", say_);
-  place.log = std::make_unique<AppendFile>(folder / "gathered.log", say_);
+  place.metrics = std::make_unique<AppendFile>(folder / metrics_name, say_);
+  place.log = std::make_unique<AppendFile>(folder / log_name, say_);
   return place;
 }
 

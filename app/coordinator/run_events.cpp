@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "isthmus/outer_sync/tls/authority.h"
+#include "isthmus/trainer/checkpoint_folder.h"
 
 namespace isthmus::app {
 
@@ -29,9 +30,8 @@ void RunEvents::fire(const std::string& kind, nlohmann::ordered_json event) {
 void RunEvents::look(const Coordinator& coordinator) {
   for (const auto& [name, member] : coordinator.members()) step_ = std::max(step_, member.heartbeat.step);
   look_for_losses(coordinator);
-  const auto obstacle = coordinator.obstacle();
-  if (!obstacle.empty() && obstacle_.empty()) fire("suspended", {{"reason", obstacle}});
-  obstacle_ = obstacle;
+  look_for_obstacles(coordinator);
+  look_for_checkpoints(coordinator);
   for (const auto& [name, member] : coordinator.members()) {
     const auto& beat = member.heartbeat;
     if (std::isfinite(beat.loss)) {
@@ -62,6 +62,40 @@ void RunEvents::look_for_losses(const Coordinator& coordinator) {
   sites_ = std::move(here);
 }
 
+void RunEvents::look_for_obstacles(const Coordinator& coordinator) {
+  const auto obstacle = coordinator.obstacle();
+  if (!obstacle.empty() && obstacle_.empty()) fire("suspended", {{"reason", obstacle}});
+  if (obstacle.empty() && !obstacle_.empty()) fire("resumed", {{"after", "suspension"}});
+  obstacle_ = obstacle;
+}
+
+/// One that the run was resumed from is none that was written now. Where a member keeps its own only that
+/// member's machine knows in full.
+void RunEvents::look_for_checkpoints(const Coordinator& coordinator) {
+  if (const auto step = coordinator.resumed_from(); step > resumed_from_ && coordinator.participating() > 0) {
+    resumed_from_ = step;
+    checkpoint_ = std::max(checkpoint_, step);
+    fire("resumed", {{"after", "stop"}, {"step", step}});
+  }
+  const auto step = coordinator.common_checkpoint();
+  if (step <= checkpoint_) return;
+  checkpoint_ = step;
+  auto checkpoints = nlohmann::ordered_json::array();
+  for (const auto& [name, member] : coordinator.members()) {
+    if (member.role != Coordinator::Role::member || !outer_sync::protocol::trains(member.hello.member))
+      continue;
+    const auto in_folder = std::filesystem::path(name) / "checkpoints";
+    const auto file = trainer::checkpoint_file(in_folder, step, 0);
+    nlohmann::ordered_json one{
+        {"name", name}, {"site", member.hello.site}, {"file", (experiment_.run.name / file).string()}};
+    std::error_code none;
+    const auto here = std::filesystem::absolute(experiment_.folder() / file, none);
+    if (std::filesystem::exists(here, none)) one["path"] = here.string();
+    checkpoints.push_back(std::move(one));
+  }
+  fire("checkpoint_written", {{"step", step}, {"checkpoints", std::move(checkpoints)}});
+}
+
 void RunEvents::look_at_disk(const std::string& name, std::uint64_t free_bytes) {
   const auto least = static_cast<std::uint64_t>(experiment_.run.disk_low.bytes);
   if (free_bytes >= least) {
@@ -73,9 +107,9 @@ void RunEvents::look_at_disk(const std::string& name, std::uint64_t free_bytes) 
   }
 }
 
-void RunEvents::ended(const Ended& ended) {
-  const char* kind = ended.how == Ended::How::finished   ? "finished"
-                     : ended.how == Ended::How::stopped  ? "stopped"
+void RunEvents::ended(const Ended& ended, bool stopped) {
+  const bool well = ended.how == Ended::How::finished || ended.how == Ended::How::stopped;
+  const char* kind = well                                ? (stopped ? "stopped" : "finished")
                      : ended.how == Ended::How::diverged ? "diverged"
                                                          : "failed";
   fire(kind, {{"reason", ended.reason}});

@@ -12,10 +12,8 @@
 
 namespace isthmus::app {
 
-/// Tells the hook, and people where nobody else does. Kinds: member_lost (name, site, site_left: members that
-/// are left there), suspended (reason), non_finite (name, step), disk_low (name, free_bytes; the
-/// coordinator's own name is "coordinator"), replanned (what AutoReplan says), and when the run is over
-/// finished, stopped, diverged or failed (reason). All have run, step and time (seconds since 1970).
+/// Tells the hook, and people where nobody else does. Kinds and fields are those of docs/operations.md,
+/// "Events"; all have run, step and time. Called on the coordinator's thread.
 class RunEvents {
  public:
   /// Both must outlive it.
@@ -23,10 +21,13 @@ class RunEvents {
 
   void look(const outer_sync::protocol::Coordinator& coordinator);
   void replanned(const nlohmann::ordered_json& change) { fire("replanned", change); }
-  void ended(const outer_sync::protocol::Ended& ended);
+  /// `stopped`: somebody has stopped it.
+  void ended(const outer_sync::protocol::Ended& ended, bool stopped);
 
  private:
   void look_for_losses(const outer_sync::protocol::Coordinator& coordinator);
+  void look_for_obstacles(const outer_sync::protocol::Coordinator& coordinator);
+  void look_for_checkpoints(const outer_sync::protocol::Coordinator& coordinator);
   void look_at_disk(const std::string& name, std::uint64_t free_bytes);
   void fire(const std::string& kind, nlohmann::ordered_json event);
 
@@ -36,7 +37,8 @@ class RunEvents {
   std::uint64_t step_ = 0;
   std::map<std::string, std::string> sites_;  ///< of the trainers and reducers that were here, by name
   std::string obstacle_;
-  std::set<std::string> not_finite_, low_;  ///< of whom it was said
+  std::uint64_t resumed_from_ = 0, checkpoint_ = 0;  ///< steps of which was told
+  std::set<std::string> not_finite_, low_;           ///< of whom it was said
 };
 
 }  // namespace isthmus::app

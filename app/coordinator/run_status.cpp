@@ -41,7 +41,7 @@ Json member_of(const Coordinator& coordinator, const std::string& name,
           {"bytes_sent", beat.bytes_sent},
           {"wire_bytes_per_second", finite(member.sent_per_second)},
           {"rounds_lag", coordinator.lag_of(member)},
-          {"checkpoint", checkpoints.empty() ? std::uint64_t{0} : std::ranges::max(checkpoints)},
+          {"checkpoint", checkpoints.empty() ? std::uint64_t{0} : std::ranges::max(checkpoints).step},
           {"silent_seconds", std::chrono::duration<double>(coordinator.silence_of(member)).count()},
           {"build", member.hello.build},
           {"address", member.hello.member.address}};
@@ -57,9 +57,7 @@ Json settings_of(const Settings& settings) {
   const auto step = [](std::uint64_t value) {
     return value == Settings::never ? Json(nullptr) : Json(value);
   };
-  return {{"changes", changes},
-          {"paused_after", step(settings.pause_after)},
-          {"checkpoint_after", step(settings.checkpoint_after)}};
+  return {{"changes", changes}, {"paused_after", step(settings.pause_after)}};
 }
 
 std::uint64_t slowest_step(const Coordinator& coordinator) {

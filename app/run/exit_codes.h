@@ -11,6 +11,8 @@ struct ExitCode {
   std::string_view name, meaning;
 };
 
+inline constexpr int stopped_exit = 130;
+
 /// 2 to 5 are those of base/error.h.
 inline constexpr std::array<ExitCode, 8> exit_codes = {{
     {0, "done", "what was asked for is done"},
@@ -19,7 +21,10 @@ inline constexpr std::array<ExitCode, 8> exit_codes = {{
     {3, "data or files", "a corpus, checkpoint or other file is missing, damaged, or cannot be written"},
     {4, "network or a lost peer", "somebody is lost, refuses, or cannot be reached"},
     {5, "replicas or values diverged", "replicas disagree, or a value is not what it must be, or not finite"},
-    {130, "stopped", "stopped by Ctrl-C, with a checkpoint where the run had begun"},
+    {stopped_exit, "stopped",
+     "the run was stopped, by Ctrl-C or `isthmus ctl stop`, with a checkpoint where it had begun; of a "
+     "worker: it "
+     "has left the run after Ctrl-C, and the others go on"},
     {143, "left", "a worker has left the run after SIGTERM; the others go on"},
 }};
 

@@ -3,13 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/random.h"
 #include "isthmus/outer_sync/methods/eras.h"
 #include "plan/auto.h"
+#include "run/run_folder.h"
 
 namespace isthmus::app {
 
@@ -27,6 +28,10 @@ void RunConfig::serialize(config::Archive& ar) {
       "held-out sequences in one evaluation, shared among the replicas", 1, 1e9});
   ar({"checkpoint_every", &checkpoint_every, Scope::live, "steps between checkpoints; 0 only at the end", 0,
       1e12});
+  ar({"checkpoint_interval", &checkpoint_interval, Scope::per_site,
+      "the coordinator's: all write a checkpoint when so much time has passed since the last one that all "
+      "have; 0 never",
+      0, 1e8});
   ar({"keep_checkpoints", &keep_checkpoints, Scope::agreed,
       "checkpoints that each replica keeps, the newest, 2 or more; older ones go once all replicas have a "
       "newer one; 0 keeps all",
@@ -40,12 +45,18 @@ void RunConfig::serialize(config::Archive& ar) {
       "write every Nth outer gradient of each fragment to the replica's folder, for comparing codecs; 0 none",
       0, 1e9});
   ar({"restarts", &restarts, Scope::per_site,
-      "times that `launch` starts workers again, together, that have died while the others went on", 0, 1e6});
+      "times that `launch` starts each worker again that was killed or crashed while the others went on; one "
+      "that lost its connections is started again without limit",
+      0, 1e6});
   ar({"on_event", &on_event, Scope::per_site,
       "command that the coordinator gives to sh when something happens to the run: the event is JSON on its "
       "standard input, $1 its kind; empty for none"});
   ar({"gather", &gather, Scope::per_site,
       "a worker's metrics and log lines go into the coordinator's run folder too"});
+  ar({"gather_limit", &gather_limit, Scope::per_site,
+      "the coordinator's: what each member's lines may take there; then it keeps no further metrics of that "
+      "member, and the newer part of its log",
+      0, 1e18});
   ar({"disk_low", &disk_low, Scope::per_site,
       "free space on the disk of a run folder below which the coordinator says so", 0, 1e18});
   ar({"stop_grace", &stop_grace, Scope::per_site, "time from Ctrl-C until `launch` kills what still runs",
@@ -86,6 +97,13 @@ void Experiment::serialize(config::Archive& ar) {
   ar.section("network", network);
   ar.section("metrics", metrics);
   ar.section("worker", worker);
+  ar.section("launch", launch);
+}
+
+void LaunchDefaults::serialize(config::Archive& ar) {
+  ar({"silence", &silence, Scope::per_site,
+      "time without the launch after which its workers end, at sites that set no launch.silence of their own",
+      1, 1e7});
 }
 
 void WorkerConfig::serialize(config::Archive& ar) {
@@ -130,13 +148,25 @@ void check_name(const std::string& what, const std::string& name) {
   }
 }
 
+void check_member_name(const std::string& what, const std::string& name) {
+  check_name(what, name);
+  constexpr auto taken = std::to_array<std::string_view>({"config.yaml", "coordinator", "launch.json",
+                                                          "launch.log", "launch.seen", "metrics.jsonl",
+                                                          "run.secret", "stores", "summary.json"});
+  const auto is_of = [&name](std::string_view own) {
+    return name == own || name.starts_with(std::string(own) + '.');
+  };
+  if (std::ranges::any_of(taken, is_of))
+    throw Error(ErrorKind::config,
+                fmt::format("{} is '{}', which is a name of the run's own; name it otherwise", what, name));
+}
+
 outer_sync::protocol::Hello hello_of(Experiment& experiment, const std::string& name,
                                      const std::string& build) {
   outer_sync::protocol::Hello hello;
   hello.run = experiment.run.name;
   hello.member.name = name;
-  hello.member.incarnation =
-      static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
+  hello.member.incarnation = next_incarnation(experiment.folder() / name);
   hello.build = build;
   hello.config = shared_items(experiment);
   hello.site = experiment.site;
@@ -271,6 +301,7 @@ Experiment read_experiment(const config::Source& source, bool needs_data) {
   anchor(experiment.data.store, source, "data.store");
   anchor_mixture(experiment.data, source);
   anchor(experiment.outer.log, source, "outer.log");
+  anchor(experiment.network.secret, source, "network.secret");
   anchor(experiment.automatic.links, source, "outer.auto.links");
   anchor(experiment.trainer.init_from, source, "trainer.init_from");
   const auto& tokenizer = experiment.data.tokenizer;
@@ -288,6 +319,7 @@ Experiment read_experiment(const config::Source& source, bool needs_data) {
   experiment.model.resolve(experiment.data.seq_len);
   experiment.outer.resolve();
   experiment.outer.take_replicas(experiment.replicas);
+  experiment.outer.steps = experiment.run.steps;
   experiment.network.check();
   experiment.metrics.check();
   experiment.replica.check(experiment.inner.batch);

@@ -28,16 +28,22 @@ struct RunConfig {
   std::int64_t eval_every = 100;
   std::int64_t eval_sequences = 256;
   std::int64_t checkpoint_every = 0;
+  config::Duration checkpoint_interval{900};
   std::int64_t keep_checkpoints = 3;
   std::int64_t keep_every = 0;
   std::int64_t sample_tokens = 240;
   std::int64_t trace_steps = 400;
   std::int64_t record_outer_gradients = 0;
-  std::int64_t restarts = 0;
+  std::int64_t restarts = 100;
   std::string on_event;
   bool gather = true;
+  config::Size gather_limit{256'000'000};
   config::Size disk_low{2'000'000'000};
   config::Duration stop_grace{5};
+  /// Not only at the end.
+  [[nodiscard]] bool writes_checkpoints_meanwhile() const {
+    return checkpoint_every > 0 || checkpoint_interval.seconds > 0;
+  }
   void serialize(config::Archive& ar);
 };
 
@@ -50,6 +56,12 @@ struct AutoConfig {
   std::string links;
   bool in_run = true;
   config::Duration least_between{60};
+  void serialize(config::Archive& ar);
+};
+
+/// Of `launch` itself; a site's own launcher is its LauncherConfig.
+struct LaunchDefaults {
+  config::Duration silence{43200};
   void serialize(config::Archive& ar);
 };
 
@@ -77,6 +89,7 @@ struct Experiment {
   outer_sync::NetworkConfig network;
   MetricsConfig metrics;
   WorkerConfig worker;
+  LaunchDefaults launch;
   void serialize(config::Archive& ar);
 
   std::string auto_note;    ///< what outer.auto has chosen, and why; empty where it has not
@@ -126,8 +139,8 @@ enum class Purpose { training, benchmark, inference, own_data };
 /// Names of the workers that the run begins with.
 [[nodiscard]] std::vector<std::string> worker_names(const Experiment& experiment);
 
-/// What every process of a run says of itself first; who trains adds its model. Its incarnation is the time.
-/// `build`: of this binary.
+/// What every process of a run says of itself first; who trains adds its model. `build`: of this
+/// binary.
 [[nodiscard]] outer_sync::protocol::Hello hello_of(Experiment& experiment, const std::string& name,
                                                    const std::string& build);
 
@@ -149,5 +162,7 @@ enum class Purpose { training, benchmark, inference, own_data };
 
 /// Throws Error(config) naming `what` unless the name can be a folder's: letters, digits, '.', '_' and '-'.
 void check_name(const std::string& what, const std::string& name);
+/// The same of a member's name, which must not be that of a file or folder of the run's own beside it.
+void check_member_name(const std::string& what, const std::string& name);
 
 }  // namespace isthmus::app

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <optional>
@@ -13,6 +15,8 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
+#include "isthmus/base/say.h"
+#include "isthmus/base/text_file.h"
 
 namespace isthmus::app {
 
@@ -31,6 +35,24 @@ FolderLock::FolderLock(const fs::path& folder, std::chrono::milliseconds patienc
 
 FolderLock::~FolderLock() { close(descriptor_); }
 
+std::uint64_t next_incarnation(const fs::path& folder) {
+  // One that was displaced from the run comes back under the next number each time, which no file tells.
+  constexpr std::uint64_t apart = 1 << 20;
+  const auto now = static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
+  if (!fs::exists(folder)) return now;
+  const auto file = folder / incarnation_file;
+  const auto text = text_if_there(file);
+  std::uint64_t last = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), last);
+  const auto next = error == std::errc() ? std::max(now, last + apart) : now;
+  try {
+    replace_file(file, fmt::format("{}\n", next));
+  } catch (const Error& failed) {  // a full disk does not keep it out of the run
+    say_error(fmt::format("{}; a restart after the clock was set back may be refused", failed.what()));
+  }
+  return next;
+}
+
 fs::path make_room(const fs::path& path) {
   if (!fs::exists(path)) return {};
   std::optional<FolderLock> nobody_else;
@@ -39,8 +61,7 @@ fs::path make_room(const fs::path& path) {
   while (fs::exists(path.string() + "." + std::to_string(n))) ++n;
   const auto kept = path.string() + "." + std::to_string(n);
   fs::rename(path, kept);
-  fmt::print("what was in {} is now in {}\n", path.string(), kept);
-  std::fflush(stdout);
+  say_line(fmt::format("what was in {} is now in {}", path.string(), kept));
   return kept;
 }
 

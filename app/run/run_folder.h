@@ -2,6 +2,7 @@
 // Folders that runs write to: one writer at a time, and a new run never writes over an old one.
 
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 
 namespace isthmus::app {
@@ -22,6 +23,13 @@ class FolderLock {
  private:
   int descriptor_ = -1;
 };
+
+/// In a member's folder: the incarnation of its newest process.
+inline constexpr const char* incarnation_file = "incarnation";
+/// The incarnation of a process that begins in a member's folder: the time, and in any case more than those
+/// before it had, whatever the clock was set to. Without the folder it is the time alone. Called by who has
+/// the folder's lock.
+[[nodiscard]] std::uint64_t next_incarnation(const std::filesystem::path& folder);
 
 /// Moves what is at `path`, if anything, to the first free one of path.1, path.2, ..., and says so. Throws as
 /// FolderLock does when it is a folder that another process works in. Where it is now; empty if nothing was

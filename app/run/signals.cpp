@@ -14,6 +14,7 @@ SignalThread::SignalThread(std::function<void(int, int)> on_signal) {
   sigemptyset(&wanted);
   for (const int signal : {SIGINT, SIGTERM, wake_signal}) sigaddset(&wanted, signal);
   pthread_sigmask(SIG_BLOCK, &wanted, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);  // whoever read the output may go; the work goes on
   thread_ = std::thread([wanted, on_signal = std::move(on_signal)] {
     int count = 0;
     for (;;) {

@@ -1,8 +1,10 @@
 #include "run/stopper.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 
 #include "run/signals.h"
 
@@ -15,6 +17,11 @@ void Stopper::in_run(outer_sync::MemberNode& node, Leaving leaving) {
   how_ = leaving;
 }
 
+void Stopper::joining() {
+  const std::lock_guard lock(mutex_);
+  phase_ = Phase::joining;
+}
+
 void Stopper::ending() {
   const std::lock_guard lock(mutex_);
   phase_ = Phase::ending;
@@ -23,21 +30,18 @@ void Stopper::ending() {
 
 void Stopper::on_signal(int signal, int count) {
   const std::lock_guard lock(mutex_);
+  if (phase_ == Phase::joining)
+    fmt::print(stderr, "isthmus: ended by signal {} before it was in the run\n", signal);
   if (count > 1 || phase_ == Phase::joining) _exit(128 + signal);
-  (signal == SIGTERM ? leaving_ : interrupted_) = true;
-  if (node_ == nullptr) return;
-  if (interrupted_) {
-    node_->request_stop("asked to by a signal");
-  } else if (how_ == Leaving::at_once) {
-    node_->leave("asked to by a signal");
-  }
+  if (phase_ == Phase::ending) return;
+  signal_ = signal;
+  if (how_ == Leaving::at_once) node_->leave("asked to by a signal");
 }
 
 int run_stoppable(const std::function<int(Stopper&)>& run) {
   Stopper stopper;
   const SignalThread signals([&](int signal, int count) { stopper.on_signal(signal, count); });
-  const auto status = run(stopper);
-  return status == 0 && stopper.interrupted() ? 130 : status;
+  return run(stopper);
 }
 
 }  // namespace isthmus::app

@@ -15,10 +15,15 @@ namespace isthmus::app {
 namespace {
 
 constexpr const char* outer_name = "outer";
+constexpr const char* agreed_name = trainer::agreed_section;
 constexpr const char* loop_name = "loop";
 constexpr const char* ledger_name = "ledger";
 constexpr const char* config_name = "config";
 constexpr const char* settings_name = "settings";  ///< that were set in mid-run; only where there are any
+
+outer_sync::protocol::CheckpointId id_of(std::uint64_t step, const Digest& agreed) {
+  return {step, outer_sync::protocol::prefix_of(agreed)};
+}
 
 trainer::KeepRule keep_rule(const RunConfig& run) {
   return {.newest = static_cast<std::uint64_t>(run.keep_checkpoints),
@@ -29,13 +34,18 @@ trainer::KeepRule keep_rule(const RunConfig& run) {
 
 // ---- going on from one ----
 
-std::vector<std::uint64_t> Checkpoints::offer() {
+std::vector<outer_sync::protocol::CheckpointId> Checkpoints::offer() {
   constexpr std::size_t at_least = 2;  // where all are kept there may be very many
   const auto in_full = std::max(at_least, static_cast<std::size_t>(parts_.experiment.run.keep_checkpoints));
   sound_ = trainer::sound_checkpoints(
       parts_.folder, 0, parts_.replica.table().fingerprint(), in_full,
       [&](const std::string& why) { parts_.say(why + "; the one before it is offered"); });
-  return sound_;
+  std::vector<outer_sync::protocol::CheckpointId> offered;
+  for (const auto step : sound_) {
+    const auto file = trainer::checkpoint_file(parts_.folder, step, 0);
+    offered.push_back(id_of(step, trainer::section_digest(file, agreed_name).value_or(Digest{})));
+  }
+  return offered;
 }
 
 Checkpoints::Restored Checkpoints::restore(std::uint64_t step) {
@@ -43,7 +53,7 @@ Checkpoints::Restored Checkpoints::restore(std::uint64_t step) {
   const auto checkpoint =
       trainer::load_replica(trainer::checkpoint_file(parts_.folder, step, 0), parts_.replica);
   const auto settings = settings_of(checkpoint);
-  parts_.outer.restore(checkpoint.section(outer_name), settings);
+  parts_.outer.restore(checkpoint.section(agreed_name), checkpoint.section(outer_name), settings);
   Restored restored{.loop = from_bytes<LoopState>(checkpoint.section(loop_name)),
                     .ledger = from_bytes<Ledger>(checkpoint.section(ledger_name)),
                     .file = checkpoint.file};
@@ -121,8 +131,11 @@ void Checkpoints::save(const LoopState& loop) {
 void Checkpoints::take(trainer::Snapshot& snapshot, const LoopState& loop) {
   snapshot.model = parts_.replica.table().fingerprint();
   parts_.replica.copy_state(snapshot.replica);
-  auto& outer = snapshot.others[outer_name];
-  outer = parts_.outer.save(std::move(outer)).value();
+  auto& agreed = snapshot.others[agreed_name];
+  auto& own = snapshot.others[outer_name];
+  auto saved = parts_.outer.save({std::move(agreed), std::move(own)}).value();
+  agreed = std::move(saved.agreed);
+  own = std::move(saved.own);
   const auto yaml = to_yaml(parts_.experiment);
   const auto text = std::as_bytes(std::span(yaml));
   snapshot.others[config_name].assign(text.begin(), text.end());
@@ -134,7 +147,9 @@ void Checkpoints::take(trainer::Snapshot& snapshot, const LoopState& loop) {
 
 void Checkpoints::exchange_news() {
   if (!writer_) return;
-  parts_.node.report_checkpoints(writer_->steps());
+  std::vector<outer_sync::protocol::CheckpointId> known;
+  for (const auto& [step, agreed] : writer_->checkpoints()) known.push_back(id_of(step, agreed));
+  parts_.node.report_checkpoints(std::move(known));
   writer_->all_have(parts_.node.common_checkpoint());
 }
 

@@ -44,10 +44,10 @@ class Checkpoints {
   };
   explicit Checkpoints(Parts parts) : parts_(std::move(parts)) {}
 
-  /// Steps that this replica could go on from, ascending: what is damaged is named and not among them. Reads
-  /// the newest run.keep_checkpoints to their end. Throws Error(data) where there are some and all are
-  /// damaged or of another model.
-  [[nodiscard]] std::vector<std::uint64_t> offer();
+  /// What this replica could go on from, ascending: what is damaged is named and not among them. Reads the
+  /// newest run.keep_checkpoints to their end. Throws Error(data) where there are some and all are damaged or
+  /// of another model.
+  [[nodiscard]] std::vector<outer_sync::protocol::CheckpointId> offer();
   struct Restored {
     LoopState loop;
     outer_sync::protocol::Ledger ledger;

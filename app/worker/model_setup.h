@@ -39,7 +39,7 @@ struct ModelSetup {
   explicit ModelSetup(const Experiment& experiment,
                       const std::optional<data::StreamOptions>& stream = std::nullopt);
 
-  /// What it says first to the coordinator, as a trainer; the incarnation is the time.
+  /// What it says first to the coordinator, as a trainer.
   [[nodiscard]] outer_sync::protocol::Hello hello(Experiment& experiment, const std::string& name,
                                                   const std::string& build) const;
   /// Of these flat parameters, over one replica's share of the held-out sequences.

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "isthmus/base/metrics.h"
+#include "isthmus/base/say.h"
 #include "run/certs.h"
 #include "run/json_output.h"
 #include "run/run_folder.h"
@@ -96,10 +97,7 @@ class Observer {
     say("wrote " + request_.out.string());
   }
 
-  void say(const std::string& text) const {
-    fmt::print("{}: {}\n", request_.name, text);
-    std::fflush(stdout);
-  }
+  void say(const std::string& text) const { say_line(request_.name + ": " + text); }
 
   ObserveRequest request_;
   Experiment& config_;
@@ -115,7 +113,7 @@ class Observer {
 }  // namespace
 
 int run_observe(ObserveRequest request) {
-  take_replica_name(request.name, request.experiment.network.certs);
+  take_replica_name(request.name, request.experiment);
   const SignalThread signals([](int signal, int) { _exit(128 + signal); });
   return Observer(std::move(request)).run();
 }

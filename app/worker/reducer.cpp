@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <csignal>
 #include <memory>
 #include <optional>
 
 #include "isthmus/base/error.h"
+#include "isthmus/base/say.h"
 #include "isthmus/base/trace.h"
 #include "isthmus/outer_sync/outer_loop.h"
 #include "isthmus/outer_sync/transport/member_node.h"
@@ -34,7 +34,7 @@ std::unique_ptr<FolderLock> own_folder(const std::filesystem::path& folder) {
 }  // namespace
 
 int run_reducer(WorkerRequest request) {
-  take_replica_name(request.name, request.experiment.network.certs);
+  take_replica_name(request.name, request.experiment);
   const auto& experiment = request.experiment;
   const auto& outer = experiment.outer;
   if (outer.data_parallel())
@@ -52,8 +52,7 @@ int run_reducer(WorkerRequest request) {
   if (experiment.run.gather) node.gather(records);
   const auto say = [&records](const std::string& text) {
     records->add(outer_sync::protocol::RecordKind::log, text);
-    fmt::print("{}\n", text);
-    std::fflush(stdout);
+    say_line(text);
   };
   stopper.in_run(node, Stopper::Leaving::at_once);
   const auto reached = node.advertised().empty() ? "it opens no port" : "peers dial " + node.advertised();
@@ -72,11 +71,11 @@ int run_reducer(WorkerRequest request) {
   stopper.ending();
   if (!problem) {
     say("left the run");
-    return stopper.leaving() ? 128 + SIGTERM : 0;
+    return stopper.leaving() ? stopper.exit_status() : 0;
   }
   if (!problem->empty()) throw Error(ErrorKind::divergence, *problem);
   say(fmt::format("done: {:.1f} MB sent", static_cast<double>(node.wire().total) / 1e6));
-  return stopper.interrupted() ? 130 : 0;
+  return 0;
 }
 
 }  // namespace isthmus::app

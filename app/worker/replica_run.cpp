@@ -19,9 +19,10 @@ std::filesystem::path replica_folder(const Experiment& experiment, const std::st
   auto folder = experiment.folder() / name;
   if (resume || !std::filesystem::exists(checkpoints_in(folder))) return folder;
   const auto kept = make_room(folder);
-  if (std::filesystem::exists(kept / "worker.log")) {
+  for (const auto* goes_on : {"worker.log", incarnation_file}) {
+    if (!std::filesystem::exists(kept / goes_on)) continue;
     std::filesystem::create_directories(folder);
-    std::filesystem::rename(kept / "worker.log", folder / "worker.log");
+    std::filesystem::rename(kept / goes_on, folder / goes_on);
   }
   return folder;
 }

@@ -5,7 +5,7 @@
 
 #include <chrono>
 #include <cmath>
-#include <csignal>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -15,6 +15,7 @@
 #include "isthmus/base/event_file.h"
 #include "isthmus/base/metrics.h"
 #include "isthmus/base/progress.h"
+#include "isthmus/base/say.h"
 #include "isthmus/base/text_file.h"
 #include "isthmus/data/device_timeline.h"
 #include "isthmus/data/loader.h"
@@ -121,6 +122,7 @@ class Worker {
       train();
       if (left_) return leave();
       const bool saved = checkpoints_.finish();
+      checkpoints_.exchange_news();
       const int status = report();
       if (!saved) throw Error(ErrorKind::data, "the run has ended, and its last checkpoint is not on disk");
       return status;
@@ -263,7 +265,11 @@ class Worker {
         say(why.what());
         data_wait_seconds_ += loader->waited_seconds();
         loader.reset();  // what it was given is void
+        left_ = stopper_.leaving();
+        if (left_) return;
+        stopper_.joining();
         take_state();
+        stopper_.in_run(node_);
       }
     }
     data_wait_seconds_ += loader->waited_seconds();
@@ -283,7 +289,7 @@ class Worker {
       if (paused_) continue;
       if (turn == Turn::over) break;
       const auto before = outer_.step();
-      train_step(loader);
+      train_sound_step(loader);
       if (outer_.step() != before) at_agreed_step(last);
       while (next_agreed_step()) at_agreed_step(last);
     }
@@ -305,7 +311,8 @@ class Worker {
     if (step >= last) return;
     const auto run = run_config_at(config_.run, outer_.settings(), step);
     if (due(run.eval_every, step)) evaluate(step);
-    if (due(run.checkpoint_every, step) || outer_.settings().checkpoint_after == step) save();
+    const bool all_write = node_.checkpoint_due(step);
+    if (all_write || due(run.checkpoint_every, step)) save();
     if (Clock::now() - ledger_kept_ > ledger_every) keep_ledger();
   }
 
@@ -325,9 +332,25 @@ class Worker {
     constexpr std::uint64_t most_steps_to_leave = 100;
     drained_ = node_.drains();
     if (!stopper_.leaving() && !drained_) return false;
+    if (!drained_ && awaits_checkpoint_of_all()) return false;
     if (!leave_by_) leave_by_ = outer_.step() + most_steps_to_leave;
     left_ = outer_.quiet() || outer_.step() >= *leave_by_ || outer_.frozen() || paused_;
     return left_;
+  }
+
+  /// One of now, so that little is lost where all are asked to leave, or nobody comes back. Asked for once,
+  /// and not waited for where there is nobody to ask.
+  bool awaits_checkpoint_of_all() {
+    constexpr auto longest = std::chrono::seconds(15);
+    if (!has_gone_on()) return false;
+    if (!leaving_since_) {
+      leaving_since_ = Clock::now();
+      leaves_at_ = outer_.step();
+      say("asked to leave by a signal; first all write a checkpoint");
+      node_.request_checkpoint("it is about to leave");
+    }
+    return Clock::now() - *leaving_since_ < longest && node_.reaches_coordinator() && !outer_.frozen() &&
+           !paused_ && node_.common_checkpoint() <= leaves_at_;
   }
 
   /// Who was asked to by the coordinator has done what it was to do.
@@ -338,7 +361,7 @@ class Worker {
     }
     node_.leave(drained_.value_or("asked to by a signal"));
     say(fmt::format("left the run at step {}", outer_.step()));
-    return drained_ ? 0 : 128 + SIGTERM;
+    return drained_ ? 0 : stopper_.exit_status();
   }
 
   static bool due(std::int64_t every, std::uint64_t step) {
@@ -384,6 +407,17 @@ class Worker {
     }
     record(step, loss, lr, norm, took, tokens);
     publish(loss, lr, norm, took, tokens, loader);
+  }
+
+  /// The run hears of it with the heartbeat that goes before this replica's last words.
+  void train_sound_step(data::Loader& loader) {
+    try {
+      train_step(loader);
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::divergence)
+        node_.report({.step = outer_.step(), .loss = std::numeric_limits<double>::quiet_NaN()});
+      throw;
+    }
   }
 
   /// For Prometheus.
@@ -653,8 +687,7 @@ class Worker {
     records_->add(RecordKind::log, text);
     const std::lock_guard lock(output_);
     if (progress_) return progress_->message(request_.name + ": " + text);
-    fmt::print("{}\n", text);
-    std::fflush(stdout);  // before what may follow on standard error, in the same file
+    say_line(text);
   }
 
   Stopper& stopper_;
@@ -691,7 +724,9 @@ class Worker {
   std::uint64_t ramp_steps_ = join_ramp_steps;
   std::uint64_t disk_free_ = 0;
   Clock::time_point disk_seen_;
-  std::optional<std::uint64_t> leave_by_;  ///< agreed step
+  std::optional<std::uint64_t> leave_by_;           ///< agreed step
+  std::optional<Clock::time_point> leaving_since_;  ///< a signal asked for it
+  std::uint64_t leaves_at_ = 0;                     ///< agreed step at that time
   bool left_ = false, paused_ = false;
   std::optional<std::string> drained_;      ///< why it is to leave
   std::optional<std::uint64_t> evaluated_;  ///< newest step
@@ -709,7 +744,7 @@ class Worker {
 }  // namespace
 
 int run_worker(WorkerRequest request) {
-  take_replica_name(request.name, request.experiment.network.certs);
+  take_replica_name(request.name, request.experiment);
   auto& experiment = request.experiment;
   if (experiment.replica.ranks > 1 && experiment.trainer.threads == 0)
     experiment.trainer.threads = threads_each(experiment.replica.ranks);

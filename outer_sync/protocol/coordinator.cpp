@@ -28,8 +28,8 @@ bool is_a_reducers(const ControlMessage& message) {
 
 bool is_a_members(const ControlMessage& message) {
   return is_a_reducers(message) || std::holds_alternative<Ready>(message) ||
-         std::holds_alternative<EvalReport>(message) || std::holds_alternative<Announce>(message) ||
-         std::holds_alternative<Held>(message);
+         std::holds_alternative<EvalReport>(message) || std::holds_alternative<CheckpointRequest>(message) ||
+         std::holds_alternative<Announce>(message) || std::holds_alternative<Held>(message);
 }
 
 }  // namespace
@@ -115,9 +115,10 @@ void Coordinator::on_message(const std::string& name, const ControlMessage& mess
                  [&](const EvalReport& report) { on_eval(member, report); },
                  [&](const Announce& announce) { broadcast(announce); },
                  [&](const StopRequest& request) { request_stop(request.reason + " (" + name + ")"); },
+                 [&](const CheckpointRequest& request) { request_checkpoint(name, request.reason); },
                  [&](const Held& held) { on_held(member, held); },
                  [&](const Done& done) { on_done(member, done); },
-                 [&](const Leave& leave) { lose(name, "left: " + leave.reason); },
+                 [&](const Leave& leave) { lose(std::vector{name}, "left: " + leave.reason, true); },
                  [&](const Records& records) { on_records(member, records); },
                  [](const auto&) {},
              },
@@ -173,7 +174,7 @@ void Coordinator::closed(ConnectionId connection) {
   lose(name, "is lost: its connection closed");
 }
 
-void Coordinator::lose(const std::vector<std::string>& names, const std::string& how) {
+void Coordinator::lose(const std::vector<std::string>& names, const std::string& how, bool left) {
   const bool all_were_here = trainers() == options_.replicas;
   bool mattered = false, trained = false;
   std::string lost;
@@ -195,7 +196,7 @@ void Coordinator::lose(const std::vector<std::string>& names, const std::string&
     return begin_first_view_if_sealed();  // it may be what the others waited for
   }
   actions_.push_back(MembersChanged{});
-  if (trained && trainers() == 0 && how.starts_with("left")) return end(Ended::How::failed, lost);
+  if (trained && trainers() == 0 && left) return end(Ended::How::failed, lost);
   if (mattered) change_view(lost);
   settle_stop();
 }
@@ -210,6 +211,7 @@ void Coordinator::tick(Time now) {
                                        " replicas joined within network.join_timeout");
   }
   seal_first_view_if_all_are_here();
+  order_checkpoint_if_due();
   const auto still = std::ranges::find_if(
       observers_, [&](const auto& entry) { return now_ - entry.second.heard > options_.detect_timeout; });
   if (still != observers_.end()) drop_observer(still, "is silent for longer than network.detect_timeout");

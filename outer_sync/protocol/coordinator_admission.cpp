@@ -135,6 +135,14 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
     say_of_stranger(name + " " + claim);
     return close(from);  // it trains on meanwhile
   }
+  // The first view is of as many trainers as were planned; others come in when it has begun, as newcomers do.
+  const bool is_new = hello.activated == 0 && !members_.contains(name);
+  if (phase_ == Phase::joining && is_new && protocol::trains(hello.member) &&
+      trainers() >= options_.replicas) {
+    say_of_stranger(hello.member.name + " waits until the run has begun: it begins with " +
+                    std::to_string(options_.replicas) + " replicas, and they are here");
+    return close(from);  // it asks again
+  }
   if (hello.activated == 0 && hello.fresh) forget_state_before(hello.member);
   const bool was_member = take_over_from(hello);
   if (!options_.build.empty() && hello.build != options_.build && hello.activated == 0)

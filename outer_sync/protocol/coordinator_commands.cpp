@@ -64,21 +64,31 @@ void Coordinator::on_command(ConnectionId from, const Command& command) {
   }
   if (command.verb == "set") return on_set(from, command);
   if (command.verb == "drain") return on_drain(from, command);
+  if (command.verb == "checkpoint") return on_checkpoint(from, command);
+  if (command.verb == "stop") return on_stop(from, command);
   const bool pauses = command.verb == "pause", resumes = command.verb == "resume";
-  if (!pauses && !resumes && command.verb != "checkpoint")
+  if (!pauses && !resumes)
     return refuse_command(from, "unknown command '" + command.verb +
-                                    "'; expected status, set, pause, resume, checkpoint or drain");
+                                    "'; expected status, set, pause, resume, checkpoint, drain or stop");
   const bool paused = settings_.pause_after != Settings::never;
   if (pauses && paused)
     return refuse_command(from,
                           "the run is paused already, after step " + std::to_string(settings_.pause_after));
   if (resumes && !paused) return refuse_command(from, "the run is not paused");
-  if (!pauses && !resumes && paused)
-    return refuse_command(from,
-                          "the run is paused, so no step comes to write a checkpoint at; resume it first");
-  using What = Wish::What;
-  const auto what = pauses ? What::pause : resumes ? What::resume : What::checkpoint;
+  const auto what = pauses ? Wish::What::pause : Wish::What::resume;
   wish({.what = what, .from = from, .by = command.by, .change = {}}, command.verb);
+}
+
+void Coordinator::on_checkpoint(ConnectionId from, const Command& command) {
+  if (const auto problem = order_checkpoint(command.by); !problem.empty())
+    return refuse_command(from, problem);
+  answer(from, text_of(Json{{"checkpoint_after_step", checkpoint_ordered_}}));
+}
+
+/// Answered first: of a run that has not begun nothing is left afterwards.
+void Coordinator::on_stop(ConnectionId from, const Command& command) {
+  answer(from, text_of(Json{{"stopping", true}}));
+  request_stop("asked to by " + command.by);
 }
 
 void Coordinator::on_set(ConnectionId from, const Command& command) {
@@ -192,7 +202,7 @@ void Coordinator::on_drain(ConnectionId from, const Command& command) {
   if (trainers_leaving > 0 && (left < least || !options_.elastic))
     return refuse_command(from, std::to_string(left) + " replicas would be left, and rounds need " +
                                     std::to_string(options_.elastic ? least : options_.replicas) +
-                                    "; stop the run instead (Ctrl-C at the coordinator)");
+                                    "; stop the run instead (isthmus ctl stop)");
   auto names = Json::array();
   for (const auto* member : leave) {
     say(command.by + " asks " + member->hello.member.name + " to leave");
@@ -230,10 +240,8 @@ std::string Coordinator::grant(Wish& wish, Settings& settings, std::uint64_t rea
     wish.step = reach;
     return {};
   }
-  // Whoever has made the step `reach` by then has seen that no checkpoint was due after it.
-  const auto known = wish.what == What::checkpoint ? reach + 1 : reach;
   const auto earliest =
-      std::max(known, settings.changes.empty() ? std::uint64_t{0} : settings.changes.back().step);
+      std::max(reach, settings.changes.empty() ? std::uint64_t{0} : settings.changes.back().step);
   if (reach >= highest_step) return "not all replicas have begun their first step in this view; try again";
   const auto step = std::max(earliest, wish.change.step);
   if (wish.change.step > 0 && wish.change.step < earliest)
@@ -244,7 +252,6 @@ std::string Coordinator::grant(Wish& wish, Settings& settings, std::uint64_t rea
            std::to_string(options_.steps);
   wish.step = step;
   if (wish.what == What::pause) settings.pause_after = step;
-  if (wish.what == What::checkpoint) settings.checkpoint_after = step;
   if (wish.what == What::change) settings.changes.push_back({step, wish.change.items});
   return {};
 }
@@ -257,8 +264,6 @@ bool Coordinator::holds(const Wish& wish, const Settings& settings) {
       return paused;
     case Wish::What::resume:
       return !paused;
-    case Wish::What::checkpoint:
-      return settings.checkpoint_after == wish.step;
     case Wish::What::change:
       return std::ranges::find(settings.changes, Change{wish.step, wish.change.items}) !=
              settings.changes.end();
@@ -321,12 +326,9 @@ void Coordinator::settle_wishes(ViewNumber begun) {
     } else if (wish.what == What::pause) {
       say("paused after step " + step + " (" + wish.by + ")");
       answer(wish.from, text_of(Json{{"paused_after_step", wish.step}}));
-    } else if (wish.what == What::resume) {
+    } else {
       say("goes on (" + wish.by + ")");
       answer(wish.from, text_of(Json{{"resumed", true}}));
-    } else {
-      say("all write a checkpoint after step " + step + " (" + wish.by + ")");
-      answer(wish.from, text_of(Json{{"checkpoint_after_step", wish.step}}));
     }
   }
   std::erase_if(wishes_, [](const Wish& wish) { return wish.in > 0; });
@@ -379,14 +381,19 @@ std::vector<Round> Coordinator::lag_of(const MemberStatus& member) const {
 void Coordinator::measure_rate(MemberStatus& member, const Heartbeat& heartbeat) {
   constexpr Time window = std::chrono::seconds(2);
   const auto bytes = heartbeat.bytes_sent;
-  if (member.rate_since == Time{} || bytes < member.rate_from) {
+  const auto begin = [&] {
     member.rate_since = now_;
     member.rate_from = bytes;
+    member.step_from = heartbeat.step;
+  };
+  member.beat = now_;
+  if (member.rate_since == Time{} || bytes < member.rate_from || heartbeat.step < member.step_from) {
+    begin();
   } else if (const auto passed = now_ - member.rate_since; passed >= window) {
     const auto seconds = std::chrono::duration<double>(passed).count();
     member.sent_per_second = static_cast<double>(bytes - member.rate_from) / seconds;
-    member.rate_since = now_;
-    member.rate_from = bytes;
+    member.steps_per_second = static_cast<double>(heartbeat.step - member.step_from) / seconds;
+    begin();
   }
 }
 

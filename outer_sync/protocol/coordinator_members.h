@@ -25,8 +25,8 @@ inline std::size_t trainers_among(const std::vector<MemberInfo>& members) {
 /// Why nobody is admitted any more, and what those who wait are told.
 inline constexpr auto too_late = "the run is ending; there is nothing left to join";
 
-/// The newest that is in all lists; 0 where there is none.
-[[nodiscard]] std::uint64_t newest_in_all(std::vector<std::vector<std::uint64_t>> lists);
+/// The newest that is in all lists, with the same content; of step 0 where there is none.
+[[nodiscard]] CheckpointId newest_in_all(std::vector<std::vector<CheckpointId>> lists);
 
 template <class Select>
 std::size_t Coordinator::count(Select select) const {

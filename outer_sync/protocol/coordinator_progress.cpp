@@ -12,15 +12,15 @@
 
 namespace isthmus::outer_sync::protocol {
 
-std::uint64_t newest_in_all(std::vector<std::vector<std::uint64_t>> lists) {
-  std::optional<std::vector<std::uint64_t>> common;
+CheckpointId newest_in_all(std::vector<std::vector<CheckpointId>> lists) {
+  std::optional<std::vector<CheckpointId>> common;
   for (auto& list : lists) {
     std::ranges::sort(list);
-    std::vector<std::uint64_t> both;
+    std::vector<CheckpointId> both;
     if (common) std::ranges::set_intersection(*common, list, std::back_inserter(both));
     common = common ? std::move(both) : std::move(list);
   }
-  return !common || common->empty() ? 0 : common->back();
+  return !common || common->empty() ? CheckpointId{} : common->back();
 }
 
 void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat) {
@@ -28,13 +28,15 @@ void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat)
   member.heartbeat = heartbeat;
   if (trains(member)) settle_wishes(heartbeat.view);
   if (heartbeat.uplink > 0) member.uplink = heartbeat.uplink;
+  const auto checkpoint = common_checkpoint();
+  note_checkpoint(checkpoint);
   HeartbeatReply reply{.view = 0,
                        .number = heartbeat.number,
                        .lowest = {},
                        .newest = {},
                        .lease = 0,
                        .inner_steps_per_second = median_speed(),
-                       .checkpoint = common_checkpoint()};
+                       .checkpoint = checkpoint};
   if (phase_ == Phase::running) {
     if (member.role == Role::member) {
       reply.view = number_;
@@ -62,6 +64,8 @@ void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat)
   if (phase_ != Phase::running || member.role != Role::member) return;
   check_chains(member);
   if (phase_ != Phase::running) return;
+  const auto audits = std::exchange(member.heartbeat.audits, {});
+  if (heartbeat.view == number_ && !all_have_the_same_state(member, audits)) return;
   take_health(member);
   take_paths(member);
   actions_.push_back(MembersChanged{});
@@ -86,6 +90,42 @@ void Coordinator::check_chains(const MemberStatus& member) {
     }
     if (points.size() > kept) points.erase(points.begin());
   }
+}
+
+/// Who holds other global parameters than the majority takes the state from the others. Where there is no
+/// majority nobody can tell who is right, and the run ends: its checkpoints are compared when it is resumed.
+bool Coordinator::all_have_the_same_state(const MemberStatus& member, const std::vector<Audit>& audits) {
+  if (audits.empty()) return true;
+  std::set<std::string> trainers_in_view, odd;
+  for (const auto& [name, other] : members_) {
+    if (other.role == Role::member && trains(other)) trainers_in_view.insert(name);
+  }
+  std::string where;
+  for (const auto& audit : audits) {
+    const auto difference = audits_.add(member.hello.member.name, audit, trainers_in_view);
+    if (!difference) continue;
+    where = "after round " + std::to_string(difference->round) + " of fragment " +
+            std::to_string(difference->fragment);
+    if (difference->odd.empty()) {
+      std::string all;
+      for (const auto& name : trainers_in_view) all += (all.empty() ? "" : ", ") + name;
+      end(Ended::How::diverged, "the global parameters of " + all + " differ " + where +
+                                    ", and no more than half of them agree; check the memory of these "
+                                    "machines, and resume the run from its last common checkpoint");
+      return false;
+    }
+    odd.insert(difference->odd.begin(), difference->odd.end());
+  }
+  if (odd.empty()) return true;
+  std::string names;
+  for (const auto& name : odd) {
+    names += (names.empty() ? "" : ", ") + name;
+    displace(name, "its global parameters differ from those of the majority " + where +
+                       "; if that happens again, check the memory of its machine");
+  }
+  actions_.push_back(MembersChanged{});
+  change_view(names + " had other global parameters than the majority");
+  return false;
 }
 
 void Coordinator::take_health(MemberStatus& member) {
@@ -186,11 +226,11 @@ double Coordinator::median_speed() const {
 /// What anybody deletes is older than this, so there always is one that all have.
 std::uint64_t Coordinator::common_checkpoint() const {
   if (phase_ != Phase::running) return 0;
-  std::vector<std::vector<std::uint64_t>> lists;
+  std::vector<std::vector<CheckpointId>> lists;
   for (const auto& [name, member] : members_) {
     if (member.role == Role::member && trains(member)) lists.push_back(member.heartbeat.checkpoints);
   }
-  return newest_in_all(std::move(lists));
+  return newest_in_all(std::move(lists)).step;
 }
 
 std::vector<Round> Coordinator::newest_of_donors() const {

@@ -32,12 +32,13 @@ void Coordinator::seal_first_view() {
   first_sealed_ = true;
   for (auto& [name, member] : members_) member.has_nothing = false;
   const bool resume = first_trainer()->hello.resume;
-  const auto step = resume ? choose_checkpoint() : 0;
+  const auto step = resume ? choose_checkpoint() : std::optional<std::uint64_t>(0);
   if (!step) return end(Ended::How::failed, without_common_checkpoint());
   if (options_.steps > 0 && *step > options_.steps)
     return end(Ended::How::failed, "the newest checkpoint that all have is of step " + std::to_string(*step) +
                                        ", and run.steps is " + std::to_string(options_.steps) +
                                        "; raise run.steps, or move newer checkpoints away");
+  resumed_from_ = checkpoint_complete_ = *step;
   if (*step > 0) say("resuming from the checkpoint of step " + std::to_string(*step));
   ++number_;
   for (auto& [name, member] : members_) {
@@ -49,13 +50,13 @@ void Coordinator::seal_first_view() {
 
 /// The newest that all have who have any. The others come in as newcomers do, where the run knows such.
 std::optional<std::uint64_t> Coordinator::choose_checkpoint() {
-  std::vector<std::vector<std::uint64_t>> lists;
+  std::vector<std::vector<CheckpointId>> lists;
   for (auto& [name, member] : members_) {
     member.has_nothing = trains(member) && options_.elastic && member.hello.checkpoints.empty();
     if (trains(member) && !member.has_nothing) lists.push_back(member.hello.checkpoints);
   }
   const bool enough = lists.size() >= std::max<std::size_t>(options_.least, 1);
-  const auto step = enough ? newest_in_all(std::move(lists)) : 0;
+  const auto step = enough ? newest_in_all(std::move(lists)).step : 0;
   return step > 0 ? std::optional(step) : std::nullopt;
 }
 
@@ -63,11 +64,11 @@ std::string Coordinator::without_common_checkpoint() const {
   std::string newest;
   for (const auto& [name, member] : members_) {
     if (!trains(member)) continue;
-    const auto& steps = member.hello.checkpoints;
+    const auto& own = member.hello.checkpoints;
     newest += (newest.empty() ? "" : ", ") + name + " has " +
-              (steps.empty() ? "none" : "them up to step " + std::to_string(std::ranges::max(steps)));
+              (own.empty() ? "none" : "them up to step " + std::to_string(std::ranges::max(own).step));
   }
-  return "no checkpoint is complete on all replicas (" + newest +
+  return "no checkpoint is complete, and the same, on all replicas (" + newest +
          "); bring them back, start without --resume, or move away the checkpoints of those who are behind: "
          "who has none takes the state from the others" +
          (options_.elastic
@@ -343,6 +344,7 @@ void Coordinator::announce(NewView message) {
   }
   settings_ = message.settings;
   settings_view_ = number_;
+  audits_.clear();
   tell_followers();
   options_.last = LastView{number_, message.view.members, options_.token, message.settings,
                            static_cast<std::uint64_t>(options_.detect_timeout.count())};
@@ -373,6 +375,7 @@ void Coordinator::announce(NewView message) {
   actions_.push_back(MembersChanged{});
   if (stopping_) broadcast(Hold{});
   if (stop_step_) announce_stop_step();  // whoever has come back has not heard it
+  tell_of_checkpoint();
   settle_stop();
   settle_evaluations();
 }

@@ -54,10 +54,12 @@ std::string problem_of_settings(const Settings& settings, const Bounds& bounds) 
   if (!settings.sound()) return "settings that are not sound";
   const auto step_of = [](std::uint64_t step) { return step == Settings::never ? 0 : step; };
   const auto last = settings.changes.empty() ? 0 : settings.changes.back().step;
-  return first_of(
-      {above("the step of a change", last, bounds.max_step()),
-       above("the step to pause after", step_of(settings.pause_after), bounds.max_step()),
-       above("the step of a wanted checkpoint", step_of(settings.checkpoint_after), bounds.max_step())});
+  return first_of({above("the step of a change", last, bounds.max_step()),
+                   above("the step to pause after", step_of(settings.pause_after), bounds.max_step())});
+}
+
+std::uint64_t newest_step(const std::vector<CheckpointId>& checkpoints) {
+  return checkpoints.empty() ? 0 : std::ranges::max(checkpoints).step;
 }
 
 std::size_t fragments_of(const Bounds& bounds) {
@@ -151,11 +153,10 @@ std::string problem_of(const Hello& hello, const Bounds& bounds) {
   if (hello.member.name.empty() || hello.member.name.size() > longest_name)
     return "a name of " + std::to_string(hello.member.name.size()) + " characters; expected 1 to " +
            std::to_string(longest_name);
-  const auto newest = hello.checkpoints.empty() ? 0 : std::ranges::max(hello.checkpoints);
   return first_of(
       {too_long("a site", hello.site, longest_name), too_long("a build", hello.build, 256),
        too_long("an address", hello.member.address, 512), problem_of_settings(hello.settings, bounds),
-       above("the step of a checkpoint", newest, Bounds::most_steps),
+       above("the step of a checkpoint", newest_step(hello.checkpoints), Bounds::most_steps),
        above("the view it has sealed or begun", std::max(hello.sealed, hello.activated), highest_view)});
 }
 
@@ -190,7 +191,11 @@ std::string problem_of(const Heartbeat& beat, const Bounds& bounds) {
         !problem.empty())
       return problem;
   }
-  const auto newest = beat.checkpoints.empty() ? 0 : std::ranges::max(beat.checkpoints);
+  for (const auto& audit : beat.audits) {
+    rounds.push_back(audit.round);
+    if (audit.fragment >= fragments)
+      return "an audit of fragment " + std::to_string(audit.fragment) + " of " + std::to_string(fragments);
+  }
   return first_of({above("the agreed step", beat.step, bounds.max_step()), rounds_above(rounds, bounds),
                    too_many("fragments", beat.fragments.size(), fragments),
                    too_many("rounds that were measured", beat.health.size(), fragments),
@@ -199,7 +204,8 @@ std::string problem_of(const Heartbeat& beat, const Bounds& bounds) {
                    too_many("relayed members", beat.relayed.size(), most_members),
                    too_many("paths", beat.paths.size(), most_members),
                    too_many("checkpoints", beat.checkpoints.size(), most_checkpoints),
-                   above("the step of a checkpoint", newest, Bounds::most_steps)});
+                   too_many("audits", beat.audits.size(), most_audits),
+                   above("the step of a checkpoint", newest_step(beat.checkpoints), Bounds::most_steps)});
 }
 
 std::string problem_of(const EvalReport& report, const Bounds& bounds) {
@@ -211,6 +217,9 @@ std::string problem_of(const Announce& announce, const Bounds&) {
   return too_long("an announcement", announce.text);
 }
 std::string problem_of(const StopRequest& request, const Bounds&) {
+  return too_long("a reason", request.reason);
+}
+std::string problem_of(const CheckpointRequest& request, const Bounds&) {
   return too_long("a reason", request.reason);
 }
 std::string problem_of(const Held& held, const Bounds& bounds) {
@@ -283,6 +292,10 @@ std::string problem_of(const HeartbeatReply& reply, const Bounds& bounds) {
 
 std::string problem_of(const StopAt& stop, const Bounds& bounds) {
   return above("the step to stop after", stop.step, bounds.max_step());
+}
+
+std::string problem_of(const CheckpointAt& checkpoint, const Bounds& bounds) {
+  return above("the step of a checkpoint", checkpoint.step, bounds.max_step());
 }
 
 std::string problem_of(const Admitted& admitted, const Bounds& bounds) {

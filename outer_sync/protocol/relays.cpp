@@ -22,6 +22,7 @@ void RunRelays::begin(const View& view) {
   members_.clear();
   reports_.clear();
   tried_.clear();
+  doubted_.clear();
   lacking_since_.reset();
   named_since_ = false;
   for (const auto& member : view.members) members_[id_of(member)] = member;
@@ -192,8 +193,19 @@ std::vector<RunRelays::Pair> RunRelays::settle(Time now, Time patience) {
   std::vector<Pair> helpless;
   auto load = loads();
   for (const auto& pair : lacking) {
-    if (const auto place = relays_.find(pair); place != relays_.end()) tried_[pair].insert(place->second);
-    if (!name_relay(pair, load)) helpless.push_back(pair);
+    const auto place = relays_.find(pair);
+    const auto by = place == relays_.end() ? std::nullopt : std::optional(place->second);
+    if (by) tried_[pair].insert(*by);
+    if (name_relay(pair, load)) continue;
+    // The end that is cut off from its last relay too may not have reported that yet. Until then nobody can
+    // tell which end is to be left out.
+    const bool explained = !by || are_apart(pair_of(pair.first, *by)) || are_apart(pair_of(pair.second, *by));
+    if (!explained && doubted_.insert(pair).second) {
+      relays_[pair] = *by;
+      ++load[*by];
+    } else {
+      helpless.push_back(pair);
+    }
   }
   lacking_since_ = now;
   named_since_ = changed_ = has_news_ = true;

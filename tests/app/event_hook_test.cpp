@@ -46,6 +46,15 @@ TEST_F(Hook, TellsTheCommandOnItsInputAndByItsArguments) {
   EXPECT_THAT(said, IsEmpty());
 }
 
+TEST_F(Hook, OneThatIsTooLongForAnArgumentIsWholeOnTheInput) {
+  const auto out = (folder / "out").string(), argument = (folder / "argument").string();
+  const std::string reason(300'000, 'x');
+  fire("cat > " + out + "; printf %s \"$2\" > " + argument, "suspended", {{"reason", reason}});
+  EXPECT_EQ(text("out"), R"({"event":"suspended","reason":")" + reason + "\"}\n");
+  EXPECT_EQ(text("argument"), R"({"event":"suspended","too_long":true})");
+  EXPECT_THAT(said, IsEmpty());
+}
+
 TEST_F(Hook, NothingInAnEventIsEverRun) {
   const auto out = (folder / "out").string(), made = (folder / "made").string();
   fire("printf %s \"$2\" > " + out, "suspended",

@@ -1,6 +1,7 @@
 // However a run ends, it ends soon, says why, and leaves nobody behind.
 
 #include <csignal>
+#include <fstream>
 #include <thread>
 
 #include "site.h"
@@ -84,6 +85,27 @@ TEST_F(MidRun, AKilledCoordinatorIsStartedAgain) {
   EXPECT_EQ(site.hash().size(), 64U);
 }
 
+TEST_F(MidRun, ACoordinatorThatCannotStartIsTriedAgainAndTheWorkersGoOn) {
+  const auto state = site.run() / "coordinator.state";
+  const auto whole = read_all(state);
+  ASSERT_FALSE(whole.empty());
+  const auto write = [&](const std::string& bytes) { std::ofstream(state, std::ios::binary) << bytes; };
+  kill(site.process(" coordinator "), SIGSTOP);  // it must not read or write while its state is damaged
+  write("no view");
+  kill(site.process(" coordinator "), SIGKILL);
+  ASSERT_TRUE(eventually([&] {
+    return launch.output().find("the coordinator ended with exit status 3; the workers go on without it") !=
+           std::string::npos;
+  })) << launch.output();
+  write(whole);
+  const auto result = launch.wait();
+  ASSERT_EQ(result.status, 0) << result.report() << site.logs();
+  EXPECT_THAT(result.output, HasSubstr("is damaged; start the coordinator with --recover"));
+  EXPECT_THAT(result.output, HasSubstr("the coordinator ended with exit status 3; starting it again"));
+  EXPECT_EQ(site.summary()["steps"], 40);
+  EXPECT_EQ(site.hash(), reference().hash);
+}
+
 TEST_F(MidRun, ItsFolderIsNobodyElses) {
   const auto second = site.launch();
   EXPECT_EQ(second.status, 2);
@@ -124,7 +146,7 @@ TEST(Stop, ASuspendedMachineGoesOnWhereItWas) {
 TEST(Stop, TheOthersGoOnWithoutAKilledWorker) {
   Site site;
   auto settings = slowly;
-  settings.emplace_back("replicas=3");
+  settings.insert(settings.end(), {"replicas=3", "run.restarts=0"});
   auto launch = site.start_launch(settings);
   ASSERT_TRUE(eventually([&] { return site.metric_lines() > 3; })) << site.logs();
   kill(site.process("--name replica-1"), SIGKILL);
@@ -166,6 +188,39 @@ TEST(Stop, AKilledWorkerIsStartedAgainAsOftenAsAskedFor) {
        {"member 1 of 2", "replica-0 is now in", "takes part from step", "done: global hash"})
     EXPECT_THAT(log, HasSubstr(said)) << "both lives are in the log that stands where it always does";
 }
+
+/// `isthmus launch`, whose standard error is as the shell says: it has to say that it starts a worker again.
+void expect_restart_with_standard_error(const std::string& redirection) {
+  Site site;
+  auto words =
+      with_settings({"/bin/bash", "-c", "exec \"$@\" " + redirection, "bash", ISTHMUS_BINARY, "launch",
+                     site.config().string()},
+                    {"run.restarts=1", "run.steps=100000", "run.eval_every=0", "run.checkpoint_every=10",
+                     "outer.max_local_rounds=1000", "run.stop_grace=60s"});
+  Command launch(std::move(words), site / "launch.log");
+  ASSERT_TRUE(eventually([&] { return site.metric_lines("replica-0") > 20; })) << site.logs();
+  kill(site.process("--name replica-0"), SIGKILL);
+  ASSERT_TRUE(eventually([&] {
+    return launch.output().find("begins with 2 replicas: replica-0, replica-1") != std::string::npos ||
+           !launch.running();
+  })) << site.logs();
+  EXPECT_TRUE(launch.running()) << site.logs();
+  launch.signal(SIGINT);
+  const auto result = launch.wait();
+  EXPECT_EQ(result.status, 130) << result.report() << site.logs();
+  EXPECT_THAT(site.summary()["global_hash"], SizeIs(2));
+}
+
+TEST(Stop, ALauncherWhoseStandardErrorIsFullStartsAWorkerAgain) {
+  expect_restart_with_standard_error("2>/dev/full");
+}
+
+TEST(Stop, ALauncherWhoseStandardErrorIsClosedStartsAWorkerAgain) {
+  expect_restart_with_standard_error("2>&-");
+}
+
+/// As under `isthmus launch 2>&1 | tee`, whose reader is killed.
+TEST(Stop, ALauncherWhoseReaderIsGoneStartsAWorkerAgain) { expect_restart_with_standard_error("2> >(:)"); }
 
 TEST(Stop, ASilentWorkerIsALostOneAndDoesNotOutliveTheRun) {
   Site site;

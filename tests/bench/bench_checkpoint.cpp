@@ -23,6 +23,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/random.h"
 #include "isthmus/outer_sync/outer_state.h"
+#include "isthmus/trainer/checkpoint.h"
 #include "isthmus/trainer/checkpoint_writer.h"
 #include "isthmus/trainer/device.h"
 #include "isthmus/trainer/replica.h"
@@ -181,10 +182,12 @@ class Bench {
     const double begin = wall();
     snapshot.model = replica_.table().fingerprint();
     replica_.copy_state(snapshot.replica);
-    auto& outer = snapshot.others["outer"];
-    BinaryWriter out(std::move(outer));
-    outer_.save(out);
-    outer = out.take();
+    for (const bool agreed : {true, false}) {
+      auto& section = snapshot.others[agreed ? agreed_section : "outer"];
+      BinaryWriter out(std::move(section));
+      agreed ? outer_.save_agreed(out) : outer_.save_own(out);
+      section = out.take();
+    }
     const double seconds = wall() - begin;
     writer_.write();
     writer_.all_have(step_of_last_);

@@ -35,7 +35,7 @@ ChunkSet some_chunks() {
 }
 
 Settings some_settings() {
-  return {{{90, {{"outer.sync_every", "60"}}}, {120, {{"outer.optimizer.lr", "0.5"}}}}, 130, 140};
+  return {{{90, {{"outer.sync_every", "60"}}}, {120, {{"outer.optimizer.lr", "0.5"}}}}, 130};
 }
 
 /// One of each, with every field set to something that is not its default.
@@ -51,7 +51,7 @@ std::vector<ControlMessage> one_of_each() {
             .model = digest(1),
             .tokenizer = digest(2),
             .resume = true,
-            .checkpoints = {100, 200},
+            .checkpoints = {{100, 1}, {200, 2}},
             .sealed = 9,
             .activated = 8,
             .token = digest(9),
@@ -99,7 +99,8 @@ std::vector<ControlMessage> one_of_each() {
                 .paths = {{5, 90'000, 80'000, 7'000'000}, {6, 1, 2, 3}},
                 .relays = 3,
                 .relayed = {5},
-                .checkpoints = {100, 200}},
+                .checkpoints = {{100, 1}, {200, 2}},
+                .audits = {{1, 16, 7}}},
       HeartbeatReply{4, 11, {7, 6}, {9, 8}, 5'000'000, 10.5, 200},
       EvalReport{100, 1234.5, 4096},
       Announce{"10.0.0.1:29500"},
@@ -123,6 +124,8 @@ std::vector<ControlMessage> one_of_each() {
       Drain{"asked to by operator"},
       Records{7, {{RecordKind::log, "member 1 of 2"}, {RecordKind::metrics, "{}"}}},
       RecordsTaken{9},
+      CheckpointRequest{"asked to leave"},
+      CheckpointAt{12},
   };
 }
 
@@ -177,7 +180,7 @@ TEST(Messages, FieldsLandWhereTheyCameFrom) {
   EXPECT_EQ(hello.model, digest(1));
   EXPECT_EQ(hello.tokenizer, digest(2));
   EXPECT_TRUE(hello.resume);
-  EXPECT_THAT(hello.checkpoints, testing::ElementsAre(100, 200));
+  EXPECT_THAT(hello.checkpoints, testing::ElementsAre(CheckpointId{100, 1}, CheckpointId{200, 2}));
   EXPECT_EQ(hello.member.slot, 3U);
   EXPECT_EQ(hello.sealed, 9U);
   EXPECT_EQ(hello.activated, 8U);

@@ -44,6 +44,20 @@ TEST(Joining, NothingIsSealedBeforeAllAreHere) {
   EXPECT_FALSE(harness.last<NewView>(1)) << "eu-1 has not sealed";
 }
 
+TEST(Joining, OneTooManyWaitsUntilTheRunHasBegun) {
+  CoordinatorHarness harness(2);
+  harness.receive(1, CoordinatorHarness::hello("us-1"));
+  harness.receive(2, CoordinatorHarness::hello("eu-1"));
+  harness.receive(3, CoordinatorHarness::hello("ap-1"));
+  EXPECT_TRUE(harness.closed.contains(3)) << "it asks again";
+  EXPECT_TRUE(harness.refusal(3).empty()) << "one that is refused would not";
+  harness.receive(1, CoordinatorHarness::sealed());
+  harness.receive(2, CoordinatorHarness::sealed());
+  EXPECT_THAT(names_of(harness.last<NewView>(1)->view), ElementsAre("eu-1", "us-1"));
+  harness.receive(4, CoordinatorHarness::hello("ap-1"));
+  EXPECT_TRUE(harness.last<Admitted>(4)) << "as any newcomer";
+}
+
 /// Lets us-1 in, then eu-1 as `change` makes it; the words with which it is refused.
 template <class Change>
 std::string refusal_of(Change change) {
@@ -202,6 +216,13 @@ TEST(Joining, NobodyWaitsLongerThanTheJoinTimeout) {
 
 // ---- where to start from ----
 
+/// Of the run's one history.
+std::vector<CheckpointId> of_steps(const std::vector<std::uint64_t>& steps) {
+  std::vector<CheckpointId> checkpoints;
+  for (const auto step : steps) checkpoints.push_back({step, 7 * step});
+  return checkpoints;
+}
+
 TEST(Resuming, TheNewestCheckpointThatAllHaveIsTaken) {
   CoordinatorHarness harness(3);
   const std::vector<std::vector<std::uint64_t>> checkpoints{
@@ -209,7 +230,7 @@ TEST(Resuming, TheNewestCheckpointThatAllHaveIsTaken) {
   for (std::size_t i = 0; i < 3; ++i) {
     auto hello = CoordinatorHarness::hello("r" + std::to_string(i));
     hello.resume = true;
-    hello.checkpoints = checkpoints[i];
+    hello.checkpoints = of_steps(checkpoints[i]);
     harness.receive(i + 1, hello);
   }
   EXPECT_EQ(harness.last<Seal>(1)->resume_step, 200U);
@@ -220,18 +241,27 @@ TEST(Resuming, WithoutACommonCheckpointTheRunFailsAndSaysWhatToDo) {
   for (std::size_t i = 0; i < 2; ++i) {
     auto hello = CoordinatorHarness::hello("r" + std::to_string(i));
     hello.resume = true;
-    hello.checkpoints = {100 + i};
+    hello.checkpoints = of_steps({100 + i});
     harness.receive(i + 1, hello);
   }
   ASSERT_TRUE(harness.ended);
-  EXPECT_THAT(harness.ended->reason, HasSubstr("no checkpoint is complete on all replicas"));
+  EXPECT_THAT(harness.ended->reason, HasSubstr("no checkpoint is complete, and the same, on all replicas"));
 }
 
-Hello resuming(const std::string& name, std::vector<std::uint64_t> checkpoints) {
+Hello resuming(const std::string& name, const std::vector<std::uint64_t>& steps) {
   auto hello = CoordinatorHarness::hello(name);
   hello.resume = true;
-  hello.checkpoints = std::move(checkpoints);
+  hello.checkpoints = of_steps(steps);
   return hello;
+}
+
+TEST(Resuming, OfOneStepAndAnotherHistoryIsNotCommon) {
+  CoordinatorHarness harness(2);
+  auto strayed = resuming("r0", {100, 200});
+  strayed.checkpoints.back().content += 1;
+  harness.receive(1, strayed);
+  harness.receive(2, resuming("r1", {100, 200}));
+  EXPECT_EQ(harness.last<Seal>(1)->resume_step, 100U) << "an older one is the same on both";
 }
 
 TEST(Resuming, WhoHasNothingTakesTheStateFromTheOthers) {
@@ -290,9 +320,9 @@ TEST(Resuming, ADataParallelRunNeedsTheStateOfAll) {
 TEST(Checkpoints, TheNewestThatAllTrainersOfTheViewHaveIsSaid) {
   CoordinatorHarness harness(2);
   harness.run_all({"eu-1", "us-1"});
-  const auto beat = [&](ConnectionId from, std::vector<std::uint64_t> steps) {
+  const auto beat = [&](ConnectionId from, const std::vector<std::uint64_t>& steps) {
     Heartbeat heartbeat{.number = 1, .view = 1, .lost = {}, .fragments = {}, .health = {}};
-    heartbeat.checkpoints = std::move(steps);
+    heartbeat.checkpoints = of_steps(steps);
     harness.receive(from, heartbeat);
     return harness.last<HeartbeatReply>(from)->checkpoint;
   };
@@ -311,7 +341,7 @@ TEST(Checkpoints, TheNewestThatAllTrainersOfTheViewHaveIsSaid) {
 TEST(Resuming, CheckpointsAreIgnoredByThoseThatStartAfresh) {
   CoordinatorHarness harness(1);
   auto hello = CoordinatorHarness::hello("us-1");
-  hello.checkpoints = {100};
+  hello.checkpoints = of_steps({100});
   harness.receive(1, hello);
   EXPECT_EQ(harness.last<Seal>(1)->resume_step, 0U);
 }

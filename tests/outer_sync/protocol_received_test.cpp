@@ -270,7 +270,7 @@ TEST(ReceivedCheckpoints, BeyondTheEndOfTheRunAreNoneToResumeFrom) {
   CoordinatorHarness run(options_of(1));
   auto hello = CoordinatorHarness::hello("a");
   hello.resume = true;
-  hello.checkpoints = {steps + 1};
+  hello.checkpoints = {{steps + 1, 1}};
   run.receive(1, hello);
   ASSERT_TRUE(run.ended);
   EXPECT_THAT(run.ended->reason, HasSubstr("is of step 1001, and run.steps is 1000"));

@@ -119,7 +119,8 @@ TEST(Checkpoint, MessagesSayWhatIsWrong) {
   auto changed = sample.text;
   changed[8] = 9;
   sample.put(changed);
-  EXPECT_THAT(reading_error(sample.file), AllOf(HasSubstr("version 9"), HasSubstr("version 4")));
+  EXPECT_THAT(reading_error(sample.file),
+              AllOf(HasSubstr("version 9"), HasSubstr("version " + std::to_string(checkpoint_version))));
   sample.put(sample.text.substr(0, sample.text.size() - 1) + "x");
   EXPECT_THAT(reading_error(sample.file), HasSubstr("checksum of section outer"));
   sample.put(sample.text.substr(0, sample.text.size() - 1));

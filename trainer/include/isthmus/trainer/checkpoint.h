@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,7 +20,10 @@
 
 namespace isthmus::trainer {
 
-inline constexpr std::uint32_t checkpoint_version = 4;
+inline constexpr std::uint32_t checkpoint_version = 5;
+/// The section with what all replicas of a run agree on: two checkpoints of one step are of one history only
+/// if it is the same in both.
+inline constexpr const char* agreed_section = "agreed";
 
 /// A named run of bytes that is to be written; the bytes stay the owner's.
 struct SectionView {
@@ -52,6 +56,11 @@ struct Checkpoint {
 void check_checkpoint(const std::filesystem::path& file, const Digest& model);
 /// The same of the header alone, and of whether the file is as long as that says.
 void check_checkpoint_header(const std::filesystem::path& file, const Digest& model);
+
+/// Digest of that section, from the header alone; nothing where there is no such section. Throws as
+/// check_checkpoint_header does, but for the model.
+[[nodiscard]] std::optional<Digest> section_digest(const std::filesystem::path& file,
+                                                   const std::string& name);
 
 /// A replica's state in the sections "parameters", "first_moment" and "second_moment", and whatever else must
 /// stand beside it (the outer loop's state, the config as YAML). `model` is the table's fingerprint.

@@ -46,7 +46,7 @@ class CheckpointWriter {
     std::chrono::milliseconds retry_after{10'000};
   };
   /// `steps` of the folder are known to be sound, ascending. It is made with the first checkpoint.
-  CheckpointWriter(Options options, std::vector<std::uint64_t> steps, Trace& trace);
+  CheckpointWriter(Options options, const std::vector<std::uint64_t>& steps, Trace& trace);
   /// Ends what is being written; what has failed is not tried again.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
@@ -64,6 +64,8 @@ class CheckpointWriter {
 
   /// Steps whose checkpoints are complete and sound, ascending.
   [[nodiscard]] std::vector<std::uint64_t> steps() const;
+  /// The same, with the digest of each one's agreed section (checkpoint.h); zero where it has none.
+  [[nodiscard]] std::map<std::uint64_t, Digest> checkpoints() const;
   /// All replicas of the run have a checkpoint of this step: older ones may go.
   void all_have(std::uint64_t step);
 
@@ -76,7 +78,7 @@ class CheckpointWriter {
   };
   void loop();
   void write_snapshot(std::unique_lock<std::mutex>& lock);
-  void written();
+  void written(const Digest& agreed);
   void failed(const std::string& why);
   void remove_superseded(std::unique_lock<std::mutex>& lock);
   void wait_until_over(std::unique_lock<std::mutex>& lock);
@@ -89,7 +91,7 @@ class CheckpointWriter {
   State state_ = State::idle;
   bool said_ = false;  ///< that this one has failed
   bool closing_ = false;
-  std::vector<std::uint64_t> steps_;
+  std::map<std::uint64_t, Digest> known_;  ///< by step: digest of the agreed section
   std::uint64_t common_ = 0, removed_for_ = 0;
   std::thread thread_;
 };

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/protocol/audits.h"
 #include "isthmus/outer_sync/protocol/health.h"
 #include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/outer_sync/protocol/messages.h"
@@ -59,6 +60,8 @@ struct CoordinatorOptions {
   Digest token;        ///< unguessable; members show it to each other
   Time join_timeout{};
   Time detect_timeout{};  ///< also how long a lease lasts
+  /// All write a checkpoint when so much time has passed since the last one that is complete; 0 never.
+  Time checkpoint_interval{};
   std::size_t least = 1;  ///< no view is formed with fewer trainers
   TopologyRule topology;  ///< how the chunks of a view are dealt
   /// Owners may close chunks without all members of the view (quorum), as long as they have a lease. Where
@@ -149,9 +152,12 @@ class Coordinator {
     std::uint64_t held_step = 0;
     std::uint64_t uplink = 0;  ///< bytes per second, the newest it said; 0: not known
     Heartbeat heartbeat;
+    Time beat{};                  ///< when it came
     double sent_per_second = 0;   ///< bytes, over the last seconds
+    double steps_per_second = 0;  ///< agreed steps, with what was waited for, over the same
     Time rate_since{};            ///< measured from here
     std::uint64_t rate_from = 0;  ///< and from so many bytes
+    std::uint64_t step_from = 0;  ///< and this step
     Done result;
   };
 
@@ -211,6 +217,8 @@ class Coordinator {
   [[nodiscard]] Time silence_of(const MemberStatus& member) const { return now_ - member.heard; }
   /// Newest step of which all trainers of the view have a checkpoint; 0: none known.
   [[nodiscard]] std::uint64_t common_checkpoint() const;
+  /// Step of the checkpoint that the run has begun from; 0: from its first step, or before this coordinator.
+  [[nodiscard]] std::uint64_t resumed_from() const { return resumed_from_; }
 
  private:
   enum class Phase {
@@ -232,7 +240,7 @@ class Coordinator {
   /// A change of settings that the next view is to begin with. Until a member has begun that view it may come
   /// to nothing, and is asked for once more.
   struct Wish {
-    enum class What { change, pause, resume, checkpoint } what;
+    enum class What { change, pause, resume } what;
     ConnectionId from = 0;  ///< who waits for the answer
     std::string by;
     Change change;           ///< its step is the earliest; 0: as soon as all can
@@ -244,6 +252,8 @@ class Coordinator {
   void on_command(ConnectionId from, const Command& command);
   void on_set(ConnectionId from, const Command& command);
   void on_drain(ConnectionId from, const Command& command);
+  void on_checkpoint(ConnectionId from, const Command& command);
+  void on_stop(ConnectionId from, const Command& command);
   void adjust(ConnectionId from, const Command& command, const ConfigItems& items);
   void wish(Wish wish, const std::string& why);
   [[nodiscard]] ChangeVerdict judge(const ConfigItems& items) const;
@@ -259,6 +269,16 @@ class Coordinator {
   void tell_followers();
   void drop_wishes(const std::string& why);
   void measure_rate(MemberStatus& member, const Heartbeat& heartbeat);
+
+  // Checkpoints of all at one step (coordinator_checkpoints.cpp).
+  [[nodiscard]] std::uint64_t step_ahead_of_all() const;
+  [[nodiscard]] std::string reason_for_no_checkpoint() const;
+  /// Returns why there is none; empty: all were told of one. `why` is for people.
+  [[nodiscard]] std::string order_checkpoint(const std::string& why);
+  void request_checkpoint(const std::string& by, const std::string& why);
+  void tell_of_checkpoint();
+  void order_checkpoint_if_due();
+  void note_checkpoint(std::uint64_t common);
 
   void on_hello(ConnectionId from, const Hello& hello);
   void on_observer_hello(ConnectionId from, const Hello& hello);
@@ -331,6 +351,7 @@ class Coordinator {
   void begin_anew();
 
   void check_chains(const MemberStatus& member);
+  [[nodiscard]] bool all_have_the_same_state(const MemberStatus& member, const std::vector<Audit>& audits);
   void take_health(MemberStatus& member);
   void take_paths(MemberStatus& member);
   void check_links(const MemberStatus& member);
@@ -350,8 +371,8 @@ class Coordinator {
   // (Names by value: callers have them from what is erased here.)
   /// A replica is gone: its place is free again while others are still joining; later the view changes.
   void lose(const std::string& name, const std::string& how) { lose(std::vector{name}, how); }
-  /// All at once: one view follows.
-  void lose(const std::vector<std::string>& names, const std::string& how);
+  /// All at once: one view follows. `left`: they have said goodbye, and do not come back by themselves.
+  void lose(const std::vector<std::string>& names, const std::string& how, bool left = false);
   void end(Ended::How how, const std::string& reason);
   void say(std::string text);
   void say_of_stranger(std::string text);
@@ -387,7 +408,14 @@ class Coordinator {
   Observers observers_;
   std::set<ConnectionId> operators_;  ///< that wait for an answer
   std::vector<Wish> wishes_;
-  Settings settings_;        ///< of the newest view that is known of
+  std::uint64_t checkpoint_ordered_ = 0;   ///< step of the newest that all were told of
+  std::uint64_t checkpoint_complete_ = 0;  ///< step of the newest that all have had
+  std::uint64_t resumed_from_ = 0;
+  Time checkpoint_wait_{};  ///< until the next one is due
+  std::optional<Time> checkpoint_due_;
+  static constexpr std::uint64_t least_steps_to_spare = 2;
+  std::uint64_t steps_to_spare_ = least_steps_to_spare;  ///< more where somebody has missed one
+  Settings settings_;                                    ///< of the newest view that is known of
   mutable Settings judged_;  ///< reported by a member, and judged: the others report the same
   ViewNumber settings_view_ = 0;
   std::map<std::string, std::uint16_t> slots_;  ///< of all names that were ever members
@@ -422,6 +450,7 @@ class Coordinator {
     std::uint64_t incarnation = 0, next = 0;
   };
   std::map<std::string, GatheredUpTo> gathered_;
+  Audits audits_;
   RunHealth health_;
   RunPaths paths_;
   RunRelays relays_;

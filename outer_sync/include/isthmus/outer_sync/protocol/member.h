@@ -27,8 +27,9 @@ struct CodecPlan {
   quant::CodecSpec codec;
   quant::CodecSpec warmup_codec;
   Round warmup_rounds = 0;
-  bool error_feedback = false;  ///< after the warm-up, which always has it
-  float feedback_decay = 1;     ///< what the owner carries of the residual; all of it in the warm-up
+  bool error_feedback = false;   ///< after the warm-up, which always has it
+  bool sender_feedback = false;  ///< at the sender too; not with the carry merge, which keeps it anyway
+  float feedback_decay = 1;      ///< what the owner carries of the residual; all of it in the warm-up
   std::uint64_t seed = 0;  ///< of the results' stochastic rounding; contributions have their sender's own
   [[nodiscard]] const quant::CodecSpec& of(Round round) const {
     return round <= warmup_rounds ? warmup_codec : codec;

@@ -22,10 +22,10 @@
 namespace isthmus::outer_sync::protocol {
 
 /// Grows whenever a message changes its form or meaning.
-inline constexpr std::uint32_t protocol_version = 9;
+inline constexpr std::uint32_t protocol_version = 10;
 /// The oldest one that this build still speaks. Two builds work together where each one's newest is no older
 /// than the other's oldest; all others are refused by name. Builds that differ in no more are noted.
-inline constexpr std::uint32_t oldest_protocol = 9;
+inline constexpr std::uint32_t oldest_protocol = 10;
 /// Grows whenever encoded bytes or agreed arithmetic change their bits.
 inline constexpr std::uint32_t numerics_version = 2;
 
@@ -179,6 +179,33 @@ struct HeldResults {
   }
 };
 
+/// A complete checkpoint. Two of one step are the same only if they hold the same agreed state: a replica may
+/// have written one on a branch of the history that the others then made anew.
+struct CheckpointId {
+  std::uint64_t step = 0;
+  std::uint64_t content = 0;  ///< first 8 bytes of the digest of its agreed state
+  friend auto operator<=>(const CheckpointId&, const CheckpointId&) = default;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(step, content);
+  }
+};
+
+/// A fragment's global parameters and momentum after an audited round (protocol/audits.h).
+struct Audit {
+  FragmentId fragment = 0;
+  Round round = 0;
+  std::uint64_t digest = 0;
+  friend bool operator==(const Audit&, const Audit&) = default;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(fragment, round, digest);
+  }
+};
+
+/// A heartbeat has no more of them.
+inline constexpr std::size_t most_audits = 1024;
+
 /// member -> coordinator, first message, and again on every new connection. Of one of a newer protocol the
 /// first fields are read, which stay as they are for ever, so that it can be told what differs.
 struct Hello {
@@ -192,11 +219,11 @@ struct Hello {
   Digest model;      ///< names, shapes and fragments of all tensors; of trainers alone, like the tokenizer
   Digest tokenizer;  ///< vocabulary
   bool resume = false;
-  std::vector<std::uint64_t> checkpoints;  ///< steps this member could resume from; to resume without any
-                                           ///< is to take the state from those who have
-  ViewNumber sealed = 0;                   ///< highest view that this member has sealed
-  ViewNumber activated = 0;                ///< highest view that has begun for it; 0: it is fresh
-  Digest token;                            ///< of the run, where it has been in one
+  std::vector<CheckpointId> checkpoints;  ///< that this member could resume from; to resume without any is
+                                          ///< to take the state from those who have
+  ViewNumber sealed = 0;                  ///< highest view that this member has sealed
+  ViewNumber activated = 0;               ///< highest view that has begun for it; 0: it is fresh
+  Digest token;                           ///< of the run, where it has been in one
   bool done = false;  ///< it has reached the last step; its Done follows, also where it was said before
   std::uint64_t uplink = 0;  ///< bytes per second that its line carries outwards; 0: not known (yet)
   /// It has just been started: its parameters are those that a run begins with, and nothing of a run's state.
@@ -354,12 +381,13 @@ struct Heartbeat {
   std::uint64_t relays = 0;           ///< Relays::number of those in force here
   std::vector<ReplicaId>
       relayed{};  ///< members to whom there is no connection, and for whom there is a relay
-  std::vector<std::uint64_t> checkpoints{};  ///< steps of the newest that are complete here
-  std::uint64_t disk_free = 0;               ///< bytes, where its run folder is; 0: not known
+  std::vector<CheckpointId> checkpoints{};  ///< the newest that are complete here
+  std::uint64_t disk_free = 0;              ///< bytes, where its run folder is; 0: not known
+  std::vector<Audit> audits{};              ///< made since the last heartbeat
   template <class Archive>
   void serialize(Archive& ar) {
     ar(number, view, step, contributed, lost, loss, tokens_per_second, utilization, bytes_sent, uplink,
-       inner_steps_per_second, fragments, health, paths, relays, relayed, checkpoints, disk_free);
+       inner_steps_per_second, fragments, health, paths, relays, relayed, checkpoints, disk_free, audits);
   }
 };
 
@@ -403,6 +431,16 @@ struct Announce {
 /// member -> coordinator: please end the run; `reason` is for people.
 struct StopRequest {
   std::string reason;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(reason);
+  }
+};
+
+/// member -> coordinator: let all write a checkpoint soon: I have to leave, or was past the step of the last
+/// one. What an operator's `checkpoint` does, unless one is to come.
+struct CheckpointRequest {
+  std::string reason;  ///< for people
   template <class Archive>
   void serialize(Archive& ar) {
     ar(reason);
@@ -541,7 +579,7 @@ struct Command {
   std::uint32_t protocol = protocol_version;
   std::string run;   ///< that is meant; empty: whichever the coordinator has
   std::string by;    ///< name of who asks, for people
-  std::string verb;  ///< status, set, pause, resume, checkpoint, drain
+  std::string verb;  ///< status, set, pause, resume, checkpoint, drain, stop
   /// Of `set` KEY=VALUE each, of `drain` the names of workers or sites.
   std::vector<std::string> arguments;
   std::uint64_t at = 0;  ///< of `set`: from the step after this one on; 0: as soon as all can
@@ -578,6 +616,16 @@ struct Steered {
   template <class Archive>
   void serialize(Archive& ar) {
     ar(settings);
+  }
+};
+
+/// coordinator -> trainer: write a checkpoint when this agreed step is done, as all do. One that is past it
+/// has none of it. It changes nothing that is agreed.
+struct CheckpointAt {
+  std::uint64_t step = 0;
+  template <class Archive>
+  void serialize(Archive& ar) {
+    ar(step);
   }
 };
 
@@ -634,7 +682,8 @@ struct RecordsTaken {
 using ControlMessage =
     std::variant<Hello, Refused, Seal, Sealed, NewView, Heartbeat, HeartbeatReply, EvalReport, Announce,
                  StopRequest, Hold, Held, StopAt, Done, Finished, Leave, Abort, Admitted, Ready, Displaced,
-                 Suspended, Relays, Command, Answer, Adjust, Steered, Drain, Records, RecordsTaken>;
+                 Suspended, Relays, Command, Answer, Adjust, Steered, Drain, Records, RecordsTaken,
+                 CheckpointRequest, CheckpointAt>;
 
 [[nodiscard]] Bytes encode(const ControlMessage& message);
 /// Throws Error(network) for an unknown tag or a malformed body.

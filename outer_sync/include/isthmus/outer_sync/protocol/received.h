@@ -32,6 +32,7 @@ struct Bounds {
 [[nodiscard]] std::string problem_of(const EvalReport& report, const Bounds& bounds);
 [[nodiscard]] std::string problem_of(const Announce& announce, const Bounds& bounds);
 [[nodiscard]] std::string problem_of(const StopRequest& request, const Bounds& bounds);
+[[nodiscard]] std::string problem_of(const CheckpointRequest& request, const Bounds& bounds);
 [[nodiscard]] std::string problem_of(const Held& held, const Bounds& bounds);
 [[nodiscard]] std::string problem_of(const Done& done, const Bounds& bounds);
 [[nodiscard]] std::string problem_of(const Leave& leave, const Bounds& bounds);
@@ -42,6 +43,7 @@ struct Bounds {
 [[nodiscard]] std::string problem_of(const NewView& message, const Bounds& bounds);
 [[nodiscard]] std::string problem_of(const HeartbeatReply& reply, const Bounds& bounds);
 [[nodiscard]] std::string problem_of(const StopAt& stop, const Bounds& bounds);
+[[nodiscard]] std::string problem_of(const CheckpointAt& checkpoint, const Bounds& bounds);
 [[nodiscard]] std::string problem_of(const Admitted& admitted, const Bounds& bounds);
 [[nodiscard]] std::string problem_of(const Steered& steered, const Bounds& bounds);
 [[nodiscard]] std::string problem_of(const Relays& relays, const Bounds& bounds);

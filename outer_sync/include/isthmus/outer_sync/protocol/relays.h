@@ -65,6 +65,7 @@ class RunRelays {
   std::map<ReplicaId, Report> reports_;
   std::map<Pair, ReplicaId> relays_;
   std::map<Pair, std::set<ReplicaId>> tried_;  ///< in vain
+  std::set<Pair> doubted_;  ///< got more time, since nobody had reported why their last relay did not help
   std::set<std::pair<std::string, std::string>>
       known_;                 ///< by name: they had a relay, and no connection since
   std::uint64_t number_ = 0;  ///< of what members were told last

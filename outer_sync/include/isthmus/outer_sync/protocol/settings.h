@@ -28,12 +28,10 @@ struct Settings {
   std::vector<Change> changes;  ///< as they were agreed; their steps never fall
   /// All who train wait when this step is done, until a view begins that says otherwise.
   std::uint64_t pause_after = never;
-  /// All who train write a checkpoint when this step is done.
-  std::uint64_t checkpoint_after = never;
   friend bool operator==(const Settings&, const Settings&) = default;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(changes, pause_after, checkpoint_after);
+    ar(changes, pause_after);
   }
 
   static constexpr std::size_t most_changes = 256, most_items = 32, longest_text = 256;

@@ -1,0 +1,99 @@
+// What the coordinator keeps of its members' lines, and how much.
+
+#include "coordinator/gathered_folders.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "temporary_folder.h"
+
+namespace isthmus::app {
+namespace {
+
+using outer_sync::protocol::Gathered;
+using outer_sync::protocol::RecordKind;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr std::uint64_t limit = 100'000;
+
+class GatheredFoldersTest : public ::testing::Test {
+ protected:
+  [[nodiscard]] GatheredFolders folders(bool fresh = true) {
+    return {folder_.path(), fresh, limit, [this](const std::string& text) { said_.push_back(text); }};
+  }
+  static bool keep(GatheredFolders& folders, RecordKind kind, const std::string& line, int times = 1,
+                   const std::string& member = "eu-1") {
+    const Gathered news{member, 1, 0, std::vector<outer_sync::protocol::Record>(10, {kind, line})};
+    bool kept = true;
+    for (int i = 0; i < times; i += 10) kept = folders.keep(news) && kept;
+    return kept;
+  }
+  [[nodiscard]] std::uint64_t size() const {
+    std::uint64_t sum = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_.path()))
+      sum += entry.is_regular_file() ? entry.file_size() : 0;
+    return sum;
+  }
+
+  TemporaryFolder folder_;
+  std::vector<std::string> said_;
+};
+
+TEST_F(GatheredFoldersTest, MetricsEndAtTheLimitWhichIsSaidOnce) {
+  auto folders = this->folders();
+  const std::string line = R"({"step":1,"loss":3.25})";
+  EXPECT_TRUE(keep(folders, RecordKind::metrics, line, 20'000));
+  EXPECT_THAT(said_,
+              ElementsAre(HasSubstr("no more metrics of eu-1 are gathered, because run.gather_limit is")));
+  EXPECT_LE(size(), limit);
+  const auto kept = read_all(folder_ / "eu-1/metrics.jsonl");
+  EXPECT_GT(kept.size(), limit / 3);
+  EXPECT_TRUE(kept.ends_with(line + "\n")) << "each line is whole";
+  EXPECT_TRUE(keep(folders, RecordKind::log, "still heard")) << "the log has a part of its own";
+  EXPECT_THAT(read_all(folder_ / "eu-1/gathered.log"), HasSubstr("still heard"));
+}
+
+TEST_F(GatheredFoldersTest, OfALogTheNewestLinesAreKept) {
+  auto folders = this->folders();
+  EXPECT_TRUE(keep(folders, RecordKind::log, "the first line"));
+  EXPECT_TRUE(keep(folders, RecordKind::log, std::string(500, 'x'), 20'000));
+  EXPECT_TRUE(keep(folders, RecordKind::log, "the last line"));
+  EXPECT_LE(size(), limit);
+  EXPECT_TRUE(read_all(folder_ / "eu-1/gathered.log").ends_with("the last line\n"));
+  EXPECT_GT(std::filesystem::file_size(folder_ / "eu-1/gathered.log.old"), limit / 5);
+  EXPECT_THAT(said_, IsEmpty());
+}
+
+TEST_F(GatheredFoldersTest, WhatACoordinatorBeforeHasKeptCounts) {
+  const std::string line = R"({"step":1,"loss":3.25})";
+  for (int coordinators = 0; coordinators < 3; ++coordinators) {
+    auto folders = this->folders(coordinators == 0);
+    EXPECT_TRUE(keep(folders, RecordKind::metrics, line, 20'000));
+    EXPECT_TRUE(keep(folders, RecordKind::log, std::string(500, 'x'), 2'000));
+  }
+  EXPECT_LE(size(), limit);
+}
+
+TEST_F(GatheredFoldersTest, EachMemberHasALimitOfItsOwn) {
+  auto folders = this->folders();
+  EXPECT_TRUE(keep(folders, RecordKind::metrics, R"({"step":1})", 50'000, "eu-1"));
+  EXPECT_TRUE(keep(folders, RecordKind::metrics, R"({"step":2})", 10, "us-1"));
+  EXPECT_THAT(read_all(folder_ / "us-1/metrics.jsonl"), HasSubstr(R"({"step":2})"));
+}
+
+TEST_F(GatheredFoldersTest, NoMemberTakesANameOfTheRunsOwnFiles) {
+  auto folders = this->folders();
+  for (const auto* name :
+       {"coordinator.state", "coordinator.state.partial", "summary.json", "metrics.jsonl", "metrics.jsonl.1",
+        "config.yaml", "coordinator", "stores", "launch.log", "../up", ""})
+    EXPECT_FALSE(keep(folders, RecordKind::log, "mine now", 10, name)) << name;
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+  EXPECT_TRUE(keep(folders, RecordKind::log, "a name like it", 10, "coordinator-2"));
+}
+
+}  // namespace
+}  // namespace isthmus::app
