@@ -17,6 +17,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
+#include "isthmus/base/say.h"
 #include "isthmus/base/text_file.h"
 #include "run/json_output.h"
 #include "run/process.h"
@@ -160,7 +161,8 @@ int run_detached(std::vector<std::string> command, bool json) {
   if (lines.size() < 2) {
     const int status = status_of(pid);
     if (!lines.empty())
-      fmt::print(stderr, "the end of {}:\n{}", log_in(lines[0]).string(), tail_of(log_in(lines[0]), 20));
+      say_to(stderr,
+             fmt::format("the end of {}:\n{}", log_in(lines[0]).string(), tail_of(log_in(lines[0]), 20)));
     return status == 0 ? 1 : status;
   }
   const fs::path folder = lines[0];
@@ -191,7 +193,6 @@ void begin_log(const fs::path& folder, int started_fd) {
   dup2(log, STDERR_FILENO);
   close(null);
   close(log);
-  fcntl(started_fd, F_SETFD, FD_CLOEXEC);  // no child keeps it open
   const auto line = full.string() + "\n";
   static_cast<void>(!write(started_fd, line.data(), line.size()));  // nobody may be there any more
 }
@@ -223,7 +224,7 @@ class Attachment {
     const SignalThread signals([&](int, int) { leave = true; });
     if (request_.stop && state_.alive()) kill(state_.pid, SIGINT);
     while (!leave && state_.alive()) {
-      show();
+      if (!show()) return exit_status(ErrorKind::data);  // nobody reads it any more
       std::this_thread::sleep_for(100ms);
       state_ = state_of(folder_);
     }
@@ -244,7 +245,8 @@ class Attachment {
     return none ? 0 : size;
   }
 
-  void show() {
+  /// False where it cannot be written.
+  bool show() {
     std::ifstream log(log_in(folder_), std::ios::binary);
     log.seekg(static_cast<std::streamoff>(at_));
     char bytes[1 << 14];
@@ -253,7 +255,7 @@ class Attachment {
       std::fwrite(bytes, 1, n, stdout);
       at_ += n;
     }
-    std::fflush(stdout);
+    return std::fflush(stdout) == 0;
   }
 
   /// Where the next one goes on; a full disk is no reason to fail.
@@ -261,8 +263,8 @@ class Attachment {
 
   int ended() {
     if (!state_.exit_status) {
-      fmt::print(stderr, "the launch of {} was killed; go on with isthmus launch --resume {}\n",
-                 folder_.filename().string(), folder_.string());
+      say_error(fmt::format("the launch of {} was killed; go on with isthmus launch --resume {}",
+                            folder_.filename().string(), folder_.string()));
       return exit_status(ErrorKind::network);
     }
     const int status = *state_.exit_status;

@@ -1,28 +1,37 @@
 #include "launch/launch.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
+#include "isthmus/base/say.h"
 #include "isthmus/base/text_file.h"
 #include "isthmus/outer_sync/tls/authority.h"
 #include "isthmus/outer_sync/transport/address.h"
+#include "isthmus/outer_sync/transport/run_secret.h"
 #include "isthmus/trainer/checkpoint_folder.h"
+#include "launch/agent_socket.h"
 #include "launch/detach.h"
 #include "launch/launch_places.h"
 #include "launch/local_run.h"
 #include "launch/restarts.h"
 #include "launch/site_links.h"
+#include "run/certs.h"
+#include "run/exit_codes.h"
 #include "run/experiment.h"
 #include "run/joined.h"
 #include "run/json_output.h"
@@ -47,18 +56,25 @@ class Launch final : public LocalRun {
         experiment_(load()),
         places_(find_places(experiment_, config())),
         links_(experiment_, [this](const Site& site, const SiteFacts& facts) {
-          return files_of(lock_ ? LaunchConfig{config_file(), {}} : config(), experiment_, site, facts);
+          return files_of(lock_ ? LaunchConfig{config_file(), {}} : config(), experiment_, site, facts,
+                          secret_);
         }) {
     check_reach(config(), experiment_);
+    if (request_.resume) links_.take_up();
     if (experiment_.trainer.threads > 0 || places_.processes == 0) return;
     // Other machines have other cores.
     (anybody_elsewhere() ? threads_here_ : experiment_.trainer.threads) = threads_each(places_.processes);
   }
 
-  ~Launch() override { leave_sites(); }
+  /// What this launch has started ends with a start that fails; what runs besides goes on.
+  ~Launch() override {
+    if (!ends_all_) let_go_on();
+    leave_sites();
+  }
 
   int run() {
     if (request_.started_fd < 0) return run_here();
+    fcntl(request_.started_fd, F_SETFD, FD_CLOEXEC);  // no child keeps it open
     int status = 1;
     try {
       status = run_here();
@@ -76,23 +92,36 @@ class Launch final : public LocalRun {
     const SignalThread signals([&](int, int count) { interrupts = count; });
     // First: a launch that starts nothing moves no folder.
     if (!links_.connect(interrupts)) return 130;
-    prepare_folder();
+    prepare_folder(interrupts);
+    if (interrupts > 0) return 130;
     if (request_.started_fd >= 0) detach();
+    ends_all_ = !taken_up_;
     start(interrupts);
+    ends_all_ = false;
     say_started(request_.started_fd);
     const int status = watch(interrupts, std::chrono::duration<double>(experiment_.run.stop_grace.seconds));
+    ends_all_ = true;
     if (request_.resume && !has_begun()) restore_config();
     keep_summary();
     print_json(status);
+    if (status == stopped_exit && has_begun())
+      say_error(fmt::format("to go on: isthmus launch --resume {}", experiment_.folder().string()));
     leave_sites();
     return status;
+  }
+
+  void let_go_on() {
+    links_.let_go_on();
+    if (here_) here_->let_go_on();
   }
 
   /// Before anything goes of what their threads speak to.
   void leave_sites() {
     for (auto& process : processes_) process.reset();
     processes_.clear();
+    if (here_) here_->close_soon();
     links_.leave();
+    here_.reset();
   }
 
   void detach() {
@@ -107,7 +136,7 @@ class Launch final : public LocalRun {
   Experiment load() {
     const auto file = request_.resume ? request_.config / "config.yaml" : request_.config;
     auto experiment = load_experiment(file, request_.assignments);
-    if (!experiment.auto_note.empty()) fmt::print("{}\n", experiment.auto_note);
+    if (!experiment.auto_note.empty()) say_line(experiment.auto_note);
     if (request_.resume) {  // the folder may have moved since
       const auto folder = std::filesystem::absolute(request_.config).lexically_normal();
       const auto clean = folder.has_filename() ? folder : folder.parent_path();
@@ -129,13 +158,122 @@ class Launch final : public LocalRun {
 
   // ---- the folder ----
 
-  void prepare_folder() {
-    if (!request_.resume) make_room(experiment_.folder());
+  void prepare_folder(const std::atomic<int>& interrupts) {
+    if (!request_.resume) {
+      if (agent_lives(agent_here()))
+        throw Error(
+            ErrorKind::config,
+            fmt::format("the run in {0} is in progress: its launch was lost, and its processes go on; "
+                        "take it up with isthmus launch --resume {0}",
+                        experiment_.folder().string()));
+      make_room(experiment_.folder());
+    }
     lock_.emplace(experiment_.folder(), patience_with_the_killed);
-    if (request_.resume) check_checkpoints();
+    if (request_.started_fd >= 0 || agent_lives(agent_here())) connect_here(interrupts);
+    find_what_runs();
+    if (request_.resume && !taken_up_) check_checkpoints();
+    if (!secret_.empty() && !taken_up_)
+      replace_file(experiment_.folder() / secret_file, secret_, File::Mode::secret);
     config_before_ = text_if_there(config_file());
     metrics_before_ = metrics_size();
-    replace_file(config_file(), to_yaml(experiment_));
+    if (!taken_up_) replace_file(config_file(), to_yaml(experiment_));
+  }
+
+  // ---- an agent on this machine: processes of a detached launch outlive it ----
+
+  [[nodiscard]] AgentPlace agent_here() const { return {experiment_.folder(), "launch.here"}; }
+
+  void connect_here(const std::atomic<int>& interrupts) {
+    auto command = request_.program;
+    command.insert(command.end(),
+                   {"tether", "--folder", std::filesystem::absolute(experiment_.run.out).string(), "--run",
+                    experiment_.run.name, "--site", agent_here().site, "--silence",
+                    fmt::format("{}", experiment_.launch.silence.seconds)});
+    here_ = std::make_shared<SiteLink>(
+        SiteLink::Options{.site = "this machine",
+                          .place = "its agent",
+                          .command = std::move(command),
+                          .take_up = request_.resume,
+                          .same_disk = true,
+                          .files = [](const SiteFacts&) { return std::vector<SiteFile>(); },
+                          .show =
+                              [](const std::string& who, const std::string& line) {
+                                if (who == tls::coordinator_name || who == "this machine")
+                                  SiteLinks::show_on_standard_output(who, line);
+                              }});
+    while (here_->state() == SiteLink::State::connecting && interrupts == 0)
+      std::this_thread::sleep_for(20ms);
+    if (here_->state() == SiteLink::State::failed) throw Error(ErrorKind::data, here_->problem());
+  }
+
+  /// Who starts and ends a process; null where it is a child of this one.
+  [[nodiscard]] std::shared_ptr<SiteLink> link_of(const Site* site) {
+    return site != nullptr && site->is_elsewhere() ? links_.to(*site) : here_;
+  }
+  [[nodiscard]] std::shared_ptr<SiteLink> link_of(const std::string& name) {
+    if (name == tls::coordinator_name) return link_of(coordinator_site(experiment_));
+    const auto* site = place_of(name).site;
+    if (site != nullptr && !is_started_here(name)) return nullptr;  // a scheduler's
+    return name == places_.reader ? nullptr : link_of(site);
+  }
+
+  /// A process that an agent has; nothing where it has none.
+  [[nodiscard]] std::optional<FoundProcess> found(const std::string& name) {
+    const auto link = link_of(name);
+    if (!link) return std::nullopt;
+    const auto all = link->found();
+    const auto one = all.find(name);
+    return one == all.end() ? std::nullopt : std::optional(one->second);
+  }
+
+  /// A run is taken up if a worker is still at it, or if it has ended well meanwhile. Else it is resumed, and
+  /// what is left of it ends.
+  void find_what_runs() {
+    if (!request_.resume) return;
+    for (std::int64_t k = 0; k < experiment_.reducers; ++k) reducers_.insert(fmt::format("reducer-{}", k));
+    for (const auto& name : worker_names(experiment_)) {
+      const auto worker = found(name);
+      taken_up_ = taken_up_ || (worker && !worker->status);
+    }
+    const auto coordinator = found(tls::coordinator_name);
+    taken_up_ = taken_up_ || (coordinator && coordinator->status == 0);
+    if (taken_up_) {
+      if (!request_.assignments.empty())
+        throw Error(ErrorKind::config,
+                    "the run is in progress, and --set is for one that has ended; expected "
+                    "isthmus launch --resume without --set, or isthmus ctl set");
+      port_ = static_cast<std::uint16_t>(
+          std::strtoul(text_if_there(port_file()).c_str(), nullptr, 10));  // 0 where there is none
+      say_error(fmt::format("{} is in progress; taking it up", experiment_.run.name));
+      return;
+    }
+    if (coordinator && !coordinator->status) end_found(tls::coordinator_name);
+    for (const auto& name : reducers_) {
+      const auto reducer = found(name);
+      if (reducer && !reducer->status) end_found(name);
+    }
+  }
+
+  void end_found(const std::string& name) {
+    const auto process = link_of(name)->adopt(name, {});
+    process->signal(SIGKILL);
+    while (process->running()) std::this_thread::sleep_for(20ms);
+  }
+
+  std::unique_ptr<RunProcess> take_up(const std::string& name, const std::filesystem::path& log) {
+    return taken_up_ && found(name) ? link_of(name)->adopt(name, log) : nullptr;
+  }
+
+  /// Empty where certificates say who is who, or nothing does. Sites are sent it before there is a folder.
+  [[nodiscard]] std::string find_secret() const {
+    const auto& network = experiment_.network;
+    if (!network.certs.empty() || network.insecure) return {};
+    if (!network.secret.empty()) {
+      outer_sync::make_run_secret(network.secret);
+      return read_text(network.secret, max_secret);
+    }
+    const auto kept = request_.resume ? text_if_there(experiment_.folder() / secret_file, max_secret) : "";
+    return kept.empty() ? outer_sync::new_run_secret() : kept;
   }
 
   std::filesystem::path config_file() const { return experiment_.folder() / "config.yaml"; }
@@ -154,7 +292,7 @@ class Launch final : public LocalRun {
     return sum;
   }
 
-  bool has_begun() const { return metrics_size() > metrics_before_ || links_.begun(); }
+  bool has_begun() const { return taken_up_ || metrics_size() > metrics_before_ || links_.begun(); }
 
   /// Said at once, and not after all replicas have loaded their data. Of sites elsewhere the coordinator says
   /// it.
@@ -185,21 +323,48 @@ class Launch final : public LocalRun {
 
   void start(const std::atomic<int>& interrupts) {
     restarts_.emplace(experiment_.run.restarts);
-    if (!start_any_coordinator(request_.resume, experiment_.network.coordinator, interrupts)) return;
+    interrupts_ = &interrupts;
+    const auto& coordinator = experiment_.network.coordinator;
+    if (taken_up_) {
+      take_up_coordinator(interrupts);
+    } else if (!start_any_coordinator(request_.resume, coordinator, interrupts)) {
+      return;
+    }
     for (const auto& name : worker_names(experiment_)) {
-      if (is_started_here(name)) processes_.push_back(start_worker(name));
+      if (is_started_here(name)) processes_.push_back(take_up_or_start(name));
     }
     for (const auto& site : experiment_.sites) {
       const auto kind = site.launch.kind();
       if (kind == Kind::slurm || kind == Kind::kubernetes)
-        fmt::print(stderr,
-                   "site {} is {}'s: the run waits for {}; launch --render {} writes what starts them\n",
-                   site.name, to_string(kind), joined(site.workers(), ", "), to_string(kind));
+        say_error(
+            fmt::format("site {} is {}'s: the run waits for {}; launch --render {} writes what starts them",
+                        site.name, to_string(kind), joined(site.workers(), ", "), to_string(kind)));
     }
     for (std::int64_t k = 0; k < experiment_.reducers; ++k) {
-      reducers_.insert(fmt::format("reducer-{}", k));
-      processes_.push_back(start_worker(fmt::format("reducer-{}", k)));
+      const auto name = fmt::format("reducer-{}", k);
+      reducers_.insert(name);
+      processes_.push_back(take_up_or_start(name));
     }
+  }
+
+  void take_up_coordinator(const std::atomic<int>& interrupts) {
+    if (auto coordinator = take_up(tls::coordinator_name, {})) {
+      processes_.push_back(std::move(coordinator));
+      port_ = link_of(tls::coordinator_name)->port().value_or(port_);
+      set_address(listen_address(experiment_.network.coordinator), port_);
+      keep_port();
+    } else {
+      static_cast<void>(start_any_coordinator(false, coordinator_address_again(), interrupts));
+    }
+  }
+
+  std::unique_ptr<RunProcess> take_up_or_start(const std::string& name) {
+    auto worker = take_up(name, log_of(name));
+    return worker ? std::move(worker) : start_worker(name);
+  }
+
+  [[nodiscard]] std::filesystem::path log_of(const std::string& name) const {
+    return experiment_.folder() / name / "worker.log";
   }
 
   /// One that only reduces, and the coordinator, stand at no site.
@@ -212,31 +377,41 @@ class Launch final : public LocalRun {
     return site == nullptr || site->launch.kind() == Kind::local || site->launch.kind() == Kind::ssh;
   }
 
+  [[nodiscard]] std::string listen_address(const std::string& address) const {
+    return anybody_elsewhere() ? coordinator_listen(address) : address;
+  }
+
   /// False where it does not listen: then its end is seen, and said, by `watch`.
   bool start_any_coordinator(bool resume, const std::string& address, const std::atomic<int>& interrupts) {
     const auto* site = coordinator_site(experiment_);
-    const auto listen = anybody_elsewhere() ? coordinator_listen(address) : address;
-    if (site == nullptr) {
+    const auto listen = listen_address(address);
+    const auto link = link_of(site);
+    if (!link) {
       if (!start_coordinator(coordinator_command(resume), listen)) return false;
       port_ = outer_sync::parse_address(LocalRun::address(), "the coordinator").port;
+      keep_port();
       return true;
     }
-    const auto link = links_.to(*site);
-    if (processes_.empty()) processes_.emplace_back();
-    processes_.front().reset();  // first: what it leaves is not the new one's
-    SiteStart start{
-        .name = tls::coordinator_name,
-        .folder = experiment_.run.name,
-        .arguments = {"coordinator", "--config",
-                      config_there(links_.facts(*site), experiment_.run.name, *site), "--listen", listen},
-        .coordinates = true};
+    const auto config = site != nullptr ? config_there(links_.facts(*site), experiment_.run.name, *site)
+                                        : std::filesystem::absolute(config_file()).string();
+    SiteStart start{.name = tls::coordinator_name,
+                    .folder = experiment_.run.name,
+                    .arguments = {"coordinator", "--config", config, "--listen", listen},
+                    .coordinates = true};
     if (resume) start.arguments.emplace_back("--resume");
     auto process = link->start(start);
     const auto port = link->await_port(*process, interrupts);
     port_ = port.value_or(port_);
+    keep_port();
+    set_address(listen, port_);
+    if (processes_.empty()) processes_.emplace_back();
     processes_.front() = std::move(process);
     return port.has_value();
   }
+
+  /// For a launch that takes the run up.
+  void keep_port() const { replace_file(port_file(), fmt::format("{}\n", port_)); }
+  [[nodiscard]] std::filesystem::path port_file() const { return experiment_.folder() / "coordinator.port"; }
 
   [[nodiscard]] bool anybody_elsewhere() const {
     return std::ranges::any_of(experiment_.sites, [](const Site& site) { return site.is_elsewhere(); });
@@ -251,11 +426,19 @@ class Launch final : public LocalRun {
 
   std::unique_ptr<RunProcess> start_worker(const std::string& name) {
     std::filesystem::create_directories(experiment_.folder() / name);
-    const auto log = experiment_.folder() / name / "worker.log";
+    const auto log = log_of(name);
     const auto place = place_of(name);
     if (place.site != nullptr && place.site->is_elsewhere()) return start_at_site(place, log);
     auto command = worker_command(name);
-    if (request_.resume) command.emplace_back("--resume");
+    if (resumes()) command.emplace_back("--resume");
+    if (const auto link = link_of(name)) {
+      const auto program = static_cast<std::ptrdiff_t>(request_.program.size());  // is the agent's too
+      return link->start({.name = name,
+                          .folder = experiment_.run.name + "/" + name,
+                          .arguments = {command.begin() + program, command.end()},
+                          .environment = gpu_environment(place.gpus),
+                          .log = log});
+    }
     return std::make_unique<Process>(Process::Options{.name = name,
                                                       .command = std::move(command),
                                                       .log = log,
@@ -272,9 +455,12 @@ class Launch final : public LocalRun {
                              site, place.index, facts);
     start.arguments.insert(start.arguments.end(), {"--coordinator", address_for(&site)});
     start.log = log;
-    if (request_.resume) start.arguments.emplace_back("--resume");
+    if (resumes()) start.arguments.emplace_back("--resume");
     return link->start(start);
   }
+
+  /// From checkpoints. Whoever comes to a run that is in progress takes the state from the others.
+  [[nodiscard]] bool resumes() const { return request_.resume && !taken_up_; }
 
   std::string address_for(const Site* site) const {
     return anybody_elsewhere() ? address_at(experiment_, site, port_) : LocalRun::address();
@@ -283,8 +469,9 @@ class Launch final : public LocalRun {
   std::vector<std::string> worker_command(const std::string& name) const {
     const auto place = place_of(name);
     auto command = request_.program;
-    command.insert(command.end(), {"worker", "--quiet", "--config", config_file().string(), "--coordinator",
-                                   address_for(place.site), "--name", name});
+    command.insert(command.end(),
+                   {"worker", "--quiet", "--config", std::filesystem::absolute(config_file()).string(),
+                    "--coordinator", address_for(place.site), "--name", name});
     if (threads_here_ > 0)
       command.insert(command.end(), {"--set", fmt::format("trainer.threads={}", threads_here_)});
     if (place.index > 0) add_ports(command, of_worker(name).network, place.index);
@@ -298,44 +485,66 @@ class Launch final : public LocalRun {
   /// while.
   void keep_going() override {
     if (!elastic()) return;
-    if (died(*processes_.front()) && coordinator_restarts_left_ > 0) {
-      --coordinator_restarts_left_;
-      fmt::print(stderr, "the coordinator {}; starting it again\n", fate(*processes_.front()));
-      // It takes up the run that is going on, and does not resume an older one.
-      const std::atomic<int> nobody = 0;
-      const auto same_port = coordinator_address_again();
-      static_cast<void>(start_any_coordinator(false, same_port, nobody));
+    if (coordinator_returns()) return restart_coordinator();
+    waits_for_coordinator_ = false;
+    if (!processes_.front()->running()) return;  // the run is over
+    // Whoever came now would wait for the state of those who have gone: the run ends, to be resumed.
+    if (!anybody_trains()) return;
+    for (std::size_t i = 1; i < processes_.size(); ++i) restart_if_ended(processes_[i]);
+  }
+
+  void restart_coordinator() {
+    auto& coordinator = *processes_.front();
+    const auto answer = restarts_->ask(tls::coordinator_name, Restarts::Cause::lost, Clock::now());
+    if (answer == Restarts::Answer::later) {
+      if (!std::exchange(waits_for_coordinator_, true))
+        say_error(
+            fmt::format("the coordinator {}; the workers go on without it, and it is started again soon",
+                        fate(coordinator)));
+      return;
     }
-    for (std::size_t i = 1; i < processes_.size(); ++i) {
-      auto& worker = processes_[i];
-      const int status = worker->poll().value_or(0);
-      if (status == 0 || told(*worker)) continue;
-      if ((status > 128 || status == exit_status(ErrorKind::network)) && processes_.front()->running()) {
-        const auto answer = restarts_->ask(worker->name(), Clock::now());
-        if (answer == Restarts::Answer::later) continue;
-        if (answer == Restarts::Answer::now) {
-          fmt::print(stderr, "{} {}; starting it again\n", worker->name(), fate(*worker));
-          const auto name = worker->name();
-          worker.reset();  // first: what it leaves is not the new one's
-          worker = start_worker(name);
-          continue;
-        }
-      }
-      describe(*worker, status);
-      fmt::print(stderr, "the others go on; to bring it back: {}\n", way_back(worker->name()));
+    say_error(fmt::format("the coordinator {}; starting it again", fate(coordinator)));
+    waits_for_coordinator_ = false;
+    // It takes up the run that is going on, and does not resume an older one.
+    try {
+      static_cast<void>(start_any_coordinator(false, coordinator_address_again(), *interrupts_));
+    } catch (const Error& error) {  // the one that has ended stays in its place, and the next try is later
+      say_error(fmt::format("the coordinator could not be started: {}", error.what()));
     }
   }
 
-  /// Killed, or lost with the machine that it was on.
-  bool died(RunProcess& coordinator) const {
-    const int status = coordinator.poll().value_or(0);
+  void restart_if_ended(std::unique_ptr<RunProcess>& worker) {
+    const int status = worker->poll().value_or(0);
+    if (status == 0 || told(*worker)) return;
+    if (const auto cause = Restarts::cause_of(status)) {
+      const auto answer = restarts_->ask(worker->name(), *cause, Clock::now());
+      if (answer == Restarts::Answer::later) return;
+      if (answer == Restarts::Answer::now) {
+        say_error(fmt::format("{} {}; starting it again", worker->name(), fate(*worker)));
+        try {
+          worker = start_worker(worker->name());
+        } catch (const Error& error) {
+          say_error(fmt::format("{} could not be started: {}", worker->name(), error.what()));
+        }
+        return;
+      }
+    }
+    describe(*worker, status);
+    say_error(fmt::format("the others go on; to bring it back: {}", way_back(worker->name())));
+  }
+
+  /// If the run is not over: then the coordinator has left its state.
+  bool coordinator_returns() const override {
+    const auto status = elastic() ? processes_.front()->poll() : std::nullopt;
+    if (!status || !Restarts::coordinator_returns(*status)) return false;
     const auto* site = coordinator_site(experiment_);
-    const bool lost = site != nullptr && !links_.loss(*site).empty();
-    return status > 128 || (lost && status != 0);
+    return site != nullptr ? links_.run_goes_on(*site)
+                           : std::filesystem::exists(experiment_.folder() / "coordinator.state");
   }
 
   std::string coordinator_address_again() const {
-    if (coordinator_site(experiment_) == nullptr && !anybody_elsewhere()) return LocalRun::address();
+    if (coordinator_site(experiment_) == nullptr && !anybody_elsewhere() && !LocalRun::address().empty())
+      return LocalRun::address();
     return coordinator_address(experiment_.network.coordinator, port_);
   }
 
@@ -364,8 +573,13 @@ class Launch final : public LocalRun {
 
   bool trains(const RunProcess& process) const override { return !reducers_.contains(process.name()); }
   bool more_will_train() const override {
-    return restarts_->any_waits() ||
-           std::ranges::any_of(places_.of, [&](const auto& place) { return !is_started_here(place.first); });
+    return std::ranges::any_of(places_.of, [&](const auto& place) { return !is_started_here(place.first); });
+  }
+  [[nodiscard]] bool anybody_trains() const {
+    return more_will_train() ||
+           std::ranges::any_of(processes_.begin() + 1, processes_.end(), [this](const auto& process) {
+             return trains(*process) && process->running();
+           });
   }
 
   void print_json(int status) {
@@ -395,14 +609,20 @@ class Launch final : public LocalRun {
   Places places_;
   std::set<std::string> reducers_;  ///< by name
   std::optional<Restarts> restarts_;
-  int coordinator_restarts_left_ = 3;
-  std::int64_t threads_here_ = 0;  ///< of each rank of workers of this machine; 0: as the config says
-  std::uint16_t port_ = 0;         ///< the coordinator's
+  bool waits_for_coordinator_ = false;  ///< that was said
+  std::int64_t threads_here_ = 0;       ///< of each rank of workers of this machine; 0: as the config says
+  std::uint16_t port_ = 0;              ///< the coordinator's
+  static constexpr std::size_t max_secret = 4096;
+  std::string secret_ = find_secret();
   std::optional<FolderLock> lock_;
   std::string config_before_;
   std::uintmax_t metrics_before_ = 0;
   bool logged_ = false;
+  bool taken_up_ = false;  ///< the run was in progress
+  bool ends_all_ = false;  ///< what agents have ends with this launch, however that ends
+  const std::atomic<int>* interrupts_ = nullptr;
   SiteLinks links_;
+  std::shared_ptr<SiteLink> here_;  ///< to an agent on this machine; null: processes here are children
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "launch/detach.h"
 #include "launch/launch.h"
 #include "launch/render.h"
+#include "launch/site_agent.h"
 #include "launch/tether.h"
 
 namespace isthmus::app {
@@ -86,14 +87,18 @@ void add_tether(CommandLine& commands) {
   auto request = std::make_shared<TetherRequest>();
   auto* verb = commands.app().add_subcommand("tether", "what launch starts at another site")->group("");
   verb->add_option("--folder", request->folder, "of runs")->required();
-  verb->add_option("--silence", request->silence, "seconds after which the launch is taken for lost")
+  verb->add_option("--run", request->run, "its name")->required();
+  verb->add_option("--site", request->site, "its name")->required();
+  verb->add_option("--silence", request->silence,
+                   "seconds after which the site's agent takes the launch for lost")
       ->capture_default_str();
   verb->add_option("--grace", request->grace, "seconds that workers have to end then")->capture_default_str();
-  verb->footer("Example: isthmus tether --folder runs");
+  verb->add_option("--started-fd", request->started_fd, "makes it the agent: gets a line once it listens");
+  verb->footer("Example: isthmus tether --folder runs --run two-sites --site eu");
   commands.on(*verb, [&commands, request] {
     request->build = commands.build();
     request->program = commands.program();
-    return run_tether(*request);
+    return request->started_fd >= 0 ? run_site_agent(*request) : run_tether(*request);
   });
 }
 

@@ -64,6 +64,7 @@ Experiment experiment_there(const LaunchConfig& config, const Site& site, const 
   there.sites.clear();
   there.run.out = folder.string();
   there.run.name = run;
+  if (!sets(site, "network.secret")) there.network.secret.clear();  // it is in the run's folder
   if (!there.network.certs.empty())
     there.network.certs =
         (sets(site, "network.certs") ? folder / there.network.certs : folder / run / certs_name).string();
@@ -72,12 +73,14 @@ Experiment experiment_there(const LaunchConfig& config, const Site& site, const 
 }
 
 std::vector<SiteFile> files_of(const LaunchConfig& config, const Experiment& here, const Site& site,
-                               const SiteFacts& facts) {
+                               const SiteFacts& facts, const std::string& secret) {
   const auto& run = here.run.name;
   auto there = experiment_there(config, site, facts.folder, run);
   if (there.trainer.threads == 0)
     there.trainer.threads = threads_each(site.replicas * there.replica.ranks, facts.cores);
   std::vector<SiteFile> files = {{fmt::format("{}/{}.yaml", run, site.name), to_yaml(there), false}};
+  if (!secret.empty() && there.network.certs.empty() && !there.network.insecure)
+    files.push_back({fmt::format("{}/{}", run, secret_file), secret, true});
   if (there.network.certs.empty() || sets(site, "network.certs")) return files;
   for (const auto& worker : site.workers()) add_certificate(files, here.network.certs, run, worker);
   if (site.launch.coordinator)

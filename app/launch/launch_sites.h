@@ -23,9 +23,11 @@ struct LaunchConfig {
                                           const std::filesystem::path& folder, const std::string& run);
 
 /// Config and certificates of the site's workers, and of the coordinator if it is there: RUN/SITE.yaml and
-/// RUN/certs/NAME/... Throws Error(data) for a certificate that is not here.
+/// RUN/certs/NAME/..., or, without certificates, RUN/run.secret, which holds `secret` (none if empty). Throws
+/// Error(data) for a certificate that is not here.
 [[nodiscard]] std::vector<SiteFile> files_of(const LaunchConfig& config, const Experiment& here,
-                                             const Site& site, const SiteFacts& facts);
+                                             const Site& site, const SiteFacts& facts,
+                                             const std::string& secret);
 
 /// Where `files_of` has put the config.
 [[nodiscard]] std::string config_there(const SiteFacts& facts, const std::string& run, const Site& site);

@@ -12,6 +12,8 @@
 #include <utility>
 
 #include "isthmus/base/error.h"
+#include "isthmus/base/say.h"
+#include "run/exit_codes.h"
 
 namespace isthmus::app {
 
@@ -64,11 +66,16 @@ bool LocalRun::start_coordinator(std::vector<std::string> command, const std::st
   return true;
 }
 
+void LocalRun::set_address(const std::string& listen, std::uint16_t port) {
+  address_ = fmt::format("{}:{}", listen.substr(0, listen.rfind(':')), port);
+}
+
 int LocalRun::watch(const std::atomic<int>& interrupts, std::chrono::duration<double> grace) {
   int seen = 0;
   bool ending = false;
   std::optional<Clock::time_point> kill_at;
-  while (std::ranges::any_of(processes_, [](const auto& process) { return process->running(); })) {
+  const auto running = [](const auto& process) { return process->running(); };
+  while (std::ranges::any_of(processes_, running) || (seen == 0 && !ending && coordinator_returns())) {
     if (seen == 0 && !ending) keep_going();
     if (interrupts > seen) {
       seen = interrupts;
@@ -83,7 +90,7 @@ int LocalRun::watch(const std::atomic<int>& interrupts, std::chrono::duration<do
       if (!kill_at) kill_at = Clock::now() + aftermath;
     }
     // Whoever was suspended or cut off when the run ended would wait for a coordinator.
-    if (!kill_at && !processes_.front()->running())
+    if (!kill_at && !processes_.front()->running() && !coordinator_returns())
       kill_at = Clock::now() + std::chrono::duration_cast<Clock::duration>(grace);
     if (kill_at && Clock::now() >= *kill_at) kill_rest();
     std::this_thread::sleep_for(poll_every);
@@ -92,8 +99,12 @@ int LocalRun::watch(const std::atomic<int>& interrupts, std::chrono::duration<do
 }
 
 bool LocalRun::somebody_failed() {
-  const auto ended_badly = [](const auto& process) { return process->poll().value_or(0) != 0; };
+  const auto ended_badly = [](const auto& process) {
+    const int status = process->poll().value_or(0);
+    return status != 0 && status != stopped_exit;
+  };
   if (!elastic()) return std::ranges::any_of(processes_, ended_badly);
+  if (coordinator_returns()) return false;
   // The coordinator, or all that train.
   return ended_badly(processes_.front()) ||
          (!more_will_train() &&
@@ -105,7 +116,7 @@ bool LocalRun::somebody_failed() {
 void LocalRun::kill_rest() {
   for (auto& process : processes_) {
     if (!process->running() || killed_.contains(process->name())) continue;
-    fmt::print(stderr, "killing {}, which did not end by itself\n", process->name());
+    say_error(fmt::format("killing {}, which did not end by itself", process->name()));
     process->signal(SIGKILL);
     killed_.insert(process->name());
   }
@@ -153,10 +164,10 @@ void LocalRun::describe(const RunProcess& process, int status) {
   const auto how = status > 128 ? fmt::format("was killed by signal {}", status - 128)
                                 : fmt::format("failed with exit status {}", status);
   if (process.log().empty()) {
-    fmt::print(stderr, "{} {}\n", process.name(), how);
+    say_error(fmt::format("{} {}", process.name(), how));
   } else {
-    fmt::print(stderr, "{} {}; the end of {}:\n{}", process.name(), how, process.log().string(),
-               tail_of(process.log(), 6));
+    say_to(stderr, fmt::format("{} {}; the end of {}:\n{}", process.name(), how, process.log().string(),
+                               tail_of(process.log(), 6)));
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <set>
@@ -28,6 +29,8 @@ class LocalRun {
   /// there before is replaced.
   [[nodiscard]] bool start_coordinator(std::vector<std::string> command, const std::string& listen,
                                        const std::filesystem::path& log = {});
+  /// Of a coordinator that was started otherwise.
+  void set_address(const std::string& listen, std::uint16_t port);
   /// HOST:PORT of the coordinator.
   [[nodiscard]] const std::string& address() const { return address_; }
 
@@ -42,6 +45,9 @@ class LocalRun {
   [[nodiscard]] virtual bool trains(const RunProcess& /*process*/) const { return true; }
   /// Whether somebody trains, or will, who is none of these processes at present.
   [[nodiscard]] virtual bool more_will_train() const { return false; }
+  /// Whether the coordinator has ended, and is to be started again by `keep_going`: the others go on without
+  /// it.
+  [[nodiscard]] virtual bool coordinator_returns() const { return false; }
   /// Called again and again until somebody wants the run to end.
   virtual void keep_going() {}
 

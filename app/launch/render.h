@@ -23,7 +23,8 @@ struct RenderRequest {
 
 /// The port of a site that names none.
 inline constexpr std::uint16_t usual_port = 7001;
-/// The time that a scheduler leaves a worker between SIGTERM and the end, to go out between two steps.
+/// The time that a scheduler leaves a worker between SIGTERM and the end: to write a checkpoint with the
+/// others and to go out between two steps.
 inline constexpr int farewell_seconds = 120;
 
 /// A site as it is rendered.
@@ -38,7 +39,7 @@ struct RenderedFile {
 
 /// SITE.sbatch and SITE.yaml.
 [[nodiscard]] std::vector<RenderedFile> slurm_files(const RenderedSite& site);
-/// The shell that starts the coordinator beside them, for a login node.
+/// The shell that starts the coordinator beside them, for a login node; again where all workers have left.
 [[nodiscard]] std::string slurm_coordinator(const Experiment& experiment);
 /// SITE.manifests.yaml: a ConfigMap, and a Job for each worker with the Service by which others reach it; the
 /// coordinator too, where it is there.

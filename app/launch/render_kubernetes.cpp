@@ -92,6 +92,9 @@ Json job(const RenderedSite& site, const Pod& pod) {
   json["metadata"] = {
       {"name", pod.object}, {"namespace", site.site.launch.cluster_namespace}, {"labels", labels(pod)}};
   json["spec"]["backoffLimit"] = pod.tries;
+  // A preemption or a drained machine is no try that has failed.
+  json["spec"]["podFailurePolicy"]["rules"] = {
+      {{"action", "Ignore"}, {"onPodConditions", {{{"type", "DisruptionTarget"}, {"status", "True"}}}}}};
   json["spec"]["template"]["metadata"]["labels"] = labels(pod);
   auto& spec = json["spec"]["template"]["spec"];
   spec["restartPolicy"] = "Never";

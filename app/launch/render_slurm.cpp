@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "isthmus/base/error.h"
 #include "isthmus/outer_sync/transport/address.h"
 #include "launch/render.h"
 #include "run/joined.h"
@@ -31,13 +32,23 @@ std::string directives(const RenderedSite& site) {
   add(fmt::format("--output={}-%j.log", site.site.name));
   add("--open-mode=append");
   add("--requeue");
-  add(fmt::format("--signal=TERM@{}", farewell_seconds));
+  add(fmt::format("--signal=B:USR1@{}", farewell_seconds));
   const bool asks_for_gpus = has_option(
       given, {"--gpus", "--gres", "--gpus-per-task", "--gpus-per-node", "--gpus-per-socket", "-G"});
   if (site.there.device.device != "cpu" && !asks_for_gpus)
     add(fmt::format("--gpus-per-task={}", site.there.replica.ranks));
   for (const auto& option : given) text += "#SBATCH " + option + "\n";
   return text;
+}
+
+/// As it stands between double quotes, where the shell is to change nothing of it.
+std::string quotable(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (std::string_view("\"$`\\").find(c) != std::string_view::npos) out += '\\';
+    out += c;
+  }
+  return out;
 }
 
 /// The address that a task's worker listens at and is dialled by. Only the node knows its name, unless the
@@ -50,7 +61,7 @@ std::string ports(const RenderedSite& site) {
   const auto host = listen.is_loopback() ? std::string("0.0.0.0") : listen.host;
   const auto with_port = [](const std::string& text, std::uint16_t first) {
     const auto zero = outer_sync::Address{text, 0}.to_string();
-    return zero.substr(0, zero.rfind(':')) + fmt::format(":$(({} + SLURM_PROCID))", first);
+    return quotable(zero.substr(0, zero.rfind(':'))) + fmt::format(":$(({} + SLURM_PROCID))", first);
   };
   auto words = fmt::format(" \\\n  --listen \"{}\"", with_port(host, port));
   if (network.advertise.empty())
@@ -58,6 +69,22 @@ std::string ports(const RenderedSite& site) {
   const auto advertised = outer_sync::parse_address(network.advertise, "network.advertise");
   return words + fmt::format(" --advertise \"{}\"", with_port(advertised.host, advertised.port));
 }
+
+/// Slurm signals the batch shell alone (--signal=B:USR1), since srun kills its tasks where it gets a SIGTERM
+/// itself. After a preemption Slurm requeues the job, and after scancel nobody does: the workers have their
+/// SIGTERM from it then, and a second one would end them at once.
+constexpr auto stays_until_they_have_left = R"(time_is_over=no woken=yes
+trap 'woken=yes time_is_over=yes; scancel --signal=TERM "$SLURM_JOB_ID"' USR1
+trap 'woken=yes' TERM
+# A worker that ends takes no other with it.
+srun --kill-on-bad-exit=0 --label bash -c "$task" &
+while [[ $woken = yes ]]; do
+  woken=no status=0
+  wait "$!" || status=$?
+done
+if [[ $time_is_over = yes && $status -ne 0 ]]; then scontrol requeue "$SLURM_JOB_ID"; fi
+exit "$status"
+)";
 
 std::string program_word(const std::string& program) {
   return program.starts_with("~/") ? "\"$HOME\"/" + shell_word(program.substr(2)) : shell_word(program);
@@ -70,8 +97,8 @@ std::vector<RenderedFile> slurm_files(const RenderedSite& site) {
   const auto workers = site.site.workers();
   std::string script = "#!/bin/bash\n";
   script += fmt::format(
-      "# The workers of site {} of the run {}: {}. Submit it in this folder; a job that is\n"
-      "# requeued brings its workers back into the run.\n",
+      "# The workers of site {} of the run {}: {}. Submit it in this folder. Before its time is over they\n"
+      "# leave the run, with a checkpoint, and the job is requeued; then they come back into the run.\n",
       site.site.name, site.there.run.name, joined(workers, ", "));
   script += directives(site);
   script += "set -euo pipefail\ncd \"${SLURM_SUBMIT_DIR:?expected to be submitted with sbatch}\"\n";
@@ -83,19 +110,26 @@ std::vector<RenderedFile> slurm_files(const RenderedSite& site) {
   script += "# What each task does, expanded by the task's own shell.\n";
   script += fmt::format("task=$(\n  cat <<'TASK'\nnames=({})\nname=${{names[$SLURM_PROCID]}}\n",
                         joined(quoted, " "));
-  script += fmt::format("exec {} worker --quiet --config {} --coordinator {} --name \"$name\"{}\n",
-                        program_word(launcher.program), shell_word(site.site.name + ".yaml"),
-                        shell_word(site.coordinator), ports(site));
-  script += "TASK\n)\n# A worker that ends takes no other with it.\n";
-  script += "srun --kill-on-bad-exit=0 --label bash -c \"$task\"\n";
+  script += fmt::format(
+      "again=()  # where it was in the run before: needed if all replicas have left it\n"
+      "if [[ -n ${{SLURM_RESTART_COUNT:-}} && -d {}/$name/checkpoints ]]; then again=(--resume); fi\n",
+      shell_word(site.there.folder().string()));
+  script += fmt::format(
+      "exec {} worker --quiet --config {} --coordinator {} --name \"$name\" \"${{again[@]}}\"{}\n",
+      program_word(launcher.program), shell_word(site.site.name + ".yaml"), shell_word(site.coordinator),
+      ports(site));
+  script += "TASK\n)\n";
+  script += stays_until_they_have_left;
   auto config = site.there;
   config.sites.clear();
   return {{site.site.name + ".sbatch", script}, {site.site.name + ".yaml", to_yaml(config)}};
 }
 
 std::string slurm_coordinator(const Experiment& experiment) {
-  return fmt::format("isthmus coordinator --config FILE --listen {}",
-                     coordinator_listen(experiment.network.coordinator));
+  const auto command = fmt::format("isthmus coordinator --config FILE --listen {}",
+                                   coordinator_listen(experiment.network.coordinator));
+  return fmt::format("{0}; while [ $? -eq {1} ]; do {0} --resume; done", command,
+                     exit_status(ErrorKind::network));
 }
 
 }  // namespace isthmus::app

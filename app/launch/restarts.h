@@ -1,10 +1,12 @@
 #pragma once
-// When a worker that has died is started again: at most so many times in all, and later each time, so that a
-// machine that is away for a while does not use them all up at once.
+// When a process that has ended is started again: later each time, so that a machine that is away for a while
+// does not use up all restarts at once. `launch` asks for its processes, a site's agent for those of its
+// site.
 
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 namespace isthmus::app {
@@ -12,26 +14,36 @@ namespace isthmus::app {
 class Restarts {
  public:
   using Clock = std::chrono::steady_clock;
-  explicit Restarts(std::int64_t left) : left_(left) {}
+  /// `most`: of each process that died.
+  explicit Restarts(std::int64_t most) : most_(most) {}
 
+  enum class Cause {
+    died,  ///< killed or crashed: counts
+    lost,  ///< it has lost its peers, or its machine was lost: does not count
+  };
+  /// Of a worker's exit status. Nothing for one that has a reason of its own, or was asked to leave.
+  [[nodiscard]] static std::optional<Cause> cause_of(int status);
+  /// After any exit status but those of a good end, a stop, a user's mistake and a divergence.
+  [[nodiscard]] static bool coordinator_returns(int status);
   enum class Answer { now, later, no };
-  /// Asked again and again about one that has died; `now` is one of those that are left, and is given once.
-  [[nodiscard]] Answer ask(const std::string& worker, Clock::time_point now);
-  /// Somebody is to be started again, and not yet.
-  [[nodiscard]] bool any_waits() const;
+  /// Asked again and again about one that has ended; `now` is given once for each end.
+  [[nodiscard]] Answer ask(const std::string& name, Cause cause, Clock::time_point now);
   /// How often it was started again.
-  [[nodiscard]] std::int64_t of(const std::string& worker) const;
-  /// Before the next one, after so many: none, then a second, doubling to a minute.
-  [[nodiscard]] static std::chrono::seconds pause(std::int64_t restarts);
+  [[nodiscard]] std::int64_t of(const std::string& name) const;
+  /// Before the next one, after so many in a row: none, then a second, doubling to a minute.
+  [[nodiscard]] static std::chrono::seconds pause(std::int64_t in_a_row);
+
+  /// One that ran for so long before it ended begins a new row.
+  static constexpr std::chrono::minutes settled{10};
 
  private:
-  struct Worker {
-    std::int64_t restarts = 0;
-    Clock::time_point at;
+  struct Process {
+    std::int64_t restarts = 0, deaths = 0, in_a_row = 0;
+    Clock::time_point at;  ///< the last start, or the next while it waits
     bool waits = false;
   };
-  std::int64_t left_;
-  std::map<std::string, Worker> workers_;
+  std::int64_t most_;
+  std::map<std::string, Process> processes_;
 };
 
 }  // namespace isthmus::app

@@ -15,6 +15,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/text.h"
+#include "launch/restarts.h"
 
 namespace isthmus::app {
 
@@ -25,7 +26,7 @@ namespace {
 
 constexpr auto alive_every = 3s;
 constexpr int ssh_failed = 255;
-/// After its standard input has ended, ssh and the tether get this long.
+/// After its standard input has ended, ssh, the tether and the agent get this long.
 constexpr auto farewell = 15s;
 
 struct Ends {
@@ -58,7 +59,7 @@ std::string shell_word(const std::string& text) {
   return out + "'";
 }
 
-std::vector<std::string> ssh_command(const LauncherConfig& launcher) {
+std::vector<std::string> ssh_command(const LauncherConfig& launcher, const AgentWish& wish) {
   // ssh takes the first of several values: the first three are nobody's to change.
   std::vector<std::string> command = {"ssh", "-T", "-a", "-x"};
   const auto option = [&](const std::string& text) { command.insert(command.end(), {"-o", text}); };
@@ -73,11 +74,11 @@ std::vector<std::string> ssh_command(const LauncherConfig& launcher) {
     command.insert(command.end(), {"-i", launcher.identity});
   }
   command.insert(command.end(),
-                 {"--", launcher.ssh, "exec /bin/sh -c " + shell_word(tether_script(launcher))});
+                 {"--", launcher.ssh, "exec /bin/sh -c " + shell_word(tether_script(launcher, wish))});
   return command;
 }
 
-std::string tether_script(const LauncherConfig& launcher) {
+std::string tether_script(const LauncherConfig& launcher, const AgentWish& wish) {
   std::string script;
   for (const auto& [name, value] : launcher.environment)
     script += fmt::format("export {}={}\n", name, shell_word(value));
@@ -88,7 +89,9 @@ std::string tether_script(const LauncherConfig& launcher) {
   script += fmt::format("program={}\n", path_word(launcher.program));
   script +=
       "command -v \"$program\" >/dev/null 2>&1 || { echo \"there is no program $program\" >&2; exit 3; }\n";
-  script += fmt::format("exec \"$program\" tether --folder {}", path_word(launcher.folder));
+  script +=
+      fmt::format("exec \"$program\" tether --folder {} --run {} --site {} --silence {}",
+                  path_word(launcher.folder), shell_word(wish.run), shell_word(wish.site), wish.silence);
   return script;
 }
 
@@ -98,31 +101,26 @@ class SiteProcess final : public RunProcess {
   SiteProcess(std::shared_ptr<SiteLink> link, std::string name, std::filesystem::path log)
       : link_(std::move(link)), name_(std::move(name)), log_(std::move(log)) {}
   ~SiteProcess() override {
-    if (running()) SiteProcess::signal(SIGKILL);
+    if (!link_->lets_go_on() && running()) SiteProcess::signal(SIGKILL);
   }
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] const std::filesystem::path& log() const override { return log_; }
   void signal(int number) override { link_->signal(name_, number); }
-  [[nodiscard]] std::optional<int> poll() override { return link_->status_of(name_); }
+  /// Kept, for another process may have its name later.
+  [[nodiscard]] std::optional<int> poll() override {
+    if (!status_) status_ = link_->status_of(name_);
+    return status_;
+  }
 
  private:
   std::shared_ptr<SiteLink> link_;
   std::string name_;
+  std::optional<int> status_;
   std::filesystem::path log_;
 };
 
 SiteLink::SiteLink(Options options)
     : options_(std::move(options)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  Ends in, out, err;
-  ssh_ = std::make_unique<Process>(Process::Options{.name = "ssh",
-                                                    .command = ssh_command(options_.launcher),
-                                                    .log = {},
-                                                    .input = in.ends[0],
-                                                    .output = out.ends[1],
-                                                    .errors = err.ends[1]});
-  input_ = in.take(1);
-  output_ = out.take(0);
-  errors_ = err.take(0);
   thread_ = std::thread([this] { follow(); });
 }
 
@@ -135,9 +133,7 @@ void SiteLink::close_soon() {
 SiteLink::~SiteLink() {
   close_soon();
   thread_.join();
-  for (const int end : {input_, output_, errors_, wake_}) {
-    if (end >= 0) close(end);
-  }
+  close(wake_);
 }
 
 SiteLink::State SiteLink::state() const {
@@ -162,27 +158,48 @@ std::optional<std::uint16_t> SiteLink::port() const {
 }
 std::optional<std::uint16_t> SiteLink::await_port(RunProcess& coordinator,
                                                   const std::atomic<int>& interrupts) const {
-  while (!port() && coordinator.running() && interrupts == 0) std::this_thread::sleep_for(20ms);
+  while (!port() && coordinator.running() && interrupts == 0 && state() != State::away)
+    std::this_thread::sleep_for(20ms);
   return port();
 }
 std::string SiteLink::summary() const {
   const std::lock_guard lock(mutex_);
   return summary_;
 }
+bool SiteLink::run_goes_on() const {
+  const std::lock_guard lock(mutex_);
+  return run_goes_on_;
+}
 bool SiteLink::begun() const {
   const std::lock_guard lock(mutex_);
   return begun_;
 }
 
+std::map<std::string, FoundProcess> SiteLink::found() const {
+  const std::lock_guard lock(mutex_);
+  return found_;
+}
+
+std::unique_ptr<RunProcess> SiteLink::adopt(const std::string& name, const std::filesystem::path& log) {
+  const std::lock_guard lock(mutex_);
+  const auto& one = found_.at(name);
+  processes_[name] = {log, one.life, one.status};
+  return std::make_unique<SiteProcess>(shared_from_this(), name, log);
+}
+
 std::unique_ptr<RunProcess> SiteLink::start(const SiteStart& start) {
+  std::int64_t life = 0;
   {
     const std::lock_guard lock(mutex_);
+    life = ++lives_;
     auto& remote = processes_[start.name];
-    remote = {start.log, std::nullopt};
+    remote = {start.log, life, std::nullopt};
     if (state_ == State::failed) remote.status = problem_status_;
+    if (start.coordinates) port_.reset();
   }
   say({{"do", "start"},
        {"name", start.name},
+       {"life", life},
        {"folder", start.folder},
        {"arguments", start.arguments},
        {"environment", start.environment},
@@ -193,7 +210,7 @@ std::unique_ptr<RunProcess> SiteLink::start(const SiteStart& start) {
 void SiteLink::say(const Message& message) {
   {
     const std::lock_guard lock(mutex_);
-    if (state_ == State::connecting) return starts_.push_back(message);
+    if (state_ == State::connecting || state_ == State::away) return waiting_.push_back(message);
     if (state_ == State::failed) return;
     unsent_ += line_of(message);
   }
@@ -201,7 +218,14 @@ void SiteLink::say(const Message& message) {
   static_cast<void>(write(wake_, &one, sizeof one));
 }
 
+/// Nobody can wait for the end of one that is away; if the site comes back it is killed then.
 void SiteLink::signal(const std::string& name, int number) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = processes_.find(name);
+    if (number == SIGKILL && state_ == State::away && found != processes_.end() && !found->second.status)
+      found->second.status = exit_status(ErrorKind::network);
+  }
   say({{"do", "signal"}, {"name", name}, {"number", number}});
 }
 
@@ -218,36 +242,110 @@ void SiteLink::follow() {
   sigemptyset(&pipe);
   sigaddset(&pipe, SIGPIPE);
   pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
-  auto alive_at = Clock::now();
-  std::optional<Clock::time_point> kill_at;
-  for (;;) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (closing_ && !kill_at) kill_at = Clock::now() + farewell;
-      if (state_ == State::ready && Clock::now() >= alive_at) {
-        unsent_ += line_of({{"do", "alive"}});
-        alive_at = Clock::now() + alive_every;
-      }
+  for (std::int64_t failures = 0;;) {
+    try {
+      dial();
+      converse();
+    } catch (const Error& error) {  // no descriptors or processes here, for a while
+      last_error_ = error.what();
     }
+    failures = connected_ ? 0 : failures + 1;
+    hang_up();
+    if (!goes_away()) return;
+    pause_before(failures + 1);
+    if (closing_ && lets_go_on_) return;
+  }
+}
+
+void SiteLink::dial() {
+  said_ = {};
+  error_lines_ = {};
+  connected_ = left_ = false;
+  kill_at_.reset();
+  last_error_.clear();
+  ++connections_;
+  Ends in, out, err;
+  ssh_ = std::make_unique<Process>(Process::Options{.name = "ssh",
+                                                    .command = options_.command,
+                                                    .log = {},
+                                                    .input = in.ends[0],
+                                                    .output = out.ends[1],
+                                                    .errors = err.ends[1]});
+  input_ = in.take(1);
+  output_ = out.take(0);
+  errors_ = err.take(0);
+}
+
+/// Until ssh has ended.
+void SiteLink::converse() {
+  do {
+    say_what_is_due();
     wait_for_bytes();
     take_errors();
     take_output();
-    if (closing_ && input_ >= 0 && all_sent()) close(std::exchange(input_, -1));
-    if (kill_at && Clock::now() > *kill_at) ssh_->signal(SIGKILL);
-    if (!ssh_->running()) break;
-    if (state() == State::failed) {  // nothing of it is of use any more
-      if (input_ >= 0) close(std::exchange(input_, -1));
-      if (!kill_at) kill_at = Clock::now() + farewell;
-    }
-  }
+    const bool no_use = state() == State::failed;  // nothing of it is of use any more
+    // One that is away is dialled a last time, to be told.
+    const bool done = no_use || (closing_ && (left_ || lets_go_on_ || state() == State::connecting));
+    if (done && input_ >= 0 && all_sent()) close(std::exchange(input_, -1));
+    if ((closing_ || no_use) && !kill_at_) kill_at_ = Clock::now() + farewell;
+    if (kill_at_ && Clock::now() > *kill_at_) ssh_->signal(SIGKILL);
+  } while (ssh_->running());
   take_errors();
   take_output();
-  const int status = *ssh_->poll();
-  // The shell there and the program have a reason of their own; whatever ends it later is a lost connection.
-  const bool lost = status == ssh_failed || status > 128 || state() == State::ready;
-  const auto how = lost ? std::string("the connection ended") : fmt::format("ended with status {}", status);
-  lose(last_error_.empty() ? how : last_error_,
-       lost ? exit_status(ErrorKind::network) : exit_status(ErrorKind::data));
+}
+
+void SiteLink::say_what_is_due() {
+  const std::lock_guard lock(mutex_);
+  if (state_ != State::ready) return;
+  if (Clock::now() >= alive_at_) {
+    unsent_ += line_of({{"do", "alive"}});
+    alive_at_ = Clock::now() + alive_every;
+  }
+  if (closing_ && !lets_go_on_ && !std::exchange(left_, true)) unsent_ += line_of({{"do", "leave"}});
+}
+
+void SiteLink::hang_up() {
+  for (int* end : {&input_, &output_, &errors_}) {
+    if (*end >= 0) close(std::exchange(*end, -1));
+  }
+  const std::lock_guard lock(mutex_);
+  unsent_.clear();
+}
+
+/// Whether the connection that has ended is to be made again.
+bool SiteLink::goes_away() {
+  const int status = ssh_ ? ssh_->poll().value_or(ssh_failed) : ssh_failed;
+  const auto state = SiteLink::state();
+  if (state == State::failed) return false;
+  if (state == State::connecting) {
+    // The shell there and the program have a reason of their own.
+    const bool lost = status == ssh_failed || status > 128;
+    const auto how = lost ? std::string("the connection ended") : fmt::format("ended with status {}", status);
+    lose(last_error_.empty() ? how : last_error_,
+         lost ? exit_status(ErrorKind::network) : exit_status(ErrorKind::data));
+    return false;
+  }
+  if (closing_ || left_) return false;
+  const auto why = last_error_.empty() ? std::string("the connection ended") : last_error_;
+  if (!options_.dials_again) {
+    lose(why, exit_status(ErrorKind::network));
+    return false;
+  }
+  if (state == State::ready)
+    show(fmt::format("is away ({}): {}; its processes go on, and it is dialled again", options_.place, why));
+  const std::lock_guard lock(mutex_);
+  state_ = State::away;
+  return true;
+}
+
+void SiteLink::pause_before(std::int64_t dial) {
+  const auto until = Clock::now() + Restarts::pause(dial);
+  while (!closing_ && Clock::now() < until) {
+    pollfd woken{wake_, POLLIN, 0};
+    poll(&woken, 1, 200);
+    std::uint64_t count = 0;
+    static_cast<void>(read(wake_, &count, sizeof count));
+  }
 }
 
 bool SiteLink::all_sent() const {
@@ -288,7 +386,7 @@ void SiteLink::take_errors() {
   }
   while (const auto line = error_lines_.next()) {
     if (line->empty()) continue;
-    options_.show(options_.site, *line);
+    if (state() == State::connecting) show(*line);  // later it is said once, when the connection has ended
     last_error_ = printable(*line);
   }
   if (error_lines_.pending() > sizeof bytes) static_cast<void>(error_lines_.rest());
@@ -316,22 +414,37 @@ void SiteLink::take_output() {
 void SiteLink::hear(const std::string& line) {
   const auto message = message_of(line);
   if (!message) {  // a login's greeting
-    if (!line.empty()) options_.show(options_.site, line);
+    if (!line.empty() && connections_ == 1) show(line);
     return;
   }
   if (message->contains("tether")) welcome(*message);
   if (flag_in(*message, "ready")) became_ready();
-  if (message->contains("failed")) lose(printable(text_in(*message, "failed")), exit_status(ErrorKind::data));
+  if (flag_in(*message, "replaced"))
+    lose("another launch has taken its processes up", exit_status(ErrorKind::network));
+  if (const auto why = text_in(*message, "failed"); !why.empty()) {
+    if (state() == State::connecting) {
+      lose(printable(why), exit_status(ErrorKind::data));
+    } else {
+      show(why);
+    }
+  }
   if (const auto name = text_in(*message, "output"); !name.empty()) output(name, text_in(*message, "text"));
+  if (message->contains("ended")) hear_of_end(*message);
   const std::lock_guard lock(mutex_);
   if (message->contains("begun")) begun_ = true;
   if (message->contains("summary")) summary_ = text_in(*message, "summary");
   if (const auto port = number_in(*message, "port", 0); port > 0 && port < 65536)
     port_ = static_cast<std::uint16_t>(port);
-  const auto ended = processes_.find(text_in(*message, "ended"));
-  const auto status = number_in(*message, "status", exit_status(ErrorKind::data));
-  if (ended != processes_.end() && status >= 0 && status < 256)
-    ended->second.status = static_cast<int>(status);
+}
+
+void SiteLink::hear_of_end(const Message& message) {
+  const std::lock_guard lock(mutex_);
+  const auto ended = processes_.find(text_in(message, "ended"));
+  const auto status = number_in(message, "status", exit_status(ErrorKind::data));
+  if (ended == processes_.end() || status < 0 || status > 255) return;
+  if (number_in(message, "life", 0) != ended->second.life) return;  // of an earlier one
+  ended->second.status = static_cast<int>(status);
+  if (message.contains("run_goes_on")) run_goes_on_ = flag_in(message, "run_goes_on");
 }
 
 void SiteLink::welcome(const Message& hello) {
@@ -346,24 +459,66 @@ void SiteLink::welcome(const Message& hello) {
                   .cores = std::max<std::int64_t>(1, number_in(hello, "cores", 1)),
                   .gpus = texts_in(hello, "gpus"),
                   .build = text_in(hello, "build")};
+  std::map<std::string, FoundProcess> found;
+  bool any_runs = false, run_goes_on = false;
+  std::int64_t lives = 0;
+  if (const auto list = hello.find("processes"); list != hello.end() && list->is_array()) {
+    for (const auto& one : *list) {
+      if (!one.is_object() || text_in(one, "name").empty()) continue;
+      FoundProcess process{.life = number_in(one, "life", 0), .status = std::nullopt};
+      if (one.contains("status"))
+        process.status = static_cast<int>(std::clamp<std::int64_t>(number_in(one, "status", 0), 0, 255));
+      any_runs = any_runs || !process.status;
+      run_goes_on = run_goes_on || flag_in(one, "run_goes_on");
+      lives = std::max(lives, process.life);
+      found[text_in(one, "name")] = process;
+    }
+  }
+  if (any_runs && connections_ == 1 && !options_.take_up)
+    return lose(
+        "the run is in progress there; take it up with `isthmus launch --resume RUN`, and end it, if that is "
+        "what you want, by Ctrl-C there",
+        exit_status(ErrorKind::data));
   std::string text;
   try {
     if (!facts.folder.is_absolute()) throw Error(ErrorKind::network, "it names no folder");
-    for (const auto& file : options_.files(facts))
-      text += line_of({{"do", "write"}, {"path", file.path}, {"text", file.text}, {"secret", file.secret}});
+    if (connections_ == 1 || !any_runs) {  // else they are there
+      for (const auto& file : options_.files(facts))
+        text += line_of({{"do", "write"}, {"path", file.path}, {"text", file.text}, {"secret", file.secret}});
+    }
   } catch (const Error& error) {
-    return lose(error.what(), error.exit_status());
+    if (state() == State::connecting) return lose(error.what(), error.exit_status());
+    show(error.what());
   }
   const std::lock_guard lock(mutex_);
   facts_ = std::move(facts);
+  run_goes_on_ = run_goes_on;
+  found_ = std::move(found);
+  lives_ = std::max(lives_, lives);
   unsent_ += text + line_of({{"do", "ready"}});
 }
 
 void SiteLink::became_ready() {
+  connected_ = true;
+  if (state() == State::away) show("is back (" + options_.place + ")");
   const std::lock_guard lock(mutex_);
-  if (state_ != State::connecting) return;
+  if (state_ == State::failed) return;
+  if (state_ == State::away) lose_what_is_gone();
   state_ = State::ready;
-  for (const auto& message : std::exchange(starts_, {})) unsent_ += line_of(message);
+  for (const auto& message : std::exchange(waiting_, {})) unsent_ += line_of(message);
+}
+
+/// What the agent does not know has gone with an earlier agent, or was never started, for the connection was
+/// lost with the message.
+void SiteLink::lose_what_is_gone() {
+  for (auto& [name, remote] : processes_) {
+    const auto there = found_.find(name);
+    if (remote.status || (there != found_.end() && there->second.life == remote.life)) continue;
+    const bool to_be_started = std::ranges::any_of(waiting_, [&](const Message& message) {
+      return text_in(message, "do") == "start" && text_in(message, "name") == name;
+    });
+    if (!to_be_started) remote.status = exit_status(ErrorKind::network);
+  }
 }
 
 void SiteLink::output(const std::string& name, const std::string& text) {
@@ -374,16 +529,16 @@ void SiteLink::output(const std::string& name, const std::string& text) {
     if (found == processes_.end()) return;
     log = found->second.log;
   }
-  if (!log.empty()) std::ofstream(log, std::ios::app) << text << "\n";
+  if (!log.empty() && !options_.same_disk) std::ofstream(log, std::ios::app) << text << "\n";
   options_.show(name, text);
 }
 
-/// For good: whoever wants that site again makes another link.
+/// For good.
 void SiteLink::lose(std::string why, int status) {
   const std::lock_guard lock(mutex_);
   if (state_ == State::failed) return;
   state_ = State::failed;
-  problem_ = fmt::format("{} ({}): {}", options_.site, options_.launcher.ssh, why);
+  problem_ = fmt::format("{} ({}): {}", options_.site, options_.place, why);
   problem_status_ = status;
   for (auto& [name, remote] : processes_) {
     if (!remote.status) remote.status = status;

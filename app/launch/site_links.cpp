@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "isthmus/base/error.h"
+#include "isthmus/base/say.h"
 #include "isthmus/base/text.h"
 #include "isthmus/outer_sync/tls/authority.h"
 
@@ -21,9 +22,17 @@ SiteLinks::SiteLinks(const Experiment& experiment, Files files, Show show)
     : experiment_(experiment), files_(std::move(files)), show_(std::move(show)) {}
 
 std::shared_ptr<SiteLink> SiteLinks::make(const Site& site) {
+  constexpr double silence_apart = 30;
+  const auto silence = site.launch.silence.seconds > 0 ? site.launch.silence : experiment_.launch.silence;
+  const AgentWish wish{.run = experiment_.run.name,
+                       .site = site.name + apart_,
+                       .silence = apart_.empty() ? silence.seconds : silence_apart};
   return std::make_shared<SiteLink>(
       SiteLink::Options{.site = site.name,
-                        .launcher = site.launch,
+                        .place = site.launch.ssh,
+                        .command = ssh_command(site.launch, wish),
+                        .take_up = take_up_,
+                        .dials_again = apart_.empty(),
                         .files = [this, &site](const SiteFacts& facts) { return files_(site, facts); },
                         .show = show_});
 }
@@ -51,22 +60,13 @@ bool SiteLinks::connect(const std::atomic<int>& interrupts) {
               "nothing was started: " + problems);
 }
 
-/// Under the name of a process or a site; the coordinator's as if it were here.
 void SiteLinks::show_on_standard_output(const std::string& who, const std::string& line) {
   const char* clear = isatty(STDOUT_FILENO) == 1 ? "\r\x1b[K" : "";  // of a progress line
   const auto from = who == outer_sync::tls::coordinator_name ? std::string() : who + " | ";
-  fmt::print("{}{}{}\n", clear, from, printable(line));
-  std::fflush(stdout);
+  say_to(stdout, clear + from + printable(line) + "\n");
 }
 
-std::shared_ptr<SiteLink> SiteLinks::to(const Site& site) {
-  auto& link = links_.at(site.name);
-  if (link->state() == SiteLink::State::failed) {
-    begun_before_ = begun_before_ || link->begun();
-    link = make(site);
-  }
-  return link;
-}
+std::shared_ptr<SiteLink> SiteLinks::to(const Site& site) { return links_.at(site.name); }
 
 const SiteFacts& SiteLinks::facts(const Site& site) {
   const auto& link = links_.at(site.name);
@@ -75,13 +75,22 @@ const SiteFacts& SiteLinks::facts(const Site& site) {
 }
 
 bool SiteLinks::begun() const {
-  return begun_before_ || std::ranges::any_of(links_, [](const auto& link) { return link.second->begun(); });
+  return std::ranges::any_of(links_, [](const auto& link) { return link.second->begun(); });
+}
+
+bool SiteLinks::run_goes_on(const Site& site) const {
+  const auto link = links_.find(site.name);
+  return link != links_.end() && link->second->run_goes_on();
 }
 
 std::string SiteLinks::loss(const Site& site) const {
   const auto link = links_.find(site.name);
   const bool lost = link != links_.end() && link->second->state() == SiteLink::State::failed;
   return lost ? link->second->problem() : "";
+}
+
+void SiteLinks::let_go_on() {
+  for (const auto& link : links_) link.second->let_go_on();
 }
 
 void SiteLinks::leave() {

@@ -1,23 +1,29 @@
 #pragma once
-// `isthmus tether`: what `launch` starts at a site over ssh. It writes the files that it is given below its
-// folder, starts the workers that it is told to, passes on what they say, and ends them when its standard
-// input does, or when nobody has spoken there for too long: no worker outlives its launch.
+// `isthmus tether`: what `launch` starts at a site, over ssh or on its own machine. It finds the site's agent
+// or starts it (site_agent.h), and carries bytes between it and standard input and output until one of them
+// ends. The agent is a process of its own and goes on.
 
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "launch/agent_socket.h"
+
 namespace isthmus::app {
 
 struct TetherRequest {
-  std::filesystem::path folder;           ///< made if need be
-  std::string build;                      ///< of this binary
-  std::vector<std::string> program = {};  ///< this binary: the first words of a command
-  double silence = 30;                    ///< seconds after which the launch is taken for lost
+  std::filesystem::path folder;  ///< of runs; made if need be
+  std::string run, site;
+  double silence = 43200;                 ///< seconds after which the agent takes the launch for lost
   double grace = 10;                      ///< seconds that a worker has to end by itself then
+  int started_fd = -1;                    ///< of the agent itself: gets "ok\n" once it listens
+  std::string build = {};                 ///< of this binary
+  std::vector<std::string> program = {};  ///< this binary: the first words of a command
+
+  [[nodiscard]] AgentPlace place() const { return {folder / run, site}; }
 };
 
-/// Exit status: 0 when the launch has gone, 3 where the folder or a file in it cannot be written.
-[[nodiscard]] int run_tether(const TetherRequest& request);
+/// Exit status: 0 when either end has gone, 3 where there can be no agent, which is also said in a message.
+[[nodiscard]] int run_tether(TetherRequest request);
 
 }  // namespace isthmus::app

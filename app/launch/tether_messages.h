@@ -1,15 +1,21 @@
 #pragma once
-// What `launch` and the tether at a site say to each other: JSON, one message a line. Each reads what it gets
-// as a stranger's: lines are bounded, and a message is a map whose fields are what they must be.
+// What `launch` and a site's agent say to each other: JSON, one message a line. Each reads what it gets as a
+// stranger's: lines are bounded, and a message is a map whose fields are what they must be. A life is one
+// start of a process, as the launch counts; what runs when a launch connects is in the agent's first message.
 //
-//   tether   {"tether": 1, "folder": "/home/me/runs", "cores": 64, "gpus": ["0", "1"], "build": "..."}
+//   agent    {"tether": 2, "folder": "/home/me/runs", "cores": 64, "gpus": ["0", "1"], "build": "...",
+//             "processes": [{"name": "eu-1", "life": 1}, {"name": "eu-2", "life": 1, "status": 4}], "port":
+//             7000}
 //   launch   {"do": "write", "path": "two-sites/eu.yaml", "text": "...", "secret": false}
 //   launch   {"do": "ready"}
-//   tether   {"ready": true}
-//   launch   {"do": "start", "name": "eu-1", "arguments": [...], "environment": [...], "coordinator": false}
-//   tether   {"output": "eu-1", "text": "..."}     {"begun": "eu-1"}     {"port": 7000}
+//   agent    {"ready": true}
+//   launch   {"do": "start", "name": "eu-1", "life": 1, "folder": "two-sites/eu-1", "arguments": [...],
+//             "environment": [...], "coordinator": false}
+//   agent    {"output": "eu-1", "text": "..."}     {"begun": "eu-1"}     {"port": 7000}
 //   launch   {"do": "alive"}     {"do": "signal", "name": "eu-1", "number": 2}
-//   tether   {"ended": "eu-1", "status": 0}     {"failed": "cannot write ..."}
+//   agent    {"ended": "eu-1", "life": 1, "status": 0}     {"failed": "cannot write ..."}
+//   agent    {"replaced": true}                     another launch has connected
+//   launch   {"do": "leave"}                        the agent ends what runs, and itself
 
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -20,7 +26,7 @@ namespace isthmus::app {
 
 using Message = nlohmann::json;
 
-inline constexpr int tether_protocol = 1;
+inline constexpr int tether_protocol = 2;
 /// A config or a certificate fits; a line that is longer ends the connection.
 inline constexpr std::size_t longest_message = std::size_t{4} << 20;
 

@@ -65,6 +65,8 @@ void LauncherConfig::serialize(config::Archive& ar) {
       "folder there that gets the run's folder, from the home of the user; relative paths that the site sets "
       "start from it"});
   ar({"coordinator", &coordinator, Scope::per_site, "the coordinator runs there, and not beside `launch`"});
+  ar({"silence", &silence, Scope::per_site,
+      "time without the launch after which the site ends its workers; 0: launch.silence", 0, 1e7});
   ar({"image", &image, Scope::per_site,
       "container image that holds isthmus; the site is then Kubernetes', and `launch --render kubernetes` "
       "writes its manifests"});

@@ -25,6 +25,7 @@ struct LauncherConfig {
   std::string program = "isthmus";
   std::string folder = "runs";
   bool coordinator = false;
+  config::Duration silence;  ///< 0: launch.silence
   std::string image, cluster_namespace = "default", volume;
   std::vector<std::string> options;  ///< of ssh, as after its -o
   std::vector<std::string> slurm;    ///< of sbatch

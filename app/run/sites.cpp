@@ -7,7 +7,7 @@
 #include <map>
 
 #include "isthmus/base/error.h"
-#include "isthmus/outer_sync/tls/authority.h"
+#include "run/experiment.h"
 
 namespace isthmus::app {
 
@@ -78,10 +78,7 @@ void check_workers(const std::vector<Site>& sites) {
   std::map<std::string, std::string> site_of_worker;
   for (const auto& site : sites) {
     for (const auto& worker : site.workers()) {
-      if (worker == outer_sync::tls::coordinator_name)
-        config_error(
-            fmt::format("site {} has a worker '{}', which is the coordinator's own name; name it otherwise",
-                        site.name, worker));
+      check_member_name(fmt::format("a worker of site {}", site.name), worker);
       const auto [first, is_new] = site_of_worker.emplace(worker, site.name);
       if (!is_new)
         config_error(fmt::format("sites {} and {} both have a worker {}; name one of them otherwise",

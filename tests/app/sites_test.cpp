@@ -86,7 +86,7 @@ const std::vector<BadSites> bad_sites = {
     {"ANameWithASlash", "sites:\n  a/b: {replicas: 1}\n", "a site is named 'a/b'; expected up to 48 letters"},
     {"ANumber", "sites:\n  7up: {replicas: 1}\n", "a site is named '7up'"},
     {"TheCoordinatorsName", "sites: {coordinator: {replicas: 1}}\n",
-     "site coordinator has a worker 'coordinator', which is the coordinator's own name"},
+     "a worker of site coordinator is 'coordinator', which is a name of the run's own"},
     {"TwoOfOneName", "sites: {a: {replicas: 2}, a-1: {replicas: 1}}\n", "both have a worker a-1"},
     {"AValue", "sites: 3\n", "sites is a plain value ("},
     {"APlainSite", "sites: {a: 3}\n", "sites.a is a plain value; expected a map like {inner.batch: 8}"},

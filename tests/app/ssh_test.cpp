@@ -1,5 +1,5 @@
 // Runs whose workers `launch` starts by ssh, on this machine's loopback: they learn what local ones learn,
-// and nothing of them outlives a connection, a launch or a Ctrl-C.
+// they outlive a connection and a launch that is killed, and nothing of them outlives a Ctrl-C.
 
 #include <csignal>
 
@@ -50,6 +50,12 @@ class Ssh : public ::testing::Test {
     return site_.process("worker --quiet --config " + (site_ / name).string());
   }
 
+  void stop(Command& launch) const {
+    launch.signal(SIGINT);
+    const auto result = launch.wait();
+    EXPECT_EQ(result.status, 130) << result.report() << site_.logs();
+    EXPECT_THAT(site_.processes(), IsEmpty());
+  }
   /// ssh of the launch to a site.
   [[nodiscard]] pid_t connection(const std::string& name) const {
     std::string seen;
@@ -82,7 +88,7 @@ TEST_F(Ssh, TrainsAsOnOneMachineWithItsOwnCertificatesThere) {
   EXPECT_EQ(json["summary"]["steps"], 40);
   const auto there = site_ / "eu/tiny";
   EXPECT_THAT(read_all(there / "eu.yaml"),
-              AllOf(Not(HasSubstr("launch")), HasSubstr((there / "certs").string())));
+              AllOf(Not(HasSubstr("ssh:")), HasSubstr((there / "certs").string())));
   EXPECT_TRUE(std::filesystem::exists(there / "certs/eu/cert.pem"));
   EXPECT_FALSE(std::filesystem::exists(there / "certs/us")) << "another's certificate";
   EXPECT_FALSE(std::filesystem::exists(there / "certs/coordinator"));
@@ -103,19 +109,78 @@ TEST_F(Ssh, TheCoordinatorMayStandAtASiteAndItsSummaryComesHere) {
   EXPECT_EQ(site_.hash().size(), 64U);
 }
 
-TEST_F(Ssh, AConnectionThatDiesTakesItsWorkerAlongAndBothComeBack) {
-  auto launch = start(both(endless, {"run.restarts=2"}));
-  // Far enough for the launch to have heard that the run has begun: a loss before that ends it.
-  ASSERT_TRUE(both_go_on(500)) << site_.logs();
-  const auto lost = worker("us");
+TEST_F(Ssh, AWorkerOutlivesItsConnectionWhichComesBack) {
+  auto launch = start(endless);
+  ASSERT_TRUE(both_go_on()) << site_.logs();
+  const auto before = worker("us");
   kill(connection("us"), SIGKILL);
-  EXPECT_TRUE(eventually([&] { return kill(lost, 0) != 0; })) << "a worker outlives its connection";
+  const auto says = [&](const std::string& text) {
+    return eventually([&] { return launch.output().find(text) != std::string::npos; });
+  };
+  EXPECT_TRUE(says("us | is away (" + sshd_->user_at_host() + "): ")) << launch.output();
+  EXPECT_TRUE(says("us | is back (" + sshd_->user_at_host() + ")")) << launch.output();
   EXPECT_TRUE(both_go_on()) << launch.output() << site_.logs();
-  EXPECT_THAT(launch.output(), HasSubstr("us is lost: us (" + sshd_->user_at_host() + "): "));
-  launch.signal(SIGINT);
-  const auto result = launch.wait();
-  EXPECT_EQ(result.status, 130) << result.report() << site_.logs();
+  EXPECT_EQ(worker("us"), before);
+  kill(before, SIGKILL);  // and its end is learnt by the new connection
+  EXPECT_TRUE(says("us was killed by signal 9; starting it again")) << launch.output();
+  EXPECT_TRUE(both_go_on()) << launch.output() << site_.logs();
+  stop(launch);
+}
+
+/// Slow enough to be interfered with, and soon over.
+const Words slow = {"network.emulate.rtt=150ms", "run.stop_grace=60s"};
+
+TEST_F(Ssh, ARunGoesOnWithoutItsLaunchAndIsTakenUp) {
+  auto launch = start(endless);
+  ASSERT_TRUE(both_go_on()) << site_.logs();
+  const auto eu = worker("eu"), us = worker("us");
+  launch.signal(SIGKILL);
+  static_cast<void>(launch.wait());
+  EXPECT_TRUE(both_go_on()) << "without launch and coordinator" << site_.logs();
+  const auto fresh = start(endless).wait();
+  EXPECT_EQ(fresh.status, 3) << fresh.report();
+  EXPECT_THAT(fresh.output,
+              HasSubstr("the run is in progress there; take it up with `isthmus launch --resume"));
+  auto again = site_.start({"launch", "--resume", site_.run().string()});
+  EXPECT_TRUE(eventually([&] {
+    return again.output().find("tiny is in progress; taking it up") != std::string::npos;
+  })) << again.output();
+  EXPECT_TRUE(eventually([&] {
+    return again.output().find("begins with 2 replicas: eu, us") != std::string::npos;
+  })) << again.output();
+  EXPECT_TRUE(both_go_on()) << again.output() << site_.logs();
+  EXPECT_EQ(worker("eu"), eu);
+  EXPECT_EQ(worker("us"), us);
+  stop(again);
+  EXPECT_EQ(site_.summary()["stopped"], true);
+  EXPECT_EQ(site_.hash().size(), 64U) << "equal on both";
+}
+
+TEST_F(Ssh, ACoordinatorAtASiteGoesOnToo) {
+  config_ =
+      site_.write("there.yaml", "extends: tiny.yaml\nsites:\n  eu: {" + launcher("eu", "coordinator: true") +
+                                    "}\n  us: {" + launcher("us") + "}\n");
+  auto launch = start(slow);
+  ASSERT_TRUE(eventually([&] { return steps("eu") > 6 && steps("us") > 6; })) << site_.logs();
+  launch.signal(SIGKILL);
+  static_cast<void>(launch.wait());
+  // Until the run has ended: what it has come to is told to whoever asks.
+  ASSERT_TRUE(eventually([&] { return !read_all(site_ / "eu/tiny/summary.json").empty(); })) << site_.logs();
+  const auto result = site_.isthmus({"launch", "--resume", site_.run().string()});
+  EXPECT_EQ(result.status, 0) << result.report() << site_.logs();
+  EXPECT_EQ(site_.hash(), reference().hash);
   EXPECT_THAT(site_.processes(), IsEmpty());
+}
+
+TEST_F(Ssh, ASiteGivesUpAfterSoMuchSilence) {
+  config_ = site_.write("short.yaml", "extends: tiny.yaml\nsites:\n  eu: {" + launcher("eu", "silence: 3s") +
+                                          "}\n  us: {" + launcher("us") + "}\n");
+  auto launch = start(both(endless, {"launch.silence=10s"}));
+  ASSERT_TRUE(both_go_on()) << site_.logs();
+  launch.signal(SIGKILL);
+  static_cast<void>(launch.wait());
+  EXPECT_TRUE(eventually([&] { return processes_with((site_ / "eu").string()).empty(); }));
+  EXPECT_TRUE(eventually([&] { return site_.processes().empty(); }));
 }
 
 TEST_F(Ssh, AWorkerWithoutOneOfItsRanksIsStartedAgain) {
@@ -128,14 +193,6 @@ TEST_F(Ssh, AWorkerWithoutOneOfItsRanksIsStartedAgain) {
   EXPECT_TRUE(both_go_on()) << launch.output() << site_.logs();
   launch.signal(SIGINT);
   EXPECT_EQ(launch.wait().status, 130) << site_.logs();
-}
-
-TEST_F(Ssh, NothingOutlivesALaunchThatIsKilled) {
-  auto launch = start(endless);
-  ASSERT_TRUE(both_go_on()) << site_.logs();
-  launch.signal(SIGKILL);
-  static_cast<void>(launch.wait());
-  EXPECT_TRUE(eventually([&] { return site_.processes().empty(); }));
 }
 
 TEST_F(Ssh, ADetachedLaunchIsLookedAtLeftAndStopped) {
@@ -161,6 +218,31 @@ TEST_F(Ssh, ADetachedLaunchIsLookedAtLeftAndStopped) {
   EXPECT_THAT(site_.processes(), IsEmpty());
   const auto again = site_.isthmus({"attach", site_.run().string()});
   EXPECT_EQ(again.status, 130) << again.report();
+}
+
+TEST(Detached, ProcessesOfThisMachineOutliveTheLaunch) {
+  Site site;
+  const auto detached = site.isthmus(with_settings({"launch", "--detach", site.config().string()},
+                                                   {"network.emulate.rtt=150ms", "run.stop_grace=60s"}));
+  ASSERT_EQ(detached.status, 0) << detached.report() << site.logs();
+  ASSERT_TRUE(eventually([&] {
+    return site.metric_lines("replica-0") > 6 && site.metric_lines("replica-1") > 6;
+  })) << site.logs();
+  const auto worker = site.process("--name replica-1");
+  const auto state = nlohmann::json::parse(read_all(site.run() / "launch.json"));
+  kill(state["pid"].get<pid_t>(), SIGKILL);
+  EXPECT_EQ(site.isthmus({"attach", site.run().string()}).status, 4);
+  const auto lines = site.metric_lines("replica-1");
+  EXPECT_TRUE(eventually([&] { return site.metric_lines("replica-1") > lines + 2; })) << site.logs();
+  EXPECT_EQ(site.process("--name replica-1"), worker);
+  const auto fresh = site.launch();
+  EXPECT_EQ(fresh.status, 2) << fresh.report();
+  EXPECT_THAT(fresh.output, HasSubstr("is in progress: its launch was lost, and its processes go on"));
+  const auto end = site.resume();
+  EXPECT_EQ(end.status, 0) << end.report() << site.logs();
+  EXPECT_THAT(end.output, HasSubstr("tiny is in progress; taking it up"));
+  EXPECT_EQ(site.hash(), reference().hash);
+  EXPECT_THAT(site.processes(), IsEmpty());
 }
 
 TEST_F(Ssh, AttachWantsADetachedLaunch) {

@@ -114,7 +114,7 @@ TEST(LauncherConfig, NobodysOptionMakesSshAskOrTrust) {
   LauncherConfig launcher;
   launcher.ssh = "me@eu";
   launcher.options = {"StrictHostKeyChecking=no", "BatchMode=no"};
-  const auto command = ssh_command(launcher);
+  const auto command = ssh_command(launcher, {"run", "eu"});
   // ssh takes the first of several.
   const auto place = [&](const std::string& word) {
     return std::ranges::find(command, word) - command.begin();
@@ -131,10 +131,10 @@ TEST(LauncherConfig, NothingOfTheScriptIsTakenForShell) {
   launcher.program = "~/my isthmus";
   launcher.folder = "$(reboot)";
   launcher.environment = {{"A", "x; y"}};
-  const auto script = tether_script(launcher);
+  const auto script = tether_script(launcher, {"run", "eu"});
   EXPECT_THAT(script, HasSubstr("export A='x; y'\n"));
   EXPECT_THAT(script, HasSubstr("program=\"$HOME\"/'my isthmus'\n"));
-  EXPECT_THAT(script, EndsWith("--folder '$(reboot)'"));
+  EXPECT_THAT(script, EndsWith("--folder '$(reboot)' --run 'run' --site 'eu' --silence 30"));
 }
 
 TEST(LaunchSites, WorkersOfASiteListenAtPortsOfTheirOwn) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <csignal>
 #include <nlohmann/json.hpp>
 
 #include "command.h"
@@ -76,8 +77,11 @@ TEST_F(Render, ABatchScriptForEachSiteOfSlurm) {
 }
 
 TEST_F(Render, ItsTasksStartAWorkerEach) {
-  ASSERT_EQ(launch("slurm", {"--set", "sites.eu.launch.program=/bin/echo", "--set",
-                             "sites.eu.launch.setup=[\"true\"]"})
+  // A host is a text to the shell, whatever is in it.
+  const std::string host = R"~(`id`$(id)"$HOME\)~";
+  ASSERT_EQ(launch("slurm",
+                   {"--set", "sites.eu.launch.program=/bin/echo", "--set", "sites.eu.launch.setup=[\"true\"]",
+                    "--set", "sites.eu.network.advertise='" + host + ":7000'"})
                 .status,
             0);
   // A stand-in for srun that runs what Slurm would, for one of the tasks.
@@ -85,12 +89,84 @@ TEST_F(Render, ItsTasksStartAWorkerEach) {
                 "#!/bin/sh\nwhile [ \"$1\" != bash ]; do shift; done\nSLURM_PROCID=1 exec \"$@\"\n");
   std::filesystem::permissions(folder_ / "bin/srun", std::filesystem::perms::owner_all);
   const auto path = folder_.path().string();
-  const auto result = run({"/usr/bin/env", "PATH=" + path + "/bin:/usr/bin:/bin", "SLURM_SUBMIT_DIR=" + path,
-                           "/bin/bash", path + "/slurm/eu.sbatch"});
+  const std::vector<std::string> batch = {"/usr/bin/env", "PATH=" + path + "/bin:/usr/bin:/bin",
+                                          "SLURM_SUBMIT_DIR=" + path, "/bin/bash", path + "/slurm/eu.sbatch"};
+  const auto result = run(batch);
   EXPECT_EQ(result.status, 0) << result.report();
   EXPECT_THAT(result.output,
               HasSubstr("worker --quiet --config eu.yaml --coordinator third.example:7000 --name eu-2 "
-                        "--listen 0.0.0.0:7002 --advertise "));
+                        "--listen 0.0.0.0:7002 --advertise " +
+                        host + ":7001"));
+  // Requeued, with a checkpoint of the time before.
+  std::filesystem::create_directories(folder_ / "two_sites/eu-2/checkpoints");
+  EXPECT_THAT(run(batch).output, Not(HasSubstr("--resume"))) << "another job of the same name is another run";
+  auto requeued = batch;
+  requeued.insert(requeued.begin() + 1, "SLURM_RESTART_COUNT=1");
+  EXPECT_THAT(run(requeued).output, HasSubstr("--name eu-2 --resume --listen "));
+}
+
+/// A job whose one task is a program of the test, under stand-ins for Slurm's.
+class SlurmJob : public Render {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(launch("slurm", {"--set", "sites.eu.launch.program=" + (folder_ / "bin/worker").string(),
+                               "--set", "sites.eu.launch.setup=[\"true\"]"})
+                  .status,
+              0);
+    // Slurm signals the steps' processes; srun itself would kill its tasks.
+    program("srun",
+            "while [ \"$1\" != bash ]; do shift; done\nSLURM_PROCID=0 \"$@\" &\necho $! > task\nwait $!\n");
+    program("scancel", "echo \"scancel $*\" >> calls\nkill -TERM \"$(cat task)\"\n");
+    program("scontrol", "echo \"scontrol $*\" >> calls\n");
+  }
+  void program(const std::string& name, const std::string& text) {
+    folder_.write("bin/" + name, "#!/bin/bash\n" + text);
+    std::filesystem::permissions(folder_ / "bin" / name, std::filesystem::perms::owner_all);
+  }
+  [[nodiscard]] Command start() {
+    const auto path = folder_.path().string();
+    return {{"/usr/bin/env", "PATH=" + path + "/bin:/usr/bin:/bin", "SLURM_SUBMIT_DIR=" + path,
+             "SLURM_JOB_ID=42", "/bin/bash", path + "/slurm/eu.sbatch"},
+            folder_ / "job.log"};
+  }
+  [[nodiscard]] bool works() const {
+    return eventually([&] { return read_all(folder_ / "job.log").find("works") != std::string::npos; });
+  }
+  /// Leaves as a worker does.
+  static constexpr auto worker =
+      "trap 'echo leaves; exit 143' TERM\necho works\nwhile :; do sleep .05; done\n";
+};
+
+TEST_F(SlurmJob, LeavesTheRunAndIsRequeuedWhenItsTimeIsOver) {
+  program("worker", worker);
+  auto job = start();
+  ASSERT_TRUE(works());
+  job.signal(SIGUSR1);
+  const auto end = job.wait();
+  EXPECT_EQ(end.status, 143) << end.report();
+  EXPECT_THAT(end.output, HasSubstr("leaves"));
+  EXPECT_EQ(written("calls"), "scancel --signal=TERM 42\nscontrol requeue 42\n");
+}
+
+TEST_F(SlurmJob, IsNotRequeuedWhereTheRunHasEndedMeanwhile) {
+  program("worker", "trap 'echo done; exit 0' TERM\necho works\nwhile :; do sleep .05; done\n");
+  auto job = start();
+  ASSERT_TRUE(works());
+  job.signal(SIGUSR1);
+  EXPECT_EQ(job.wait().status, 0);
+  EXPECT_EQ(written("calls"), "scancel --signal=TERM 42\n");
+}
+
+TEST_F(SlurmJob, WaitsForItsWorkersWhereItIsCancelled) {
+  program("worker", worker);
+  auto job = start();
+  ASSERT_TRUE(works());
+  job.signal(SIGTERM);  // and its workers, which Slurm has told too, are not told twice
+  const auto told = run(
+      {"/usr/bin/env", "--chdir=" + folder_.path().string(), (folder_ / "bin/scancel").string(), "by-slurm"});
+  ASSERT_EQ(told.status, 0) << told.report();
+  EXPECT_EQ(job.wait().status, 143);
+  EXPECT_EQ(written("calls"), "scancel by-slurm\n");
 }
 
 TEST_F(Render, ManifestsThatReferToSecrets) {
@@ -98,7 +174,8 @@ TEST_F(Render, ManifestsThatReferToSecrets) {
   ASSERT_EQ(result.status, 0) << result.report();
   const auto text = written("kubernetes/us.manifests.yaml");
   for (const auto* part :
-       {"kind: \"Job\"", "kind: \"Service\"", "secretName: \"two-sites-us-2\"", "claimName: \"corpus\"",
+       {"kind: \"Job\"", "kind: \"Service\"", "terminationGracePeriodSeconds: 120\n",
+        "type: \"DisruptionTarget\"", "secretName: \"two-sites-us-2\"", "claimName: \"corpus\"",
         "nvidia.com/gpu: \"1\"", "path: /data/us.txt\n", "'us.example:7002'", "certs: /certs\n"})
     EXPECT_THAT(text, HasSubstr(part));
   EXPECT_THAT(text, Not(HasSubstr("coordinator\", \"--config"))) << "it is not at this site";

@@ -1,4 +1,4 @@
-// How often, and when, a worker that has died is started again.
+// How often, and when, a process that has ended is started again.
 
 #include "launch/restarts.h"
 
@@ -9,21 +9,53 @@ namespace {
 
 using namespace std::chrono_literals;
 using Answer = Restarts::Answer;
+using Cause = Restarts::Cause;
 
-TEST(Restarts, AtMostSoManyTogether) {
-  Restarts restarts(3);
+TEST(Restarts, EachProcessHasItsOwn) {
+  Restarts restarts(2);
   Restarts::Clock::time_point now{};
-  EXPECT_EQ(restarts.ask("eu", now), Answer::now);
-  EXPECT_EQ(restarts.ask("us", now), Answer::now);
-  EXPECT_EQ(restarts.ask("eu", now + 1s), Answer::later) << "the second one waits from when it is asked for";
-  EXPECT_EQ(restarts.ask("eu", now + 1500ms), Answer::later) << "and asking again costs none";
-  EXPECT_TRUE(restarts.any_waits());
-  EXPECT_EQ(restarts.ask("eu", now + 2s), Answer::now);
-  EXPECT_FALSE(restarts.any_waits());
-  EXPECT_EQ(restarts.ask("us", now + 1h), Answer::no);
+  EXPECT_EQ(restarts.ask("eu", Cause::died, now), Answer::now);
+  EXPECT_EQ(restarts.ask("us", Cause::died, now), Answer::now);
+  EXPECT_EQ(restarts.ask("eu", Cause::died, now + 1s), Answer::later)
+      << "the second one waits from when it is asked for";
+  EXPECT_EQ(restarts.ask("eu", Cause::died, now + 1500ms), Answer::later) << "and asking again costs none";
+  EXPECT_EQ(restarts.ask("eu", Cause::died, now + 2s), Answer::now);
+  EXPECT_EQ(restarts.ask("eu", Cause::died, now + 1h), Answer::no);
+  EXPECT_EQ(restarts.ask("us", Cause::died, now + 1h), Answer::now);
   EXPECT_EQ(restarts.of("eu"), 2);
-  EXPECT_EQ(restarts.of("us"), 1);
+  EXPECT_EQ(restarts.of("us"), 2);
   EXPECT_EQ(restarts.of("ap"), 0);
+}
+
+TEST(Restarts, LostConnectionsDoNotCount) {
+  Restarts restarts(0);
+  Restarts::Clock::time_point now{};
+  EXPECT_EQ(restarts.ask("eu", Cause::died, now), Answer::no);
+  for (int i = 0; i < 1000; ++i) {
+    while (restarts.ask("eu", Cause::lost, now) == Answer::later) now += 1s;
+  }
+  EXPECT_EQ(restarts.of("eu"), 1000);
+  EXPECT_GT(now.time_since_epoch(), 990 * 60s);
+}
+
+TEST(Restarts, OneThatRanForLongIsStartedAgainAtOnce) {
+  Restarts restarts(10);
+  Restarts::Clock::time_point now{};
+  for (int i = 0; i < 5; ++i) {
+    while (restarts.ask("eu", Cause::died, now) == Answer::later) now += 1s;
+  }
+  now += Restarts::settled;
+  EXPECT_EQ(restarts.ask("eu", Cause::died, now), Answer::now);
+  EXPECT_EQ(restarts.ask("eu", Cause::died, now), Answer::later);
+}
+
+TEST(Restarts, TheExitStatusSaysWhoComesBack) {
+  EXPECT_EQ(Restarts::cause_of(4), Cause::lost);
+  EXPECT_EQ(Restarts::cause_of(128 + 9), Cause::died);
+  for (const int stays : {0, 1, 2, 3, 5, 130, 143})
+    EXPECT_EQ(Restarts::cause_of(stays), std::nullopt) << stays;
+  for (const int comes : {1, 3, 4, 127, 137, 139}) EXPECT_TRUE(Restarts::coordinator_returns(comes)) << comes;
+  for (const int stays : {0, 2, 5, 130}) EXPECT_FALSE(Restarts::coordinator_returns(stays)) << stays;
 }
 
 TEST(Restarts, PausesDoubleToAMinute) {

@@ -1,4 +1,5 @@
-// The tether by itself: what it writes, and that nothing outlives whoever has started it.
+// The tether and its agent by themselves: what is written, what outlives a connection, and what does not
+// outlive a launch that has left or is silent for too long.
 
 #include <gmock/gmock.h>
 
@@ -16,29 +17,52 @@ namespace {
 
 using ::testing::HasSubstr;
 
+constexpr const char* until_go = "while [ ! -e go ]; do sleep 0.05; done";
+
 /// A tether whose standard input are these messages, and then stays open for as long as `rest` runs.
 class TetherRun {
  public:
   using Messages = std::function<std::vector<app::Message>(const std::string& there)>;
   TetherRun(const Messages& messages, const std::string& rest, const std::string& flags = {}) {
-    const auto there = (folder_ / "there").string();
+    connect(messages, rest, flags);
+  }
+  /// No agent is left, whatever the test has come to.
+  ~TetherRun() {
+    for (const auto& process : processes_with("tether --folder " + there().string()))
+      kill(process.pid, SIGTERM);
+    EXPECT_TRUE(eventually([&] { return processes_with(there().string()).empty(); }));
+  }
+  TetherRun(const TetherRun&) = delete;
+  TetherRun& operator=(const TetherRun&) = delete;
+
+  /// Once more, after what was there before.
+  void connect(const Messages& messages, const std::string& rest, const std::string& flags = {}) {
+    std::filesystem::remove(folder_ / "go");
     std::string input;
-    for (const auto& message : messages(there)) input += app::line_of(message);
+    for (const auto& message : messages(there().string())) input += app::line_of(message);
     folder_.write("input", input);
     command_ = std::make_unique<Command>(
         std::vector<std::string>{"/bin/sh", "-c",
-                                 "{ cat " + (folder_ / "input").string() + "; " + rest + "; } | " +
-                                     ISTHMUS_COORDINATOR_BINARY + " tether --folder " + there + " " + flags},
+                                 "cd " + folder_.path().string() + "; { cat input; " + rest + "; } | " +
+                                     ISTHMUS_COORDINATOR_BINARY + " tether --folder " + there().string() +
+                                     " --run run --site eu " + flags},
         folder_ / "output.log");
+  }
+  /// Ends the rest `until_go`, once the output holds this.
+  [[nodiscard]] bool go_after(const std::string& text) {
+    const bool said = eventually([&] { return output().find(text) != std::string::npos; });
+    folder_.write("go", "");
+    return said;
   }
   [[nodiscard]] std::string output() const { return command_->output(); }
   [[nodiscard]] Result wait() { return command_->wait(); }
   [[nodiscard]] std::filesystem::path there() const { return folder_ / "there"; }
   [[nodiscard]] std::filesystem::path file(const std::string& name) const { return folder_ / name; }
   /// Of the process that it has started.
-  [[nodiscard]] std::size_t coordinators() const {
-    return processes_with("--config " + there().string()).size();
+  [[nodiscard]] std::vector<RunningProcess> coordinator_processes() const {
+    return processes_with("--config " + there().string());
   }
+  [[nodiscard]] std::size_t coordinators() const { return coordinator_processes().size(); }
 
  private:
   TemporaryFolder folder_;
@@ -54,6 +78,7 @@ app::Message start_coordinator(const std::string& config) {
   return {{"do", "start"},
           {"name", "coordinator"},
           {"folder", "run"},
+          {"life", 1},
           {"arguments", {"coordinator", "--config", config}},
           {"coordinator", true}};
 }
@@ -82,7 +107,7 @@ TEST(Tether, WritesNowhereElse) {
   for (const auto* path : {"../outside", "/tmp/isthmus-outside", "run/../../outside", ""}) {
     const app::Message message = {{"do", "write"}, {"path", path}, {"text", "x"}};
     TetherRun run([&](const std::string&) { return std::vector<app::Message>{message}; }, "sleep 1");
-    EXPECT_EQ(run.wait().status, 3) << path << run.output();
+    EXPECT_EQ(run.wait().status, 0) << path << run.output();
     EXPECT_THAT(run.output(), HasSubstr("is not in the folder of runs"));
     EXPECT_FALSE(std::filesystem::exists(run.file("outside")));
   }
@@ -98,32 +123,89 @@ TEST(Tether, PassesOnThePortAndWhatIsSaidAndTheEnd) {
       [](const std::string& there) {
         return std::vector<app::Message>{config_file(there), start_coordinator(there + "/run/none.yaml")};
       },
-      "sleep 2");
+      until_go);
+  EXPECT_TRUE(run.go_after("\"ended\"")) << run.output();
   EXPECT_EQ(run.wait().status, 0);
   EXPECT_THAT(run.output(), HasSubstr("cannot read"));
-  EXPECT_THAT(run.output(), HasSubstr("{\"ended\":\"coordinator\",\"status\":2}"));
+  EXPECT_THAT(run.output(), HasSubstr(R"("ended":"coordinator","life":1,"run_goes_on":false,"status":2})"));
 }
 
-TEST(Tether, ItsProcessesEndWithItsInput) {
-  TetherRun run(waiting_coordinator, "sleep 1");
-  EXPECT_TRUE(eventually([&] { return run.coordinators() == 1; })) << run.output();
+std::vector<app::Message> nothing(const std::string& /*there*/) { return {}; }
+std::vector<app::Message> leave(const std::string& /*there*/) { return {{{"do", "leave"}}}; }
+
+TEST(Tether, ItsProcessesOutliveAConnectionAndEndWhenTheLaunchLeaves) {
+  TetherRun run(waiting_coordinator, until_go);
+  ASSERT_TRUE(run.go_after("{\"port\":")) << run.output();
   EXPECT_EQ(run.wait().status, 0);
-  EXPECT_THAT(run.output(), HasSubstr("{\"port\":"));
-  EXPECT_EQ(run.coordinators(), 0U);
+  const auto before = run.coordinator_processes();
+  ASSERT_EQ(before.size(), 1U);
+  run.connect(leave, "sleep 0.1");
+  EXPECT_EQ(run.wait().status, 0);
+  const auto hello = app::message_of(run.output().substr(0, run.output().find('\n')));
+  ASSERT_TRUE(hello) << run.output();
+  ASSERT_EQ(hello->at("processes").size(), 1U) << run.output();
+  EXPECT_EQ(hello->at("processes")[0].at("name"), "coordinator");
+  EXPECT_EQ(hello->at("processes")[0].at("life"), 1);
+  EXPECT_GT(app::number_in(*hello, "port", 0), 0);
+  EXPECT_EQ(run.coordinators(), 0U) << "the tether ends after the agent, and the agent after its processes";
+}
+
+TEST(Tether, WhatEndedMeanwhileIsLearntByTheNextConnection) {
+  TetherRun run(waiting_coordinator, "sleep 0.1");
+  EXPECT_EQ(run.wait().status, 0);
+  ASSERT_TRUE(eventually([&] { return run.coordinators() == 1; }));
+  kill(run.coordinator_processes().front().pid, SIGINT);  // the run is stopped
+  ASSERT_TRUE(eventually([&] { return run.coordinators() == 0; }));
+  run.connect(nothing, until_go);
+  ASSERT_TRUE(run.go_after("\"ended\":\"coordinator\"")) << run.output();
+  EXPECT_THAT(run.output(), HasSubstr("\"status\":130}"));
+  static_cast<void>(run.wait());
+  run.connect(leave, "sleep 0.1");
+  EXPECT_EQ(run.wait().status, 0);
+}
+
+TEST(Tether, TheNewestLaunchCounts) {
+  TetherRun first(waiting_coordinator, "exec sleep 100");
+  ASSERT_TRUE(eventually([&] { return first.output().find("{\"port\":") != std::string::npos; }))
+      << first.output();
+  auto second = Command({ISTHMUS_COORDINATOR_BINARY, "tether", "--folder", first.there().string(), "--run",
+                         "run", "--site", "eu"},
+                        first.file("second.log"));
+  EXPECT_TRUE(eventually([&] { return first.output().find("{\"replaced\":true}") != std::string::npos; }));
+  EXPECT_EQ(first.coordinators(), 1U);
 }
 
 TEST(Tether, ItsProcessesEndWhenNobodySpeaks) {
-  TetherRun run(waiting_coordinator, "exec sleep 100", "--silence 1");
+  TetherRun run(waiting_coordinator, "exec sleep 100", "--silence 5");
   EXPECT_TRUE(eventually([&] { return run.coordinators() == 1; })) << run.output();
   EXPECT_TRUE(eventually([&] { return run.coordinators() == 0; })) << run.output();
 }
 
-TEST(Tether, ItsProcessesEndWhenItIsKilled) {
+TEST(Tether, ItsProcessesEndWhenTheAgentIsKilled) {
   TetherRun run(waiting_coordinator, "exec sleep 100");
   EXPECT_TRUE(eventually([&] { return run.coordinators() == 1; })) << run.output();
-  const auto tether = processes_with("tether --folder " + run.there().string());
-  for (const auto& process : tether) kill(process.pid, SIGKILL);
+  for (const auto& process : processes_with("tether --folder " + run.there().string())) {
+    if (process.command.find("--started-fd") != std::string::npos) kill(process.pid, SIGKILL);
+  }
   EXPECT_TRUE(eventually([&] { return run.coordinators() == 0; })) << run.output();
+}
+
+TEST(Tether, NobodyElseReachesTheAgent) {
+  TetherRun run(waiting_coordinator, "exec sleep 100");
+  ASSERT_TRUE(eventually([&] { return run.coordinators() == 1; })) << run.output();
+  using std::filesystem::perms;
+  const auto agents = run.there() / "run/agents";
+  EXPECT_EQ(std::filesystem::status(agents).permissions(), perms::owner_all);
+  EXPECT_EQ(std::filesystem::status(agents / "eu.sock").permissions(),
+            perms::owner_read | perms::owner_write);
+}
+
+TEST(Tether, AMessageThatIsTooLongEndsTheConnectionAndNothingElse) {
+  TetherRun run(waiting_coordinator, "head -c 5000000 /dev/zero; exec sleep 100");
+  EXPECT_TRUE(eventually([&] {
+    return run.output().find("a message of more than 4 MiB") != std::string::npos;
+  })) << run.output();
+  EXPECT_TRUE(eventually([&] { return run.coordinators() == 1; }));
 }
 
 TEST(Tether, GarbageIsPassedOver) {
@@ -132,7 +214,7 @@ TEST(Tether, GarbageIsPassedOver) {
         return std::vector<app::Message>{{{"do", 7}}, {{"do", "start"}}};
       },
       "printf '}{\\n\\n[1]\\n{\"do\":\"signal\",\"name\":\"x\",\"number\":9}\\n'; sleep 0.3");
-  EXPECT_EQ(run.wait().status, 3) << run.output();
+  EXPECT_EQ(run.wait().status, 0) << run.output();
   EXPECT_THAT(run.output(), HasSubstr("'' is not in the folder of runs"))
       << "what has no name is not started";
 }
