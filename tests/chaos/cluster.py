@@ -1,0 +1,465 @@
+"""A coordinator and workers on loopback, real processes that are killed, suspended, asked to leave and started again
+while what they write is read. What chaos.py and soak.py share.
+"""
+
+import ctypes
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+REPLICAS = 4
+MIN_REPLICAS = 2
+PATIENCE = 90  # seconds without a step of anybody: a hang
+JOINED, LEFT, REFUSED = "joined", 128 + signal.SIGTERM, 2
+
+CONFIG = """\
+run: {{name: chaos, out: {out}, steps: {steps}, checkpoint_every: 50, eval_every: 100, eval_sequences: 64,
+       sample_tokens: 0, trace_steps: 0}} # with checkpoints, so that whoever comes back moves its old folder away
+replicas: {replicas}
+device: cpu
+model: {{layers: 2, dim: 32, heads: 2}}
+data: {{path: {corpus}, seq_len: 32}}
+inner: {{batch: 4, lr: 3e-3, warmup_steps: 5, precision: fp32}}
+trainer: {{threads: 1}}
+outer: {{num_fragments: 3, sync_every: {sync_every}, sync_delay: 2, codec: int4, error_feedback: true, warmup_steps: 10,
+        min_replicas: {min_replicas}, max_local_rounds: 1000}} # its rounds take a second; a suspended run must outlast what happens here
+network: {{coordinator: "127.0.0.1:{port}", heartbeat: 300ms, detect_timeout: 3s, emulate: {{rtt: 400ms}}}}
+"""
+
+
+class Failure(Exception):
+    pass
+
+
+def die_with_parent():
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def free_port():
+    """For one that is started again at it: not of those that the system gives to connections, else one of these may have
+    it by then."""
+    lowest = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.SystemRandom().randrange(10_000, lowest) if lowest > 12_000 else 0
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+                return s.getsockname()[1]
+            except OSError:
+                pass
+
+
+def tail(file, lines=8):
+    return "\n".join(file.read_text(errors="replace").splitlines()[-lines:]) if file.exists() else "(none)"
+
+
+def write_corpus(file):
+    words = "stone river light small bridge carries the north water over under wind of and a".split()
+    rng = random.Random(1)
+    text = ""
+    while len(text) < 200_000:
+        text += "".join(rng.choice(words) + (".\n" if rng.random() < 0.125 else " ") for _ in range(1000))
+    file.write_text(text)
+
+
+def median(values):
+    values = sorted(values)
+    return values[len(values) // 2] if values else None
+
+
+class GrowingFile:
+    """Whole lines that are added to a file. It may be moved away, and another begun under its name, at any time: both
+    are read to their ends. Half a line at its end may be cut off again, so it is not taken up."""
+
+    def __init__(self, path):
+        self.path, self.file, self.offset = path, None, 0
+
+    def new_lines(self):
+        lines = []
+        while True:
+            if self.file is not None:
+                lines += self._more()
+                if self._is_in_place():
+                    return lines
+                lines += self._more()  # what came before it was moved
+                self.file.close()
+                self.file = None
+            try:
+                self.file, self.offset = open(self.path, "rb"), 0
+            except FileNotFoundError:
+                return lines
+
+    def skip_half_line(self):
+        """What one that was killed had begun to write; the next one goes on behind it."""
+        if self.file is not None:
+            self.offset = os.fstat(self.file.fileno()).st_size
+
+    def _more(self):
+        self.file.seek(self.offset)
+        new = self.file.read()
+        end = new.rfind(b"\n") + 1
+        self.offset += end
+        return [line for line in new[:end].split(b"\n") if line]
+
+    def _is_in_place(self):
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self.file.fileno()))
+        except FileNotFoundError:
+            return False
+
+
+class Process:
+    """One program that may be started several times; each time is a life with a log of its own."""
+
+    def __init__(self, name, command, folder, environment=()):
+        self.name, self.command, self.folder = name, command, folder
+        self.environment = {**os.environ, **dict(environment)}
+        self.lives = 0
+        self.child = None
+        self.expected = {0}  # exit statuses that are all right in this life
+        self.stopped = False
+        self.absent = False  # it ended, and the script knows why
+
+    @property
+    def log(self):
+        return self.folder / f"{self.name}.{self.lives}.log"
+
+    def start(self):
+        self.lives += 1
+        self.expected, self.stopped, self.absent = {0}, False, False
+        self.started = time.monotonic()
+        with open(self.log, "wb") as log:
+            self.child = subprocess.Popen(self.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                                          env=self.environment, start_new_session=True, preexec_fn=die_with_parent)
+
+    def running(self):
+        return self.child is not None and self.child.poll() is None
+
+    def kill(self):
+        if self.running():
+            self.child.kill()
+            self.child.wait()
+            # It may have ended by itself a moment before: that is judged like any end.
+            self.absent = self.child.returncode == -signal.SIGKILL
+
+    def suspend(self):
+        self.stopped = True
+        self.child.send_signal(signal.SIGSTOP)
+
+    def resident(self):
+        """Bytes of memory."""
+        status = pathlib.Path(f"/proc/{self.child.pid}/status").read_text()
+        return 1024 * int(re.search(r"VmRSS:\s+(\d+) kB", status)[1])
+
+    def wake(self):
+        self.stopped = False
+        if self.running():
+            self.child.send_signal(signal.SIGCONT)
+
+
+class Worker(Process):
+    """Reads along in metrics.jsonl; what the lines say is judged life by life."""
+
+    def __init__(self, name, command, folder, metrics, environment=()):
+        super().__init__(name, command, folder, environment)
+        self.metrics = GrowingFile(metrics)
+        self.times = []  # when the line of a step was seen: (time, life)
+        self.joins = []  # (seconds from start to taking part, seconds of those for the state)
+        self.problems = []
+        self.leaving = False
+        self.lines_are_missing = False  # there was no room for them
+        self.resumes = False  # from a checkpoint, whose step is not known here
+        self.data_step = self.step = self.begins_at = None
+
+    def start(self):
+        self.read()
+        self.metrics.skip_half_line()
+        self.data_step = self.step = None
+        self.begins_at = None
+        self.leaving = False
+        self.lines_are_missing = False
+        super().start()
+
+    def takes_part(self):
+        return self.running() and not self.leaving and self.data_step is not None
+
+    def read(self):
+        for line in self.metrics.new_lines():
+            self.take(line)
+
+    def take(self, line):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            return self.problems.append(f"life {self.lives}: not a line of JSON: {line[:80]!r}")
+        if record.get("event") == JOINED:
+            if self.begins_at is None:  # else it only takes the state once more, after an absence
+                self.joins.append((time.monotonic() - self.started, record["seconds"]))
+                self.begins_at = record["step"]
+            self.step = None  # it may have been ahead of the others
+        if "data_step" not in record:
+            return
+        self.times.append((time.monotonic(), self.lives))
+        expected = ((self.begins_at or 0) if self.data_step is None else self.data_step) + 1
+        self.data_step, step, self.bytes_sent = record["data_step"], record["step"], record["bytes_sent"]
+        may_leap = self.lines_are_missing or (self.resumes and expected == 1)
+        if self.data_step != expected and not (may_leap and self.data_step > expected):
+            self.problems.append(f"life {self.lives}: data_step is {self.data_step} at step {step}, not {expected}")
+        if self.step is not None and step < self.step:
+            self.problems.append(f"life {self.lives}: step {step} follows step {self.step}")
+        self.step = step
+
+
+class Cluster:
+    """The run, and what can be done to it. One thread: everything happens in `turn`."""
+
+    def __init__(self, binary, folder, steps, sync_every=30, settings=()):
+        self.binary, self.folder = binary, folder
+        folder.mkdir()
+        write_corpus(folder / "corpus.txt")
+        self.config = folder / "chaos.yaml"
+        self.port = free_port()
+        self.config.write_text(CONFIG.format(out=folder / "runs", corpus=folder / "corpus.txt", steps=steps,
+                                             port=self.port, replicas=REPLICAS,
+                                             min_replicas=MIN_REPLICAS, sync_every=sync_every))
+        self.steps = steps
+        self.settings = list(settings)
+        self.later = []  # (when, what)
+        self.hurry = False
+        self.events = []
+        self.begin = time.monotonic()
+        self.coordinator = Process("coordinator", self.command("coordinator"), folder, self.environment("coordinator"))
+        self.workers = [
+            Worker(name, self.command(name), folder, self.run_folder_of(name) / name / "metrics.jsonl",
+                   self.environment(name))
+            for name in (f"w{m}" for m in range(REPLICAS + 1))]
+        self.fifth = self.workers[-1]
+        self.last_step = time.monotonic()
+
+    # ---- what another kind of run may have otherwise ----
+
+    def run_folder_of(self, name):
+        return self.folder / "runs" / "chaos"
+
+    def settings_of(self, name):
+        return []
+
+    def flags_of(self, name):
+        return []
+
+    def environment(self, name):
+        return {}
+
+    def expects(self, difference):
+        """Whether a line of a log that says that something differs is all right."""
+        return False
+
+    # ---- processes ----
+
+    @property
+    def run_folder(self):
+        """The coordinator's."""
+        return self.run_folder_of("coordinator")
+
+    def command(self, name):
+        verb = ["coordinator"] if name == "coordinator" else ["worker", "--quiet", "--name", name]
+        settings = [*self.settings, *self.settings_of(name)]
+        return [self.binary, *verb, "--config", str(self.config), *self.flags_of(name),
+                *(word for setting in settings for word in ("--set", setting))]
+
+    def __enter__(self):
+        self.coordinator.start()
+        for worker in self.workers[:-1]:
+            worker.start()
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes():
+            process.kill()
+
+    def processes(self):
+        return [self.coordinator, *self.workers]
+
+    def note(self, text):
+        self.events.append((time.monotonic(), text))
+        print(f"{time.monotonic() - self.begin:7.1f} s, step {self.step():5}: {text}", file=sys.stderr, flush=True)
+
+    def step(self):
+        return max((w.step or 0 for w in self.workers if w.lives), default=0)
+
+    def inner_steps(self):
+        return sum(len(w.times) for w in self.workers)
+
+    def after(self, seconds, action):
+        self.later.append((time.monotonic() + (0 if self.hurry else seconds), action))
+
+    def turn(self):
+        """Once round the loop: what is due, what was written, who has ended, whether anything moves."""
+        time.sleep(0.02)
+        due = [entry for entry in self.later if entry[0] <= time.monotonic()]
+        self.later = [entry for entry in self.later if entry not in due]
+        for _, action in due:
+            action()
+        before = self.inner_steps()
+        for worker in self.workers:
+            worker.read()
+            if worker.problems:
+                raise Failure(f"{worker.name}: {worker.problems[0]}")
+        if self.inner_steps() > before:
+            self.last_step = time.monotonic()
+        for process in self.processes():
+            self.check_end(process)
+        # The last rounds and evaluations are no steps, so this holds for the end too.
+        if time.monotonic() - self.last_step > PATIENCE:
+            raise Failure(f"a hang: nobody has made a step for {PATIENCE} s\n" + self.ends_of_logs())
+
+    def check_end(self, process):
+        if process.child is None or process.running() or process.absent:
+            return
+        status = process.child.returncode
+        if status not in process.expected:
+            raise Failure(f"{process.name} ended with status {status}, expected {sorted(process.expected)}; "
+                          f"the end of {process.log}:\n{tail(process.log)}")
+        process.absent = True
+
+    def coordinator_is_done(self):
+        return not self.coordinator.running() and self.coordinator.child.returncode in self.coordinator.expected
+
+    def ends_of_logs(self):
+        return "\n".join(f"--- {p.log}\n{tail(p.log)}" for p in self.processes() if p.lives)
+
+    # ---- what happens ----
+
+    def newest_view(self):
+        """The names of its replicas."""
+        views = [("0", ", ".join(w.name for w in self.workers[:-1]))]
+        for log in self.folder.glob("coordinator.*.log"):
+            views += re.findall(r"^view (\d+) begins with \d+ replicas: (.*)$", log.read_text(errors="replace"), re.M)
+        return max(views, key=lambda numbered: int(numbered[0]))[1].split(", ")
+
+    def can_do_without(self, worker):
+        """Whether outer.min_replicas of the newest view remain, with the state and awake: else the run stands still until
+        an operator lowers it."""
+        view = self.newest_view()
+        remain = [w for w in self.workers if w is not worker and w.name in view and w.takes_part() and not w.stopped]
+        return len(remain) >= MIN_REPLICAS
+
+    def kill_worker(self, worker, pause):
+        self.note(f"kill -9 {worker.name}; again in {pause:.1f} s")
+        worker.kill()
+        worker.leaving = True
+        self.after(pause, lambda: self.start_again(worker))
+
+    def start_again(self, process):
+        self.note(f"{process.name} starts again")
+        process.start()
+
+    def suspend(self, process, pause):
+        self.note(f"SIGSTOP {process.name} for {pause:.1f} s")
+        process.suspend()
+        life = process.lives
+        self.after(pause, lambda: process.wake() if process.lives == life else None)
+
+    def ask_to_leave(self, worker, pause):
+        self.note(f"SIGTERM {worker.name}" + (f"; again {pause:.1f} s after its end" if pause else ""))
+        worker.leaving = True
+        worker.expected = {LEFT}
+        worker.child.send_signal(signal.SIGTERM)
+        if pause:
+            self.when_ended(worker, pause)
+
+    def when_ended(self, worker, pause):
+        if worker.running():
+            return self.after(0.1, lambda: self.when_ended(worker, pause))
+        self.after(pause, lambda: self.start_again(worker))
+
+    def kill_coordinator(self, pause):
+        self.note(f"kill -9 coordinator; again in {pause:.1f} s")
+        self.coordinator.kill()
+        self.after(pause, lambda: self.start_again(self.coordinator))
+
+    # ---- the course of a run ----
+
+    def wait_for_begin(self):
+        while not all(w.data_step for w in self.workers[:-1]):
+            self.turn()
+
+    def come_back(self):
+        """Who is away comes back now."""
+        self.hurry = True
+        self.later = [(0, action) for _, action in self.later]
+
+    def let_end(self):
+        while self.later or any(p.running() for p in self.processes()):
+            for worker in self.workers:
+                if worker.running() and worker.data_step is None:
+                    worker.expected |= {REFUSED}
+            self.turn()
+            for worker in self.workers:
+                if self.coordinator_is_done() and worker.running() and worker.data_step is None:
+                    self.note(f"{worker.name} has come too late for this run")
+                    worker.kill()
+        for worker in self.workers:
+            if worker.lives and worker.child.returncode == REFUSED and "nothing left to join" not in worker.log.read_text():
+                raise Failure(f"{worker.name} was refused; the end of {worker.log}:\n{tail(worker.log)}")
+
+    def run_to_stop(self):
+        """The agreed stop: Ctrl-C at the coordinator."""
+        self.coordinator.expected = {130}
+        self.coordinator.child.send_signal(signal.SIGINT)
+        self.let_end()
+
+    def wait_for(self, what, ready, seconds=PATIENCE):
+        end = time.monotonic() + seconds
+        while not ready():
+            if time.monotonic() > end:
+                raise Failure(f"{what} did not come in {seconds} s\n" + self.ends_of_logs())
+            self.turn()
+
+    def global_hashes(self):
+        """Of those that have ended well, by name; checks that they are equal."""
+        hashes, ended = {}, []
+        for worker in self.workers:
+            if not worker.lives or worker.child.returncode != 0:
+                continue
+            ended.append(worker.name)
+            found = re.search(r"done: global hash ([0-9a-f]{64})", worker.log.read_text())
+            hashes[worker.name] = found[1] if found else "none"
+        if len(ended) < 2:
+            raise Failure(f"only {ended} were there at the end; with nobody else there is nothing to compare")
+        if len(set(hashes.values())) != 1 or "none" in hashes.values():
+            raise Failure(f"global hashes at the end differ or are missing: {hashes}")
+        return hashes
+
+    def check(self):
+        hashes = self.global_hashes()
+        for log in self.folder.glob("*.log"):
+            for line in log.read_text(errors="replace").splitlines():
+                if "differ" in line and not self.expects(line):
+                    raise Failure(f"{log}: {line}")
+        summary = json.loads((self.run_folder / "summary.json").read_text())
+        if set(summary["global_hash"].values()) != set(hashes.values()):
+            raise Failure(f"summary.json has other hashes than the workers: {summary['global_hash']}, {hashes}")
+        if summary["steps"] != self.steps:
+            raise Failure(f"the run ended at step {summary['steps']}, not {self.steps}")
+        return summary
+
+    def longest_gap_after_kills(self):
+        """Seconds between two inner steps of one that nothing happened to, in the 10 s after another was killed."""
+        longest = 0.0
+        for at, text in self.events:
+            if not text.startswith("kill -9 w"):
+                continue
+            for worker in self.workers:
+                if any(abs(t - at) < 10 and worker.name in what for t, what in self.events):
+                    continue
+                seen = [t for t, _ in worker.times if at - 2 < t < at + 10]
+                longest = max([longest, *(b - a for a, b in zip(seen, seen[1:]))])
+        return longest
