@@ -1,8 +1,10 @@
 #include "cli/commands.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <span>
 #include <utility>
 
 #include "bench/bench.h"
@@ -14,6 +16,8 @@
 #include "cli/trace_summary.h"
 #include "coordinator/coordinator.h"
 #include "isthmus/base/error.h"
+#include "isthmus/base/say.h"
+#include "isthmus/outer_sync/tls/join_token.h"
 #include "launch/join.h"
 #include "run/certs.h"
 #include "run/process.h"
@@ -53,6 +57,8 @@ CLI::Option* CommandLine::add_json(CLI::App& verb) {
 
 void CommandLine::add_security(CLI::App& verb) {
   verb.add_option("--certs", flags_.certs, "folder of certificates, in place of network.certs");
+  verb.add_option("--secret", flags_.secret,
+                  "file with the run's secret, in place of network.secret: RUN/run.secret on this machine");
   verb.add_flag("--insecure", flags_.insecure,
                 "no certificates: whoever sees the packets can read and change everything, and join the run");
 }
@@ -67,6 +73,7 @@ std::vector<std::string> CommandLine::assignments() const {
   override_with("network.listen", flags_.listen);
   override_with("network.advertise", flags_.advertise);
   override_with("network.certs", flags_.certs);
+  override_with("network.secret", flags_.secret);
   if (flags_.insecure) assignments.emplace_back("network.insecure=true");
   return assignments;
 }
@@ -112,6 +119,7 @@ std::vector<std::string> CommandLine::worker_arguments() const {
   add("--listen", flags_.listen);
   add("--advertise", flags_.advertise);
   add("--certs", flags_.certs);
+  if (!flags_.secret.empty()) add("--set", "network.secret=\"" + flags_.secret + "\"");
   for (const auto& assignment : flags_.set) add("--set", assignment);
   if (flags_.insecure) words.emplace_back("--insecure");
   if (flags_.resume) words.emplace_back("--resume");
@@ -444,22 +452,36 @@ int CommandLine::bench_outer() {
   return run_outer_bench(std::move(request));
 }
 
+namespace {
+
+/// A command line can be read by every account of the machine for as long as the process lives.
+void hide_tokens(std::span<char*> arguments) {
+  for (char* argument : arguments) {
+    const std::string_view text(argument);
+    if (text.starts_with(outer_sync::tls::token_prefix)) std::fill_n(argument, text.size(), '*');
+  }
+}
+
+}  // namespace
+
 int CommandLine::run(int argc, char** argv) {
+  open_standard_descriptors();
   try {
     app_.parse(argc, argv);
     if (ask_) {
       if (const auto status = ask_(app_.get_subcommands().front()->get_name())) return *status;
     }
+    hide_tokens({argv, static_cast<std::size_t>(argc)});  // last: who was asked may read them again
     return act_();
   } catch (const CLI::ParseError& error) {
     const int status = app_.exit(error);
     if (error.get_name() == "CallForHelp") std::fputs("\n", stdout);  // which the text lacks
     return status == 0 ? 0 : 2;
   } catch (const isthmus::Error& error) {
-    std::fprintf(stderr, "isthmus: %s\n", error.what());
+    say_error(std::string("isthmus: ") + error.what());
     return error.exit_status();
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "isthmus: %s\n", error.what());
+    say_error(std::string("isthmus: ") + error.what());
     return 1;
   }
 }

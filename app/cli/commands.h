@@ -18,7 +18,7 @@
 namespace isthmus::app {
 
 struct Flags {
-  std::string config, coordinator, name, site, listen, advertise, certs, log, out;
+  std::string config, coordinator, name, site, listen, advertise, certs, secret, log, out;
   std::vector<std::string> set, given_up;
   bool resume = false, recover = false, quiet = false, reduce_only = false, once = false, insecure = false,
        json = false;

@@ -14,6 +14,7 @@
 #include "compare/runner.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
+#include "isthmus/base/say.h"
 #include "isthmus/base/text_file.h"
 #include "run/json_output.h"
 #include "run/run_folder.h"
@@ -131,7 +132,7 @@ int run_compare(const CompareRequest& request) {
   if (!request.json)
     fmt::print("\n{}\n{}\n", report_table(report), (comparison.folder / "report.html").string());
   std::fflush(stdout);
-  if (status == 130) fmt::print(stderr, "stopped; the same command goes on\n");
+  if (status == 130) say_error("stopped; the same command goes on");
   return status;
 }
 

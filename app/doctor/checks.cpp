@@ -175,9 +175,9 @@ void check_memory(const DoctorPlace& place, MachineReport& report) {
   std::ifstream limit("/sys/fs/cgroup/memory.max"), used("/sys/fs/cgroup/memory.current");
   if (double most = 0, now = 0; limit >> most && used >> now) available = std::min(available, most - now);
   const auto& outer = experiment.outer;
-  const double each = training_bytes + outer_bytes + (outer.error_feedback ? 8 : 0) +
-                      (outer.warmup_steps > 0 ? 4 : 0) +
-                      (experiment.run.checkpoint_every > 0 ? checkpoint_bytes : 0);
+  const double each = training_bytes + outer_bytes + (outer.error_feedback ? 4 : 0) +
+                      (outer.sender_feedback() ? 4 : 0) + (outer.warmup_steps > 0 ? 4 : 0) +
+                      (experiment.run.writes_checkpoints_meanwhile() ? checkpoint_bytes : 0);
   const double need = workers_here(place) * parameters_of(experiment) * each;
   const bool on_gpu = experiment.device.device == "cuda";
   const auto says =
@@ -212,12 +212,13 @@ Space space_at(fs::path folder) {
 }
 
 double checkpoints_kept(const RunConfig& run) {
-  if (run.checkpoint_every == 0) return 1;
-  const auto made = static_cast<double>(run.steps / run.checkpoint_every + 1);
+  if (!run.writes_checkpoints_meanwhile()) return 1;
   const auto sparse = run.keep_every > 0 ? static_cast<double>(run.steps / run.keep_every) : 0;
   // One more while all write their newest.
-  const auto kept = static_cast<double>(run.keep_checkpoints) + 2;
-  return run.keep_checkpoints == 0 ? made : std::min(made, kept + sparse);
+  const auto kept = static_cast<double>(run.keep_checkpoints) + 2 + sparse;
+  if (run.checkpoint_every == 0) return kept;  // how many come by time nobody knows
+  const auto made = static_cast<double>(run.steps / run.checkpoint_every + 1);
+  return run.keep_checkpoints == 0 ? made : std::min(made, kept);
 }
 
 void check_disk(const DoctorPlace& place, MachineReport& report) {

@@ -9,6 +9,7 @@
 #include "coordinator/coordinator.h"
 #include "doctor/everywhere.h"
 #include "isthmus/base/error.h"
+#include "isthmus/base/say.h"
 #include "isthmus/outer_sync/tls/authority.h"
 #include "run/certs.h"
 #include "run/json_output.h"
@@ -23,7 +24,7 @@ namespace {
 // A certificate is good from a day before it was issued.
 constexpr double worst_clock = 12 * 3600, bad_clock = 5;
 
-void say(const std::string& text) { fmt::print(stderr, "{}\n", text); }
+void say(const std::string& text) { say_error(text); }
 
 // ---- what is compared ----
 

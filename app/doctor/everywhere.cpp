@@ -13,6 +13,7 @@
 
 #include "doctor/report.h"
 #include "isthmus/base/error.h"
+#include "isthmus/base/say.h"
 #include "isthmus/base/text.h"
 #include "isthmus/base/text_file.h"
 #include "isthmus/outer_sync/tls/authority.h"
@@ -81,10 +82,11 @@ class Everywhere final : public LocalRun {
         links_(
             experiment_,
             [this](const Site& site, const SiteFacts& facts) {
-              return files_of(request_.config, experiment_, site, facts);
+              return files_of(request_.config, experiment_, site, facts, {});
             },
             [](const std::string&, const std::string&) {}) {
     check_reach(request.config, experiment_);
+    links_.stay_apart(".doctor");
   }
   ~Everywhere() override { leave_sites(); }
 
@@ -110,7 +112,7 @@ class Everywhere final : public LocalRun {
  private:
   template <class... Parts>
   static void say(fmt::format_string<Parts...> text, Parts&&... parts) {
-    fmt::print(stderr, "{}\n", fmt::format(text, std::forward<Parts>(parts)...));
+    say_error(fmt::format(text, std::forward<Parts>(parts)...));
   }
 
   [[nodiscard]] std::vector<std::string> names_of_sites() const {

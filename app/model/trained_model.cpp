@@ -8,6 +8,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
+#include "isthmus/base/say.h"
 #include "isthmus/outer_sync/outer_loop.h"
 #include "isthmus/trainer/checkpoint.h"
 #include "isthmus/trainer/checkpoint_folder.h"
@@ -54,10 +55,10 @@ trainer::Checkpoint newest_checkpoint(const fs::path& folder) {
   for (const auto& [step, file] : checkpoints_of(folder)) {
     try {
       auto checkpoint = trainer::read_checkpoint(file);
-      if (newest_failed) fmt::print(stderr, "isthmus: {} is taken in its place\n", file.string());
+      if (newest_failed) say_error(fmt::format("isthmus: {} is taken in its place", file.string()));
       return checkpoint;
     } catch (const Error& error) {
-      fmt::print(stderr, "isthmus: {}\n", error.what());
+      say_error(fmt::format("isthmus: {}", error.what()));
       if (!newest_failed) newest_failed = error;
     }
   }
@@ -79,7 +80,8 @@ TrainedModel of_run(const fs::path& folder, const std::vector<std::string>& assi
     throw Error(ErrorKind::data, checkpoint.file.string() +
                                      " is of another model than its settings and the tokenizer " +
                                      experiment.data.tokenizer + " give");
-  const auto global = outer_sync::saved_global_parameters(checkpoint.section("outer"), table.layout());
+  const auto global =
+      outer_sync::saved_global_parameters(checkpoint.section(trainer::agreed_section), table.layout());
   return {.experiment = std::move(experiment),
           .tokenizer = std::move(tokenizer),
           .table = std::move(table),

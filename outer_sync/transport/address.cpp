@@ -32,6 +32,7 @@ Address parse_address(std::string_view text, std::string_view what) {
   const bool bracketed = host.front() == '[' && host.back() == ']' && host.size() > 2;
   if (bracketed) host = host.substr(1, host.size() - 2);
   if (!bracketed && host.find_first_of(":[]") != std::string_view::npos) refuse();
+  if (std::ranges::any_of(host, [](unsigned char c) { return c <= ' ' || c == 0x7f; })) refuse();
   Address address{.host = std::string(host), .port = 0};
   const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
   if (error != std::errc() || end != port.data() + port.size() || port.empty()) refuse();

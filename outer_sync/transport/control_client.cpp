@@ -14,6 +14,7 @@
 #include "transport/connection.h"
 #include "transport/duration.h"
 #include "transport/listen.h"
+#include "transport/run_secret.h"
 
 namespace isthmus::outer_sync {
 
@@ -67,7 +68,8 @@ asio::awaitable<protocol::Answer> ask_at(Address address, const protocol::Comman
 protocol::Answer ask(const NetworkConfig& network, const protocol::Command& command,
                      std::chrono::seconds limit) {
   const LinkOptions link{.give_up = to_duration(network.detect_timeout),
-                         .credentials = credentials_of(network)};
+                         .credentials = credentials_of(network),
+                         .secret = secret_of(network)};
   std::string why;
   for (const auto& address : parse_addresses(network.coordinator, "network.coordinator")) {
     asio::io_context io;

@@ -18,6 +18,7 @@
 #include "transport/connection.h"
 #include "transport/line_limiter.h"
 #include "transport/listen.h"
+#include "transport/run_secret.h"
 #include "transport/spawn.h"
 #include "transport/unguessable.h"
 
@@ -66,7 +67,8 @@ class CoordinatorNode::Impl {
         machine_(complete(std::move(options), network), now()),
         link_{.hold = to_time(network.emulate.rtt) / 2,
               .give_up = to_time(network.detect_timeout),
-              .credentials = credentials_of(network)},
+              .credentials = credentials_of(network),
+              .secret = secret_of(network)},
         acceptor_(listen_at(io_, network.coordinator, "network.coordinator")),
         stranger_line_([&observer](const std::string& line) { observer.message(line); }) {}
 

@@ -15,10 +15,13 @@ FollowerSide::FollowerSide(const NetworkConfig& network, Rendezvous& meet, Netwo
     : network_(network), meet_(meet), side_(side) {}
 
 void FollowerSide::catch_up(OuterLoop& loop) {
-  meet_.update([&] { meet_.order.forget(); });
+  meet_.update([&] {
+    meet_.order.forget();
+    meet_.audits.clear();
+  });
   for (;;) {
     std::unique_lock lock(meet_.mutex);
-    meet_.wait_for(lock, [&] { return !meet_.lessons.empty() || meet_.view.has_value(); });
+    meet_.wait_for(lock, [&] { return meet_.has_lesson() || meet_.view.has_value(); });
     if (meet_.view) {
       meet_.displaced.reset();
       const auto step = meet_.agreed_step;

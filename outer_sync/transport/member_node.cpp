@@ -79,8 +79,11 @@ std::shared_ptr<const Settings> MemberNode::settings() const { return impl_->tra
 void MemberNode::give_up(const std::string& reason) { impl_->trainer.give_up(reason); }
 std::optional<std::uint64_t> MemberNode::stops_at() const { return impl_->trainer.stops_at(); }
 double MemberNode::reference_speed() const { return impl_->trainer.reference_speed(); }
-void MemberNode::report_checkpoints(std::vector<std::uint64_t> steps) {
-  impl_->trainer.report_checkpoints(std::move(steps));
+bool MemberNode::checkpoint_due(std::uint64_t step) { return impl_->trainer.checkpoint_due(step); }
+void MemberNode::request_checkpoint(const std::string& reason) { impl_->network.request_checkpoint(reason); }
+bool MemberNode::reaches_coordinator() const { return impl_->trainer.reaches_coordinator(); }
+void MemberNode::report_checkpoints(std::vector<CheckpointId> checkpoints) {
+  impl_->trainer.report_checkpoints(std::move(checkpoints));
 }
 std::uint64_t MemberNode::common_checkpoint() const { return impl_->trainer.common_checkpoint(); }
 void MemberNode::report(const StepReport& report) { impl_->trainer.report(report); }
@@ -115,6 +118,7 @@ void MemberNode::applied(FragmentId fragment, Round round, const Digest& chain,
                          std::vector<SampleRange> samples) {
   impl_->network.applied(fragment, {round, chain}, std::move(samples));
 }
+void MemberNode::audited(const Audit& audit) { impl_->trainer.audited(audit); }
 void MemberNode::serve_state_from(StateSource source) { impl_->trainer.serve_state_from(std::move(source)); }
 void MemberNode::serve() { impl_->trainer.serve(); }
 std::uint64_t MemberNode::agreed_step() const { return impl_->trainer.agreed_step(); }

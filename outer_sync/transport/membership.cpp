@@ -80,6 +80,7 @@ void Membership::answer_seal(ViewNumber view) {
     const std::lock_guard lock(meet_.mutex);
     sealed->step = meet_.report.step;
     if (!reduces()) {
+      meet_.follows = false;
       meet_.order.seal(*sealed);
       sealed->reach = meet_.reach;
     }

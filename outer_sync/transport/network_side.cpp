@@ -9,12 +9,15 @@
 #include <utility>
 #include <variant>
 
+#include "isthmus/base/say.h"
+#include "isthmus/base/text.h"
 #include "isthmus/outer_sync/memory.h"
 #include "isthmus/outer_sync/protocol/received.h"
 #include "isthmus/outer_sync/protocol/view_change.h"
 #include "tls/credentials.h"
 #include "transport/duration.h"
 #include "transport/listen.h"
+#include "transport/run_secret.h"
 #include "transport/socket_options.h"
 #include "transport/spawn.h"
 
@@ -53,7 +56,8 @@ NetworkSide::NetworkSide(const NetworkConfig& network, const FragmentLayout* lay
             .most_queued = reduces_ ? SIZE_MAX : most_bytes_queued(*layout),
             .emulate = network.emulate,
             .congestion = network.congestion,
-            .credentials = credentials_of(network)},
+            .credentials = credentials_of(network),
+            .secret = secret_of(network)},
       clock_(2 * to_duration(network.heartbeat)),
       mesh_(io_, bind(), static_cast<std::size_t>(network.lanes), counters_, link_, clock_, trace, *this),
       control_(io_, control_options(network), link_, counters_, clock_, trace, *this),
@@ -112,8 +116,9 @@ void NetworkSide::run_io() {
 
 void NetworkSide::say(const std::string& text) const {
   const auto& name = membership_.self().name;
-  std::fprintf(stderr, "%s: %s\n", name.empty() ? "worker" : name.c_str(), text.c_str());
-  records_.add(text);
+  const auto line = printable(text);  // words of others are in it
+  say_error((name.empty() ? "worker" : name) + ": " + line);
+  records_.add(line);
 }
 
 // ---- from any thread ----
@@ -183,6 +188,14 @@ void NetworkSide::request_stop(const std::string& reason) {
   asio::post(io_, [this, reason] { ending_.request_stop(reason); });
 }
 
+/// After a heartbeat, so that it is known how far this member is.
+void NetworkSide::request_checkpoint(const std::string& reason) {
+  asio::post(io_, [this, reason] {
+    control_.send(heartbeat());
+    control_.send(CheckpointRequest{reason});
+  });
+}
+
 void NetworkSide::done(const Done& done) {
   asio::post(io_, [this, done] {
     records_.send_all();
@@ -194,6 +207,7 @@ void NetworkSide::done(const Done& done) {
 void NetworkSide::leave(const std::string& reason) {
   asio::post(io_, [this, reason] {
     records_.send_all();
+    control_.send(heartbeat());  // its last step, and whether that was sound
     ending_.leave(reason);
   });
 }
@@ -258,6 +272,7 @@ asio::awaitable<void> NetworkSide::on_learner(ReplicaId, ConnectionPtr connectio
 // ---- the coordinator ----
 
 void NetworkSide::on_up() {
+  meet_.update([&] { meet_.reaches_coordinator = true; });
   pulse_.forget_unanswered();
   records_.connected();
   control_.send(membership_.hello(ending_.is_done()));
@@ -268,6 +283,7 @@ void NetworkSide::on_up() {
 }
 
 void NetworkSide::on_down(const std::string& why) {
+  meet_.update([&] { meet_.reaches_coordinator = false; });
   if (taker_ && taker_->takes() && !membership_.observes()) {  // the donors may be others by then
     taker_->stop();
     membership_.withdraw();
@@ -329,6 +345,15 @@ void NetworkSide::hear(const Drain& drain) {
   say("is to leave: " + drain.reason);
   if (reduces_) return ending_.leave(drain.reason);
   meet_.update([&] { meet_.drain = drain.reason; });
+}
+
+void NetworkSide::hear(const CheckpointAt& checkpoint) {
+  bool missed = false;
+  meet_.update([&] {
+    missed = meet_.checkpoint_at != checkpoint.step && meet_.step_done >= checkpoint.step;
+    meet_.checkpoint_at = checkpoint.step;
+  });
+  if (missed && !reduces_) request_checkpoint("it was past step " + std::to_string(checkpoint.step));
 }
 
 void NetworkSide::hear(const Announce& announce) {

@@ -75,6 +75,7 @@ class NetworkSide final : public PeerMesh::Handler,
   void send(protocol::ControlMessage message);
   void report_evaluation(const protocol::EvalReport& report);
   void request_stop(const std::string& reason);
+  void request_checkpoint(const std::string& reason);
   void done(const protocol::Done& done);
   void leave(const std::string& reason);
 
@@ -138,6 +139,7 @@ class NetworkSide final : public PeerMesh::Handler,
   void hear(const protocol::Adjust& adjust);
   void hear(const protocol::Steered& steered);
   void hear(const protocol::Drain& drain);
+  void hear(const protocol::CheckpointAt& checkpoint);
   void hear(const protocol::Hold&) { ending_.on_hold(); }
   void hear(const protocol::StopAt& stop) { ending_.on_stop_at(stop.step); }
   void hear(const protocol::Finished& finished);

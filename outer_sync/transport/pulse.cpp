@@ -57,6 +57,7 @@ Heartbeat Pulse::next() {
     beat.inner_steps_per_second = meet_.report.inner_steps_per_second;
     beat.disk_free = meet_.report.disk_free;
     beat.checkpoints = meet_.checkpoints;
+    beat.audits = std::exchange(meet_.audits, {});
     beat.contributed = static_cast<std::uint16_t>(meet_.participation.contributed);
   }
   beat.bytes_sent += counters_.total;

@@ -57,7 +57,7 @@ class RelayWays {
     protocol::ReplicaId by = 0;
     std::uint64_t session = 0;
     std::uint64_t heard = 0;  ///< the other end's; 0: the way is not open
-    bool confirmed = false;   ///< the other end has heard this session
+    bool confirmed = false;   ///< the other end has answered with this `session`
   };
   std::uint64_t sessions_ = 0;
   Carried carried_;

@@ -59,6 +59,9 @@ struct Rendezvous {
   std::vector<protocol::FragmentState> followed;
   std::uint64_t life = 0;
   std::deque<Lesson> lessons;
+  /// False once a newcomer has answered a seal: the rounds that its donors make then may belong to the view
+  /// that it is about to enter, and come again with that view.
+  bool follows = true;
   /// Who asks for a fragment's state; answered by the trainer's thread.
   struct StateQuestion {
     FragmentId fragment;
@@ -81,21 +84,31 @@ struct Rendezvous {
   /// nothing.
   std::uint64_t reach = protocol::Settings::never;
   std::optional<std::string> drain;  ///< the trainer is to leave, and why
+  /// All write a checkpoint of this step, as the coordinator has said last.
+  std::uint64_t checkpoint_at = protocol::Settings::never;
+  std::uint64_t step_done = 0;  ///< agreed: whether a checkpoint of it is due was asked
 
   bool hold = false;
   std::optional<std::uint64_t> stop_at;
   std::uint64_t begun = 0;  ///< step that the trainer is in, or where its inner step ends
   bool stopped = false;
   bool gone = false;  ///< the control connection has ended for good
+  bool reaches_coordinator = false;
   StepReport report;
-  std::vector<std::uint64_t> checkpoints;  ///< the newest steps of which there is one here
-  double reference_speed = 0;              ///< of the run, as the coordinator has said
-  std::uint64_t common_checkpoint = 0;     ///< the same; newest step
+  std::vector<protocol::CheckpointId> checkpoints;  ///< the newest that are here
+  std::vector<protocol::Audit> audits;              ///< made since the last heartbeat
+  double reference_speed = 0;                       ///< of the run, as the coordinator has said
+  std::uint64_t common_checkpoint = 0;              ///< the same; newest step
   Participation participation;
 
   /// Called now and then by whoever waits here, without the lock; what it throws ends the wait.
   std::function<void()> while_waiting;
   static constexpr std::chrono::milliseconds look_up_every{100};
+
+  /// Whether the trainer of a newcomer may take the first lesson now.
+  [[nodiscard]] bool has_lesson() const {
+    return !lessons.empty() && (follows || !std::holds_alternative<FollowedRound>(lessons.front()));
+  }
 
   /// Blocks until `ready()`.
   template <class Ready>

@@ -5,6 +5,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 namespace isthmus::outer_sync::transport {
 
 namespace {
@@ -24,6 +26,12 @@ bool set_congestion(int socket, const std::string& algorithm) {
 void give_up_after(int socket, std::chrono::steady_clock::duration limit) {
   const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
   set(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<unsigned>(milliseconds));
+  if (milliseconds == 0) return;
+  // It counts from what was sent, so where nothing is sent the system has to ask.
+  const auto asked_after = static_cast<int>(std::clamp<std::int64_t>(milliseconds / 2000, 1, 3600));
+  set(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(socket, IPPROTO_TCP, TCP_KEEPIDLE, asked_after);
+  set(socket, IPPROTO_TCP, TCP_KEEPINTVL, asked_after);
 }
 
 void hold_unsent_at_most(int socket, std::uint32_t bytes) {

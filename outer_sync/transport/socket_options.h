@@ -13,7 +13,7 @@ namespace isthmus::outer_sync::transport {
 /// work, if not as well.
 
 /// A connection has ended when what was sent stays without an acknowledgement for that long. 0: the system's
-/// own limit.
+/// own limit. The other end is asked whether it is there where nothing is sent.
 void give_up_after(int socket, std::chrono::steady_clock::duration limit);
 
 /// The kernel takes no more than this beyond what may be in flight: what it has can no longer be overtaken.

@@ -37,6 +37,7 @@ void StateTaker::take_from(const Admitted& admitted, ReplicaId self, bool observ
   meet_.update([&] {
     meet_.admitted = true;
     meet_.behind.reset();
+    meet_.follows = true;
     meet_.lessons.clear();
     meet_.lessons.emplace_back(BeginAnew{++attempt_});
   });

@@ -80,11 +80,23 @@ bool TrainerSide::may_begin(std::uint64_t step, std::uint64_t end, std::uint64_t
   return true;
 }
 
-void TrainerSide::report_checkpoints(std::vector<std::uint64_t> steps) {
-  constexpr std::size_t most_said = 16;
-  if (steps.size() > most_said) steps.erase(steps.begin(), steps.end() - most_said);
+bool TrainerSide::checkpoint_due(std::uint64_t step) {
   const std::lock_guard lock(meet_.mutex);
-  meet_.checkpoints = std::move(steps);
+  meet_.step_done = step;
+  return meet_.checkpoint_at == step;
+}
+
+void TrainerSide::report_checkpoints(std::vector<CheckpointId> checkpoints) {
+  constexpr std::size_t most_said = 16;
+  if (checkpoints.size() > most_said) checkpoints.erase(checkpoints.begin(), checkpoints.end() - most_said);
+  const std::lock_guard lock(meet_.mutex);
+  meet_.checkpoints = std::move(checkpoints);
+}
+
+/// While the coordinator is away they are not kept for ever: later rounds are audited too.
+void TrainerSide::audited(const Audit& audit) {
+  const std::lock_guard lock(meet_.mutex);
+  if (meet_.audits.size() < most_audits) meet_.audits.push_back(audit);
 }
 
 std::string TrainerSide::announced() {
@@ -153,6 +165,7 @@ std::optional<Finished> TrainerSide::finished() const { return read(&Rendezvous:
 std::optional<std::uint64_t> TrainerSide::stops_at() const { return read(&Rendezvous::stop_at); }
 double TrainerSide::reference_speed() const { return read(&Rendezvous::reference_speed); }
 std::uint64_t TrainerSide::common_checkpoint() const { return read(&Rendezvous::common_checkpoint); }
+bool TrainerSide::reaches_coordinator() const { return read(&Rendezvous::reaches_coordinator); }
 bool TrainerSide::stopped_early() const { return read(&Rendezvous::stopped); }
 std::shared_ptr<const Settings> TrainerSide::settings() const { return read(&Rendezvous::settings); }
 std::optional<std::string> TrainerSide::drains() const { return read(&Rendezvous::drain); }

@@ -38,7 +38,10 @@ class TrainerSide {
   [[noreturn]] void give_up(const std::string& reason);
   [[nodiscard]] std::string announced();
   void report(const StepReport& report);
-  void report_checkpoints(std::vector<std::uint64_t> steps);
+  [[nodiscard]] bool checkpoint_due(std::uint64_t step);
+  [[nodiscard]] bool reaches_coordinator() const;
+  void report_checkpoints(std::vector<protocol::CheckpointId> checkpoints);
+  void audited(const protocol::Audit& audit);
   [[nodiscard]] std::string done(std::string summary, const Digest& global_hash);
   /// Safe from any thread.
   void leave(const std::string& reason);

@@ -14,7 +14,7 @@ namespace isthmus::python {
 namespace {
 
 app::Experiment named(app::Experiment experiment, const std::string& name) {
-  app::take_replica_name(name, experiment.network.certs);
+  app::take_replica_name(name, experiment);
   return experiment;
 }
 

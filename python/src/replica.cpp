@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "isthmus/base/error.h"
+#include "isthmus/base/say.h"
 #include "isthmus/data/tokenizer.h"
 #include "isthmus/outer_sync/fingerprint.h"
 #include "run/certs.h"
@@ -34,22 +35,22 @@ app::Experiment checked(app::Experiment experiment, const std::string& name) {
     throw Error(ErrorKind::config,
                 "outer.method is data_parallel, which is PyTorch's own (DistributedDataParallel); expected "
                 "another one");
-  app::take_replica_name(name, experiment.network.certs);
+  app::take_replica_name(name, experiment);
   return experiment;
 }
 
 /// What a state dict holds of a replica.
 struct Saved {
-  static constexpr std::uint64_t known = 0x31305950'48545349;  // "ISTHPY01", little-endian
+  static constexpr std::uint64_t known = 0x32305950'48545349;  // "ISTHPY02", little-endian
   std::uint64_t magic = known;
   Digest model;
   std::uint64_t step = 0, tokens = 0;
-  Bytes outer;
+  Bytes agreed, own;  ///< of the outer loop
   Ledger ledger;
   Settings settings;
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(magic, model, step, tokens, outer, ledger, settings);
+    ar(magic, model, step, tokens, agreed, own, ledger, settings);
   }
 };
 
@@ -125,7 +126,7 @@ void Replica::join(const std::optional<Bytes>& resume) {
   if (resume) {
     saved = saved_of(*resume, model_);
     hello.resume = true;
-    hello.checkpoints = {saved->step};
+    hello.checkpoints = {{saved->step, outer_sync::protocol::prefix_of(hash_of(saved->agreed))}};
   }
   try {
     const auto admission = node_.join(std::move(hello));
@@ -139,7 +140,7 @@ void Replica::join(const std::optional<Bytes>& resume) {
                       fmt::format("resume: the run goes on from step {}, and the state dict is of step {}; "
                                   "give the one of that step",
                                   admission.step, saved ? saved->step : 0));
-        outer_.restore(saved->outer, saved->settings);
+        outer_.restore(saved->agreed, saved->own, saved->settings);
         ledger = std::move(saved->ledger);
         tokens_ = saved->tokens;
       }
@@ -344,10 +345,10 @@ bool Replica::wants_evaluation() const {
   return phase_ == Phase::over ? !drained_ : due(run.eval_every, outer_.step());
 }
 
-bool Replica::wants_checkpoint() const {
+bool Replica::wants_checkpoint() {
   const auto run = app::run_config_at(config_.run, outer_.settings(), outer_.step());
-  return phase_ == Phase::over || due(run.checkpoint_every, outer_.step()) ||
-         outer_.settings().checkpoint_after == outer_.step();
+  const bool all_write = node_.checkpoint_due(outer_.step());
+  return phase_ == Phase::over || all_write || due(run.checkpoint_every, outer_.step());
 }
 
 Bytes Replica::save() {
@@ -360,7 +361,8 @@ Bytes Replica::save() {
   auto outer = guarded([&] { return outer_.save(); });
   if (!outer)
     throw Error(ErrorKind::network, "state_dict: rounds do not commit at present; try again after a step");
-  saved.outer = std::move(*outer);
+  saved.agreed = std::move(outer->agreed);
+  saved.own = std::move(outer->own);
   return to_bytes(saved);
 }
 
@@ -409,8 +411,7 @@ void Replica::report() {
 void Replica::say(const std::string& text) const {
   gathered_->add(RecordKind::log, text);
   if (quiet_) return;
-  fmt::print("{}: {}\n", name_, text);
-  std::fflush(stdout);
+  say_line(name_ + ": " + text);
 }
 
 }  // namespace isthmus::python

@@ -97,7 +97,7 @@ class Replica {
   [[nodiscard]] outer_sync::MemberNode::Wire wire() const { return node_.wire(); }
   /// Of this step the run wants an evaluation, or a checkpoint.
   [[nodiscard]] bool wants_evaluation() const;
-  [[nodiscard]] bool wants_checkpoint() const;
+  [[nodiscard]] bool wants_checkpoint();
 
   /// Throws Error(network) while rounds do not commit.
   [[nodiscard]] Bytes save();

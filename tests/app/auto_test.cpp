@@ -41,7 +41,8 @@ class Auto : public ::testing::Test {
     const auto output = launch->output();
     const auto at = output.find(said) + said.size();
     words.insert(words.begin(), "ctl");
-    words.insert(words.end(), {"--coordinator", "127.0.0.1:" + output.substr(at, output.find(',', at) - at)});
+    words.insert(words.end(), {"--coordinator", "127.0.0.1:" + output.substr(at, output.find(',', at) - at),
+                               "--secret", (site.run() / "run.secret").string()});
     return site.isthmus(words);
   }
   void set(const std::string& assignment) {

@@ -131,7 +131,16 @@ TEST(BadInput, TheCoordinatorsName) {
     auto command = verb;
     command.insert(command.end(), {"--config", config, "--name", "coordinator"});
     expect_refused(site, site.isthmus(command), 2,
-                   {"--name is 'coordinator', which is the coordinator's own name"});
+                   {"--name is 'coordinator', which is a name of the run's own"});
+  }
+}
+
+TEST(BadInput, ANameOfAFileOfTheRuns) {
+  Site site;
+  for (const auto* name : {"summary.json", "coordinator.state", "metrics.jsonl.1"}) {
+    const auto result = site.isthmus({"worker", "--config", site.config().string(), "--name", name});
+    expect_refused(site, result, 2,
+                   {std::string("--name is '") + name + "', which is a name of the run's own"});
   }
 }
 

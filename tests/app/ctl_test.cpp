@@ -39,7 +39,8 @@ class Steered : public ::testing::Test {
     const auto output = launch->output();
     const auto at = output.find(said) + said.size();
     words.insert(words.begin(), "ctl");
-    words.insert(words.end(), {"--coordinator", "127.0.0.1:" + output.substr(at, output.find(',', at) - at)});
+    words.insert(words.end(), {"--coordinator", "127.0.0.1:" + output.substr(at, output.find(',', at) - at),
+                               "--secret", (site.run() / "run.secret").string()});
     return site.isthmus(words);
   }
   [[nodiscard]] Json status() {
@@ -68,7 +69,7 @@ class Steered : public ::testing::Test {
 
 TEST_F(Steered, ASettingChangesAtOneStepForAllAndRepeatsToTheBit) {
   const Words change = {
-      "set", "outer.sync_every=5", "outer.optimizer.lr=0.4", "outer.merge_alpha=0.3", "--at", "250"};
+      "set", "outer.sync_every=5", "outer.optimizer.lr=0.4", "outer.max_local_rounds=3", "--at", "250"};
   const auto first = ctl(change);
   ASSERT_EQ(first.status, 0) << first.report() << site.logs();
   EXPECT_THAT(first.output, HasSubstr("after step 250"));
@@ -89,6 +90,7 @@ TEST_F(Steered, WhatCannotBeSetIsRefusedByName) {
         std::pair{"outer.codec=int8", "outer.codec cannot be set in mid-run"},
         std::pair{"data.path=/etc", "data.path cannot be set in mid-run"},
         std::pair{"outer.sync_delay=99", "expected sync_delay < sync_every"},
+        std::pair{"outer.merge_alpha=0.3", "where it has no effect"},
         std::pair{"outer.sync_evry=5", "did you mean outer.sync_every?"},
         std::pair{"outer.optimizer.lr=much", "expected a number from 0 to 10"}}) {
     const auto result = ctl({"set", setting});

@@ -20,18 +20,34 @@ void ElasticRun::resume(const Words& settings) {
 }
 
 void ElasticRun::start(const Words& workers) {
-  Words words = {"coordinator", "--config", site_.config().string(), "--listen", "127.0.0.1:0"};
+  start_coordinator("127.0.0.1:0", {});
+  for (const auto& worker : workers) add(worker);
+}
+
+void ElasticRun::start_coordinator(const std::string& listen, const Words& flags) {
+  Words words = {"coordinator", "--config", site_.config().string(), "--listen", listen};
   if (resume_) words.emplace_back("--resume");
+  words.insert(words.end(), flags.begin(), flags.end());
   coordinator_ = std::make_unique<Command>(site_.start(with_settings(std::move(words), settings_)));
   const std::string phrase = "listens at port ";
-  std::string text;
-  ASSERT_TRUE(eventually([&] {
-    text = coordinator_->output();
-    const auto at = text.find(phrase);
-    return at != std::string::npos && text.find('\n', at) != std::string::npos;
-  })) << logs();
+  ASSERT_TRUE(coordinator_says(phrase)) << logs();
+  const auto text = coordinator_->output();
   address_ = "127.0.0.1:" + std::to_string(std::stoi(text.substr(text.find(phrase) + phrase.size())));
-  for (const auto& worker : workers) add(worker);
+}
+
+void ElasticRun::kill_coordinator() {
+  coordinator_->signal(SIGKILL);
+  static_cast<void>(coordinator_->wait());
+}
+
+void ElasticRun::restart_coordinator(const Words& flags) { start_coordinator(address_, flags); }
+
+bool ElasticRun::coordinator_says(const std::string& words) const {
+  return eventually([&] {
+    const auto text = coordinator_->output();
+    const auto at = text.find(words);
+    return at != std::string::npos && text.find('\n', at) != std::string::npos;
+  });
 }
 
 void ElasticRun::add(const std::string& worker, const Words& flags) {
@@ -53,8 +69,8 @@ void ElasticRun::kill(const std::string& worker) {
   workers_.erase(worker);
 }
 
-Result ElasticRun::end_of(const std::string& worker) {
-  auto result = workers_.at(worker)->wait();
+Result ElasticRun::end_of(const std::string& worker, std::chrono::milliseconds limit) {
+  auto result = workers_.at(worker)->wait(limit);
   workers_.erase(worker);
   return result;
 }

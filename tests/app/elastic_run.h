@@ -30,8 +30,14 @@ class ElasticRun {
   void add_by(const std::string& worker, Words command);
   /// The process is gone at once, and nobody waits for it.
   void kill(const std::string& worker);
+  void signal(const std::string& worker, int number) const { workers_.at(worker)->signal(number); }
+  void kill_coordinator();
+  /// Again at the same address, with flags of its own.
+  void restart_coordinator(const Words& flags = {});
+  /// Blocks until the coordinator of now has said it, with a whole line. False when it does not.
+  [[nodiscard]] bool coordinator_says(const std::string& words) const;
   /// Waits for a worker that ends before the run does.
-  Result end_of(const std::string& worker);
+  Result end_of(const std::string& worker, std::chrono::milliseconds limit = patience);
   /// Ctrl-C at the coordinator; all must end well.
   void stop();
   /// Waits for the end, which must be a good one.
@@ -39,6 +45,8 @@ class ElasticRun {
 
   /// Blocks until the worker has made this step. False when it does not come.
   [[nodiscard]] bool reaches(const std::string& worker, std::uint64_t step) const;
+  /// What it has said.
+  [[nodiscard]] std::string output(const std::string& worker) const { return workers_.at(worker)->output(); }
   /// The agreed step from which one that came later takes part; blocks until it has made a step.
   [[nodiscard]] std::optional<std::uint64_t> joined_at(const std::string& worker) const;
   /// Bytes that the worker has sent by its newest step.
@@ -52,6 +60,8 @@ class ElasticRun {
   [[nodiscard]] const Site& site() const { return site_; }
 
  private:
+  void start_coordinator(const std::string& listen, const Words& flags);
+
   Site site_;
   Words settings_;
   std::string address_;

@@ -34,8 +34,8 @@ TEST(Topology, ByTheUplinksItEndsWithTheHashOfAMesh) {
 
 TEST(Topology, AKilledReducerCostsTheRunNothingButAViewChange) {
   Site site;
-  auto launch = site.start_launch(
-      {"outer.topology=hub", "reducers=1", "network.emulate.rtt=100ms", "run.stop_grace=60s"});
+  auto launch = site.start_launch({"outer.topology=hub", "reducers=1", "network.emulate.rtt=100ms",
+                                   "run.stop_grace=60s", "run.restarts=0"});
   for (const auto* replica : {"replica-0", "replica-1"}) {
     ASSERT_TRUE(eventually([&] { return site.metric_lines(replica) > 14 || !launch.running(); }))
         << site.logs();

@@ -45,8 +45,9 @@ void Stranger::say(std::string_view bytes) const {
 bool Stranger::is_shown_out() const {
   const timeval limit{.tv_sec = 10, .tv_usec = 0};
   setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  char byte = 0;
-  const auto got = recv(socket_, &byte, 1, 0);
+  char bytes[256];  // what it is told before
+  auto got = recv(socket_, bytes, sizeof bytes, 0);
+  while (got > 0) got = recv(socket_, bytes, sizeof bytes, 0);
   return got == 0 || (got < 0 && errno == ECONNRESET);
 }
 

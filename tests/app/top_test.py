@@ -175,7 +175,7 @@ def check(binary, folder, launch, log):
         found = re.search(r"listens at port (\d+)", log.read_text())
         time.sleep(0.1)
     address = f"127.0.0.1:{found.group(1)}"
-    top = [binary, "top", "--coordinator", address]
+    top = [binary, "top", "--coordinator", address, "--secret", folder / "shown" / "run.secret"]
     with contextlib.closing(Terminal(top)) as terminal:
         follows_the_run(terminal)
         resizes(terminal)

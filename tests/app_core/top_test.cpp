@@ -115,19 +115,18 @@ TEST_F(Timeline, OneThatBeginsAnewDoesSoHereToo) {
 }
 
 Json answer(std::size_t fragments) {
-  Json out{
-      {"run", "my"},
-      {"phase", "running"},
-      {"view", 3},
-      {"step", 40},
-      {"steps", 100},
-      {"replicas", 1},
-      {"participating", 1},
-      {"checkpoint", 0},
-      {"evaluation", nullptr},
-      {"relays", Json::array()},
-      {"slow_paths", Json::array()},
-      {"settings", {{"changes", Json::array()}, {"paused_after", nullptr}, {"checkpoint_after", nullptr}}}};
+  Json out{{"run", "my"},
+           {"phase", "running"},
+           {"view", 3},
+           {"step", 40},
+           {"steps", 100},
+           {"replicas", 1},
+           {"participating", 1},
+           {"checkpoint", 0},
+           {"evaluation", nullptr},
+           {"relays", Json::array()},
+           {"slow_paths", Json::array()},
+           {"settings", {{"changes", Json::array()}, {"paused_after", nullptr}}}};
   out["members"] = Json::array();
   out["members"].push_back({{"name", "eu-1"},
                             {"site", "eu"},

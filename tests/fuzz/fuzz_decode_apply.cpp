@@ -31,7 +31,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Case c;
   if (!c.read(data, size)) return 0;
   const auto bytes = c.encoded();
-  const OuterStep step{.nesterov = c.choice % 2 == 0, .alpha = static_cast<float>(c.choice / 2 % 3) / 2};
+  const OuterStep step{.nesterov = c.choice % 2 == 0,
+                       .merge = c.choice / 2 % 4 == 3 ? Merge::carry : Merge::mix,
+                       .alpha = static_cast<float>(c.choice / 2 % 4) / 2};
   const bool merges = c.choice / 8 % 4 != 0;
   const Parameters before{some_values(c.elements, 0.5F), some_values(c.elements, -0.125F),
                           some_values(merges ? c.elements : 0, 2)};

@@ -114,10 +114,12 @@ std::vector<ControlMessage> all_messages() {
               protocol::protocol_version, "fuzz", "operator", "set", {"outer.sync_every=9"}, 40, "eu"},
           protocol::Answer{"no", "{}"},
           protocol::Adjust{{{"network.rate", "40Mbps"}}},
-          protocol::Steered{{{{40, {{"outer.sync_every", "9"}}}}, 50, 60}},
+          protocol::Steered{{{{40, {{"outer.sync_every", "9"}}}}, 50}},
           protocol::Drain{"asked to"},
           protocol::Records{3, {{protocol::RecordKind::log, "words"}, {protocol::RecordKind::metrics, "{}"}}},
-          protocol::RecordsTaken{5}};
+          protocol::RecordsTaken{5},
+          protocol::CheckpointRequest{"asked to leave"},
+          protocol::CheckpointAt{60}};
 }
 
 void write(const fs::path& folder, const std::string& name, std::span<const std::byte> bytes) {

@@ -35,6 +35,8 @@ class Taker final : public StateTaker::Handler {
   void learn_all() {
     for (FragmentId p = 0; p < states.size(); ++p) taker.learned(p, states[p]);
   }
+  void seal() { meet_.follows = false; }
+  [[nodiscard]] bool follows() const { return meet_.follows; }
   [[nodiscard]] std::uint64_t attempt() const { return std::get<BeginAnew>(meet_.lessons.front()).attempt; }
 
   const std::vector<FragmentState> states = {{3, {}}, {5, {}}};
@@ -84,6 +86,18 @@ TEST(TransportStateTaker, OnlyTheLastAttemptCounts) {
   node.learn_all();
   EXPECT_THAT(node.taker.whole(), ElementsAre(node.states[0], node.states[1]));
   EXPECT_EQ(node.times_ready, 0U) << "nobody has said yet how far the members are";
+}
+
+TEST(TransportStateTaker, AfterASealNoRoundIsFollowedUntilTheStateIsTakenAnew) {
+  Rendezvous meet;
+  meet.lessons.emplace_back(FollowedRound{0, 4, {}});
+  EXPECT_TRUE(meet.has_lesson());
+  meet.follows = false;
+  EXPECT_FALSE(meet.has_lesson()) << "it may belong to the view that is about to begin";
+  Taker node(false);
+  node.seal();
+  node.take();
+  EXPECT_TRUE(node.follows());
 }
 
 TEST(TransportStateTaker, AnObserverKeepsWhatItHasWhenItsDonorsAreLost) {

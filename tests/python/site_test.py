@@ -8,7 +8,7 @@ import torch
 
 
 def start(run, *arguments, **outer):
-    run.write_config(run={"steps": 24}, outer={"merge_alpha": 0.3, "codec": "lloyd4", **outer})
+    run.write_config(run={"steps": 24}, outer={"codec": "lloyd4", **outer})
     run.start_coordinator()
     for name in ("eu", "us"):
         run.start_worker(name, "ddp.py", "--store", run.folder / f"{name}.store", *(arguments if name == "us" else []))
@@ -41,7 +41,7 @@ def start_sharded(run, *arguments, steps=24, **outer):
     """A site of two ranks, in shards or as one `--plain` process on the same batches, beside one of one process."""
     for store in run.folder.glob("*.store"):
         store.unlink()
-    run.write_config(run={"steps": steps, "checkpoint_every": 1000}, outer={"merge_alpha": 0.3, **outer})
+    run.write_config(run={"steps": steps, "checkpoint_every": 1000}, outer=outer)
     run.start_coordinator()
     start_site(run, "eu", *arguments)
     start_site(run, "us", "--plain")
@@ -122,6 +122,7 @@ def test_all_ranks_of_a_drained_site_leave(run):
     start_sharded(run, steps=100_000, min_replicas=1)
     run.wait_for("coordinator", "begins")
     program = [run.build / "isthmus-coordinator", "ctl", "drain", "eu", "--coordinator", run.address]
+    program += ["--config", run.config]
     subprocess.run(program, check=True, capture_output=True)
     assert run.wait("eu") == 0, run.log("eu")
     assert "left: " in run.log("eu")

@@ -16,6 +16,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/data/tokenizer.h"
 #include "isthmus/outer_sync/fingerprint.h"
+#include "run/certs.h"
 #include "run/experiment.h"
 #include "worker/replica_run.h"
 
@@ -53,6 +54,7 @@ int run(const std::string& config, const std::string& coordinator, const std::st
   const auto job = nlohmann::json::parse(in);
   auto experiment = app::load_experiment(config, {"network.coordinator=\"" + coordinator + "\""},
                                          app::WorkerPlace{name, {}}, app::Purpose::own_data);
+  app::take_replica_name(name, experiment);
   std::vector<outer_sync::log::LoggedTensor> tensors;
   for (const auto& tensor : job.at("tensors")) {
     auto shape = tensor.at(1).get<std::vector<std::int64_t>>();

@@ -46,7 +46,7 @@ def write_llama(run, name, kinds):
             "weight_decay": 0,
             "clip": 0,
         },
-        outer={"merge_alpha": 0.5, "sync_every": 8},
+        outer={"sync_every": 8},
         trainer={"threads": 1},
         join={"inner_state": "fresh"},
     )
@@ -103,9 +103,9 @@ def test_settings_change_in_mid_run_for_both_kinds(run):
     for name in NAMES:
         run.start_worker(name, "train.py", "--pace", 0.03)
     run.wait_for("eu", "step 5\n")
-    program(run, "ctl", "pause", "--coordinator", run.address)
-    program(run, "ctl", "set", "outer.sync_every=12", "--coordinator", run.address)
-    program(run, "ctl", "resume", "--coordinator", run.address)
+    program(run, "ctl", "pause", "--coordinator", run.address, "--config", run.config)
+    program(run, "ctl", "set", "outer.sync_every=12", "--coordinator", run.address, "--config", run.config)
+    program(run, "ctl", "resume", "--coordinator", run.address, "--config", run.config)
     run.finish()
     assert run.report("eu")["global_hash"] == run.report("us")["global_hash"]
 
@@ -116,7 +116,7 @@ def test_a_drained_worker_ends_its_loop_and_the_other_goes_on(run):
     for name in NAMES:
         run.start_worker(name, "train.py", "--pace", 0.03)
     run.wait_for("us", "step 5\n")
-    program(run, "ctl", "drain", "us", "--coordinator", run.address)
+    program(run, "ctl", "drain", "us", "--coordinator", run.address, "--config", run.config)
     run.finish()
     assert "step 150" in run.log("eu") and "step 150" not in run.log("us")
 

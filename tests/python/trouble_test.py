@@ -116,7 +116,7 @@ def test_a_resumed_run_ends_with_the_hash_of_one_that_never_stopped(run):
 
 @pytest.mark.parametrize("options", [[], ["--bf16"]])
 def test_a_run_with_a_synchronous_warm_up_ends_in_agreement(run, options):
-    run.write_config(outer={"warmup_steps": 4, "warmup_codec": "fp32", "codec": "lloyd4", "merge_alpha": 0.25})
+    run.write_config(outer={"warmup_steps": 4, "warmup_codec": "fp32", "codec": "lloyd4"})
     run.start_coordinator()
     for name in ("eu", "us"):
         run.start_worker(name, "train.py", *options)

@@ -183,7 +183,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trees", metavar="TREE", nargs="*", type=pathlib.Path, help="a build folder")
     parser.add_argument("--long", action="store_true", help=f"also entries with the label {LONG}")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() * 3 // 2 + 1,
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() + 1,
                         help="entries of a tree at the same time: many wait most of the time")
     parser.add_argument("--failed", action="append", default=[], metavar="NAME", help="count this as a failure too")
     arguments = parser.parse_args()

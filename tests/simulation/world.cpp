@@ -511,6 +511,7 @@ void World::hear_state(NodeId m, FragmentId p, const FragmentState& state,
   auto& process = processes_[m];
   if (!process.learning || process.in_run) return;
   if (process.member) {
+    if (process.member->sealed() > 0) return;  // it may belong to the view that this member enters
     if (state.round == process.member->fragments()[p].round + 1)
       process.member->applied(p, state.round, state.chain);
     return;

@@ -140,8 +140,15 @@ class MemberNode final : public RoundExchange {
   [[nodiscard]] std::optional<std::uint64_t> stops_at() const;
   /// Inner steps per second of the run, the median of its members; 0 while it is not known.
   [[nodiscard]] double reference_speed() const;
-  /// Steps of whose state this replica has a complete checkpoint, ascending.
-  void report_checkpoints(std::vector<std::uint64_t> steps);
+  /// To be asked once after each agreed step: whether all write a checkpoint of it, as the coordinator has
+  /// said.
+  [[nodiscard]] bool checkpoint_due(std::uint64_t step);
+  /// Asks the coordinator to let all write one soon; `reason` is for people. Safe from any thread.
+  void request_checkpoint(const std::string& reason);
+  /// Whether there is a connection to the coordinator.
+  [[nodiscard]] bool reaches_coordinator() const;
+  /// The complete checkpoints that this replica has, ascending.
+  void report_checkpoints(std::vector<protocol::CheckpointId> checkpoints);
   /// The newest step of which all trainers of the view have said that; 0 while there is none.
   [[nodiscard]] std::uint64_t common_checkpoint() const;
   void report(const StepReport& report);
@@ -170,6 +177,7 @@ class MemberNode final : public RoundExchange {
   [[nodiscard]] std::optional<RoundResult> wait(FragmentId fragment, protocol::Round round) override;
   void applied(FragmentId fragment, protocol::Round round, const Digest& chain,
                std::vector<SampleRange> samples) override;
+  void audited(const protocol::Audit& audit) override;
   void serve_state_from(StateSource source) override;
   void serve() override;
   [[nodiscard]] std::uint64_t agreed_step() const override;
