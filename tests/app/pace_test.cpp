@@ -51,7 +51,7 @@ TEST(PaceByTime, TheSlowOneDoesNotHoldUpTheFastOne) {
     ElasticRun run(settings);
     run.start({});
     run.add("fast", {"--set", "inner.batch=8"});
-    run.add("slow", {"--set", "inner.batch=128"});
+    run.add("slow", {"--set", "inner.batch=64"});
     run.finish();
     fast[pace] = course_of(run, "fast", half);
     slow[pace] = course_of(run, "slow", half);
@@ -83,7 +83,7 @@ TEST(PaceByTime, StopsAtOneStepAndGoesOn) {
   ElasticRun run(settings);
   run.start({});
   run.add("fast", {"--set", "inner.batch=8"});
-  run.add("slow", {"--set", "inner.batch=128"});
+  run.add("slow", {"--set", "inner.batch=64"});
   ASSERT_TRUE(run.reaches("slow", 120) && run.reaches("fast", 120)) << run.logs();
   run.stop();
   const auto members = run.summary()["members"];
@@ -101,7 +101,7 @@ TEST(PaceByTime, StopsAtOneStepAndGoesOn) {
   }
   run.resume({"run.steps=" + std::to_string(step + 60)});
   run.add("fast", {"--set", "inner.batch=8"});
-  run.add("slow", {"--set", "inner.batch=128"});
+  run.add("slow", {"--set", "inner.batch=64"});
   run.finish();
   for (const auto& member : run.summary()["members"]) {
     EXPECT_EQ(member["first_step"], step);
