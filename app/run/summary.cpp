@@ -161,15 +161,19 @@ std::string summary_table(const ordered_json& s, const std::string& sample) {
     for (const auto& bytes : s["reducer_bytes_sent"]) reduced += bytes.get<double>();
     row("", fmt::format("{} by {} that only reduce", format_bytes(reduced), s["reducer_bytes_sent"].size()));
   }
-  row("compute", fmt::format("{:.1f} % of training time; stalled {:.2f} s, warm-up waited {:.1f} s",
-                             100 * s["compute_utilization"].get<double>(), s["stall_seconds"].get<double>(),
-                             s["warmup_wait_seconds"].get<double>()));
+  const auto warmup_rounds = s["warmup_rounds"].get<std::uint64_t>();
+  const auto warmup = warmup_rounds == 0
+                          ? std::string()
+                          : fmt::format(", warm-up waited {:.1f} s", s["warmup_wait_seconds"].get<double>());
+  row("compute",
+      fmt::format("{:.1f} % of training time; stalled {:.2f} s{}",
+                  100 * s["compute_utilization"].get<double>(), s["stall_seconds"].get<double>(), warmup));
   if (s.contains("outer_gradients")) row("replicas", gradients_row(s["outer_gradients"]));
   const auto hash = s["global_hash"].begin()->get<std::string>();
-  row("rounds",
-      fmt::format("{} of fragments, {} of warm-up gradients",
-                  s["rounds_committed"].get<std::uint64_t>() - s["warmup_rounds"].get<std::uint64_t>(),
-                  s["warmup_rounds"].get<std::uint64_t>()));
+  const auto rounds = s["rounds_committed"].get<std::uint64_t>() - warmup_rounds;
+  row("rounds", warmup_rounds == 0
+                    ? fmt::format("{} of fragments", rounds)
+                    : fmt::format("{} of fragments, {} of warm-up gradients", rounds, warmup_rounds));
   row("global hash", fmt::format("{}, equal on all replicas", hash.substr(0, 16)));
   row("files", s["folder"].get<std::string>());
   return text;
