@@ -103,8 +103,9 @@ void World::check_view(const NewView& message) {
 }
 
 bool World::is_held(const NewView& message, FragmentId p, Round r) const {
-  const auto fixed = std::ranges::find_if(
-      message.fixed, [&](const FixedRound& fixed) { return fixed.fragment == p && fixed.round == r; });
+  const auto fixed = std::ranges::find_if(message.fixed, [&](const FixedRound& candidate) {
+    return candidate.fragment == p && candidate.round == r;
+  });
   if (fixed == message.fixed.end()) return false;
   for (std::size_t i = 0; i < layout_.chunks_of(p).size(); ++i) {
     if (std::ranges::none_of(fixed->holders, [&](const auto& holder) { return holder.second.has(i); }))

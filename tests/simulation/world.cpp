@@ -29,6 +29,7 @@ World::World(std::uint64_t seed, bool tell) : seed_(seed), telling_(tell) {
               .join_timeout = 60s,
               .detect_timeout = detect_timeout,
               .least = 1 + chance(2),
+              .topology = {},
               .elastic = true,
               .warmup_rounds = 0,
               .last = {},
