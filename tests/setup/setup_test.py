@@ -226,9 +226,10 @@ class Rights(Setup):
             self.skipTest("there is no ccache: scripts/setup.sh installs it")
         tree = self.machine.folder / "tree"
         tree.mkdir()
-        compiler = pathlib.Path(__file__).parents[2] / "cmake/Compiler.cmake"
+        # A copy: the checkout may be in a home that nobody else can enter.
+        shutil.copy(pathlib.Path(__file__).parents[2] / "cmake/Compiler.cmake", tree)
         (tree / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.25)\nproject(tree LANGUAGES CXX)\n"
-                                             f"include({compiler})\nadd_library(tree OBJECT tree.cpp)\n")
+                                             "include(Compiler.cmake)\nadd_library(tree OBJECT tree.cpp)\n")
         (tree / "tree.cpp").write_text("int one() { return 1; }\n")
         prefix = self.machine.give_to_nobody()
         self.machine.home.chmod(0o555)
