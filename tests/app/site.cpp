@@ -82,8 +82,8 @@ std::string Site::hash() const {
   std::string hash;
   if (!json.contains("global_hash")) return hash;
   for (const auto& [name, value] : json["global_hash"].items()) {
-    if (hash.empty()) hash = value;
-    EXPECT_EQ(hash, value) << "of " << name;
+    if (hash.empty()) hash = value.get<std::string>();
+    EXPECT_EQ(hash, value.get<std::string>()) << "of " << name;
   }
   EXPECT_EQ(hash.size(), 64U);
   return hash;
