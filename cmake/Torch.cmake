@@ -13,9 +13,9 @@ add_library(isthmus_torch INTERFACE)
 target_include_directories(isthmus_torch SYSTEM INTERFACE
   ${ISTHMUS_TORCH_DIR}/include ${ISTHMUS_TORCH_DIR}/include/torch/csrc/api/include)
 target_compile_definitions(isthmus_torch INTERFACE USE_C10D_GLOO)
-# g++ 14 takes the std::vector<bool> in torch::autograd::Function::apply for one that is copied beyond its end.
+# g++ 13 and 14 take the std::vector<bool> in torch::autograd::Function::apply for one that is copied beyond its end.
 target_compile_options(isthmus_torch INTERFACE
-  $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,14>>:-Wno-array-bounds>)
+  "$<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,13>>:-Wno-array-bounds;-Wno-stringop-overflow>")
 target_link_directories(isthmus_torch INTERFACE ${ISTHMUS_TORCH_DIR}/lib)
 # Tests find it where it lies. The trainer's library, which is installed, is loaded after it.
 target_link_options(isthmus_torch INTERFACE "LINKER:--allow-shlib-undefined"

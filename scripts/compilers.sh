@@ -52,10 +52,12 @@ inside() {
 inside apt-get install -y -q --no-install-recommends "${packages[@]}" "${versions[@]/#/g++-}" >"$system.packages.log" 2>&1 ||
   { tail -n 20 "$system.packages.log" >&2; exit 1; }
 
+status=0
 for version in "${versions[@]}"; do
   echo "== g++ $version"
   inside cmake -S /checkout -B "/build/g++-$version" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON \
     -DCMAKE_UNITY_BUILD_BATCH_SIZE=10 "-DCMAKE_CXX_COMPILER=g++-$version" "-DCMAKE_C_COMPILER=gcc-$version" \
     -DISTHMUS_PYTHON_ENV=/venv -DISTHMUS_PYTHON=off -DISTHMUS_CUDA=off >/dev/null
-  inside cmake --build "/build/g++-$version" --parallel "$(nproc)" -- --quiet -k 0
+  inside cmake --build "/build/g++-$version" --parallel "$(nproc)" -- --quiet -k 0 || status=1
 done
+exit $status
