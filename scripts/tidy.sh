@@ -32,7 +32,7 @@ sources() { git ls-files --cached --others --exclude-standard -- "$@"; }
 # The changed files, by name: of the change, otherwise of the last commit.
 changed_files() {
   local upstream base files
-  upstream=$(git rev-parse --verify --quiet '@{upstream}' || git rev-parse --verify --quiet origin/HEAD || echo HEAD)
+  upstream=$(git rev-parse --verify --quiet '@{upstream}' 2>/dev/null || git rev-parse --verify --quiet origin/HEAD || echo HEAD)
   base=$(git merge-base HEAD "$upstream" || echo HEAD)
   files=$(git diff --name-only --diff-filter=d "$base" -- "$@" && git ls-files --others --exclude-standard -- "$@")
   if [ -z "$files" ] && git diff --quiet "$base" && git rev-parse --verify --quiet HEAD~1 >/dev/null; then
