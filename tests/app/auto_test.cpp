@@ -37,12 +37,9 @@ class Auto : public ::testing::Test {
     ASSERT_TRUE(launch->running()) << launch->wait().report() << site.logs();
   }
   [[nodiscard]] Result ctl(Words words) {
-    const std::string said = "listens at port ";
-    const auto output = launch->output();
-    const auto at = output.find(said) + said.size();
     words.insert(words.begin(), "ctl");
-    words.insert(words.end(), {"--coordinator", "127.0.0.1:" + output.substr(at, output.find(',', at) - at),
-                               "--secret", (site.run() / "run.secret").string()});
+    words.insert(words.end(), {"--coordinator", launch->coordinator_address(), "--secret",
+                               (site.run() / "run.secret").string()});
     return site.isthmus(words);
   }
   void set(const std::string& assignment) {

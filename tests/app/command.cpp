@@ -97,6 +97,21 @@ void Command::signal(int number) const { kill(pid_, number); }
 
 std::string Command::output() const { return read_all(log_); }
 
+bool Command::says(const std::string& words) const {
+  return eventually([&] {
+    const auto text = output();
+    const auto at = text.find(words);
+    return at != std::string::npos && text.find('\n', at) != std::string::npos;
+  });
+}
+
+std::string Command::coordinator_address() const {
+  const std::string phrase = "listens at port ";
+  if (!says(phrase)) return {};
+  const auto text = output();
+  return "127.0.0.1:" + std::to_string(std::stoi(text.substr(text.find(phrase) + phrase.size())));
+}
+
 Result Command::wait(std::chrono::milliseconds limit) {
   if (!eventually([&] { return !running(); }, limit)) {
     ADD_FAILURE() << "this did not end within " << limit.count() / 1000.0 << " s and was killed: " << words_;

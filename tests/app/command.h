@@ -38,6 +38,11 @@ class Command {
   [[nodiscard]] bool running();
   void signal(int number) const;
   [[nodiscard]] std::string output() const;
+  /// Waits for a whole line with `words` in it. False when none has come for as long as `patience`.
+  [[nodiscard]] bool says(const std::string& words) const;
+  /// The address of a coordinator at a port that it has chosen, once it has said which; empty when it does
+  /// not.
+  [[nodiscard]] std::string coordinator_address() const;
   /// Blocks until it has ended. One that exceeds the limit is killed, with which the test has failed.
   Result wait(std::chrono::milliseconds limit = patience);
 

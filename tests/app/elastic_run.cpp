@@ -29,10 +29,8 @@ void ElasticRun::start_coordinator(const std::string& listen, const Words& flags
   if (resume_) words.emplace_back("--resume");
   words.insert(words.end(), flags.begin(), flags.end());
   coordinator_ = std::make_unique<Command>(site_.start(with_settings(std::move(words), settings_)));
-  const std::string phrase = "listens at port ";
-  ASSERT_TRUE(coordinator_says(phrase)) << logs();
-  const auto text = coordinator_->output();
-  address_ = "127.0.0.1:" + std::to_string(std::stoi(text.substr(text.find(phrase) + phrase.size())));
+  address_ = coordinator_->coordinator_address();
+  ASSERT_FALSE(address_.empty()) << logs();
 }
 
 void ElasticRun::kill_coordinator() {
@@ -42,13 +40,7 @@ void ElasticRun::kill_coordinator() {
 
 void ElasticRun::restart_coordinator(const Words& flags) { start_coordinator(address_, flags); }
 
-bool ElasticRun::coordinator_says(const std::string& words) const {
-  return eventually([&] {
-    const auto text = coordinator_->output();
-    const auto at = text.find(words);
-    return at != std::string::npos && text.find('\n', at) != std::string::npos;
-  });
-}
+bool ElasticRun::coordinator_says(const std::string& words) const { return coordinator_->says(words); }
 
 void ElasticRun::add(const std::string& worker, const Words& flags) {
   Words words = {"worker",        "--quiet", "--config", site_.config().string(),

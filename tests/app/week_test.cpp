@@ -235,12 +235,8 @@ TEST(Week, AnOperatorStopsTheRunOverTlsAndOneCommandResumesIt) {
   settings.emplace_back("run.stop_grace=60s");
   const auto stop_at = [&](Command& launch, std::size_t lines) {
     ASSERT_TRUE(eventually([&] { return site.metric_lines() > lines || !launch.running(); })) << site.logs();
-    const std::string said = "listens at port ";
-    const auto output = launch.output();
-    const auto at = output.find(said) + said.size();
-    const auto stopped = site.isthmus({"ctl", "stop", "--coordinator",
-                                       "127.0.0.1:" + output.substr(at, output.find(',', at) - at), "--certs",
-                                       certs + "/tiny"});
+    const auto stopped = site.isthmus(
+        {"ctl", "stop", "--coordinator", launch.coordinator_address(), "--certs", certs + "/tiny"});
     ASSERT_EQ(stopped.status, 0) << stopped.report() << site.logs();
     EXPECT_THAT(stopped.output, HasSubstr("stopping true"));
     const auto end = launch.wait();

@@ -47,13 +47,8 @@ class Doctor : public ::testing::Test {
     words.insert(words.end(), flags.begin(), flags.end());
     words.insert(words.end(), with_certs.begin(), with_certs.end());
     hub.emplace(site.start(words));
-    const std::string phrase = "listens at port ";
-    ASSERT_TRUE(eventually([&] {
-      const auto at = hub->output().find(phrase);
-      return at != std::string::npos && hub->output().find('\n', at) != std::string::npos;
-    })) << site.logs();
-    const auto text = hub->output();
-    address = "127.0.0.1:" + std::to_string(std::stoi(text.substr(text.find(phrase) + phrase.size())));
+    address = hub->coordinator_address();
+    ASSERT_FALSE(address.empty()) << site.logs();
   }
   Command guest(const std::string& name, const Words& flags = {}) {
     Words words = {"doctor", site.config().string(), "--name", name, "--coordinator", address};

@@ -17,10 +17,8 @@ class Enrolment : public ::testing::Test {
     make_authority(authority);
     coordinator.emplace(site.start({"coordinator", "--config", site.config().string(), "--listen",
                                     "127.0.0.1:0", "--certs", (site / "certs" / authority).string()}));
-    const std::string phrase = "listens at port ";
-    ASSERT_TRUE(coordinator_says(phrase)) << site.logs();
-    const auto text = coordinator->output();
-    address = "127.0.0.1:" + std::to_string(std::stoi(text.substr(text.find(phrase) + phrase.size())));
+    address = coordinator->coordinator_address();
+    ASSERT_FALSE(address.empty()) << site.logs();
   }
   void make_authority(const std::string& name) {
     for (const Words& words : {Words{"init", name}, {"issue", name, "coordinator"}}) expect_certs(words);
@@ -45,13 +43,6 @@ class Enrolment : public ::testing::Test {
     words.emplace_back("--only-enrol");
     return site.isthmus(words);
   }
-  bool coordinator_says(const std::string& words) {
-    return eventually([&] {
-      const auto text = coordinator->output();
-      const auto at = text.find(words);
-      return at != std::string::npos && text.find('\n', at) != std::string::npos;
-    });
-  }
 
   Site site;
   std::optional<Command> coordinator;
@@ -64,8 +55,8 @@ TEST_F(Enrolment, AMachineWithATokenTakesPart) {
   auto words = join(token, "third");
   words.emplace_back("--reduce-only");
   auto reducer = site.start(words);
-  EXPECT_TRUE(coordinator_says("third has its certificate: it came from 127.0.0.1")) << site.logs();
-  EXPECT_TRUE(coordinator_says("third joined from 127.0.0.1:")) << site.logs();
+  EXPECT_TRUE(coordinator->says("third has its certificate: it came from 127.0.0.1")) << site.logs();
+  EXPECT_TRUE(coordinator->says("third joined from 127.0.0.1:")) << site.logs();
   EXPECT_THAT(processes_with(token), ::testing::IsEmpty()) << "others on the machine can read it";
   using fs::perms;
   EXPECT_EQ(fs::status(site / "third").permissions(), perms::owner_all);
@@ -103,7 +94,7 @@ TEST_F(Enrolment, ATokenIsGoodOnce) {
   EXPECT_EQ(second.status, 4) << second.report();
   EXPECT_THAT(second.output, HasSubstr("it refuses this token"));
   EXPECT_FALSE(fs::exists(site / "second/cert.pem"));
-  EXPECT_TRUE(coordinator_says("refused a newcomer at 127.0.0.1: the invitation of third was used before"));
+  EXPECT_TRUE(coordinator->says("refused a newcomer at 127.0.0.1: the invitation of third was used before"));
   const auto wrong = site.isthmus({"join", token.substr(0, token.size() - 1)});
   EXPECT_EQ(wrong.status, 2) << wrong.report();
   EXPECT_THAT(wrong.output, HasSubstr("the token "));

@@ -18,34 +18,24 @@ class Secret : public ::testing::Test {
   void start_coordinator() {
     coordinator.emplace(
         site.start({"coordinator", "--config", site.config().string(), "--listen", "127.0.0.1:0"}));
-    const std::string phrase = "listens at port ";
-    ASSERT_TRUE(coordinator_says(phrase)) << site.logs();
-    const auto text = coordinator->output();
-    port = static_cast<std::uint16_t>(std::stoi(text.substr(text.find(phrase) + phrase.size())));
-  }
-  [[nodiscard]] std::string address() const { return "127.0.0.1:" + std::to_string(port); }
-  bool coordinator_says(const std::string& words) {
-    return eventually([&] {
-      const auto text = coordinator->output();
-      const auto at = text.find(words);
-      return at != std::string::npos && text.find('\n', at) != std::string::npos;
-    });
+    address = coordinator->coordinator_address();
+    ASSERT_FALSE(address.empty()) << site.logs();
   }
   Result ask_for_status(const Words& more) {
-    Words words = {"ctl", "status", "--coordinator", address()};
+    Words words = {"ctl", "status", "--coordinator", address};
     words.insert(words.end(), more.begin(), more.end());
     return site.isthmus(words);
   }
   Words reducer(const Words& settings) {
     return with_settings({"worker", "--reduce-only", "--config", site.config().string(), "--coordinator",
-                          address(), "--name", "third"},
+                          address, "--name", "third"},
                          settings);
   }
   [[nodiscard]] fs::path file() const { return site.run() / "run.secret"; }
 
   Site site;
   std::optional<Command> coordinator;
-  std::uint16_t port = 0;
+  std::string address;
 };
 
 TEST_F(Secret, IsMadeByTheCoordinatorForThisAccountAlone) {
@@ -68,7 +58,7 @@ TEST_F(Secret, WhoHasItTakesPart) {
     EXPECT_THAT(result.output, HasSubstr("run tiny"));
   }
   auto member = site.start(reducer({}));
-  EXPECT_TRUE(coordinator_says("third joined")) << site.logs();
+  EXPECT_TRUE(coordinator->says("third joined")) << site.logs();
 }
 
 TEST_F(Secret, WhoHasNoneIsNoOperator) {
@@ -83,7 +73,7 @@ TEST_F(Secret, WhoHasNoneIsNoOperator) {
   EXPECT_THAT(wrong.output, HasSubstr("its secret is not the one in " + (site / "guess").string()));
   const auto insecure = ask_for_status({"--insecure"});
   EXPECT_EQ(insecure.status, 4) << insecure.report();
-  EXPECT_TRUE(coordinator_says("it has not shown the run's secret")) << coordinator->output();
+  EXPECT_TRUE(coordinator->says("it has not shown the run's secret")) << coordinator->output();
 }
 
 TEST_F(Secret, WhoHasNoneIsNoMember) {
@@ -112,10 +102,11 @@ TEST_F(Secret, OneThatOthersCanReadIsNone) {
 
 TEST_F(Secret, AStrangerIsShownOutAndTheRunGoesOn) {
   start_coordinator();
+  const auto port = static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
   const Stranger plain(port), almost(port);
   almost.say("ISTHSEC1" + std::string(32, 'n') + std::string(32, 'p'));
   EXPECT_TRUE(almost.is_shown_out());
-  EXPECT_TRUE(coordinator_says("its secret is not this run's")) << coordinator->output();
+  EXPECT_TRUE(coordinator->says("its secret is not this run's")) << coordinator->output();
   plain.say(std::string(100, '\0'));
   EXPECT_TRUE(plain.is_shown_out());
   EXPECT_EQ(ask_for_status({"--config", site.config().string()}).status, 0);
