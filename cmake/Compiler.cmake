@@ -13,7 +13,8 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O3")
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g")
 
 # Paths below the checkout are hashed relative to it, so that another checkout of the same sources, with its own .venv,
-# finds the results of this one; the sloppiness is what ccache wants for precompiled headers. Where its folder cannot be
+# finds the results of this one; the sloppiness is what ccache wants for precompiled headers. (A unity unit includes its
+# sources by absolute paths, which assertions would have in them: hence -fmacro-prefix-map below.) Where its folder cannot be
 # written, as in a read-only home, ccache compiles nothing at all, so it is left out.
 find_program(CCACHE ccache)
 if(CCACHE)
@@ -35,6 +36,7 @@ add_library(isthmus_options INTERFACE)
 set(warnings_are_errors $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,15>>:-Werror>)
 target_compile_options(isthmus_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor>
+  $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=>
   ${warnings_are_errors}
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>
   # Agreed state is exact: one rounding per operation, so no fused multiply-add anywhere.
