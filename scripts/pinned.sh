@@ -60,8 +60,10 @@ test_packages=(
   openssh-server      # stands for other sites on loopback
   clang-tidy-14       # reads the C++ sources (scripts/tidy.sh)
   chromium            # opens the reports of compare
-  clang               # fuzzers
-  libclang-rt-14-dev  # fuzzers: libFuzzer and the sanitizers for clang 14, Debian 12's
+)
+fuzz_packages=(
+  clang               # builds the fuzzers
+  libclang-rt-14-dev  # libFuzzer and the sanitizers for clang 14, Debian 12's
 )
 package_packages=(
   python3-dev # the Python binding

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From a bare machine to a built tree:
 #
-#     scripts/setup.sh [--tests] [--package] [--setup-only] [PRESET ...]        (PRESET: release, debug, asan, tsan)
+#     scripts/setup.sh [--tests] [--package] [--setup-only] [PRESET ...]        (PRESET: release, debug, asan, tsan, fuzz)
 #     scripts/setup.sh --static
 #
 # installs what is missing of the Debian packages, makes .venv/ with the pinned libtorch, configures and builds the
@@ -244,8 +244,9 @@ build() {
       cmake --preset "$preset" --fresh
     echo "$found" >"$dir/configured-with"
   fi
-  # The sanitizer presets have nothing but tests.
+  # The other presets have nothing but tests.
   [ $tests = yes ] || [[ ! $preset =~ release|debug ]] || targets=(--target app/all)
+  [ "$preset" != fuzz ] || targets=(--target tests/fuzz/all)
   step "build-$preset" "building $preset ($(parallel_jobs) jobs)" "Mend what the log names and run this again: it continues from there." \
     cmake --build "$dir" --parallel "$(parallel_jobs)" "${targets[@]}"
 }
@@ -267,12 +268,13 @@ for argument in "$@"; do
     --package) package=yes ;;
     --static) static=yes ;;
     --setup-only) build=no ;;
-    release | debug | asan | tsan) presets+=("$argument") ;;
-    *) die "unknown argument: $argument" "usage: scripts/setup.sh [--tests] [--package] [--setup-only] [release|debug|asan|tsan ...] | --static" ;;
+    release | debug | asan | tsan | fuzz) presets+=("$argument") ;;
+    *) die "unknown argument: $argument" "usage: scripts/setup.sh [--tests] [--package] [--setup-only] [release|debug|asan|tsan|fuzz ...] | --static" ;;
   esac
 done
 [ ${#presets[@]} -gt 0 ] || presets=(release)
 [ $tests = no ] || packages+=("${test_packages[@]}")
+[[ ! " ${presets[*]} " =~ " fuzz " ]] || packages+=("${fuzz_packages[@]}")
 [ $package = no ] || packages+=("${package_packages[@]}")
 [ $static = no ] || packages+=("${static_packages[@]}")
 

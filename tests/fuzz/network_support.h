@@ -22,7 +22,9 @@ inline const FragmentLayout& fuzz_layout() {
   static const FragmentLayout layout({{0, 20}, {24, 9}}, 16);
   return layout;
 }
-inline protocol::CodecPlan fuzz_codecs() { return {.codec = {.kind = quant::CodecKind::int8, .block = 16}}; }
+inline protocol::CodecPlan fuzz_codecs() {
+  return {.codec = {.kind = quant::CodecKind::int8, .block = 16}, .warmup_codec = {}};
+}
 
 /// Whatever they do with what comes in, they may refuse it as the network's, and in no other way.
 template <class Read>
