@@ -271,6 +271,7 @@ class SameIds(unittest.TestCase):
     def test_gpt2(self):
         self.compare_all(self.kinds.gpt2())
 
+    @case_results.long
     def test_llama3(self):
         self.compare_all(self.kinds.llama3())
 
@@ -285,15 +286,19 @@ class SameIds(unittest.TestCase):
         hard = "".join(c for c in self.hard if c not in newer)
         self.compare_all(self.kinds.qwen2(), lambda text: unicodedata.normalize("NFC", text), hard)
 
+    @case_results.long
     def test_o200k(self):
         self.compare_all(self.kinds.o200k())
 
+    @case_results.long
     def test_deepseek3(self):
         self.compare_all(self.kinds.deepseek3())
 
+    @case_results.long
     def test_roberta(self):
         self.compare_all(self.kinds.roberta(), lambda text: " " + text)
 
+    @case_results.long
     def test_every_character(self):
         """What is a letter, a number and so on is the same, whatever Unicode the systems' libraries are of."""
         characters = [chr(c) for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000]

@@ -16,6 +16,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -187,6 +188,9 @@ def main():
                         help="entries of a tree at the same time: many wait most of the time")
     parser.add_argument("--failed", action="append", default=[], metavar="NAME", help="count this as a failure too")
     arguments = parser.parse_args()
+    # A shell without job control starts what it puts in the background with SIGINT ignored, and so would be the tests that
+    # send it to what they have started.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     outcomes = [Outcome(name, "failed", "see above") for name in arguments.failed]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         for found in pool.map(lambda tree: run_tree(tree, arguments.jobs, arguments.long), arguments.trees):

@@ -121,11 +121,13 @@ class FullDisk(Setup):
         second = self.on_a_small_disk(50, "this step failed: downloading --no-deps torch==2.11.0", "3 GB of disk")
         self.assertNotIn("anew", second)
 
+    @case_results.long
     def test_while_installing(self):
         self.machine.index.add_wheel("torch", "2.11.0", {"torch/include/torch.h": b"0" * (32 << 20)})
         second = self.on_a_small_disk(50, "this step failed: installing it into .venv", "3 GB of disk")
         self.assertIn("making .venv anew: an install into it did not finish", second)
 
+    @case_results.long
     def test_while_making_the_environment(self):
         self.machine.bare()
         second = self.on_a_small_disk(4, "this step failed: making .venv with /usr/bin/python3")
@@ -142,6 +144,7 @@ class Python(Setup):
         path.chmod(0o755)
         return path
 
+    @case_results.long
     def test_another_one_on_path_is_left_alone(self):
         self.machine.bare()
         fake = self.fake(self.machine.folder / "other/python3", "3.9")
@@ -166,6 +169,7 @@ class Python(Setup):
                    f"{other} is 3.9.", "put it on PATH as python3", prefix=covered)
         self.assertFalse(self.machine.venv.exists())
 
+    @case_results.long
     def test_an_environment_whose_python_was_upgraded(self):
         self.succeeds()
         library = next(self.machine.venv.glob("lib/python3*"))
@@ -276,6 +280,7 @@ class Apt(Setup):
         self.machine.environment.update(self.debian.environment)
         self.prefix = self.namespaces("--pid", "--fork", "--mount-proc", "--kill-child=KILL")
 
+    @case_results.long
     def test_a_download_that_breaks_off(self):
         self.debian.add("whole")
         broken = self.debian.add("broken")

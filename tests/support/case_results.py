@@ -48,11 +48,31 @@ class _Result(unittest.TextTestResult):
             ElementTree.SubElement(case, kind, message=text).text = text
 
 
+def long(test):
+    """Marks a test that runs only with --long."""
+    test.is_long = True
+    return test
+
+
+class _Loader(unittest.TestLoader):
+    """The tests that are marked with `long`, or the others."""
+
+    def __init__(self, want_long):
+        super().__init__()
+        self.want_long = want_long
+
+    def getTestCaseNames(self, testCaseClass):
+        names = super().getTestCaseNames(testCaseClass)
+        return [name for name in names if hasattr(getattr(testCaseClass, name), "is_long") == self.want_long]
+
+
 def main():
-    """Takes --junitxml=FILE out of sys.argv; the rest is unittest's."""
-    options = [word for word in sys.argv[1:] if word.startswith("--junitxml=")]
-    sys.argv = [word for word in sys.argv if word not in options]
-    program = unittest.main(exit=False, testRunner=unittest.TextTestRunner(resultclass=_Result, verbosity=2))
-    for option in options:
+    """Takes --junitxml=FILE and --long out of sys.argv; the rest is unittest's."""
+    results = [word for word in sys.argv[1:] if word.startswith("--junitxml=")]
+    loader = _Loader("--long" in sys.argv)
+    sys.argv = [word for word in sys.argv if word not in results and word != "--long"]
+    runner = unittest.TextTestRunner(resultclass=_Result, verbosity=2)
+    program = unittest.main(exit=False, testRunner=runner, testLoader=loader)
+    for option in results:
         ElementTree.ElementTree(program.result.cases).write(option.partition("=")[2])
     sys.exit(not program.result.wasSuccessful())
