@@ -33,7 +33,7 @@ function(isthmus_test folder)
   target_link_libraries(test_${folder} PRIVATE isthmus_options ${T_USES} ${T_LIBRARIES}
     GTest::gmock GTest::gtest GTest::gtest_main)
   # Test code runs once: less to optimise is less to compile.
-  target_compile_options(test_${folder} PRIVATE $<$<CONFIG:Release>:-O1>)
+  target_compile_options(test_${folder} PRIVATE $<$<CONFIG:Release>:-Og>)
   list(JOIN T_WITHOUT ":" without)
   string(JOIN ":" short "-Long*" ${without})
   # Ten cases of a property run the threads there are: the usual 100 are for its values, which other trees look at.

@@ -24,8 +24,8 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr std::int64_t seq_len = 16, batch = 3;
-constexpr std::uint64_t heldout = 5 * seq_len + 1;
+constexpr std::int64_t window = 16, batch = 3;
+constexpr std::uint64_t heldout = 5 * window + 1;
 
 /// What a stream says, from any of its threads.
 class Said {
@@ -57,18 +57,18 @@ class Reader {
     DataConfig config;
     config.source = "pipe";
     config.path = path;
-    config.seq_len = seq_len;
+    config.seq_len = window;
     config.threads = threads;
     config.on_bad = on_bad;
     return config;
   }
   StreamOptions options(const fs::path& store) {
-    return {store, "reader-0", heldout, 2 * batch * seq_len + 1,
+    return {store, "reader-0", heldout, 2 * batch * window + 1,
             [this](const std::string& text) { said(text); }};
   }
   static LoaderOptions loading(std::int64_t threads) {
     LoaderOptions options;
-    options.seq_len = seq_len;
+    options.seq_len = window;
     options.batch = batch;
     options.seed = 3;
     options.threads = threads;
@@ -111,11 +111,10 @@ struct Expected {
     while (begin < 2 * heldout && ids[begin - 1] != 0) ++begin;
   }
   [[nodiscard]] std::vector<std::int64_t> inputs(std::size_t from_batch, std::size_t batches) const {
-    const auto first = static_cast<std::ptrdiff_t>(begin + from_batch * batch * seq_len);
-    return {ids.begin() + first,
-            ids.begin() + first + static_cast<std::ptrdiff_t>(batches * batch * seq_len)};
+    const auto first = static_cast<std::ptrdiff_t>(begin + from_batch * batch * window);
+    return {ids.begin() + first, ids.begin() + first + static_cast<std::ptrdiff_t>(batches * batch * window)};
   }
-  [[nodiscard]] std::uint64_t windows() const { return window_count(ids.size() - begin, seq_len); }
+  [[nodiscard]] std::uint64_t windows() const { return window_count(ids.size() - begin, window); }
   std::vector<std::int64_t> ids;
   std::uint64_t begin = 0;  ///< of what is trained on
 };
@@ -189,7 +188,7 @@ TEST(TokenStream, GoesOnWhereItsStoreEnds) {
   std::size_t done = 0;
   for (const std::size_t batches : {700, 1, 300, 900}) {
     Reader reader(server.address(), folder / "store", done * batch);
-    EXPECT_GE(reader.corpus.stored_sequences(seq_len).value(), done * batch);
+    EXPECT_GE(reader.corpus.stored_sequences(window).value(), done * batch);
     ASSERT_EQ(reader.next(batches), expected.inputs(done, batches)) << done;
     reader.corpus.commit();
     done += batches;
