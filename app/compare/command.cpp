@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "cli/commands.h"
+#include "compare/certificate.h"
 #include "compare/comparison.h"
 #include "compare/page.h"
 #include "compare/report.h"
@@ -109,7 +110,8 @@ void check_others(const Comparison& comparison) {
 
 int run_compare(const CompareRequest& request) {
   JsonOutput output(request.json);
-  const auto comparison = load_comparison(request.file, request.size, request.assignments);
+  const auto load = request.certify ? load_certified : load_comparison;
+  const auto comparison = load(request.file, request.size, request.assignments);
   check_others(comparison);
   const bool runs = std::ranges::any_of(comparison.arms, &Arm::is_run);
   if (runs && request.no_run && !fs::exists(comparison.folder / mark))
@@ -133,16 +135,23 @@ int run_compare(const CompareRequest& request) {
     fmt::print("\n{}\n{}\n", report_table(report), (comparison.folder / "report.html").string());
   std::fflush(stdout);
   if (status == 130) say_error("stopped; the same command goes on");
-  return status;
+  if (status != 0 || !request.certify || report["certificate"]["passed"].get<bool>()) return status;
+  say_error("not certified: " + certificate_summary(report["certificate"]));
+  return exit_status(ErrorKind::divergence);
 }
 
 void add_compare(CommandLine& commands, CompareRequest& request) {
   auto* verb = commands.app().add_subcommand(
       "compare", "run arms of an experiment with several seeds, and say which losses differ");
-  verb->add_option("file", request.file, "the comparison, in YAML: arms, seeds, budget")->required();
+  verb->add_option("file", request.file,
+                   "the comparison, in YAML: arms, seeds, budget; with --certify an experiment too")
+      ->required();
   verb->add_option("--size", request.size, "one of the file's sizes; without it the first");
   verb->add_option("--jobs", request.jobs, "runs at once")->capture_default_str()->check(CLI::Range(1, 256));
   verb->add_flag("--no-run", request.no_run, "run nothing: a report of the runs that are there");
+  verb->add_flag(
+      "--certify", request.certify,
+      "judge the file's gates, or an experiment against its baselines; status 5 unless all passed");
   commands.add_json(*verb);
   commands.add_set(*verb);
   verb->footer("Example: isthmus compare configs/compare/ladder.yaml --set seeds=[1,2,3]");

@@ -17,10 +17,12 @@ struct CompareRequest {
   std::size_t jobs = 1;
   bool json = false;                 ///< the report on standard output, and nothing else there
   bool no_run = false;               ///< a report of the runs that are there
+  bool certify = false;              ///< the exit status says whether all gates passed
   std::vector<std::string> program;  ///< that has `launch`: the first words of a command
 };
 
-/// Exit status: 0, or 130 when Ctrl-C has stopped it.
+/// Exit status: 0, 130 when Ctrl-C has stopped it, or with `certify` that of a divergence where a gate did
+/// not pass.
 [[nodiscard]] int run_compare(const CompareRequest& request);
 
 void add_compare(CommandLine& commands, CompareRequest& request);

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "compare/baselines.h"
 #include "isthmus/base/error.h"
 
 namespace isthmus::app {
@@ -178,13 +179,7 @@ void check_keys(const ComparisonKeys& keys, const Source::Entry* base, const std
 }
 
 std::size_t baseline_of(const std::string& name, const std::vector<Arm>& arms) {
-  if (name.empty()) return 0;
-  const auto arm = std::ranges::find(arms, name, &Arm::name);
-  if (arm != arms.end()) return static_cast<std::size_t>(arm - arms.begin());
-  std::vector<std::string> names;
-  for (const auto& known : arms) names.push_back(known.name);
-  config_error(fmt::format("baseline is {:.80}, which is no arm; did you mean {}?", name,
-                           config::nearest(name, names)));
+  return name.empty() ? 0 : arm_named(name, "baseline", arms);
 }
 
 void put(Source& source, const std::string& key, std::string value) {
@@ -298,6 +293,36 @@ void plan_runs(Comparison& comparison, Entries settings) {
   }
 }
 
+/// `file` names the comparison where the source does not.
+Comparison comparison_of(Source source, const fs::path& file, const std::string& size,
+                         const std::vector<std::string>& assignments) {
+  Comparison comparison;
+  comparison.size = apply_size(source, size);
+  for (const auto& assignment : assignments) source.set(assignment);
+  if (is_experiment(source))
+    config_error(file.string() +
+                 " has neither base nor arms; expected a comparison. An experiment is compared with its "
+                 "baselines with --certify");
+  comparison.arms = take_arms(source);
+  auto settings = take(source, "settings");
+  auto gates = source.take_section("gates");
+  const auto* base = source.find("base");
+  comparison.keys = config::read<ComparisonKeys>(source);
+  auto& keys = comparison.keys;
+  if (keys.name.empty()) keys.name = file.stem().string();
+  check_name("name", keys.name);
+  check_keys(keys, base, comparison.arms);
+  check_steps(keys, settings, comparison.arms);
+  if (base != nullptr) comparison.base = fs::absolute(base->base / keys.base).lexically_normal();
+  comparison.baseline = baseline_of(keys.baseline, comparison.arms);
+  comparison.gates = read_gates(std::move(gates), comparison);
+  const auto folder = comparison.size.empty() ? keys.name : keys.name + "-" + comparison.size;
+  comparison.folder = fs::absolute(fs::path(keys.out) / folder).lexically_normal();
+  plan_runs(comparison, std::move(settings));
+  check_gates(comparison);
+  return comparison;
+}
+
 }  // namespace
 
 double tokens_per_step(const Experiment& experiment) {
@@ -315,26 +340,38 @@ double tokens_per_step(const Experiment& experiment) {
   return sequences * static_cast<double>(experiment.data.seq_len);
 }
 
+std::size_t arm_named(const std::string& name, const std::string& what, const std::vector<Arm>& arms) {
+  const auto arm = std::ranges::find(arms, name, &Arm::name);
+  if (arm != arms.end()) return static_cast<std::size_t>(arm - arms.begin());
+  std::vector<std::string> names;
+  names.reserve(arms.size());
+  for (const auto& known : arms) names.push_back(known.name);
+  config_error(fmt::format("{} is {:.80}, which is no arm; did you mean {}?", what, name,
+                           config::nearest(name, names)));
+}
+
+Digest config_fingerprint(const RunPlan& run) {
+  auto experiment = run.experiment;
+  experiment.run.name.clear();
+  experiment.run.seed = 0;
+  return config::fingerprint(experiment);
+}
+
 Comparison load_comparison(const fs::path& file, const std::string& size,
                            const std::vector<std::string>& assignments) {
+  return comparison_of(Source::from_file(file), file, size, assignments);
+}
+
+Comparison load_certified(const fs::path& file, const std::string& size,
+                          const std::vector<std::string>& assignments) {
   auto source = Source::from_file(file);
-  Comparison comparison;
-  comparison.size = apply_size(source, size);
-  for (const auto& assignment : assignments) source.set(assignment);
-  comparison.arms = take_arms(source);
-  auto settings = take(source, "settings");
-  const auto* base = source.find("base");
-  comparison.keys = config::read<ComparisonKeys>(source);
-  auto& keys = comparison.keys;
-  if (keys.name.empty()) keys.name = file.stem().string();
-  check_name("name", keys.name);
-  check_keys(keys, base, comparison.arms);
-  check_steps(keys, settings, comparison.arms);
-  if (base != nullptr) comparison.base = fs::absolute(base->base / keys.base).lexically_normal();
-  comparison.baseline = baseline_of(keys.baseline, comparison.arms);
-  const auto folder = comparison.size.empty() ? keys.name : keys.name + "-" + comparison.size;
-  comparison.folder = fs::absolute(fs::path(keys.out) / folder).lexically_normal();
-  plan_runs(comparison, std::move(settings));
+  if (is_experiment(source)) source = with_baselines(file, assignments);
+  auto comparison = comparison_of(std::move(source), file, size, assignments);
+  if (comparison.gates.empty())
+    config_error(
+        fmt::format("{}: gates is missing; expected what --certify is to judge, like\n"
+                    "gates:\n  parity: {{arm: {}, at_most: 1}}",
+                    file.string(), comparison.arms[comparison.baseline == 0 ? 1 : 0].name));
   return comparison;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "compare/faults.h"
+#include "compare/gates.h"
 #include "run/experiment.h"
 
 namespace isthmus::app {
@@ -55,6 +56,7 @@ struct Comparison {
   std::filesystem::path base;    ///< absolute; empty where nothing is run
   std::vector<Arm> arms;         ///< in the file's order
   std::size_t baseline = 0;      ///< index of the arm that the others are compared with
+  std::vector<Gate> gates;       ///< in the file's order
   std::vector<RunPlan> runs;     ///< seed by seed, the baseline first
 };
 
@@ -62,6 +64,18 @@ struct Comparison {
 /// Error(config) naming place, value and what was expected.
 [[nodiscard]] Comparison load_comparison(const std::filesystem::path& file, const std::string& size,
                                          const std::vector<std::string>& assignments);
+
+/// The same for a certificate: a file that is an experiment is compared with its baselines. Throws
+/// Error(config) for a comparison without gates too.
+[[nodiscard]] Comparison load_certified(const std::filesystem::path& file, const std::string& size,
+                                        const std::vector<std::string>& assignments);
+
+/// Index of the arm of that name. Throws Error(config) that says `what` names no arm.
+[[nodiscard]] std::size_t arm_named(const std::string& name, const std::string& what,
+                                    const std::vector<Arm>& arms);
+
+/// Of the keys that all replicas share; name and seed are left out, so that it is one for all runs of an arm.
+[[nodiscard]] Digest config_fingerprint(const RunPlan& run);
 
 /// Tokens of one inner step of all replicas together.
 [[nodiscard]] double tokens_per_step(const Experiment& experiment);

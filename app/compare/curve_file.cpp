@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t most_bytes = 64 << 20, most_points = 1'000'000, most_columns = 64;
 
-std::vector<std::string> cells_of(std::string_view line) {
+std::vector<std::string> values_in(std::string_view line) {
   std::vector<std::string> cells;
   for (std::size_t begin = 0; begin <= line.size() && cells.size() < most_columns;) {
     const auto end = std::min(line.find(',', begin), line.size());
@@ -53,7 +53,7 @@ class CurveReader {
       rest.remove_prefix(std::min(end + 1, rest.size()));
       if (line.ends_with('\r')) line.remove_suffix(1);
       ++line_;
-      if (!line.empty() && line.front() != '#') take(cells_of(line));
+      if (!line.empty() && line.front() != '#') take(values_in(line));
     }
     if (points_.size() < 2)
       fail(fmt::format("it has {} points; expected lines of tokens,loss", points_.size()));

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "compare/assets.h"
+#include "compare/certificate.h"
+#include "compare/statistics.h"
 #include "compare/words.h"
 #include "isthmus/base/progress.h"
 
@@ -162,6 +164,48 @@ std::string points_table(const ordered_json& report) {
                rows);
 }
 
+std::string gates_table(const ordered_json& certificate) {
+  std::string rows;
+  for (const auto& gate : certificate["gates"]) {
+    const auto c = gate_cells(gate);
+    rows += row({text_of(gate["name"]), text_of(gate["arm"]), text_of(gate["against"]), c.difference,
+                 c.interval, c.at_most, c.bits, c.most_bits, c.seeds, html_text(c.verdict)});
+  }
+  return table(
+      "gates",
+      fmt::format("Differences of final losses at equal seeds, with {:.0f} % intervals", 100 * confidence),
+      {"gate", "arm", "against", "difference", "interval", "at most", "bits per parameter and step",
+       "at most", "seeds", "verdict"},
+      rows);
+}
+
+std::string certified_runs_table(const ordered_json& certificate) {
+  std::string rows;
+  const auto known = [](const ordered_json& value) {
+    return value.is_string() ? "<code>" + text_of(value) + "</code>" : std::string("unknown");
+  };
+  for (const auto& arm : certificate["arms"]) {
+    for (const auto& run : certificate["runs"]) {
+      if (run["arm"] == arm["name"])
+        rows += row({text_of(arm["name"]), run["seed"].dump(), known(arm["config_fingerprint"]),
+                     known(run["commit"]), known(run["global_hash"])});
+    }
+  }
+  return table("certified", "What the verdicts are made of",
+               {"arm", "seed", "fingerprint of the config", "trained by commit", "global hash"}, rows);
+}
+
+std::string certificate(const ordered_json& report) {
+  const auto found = report.find("certificate");
+  if (found == report.end()) return {};
+  const auto& json = *found;
+  auto out = fmt::format(
+      "<h2>Certificate: {}</h2>\n<p class=\"what\">Commit <code>{}</code>, protocol {}, numerics {}.",
+      certificate_summary(json), text_of(json["commit"]), json["protocol"].dump(), json["numerics"].dump());
+  for (const auto& note : json["notes"]) out += " " + text_of(note);
+  return out + "</p>\n" + gates_table(json) + certified_runs_table(json);
+}
+
 std::string verdicts(const ordered_json& report) {
   std::string out = "<ul class=\"verdicts\">\n";
   for (std::size_t i = 0; i < report["arms"].size(); ++i) {
@@ -229,6 +273,7 @@ std::string report_page(const ordered_json& report) {
   page += "<title>" + heading(report) + ": a comparison of convergence</title>\n<style>\n";
   page += assets::page_css();
   page += "</style>\n</head>\n<body>\n<main>\n<h1>" + heading(report) + "</h1>\n" + what_it_is(report);
+  page += certificate(report);
   page +=
       "<h2>Verdict</h2>\n" + verdicts(report) + charts(report) + "<h2>Figures</h2>\n" + arms_table(report);
   page += "<h2>What differs</h2>\n" + differences_table(report);

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "compare/certificate.h"
 #include "compare/statistics.h"
 #include "compare/words.h"
 
@@ -16,13 +17,10 @@ using nlohmann::ordered_json;
 
 namespace {
 
-constexpr std::size_t most_points = 2000;  ///< of a curve in a report
-constexpr double default_target = 1.05;    ///< of the baseline's final loss
+constexpr std::size_t most_shown_points = 2000;  ///< of a curve in a report
+constexpr double default_target = 1.05;          ///< of the baseline's final loss
 
 ordered_json json_of(std::optional<double> value) { return value ? ordered_json(*value) : ordered_json(); }
-
-/// Its final loss can be compared: it has had all of its tokens, or of its time.
-bool is_whole(const RunRecord& run) { return run.ended.how.empty() || run.ended.how == "time"; }
 
 std::optional<double> at_end(const RunRecord& run, std::optional<double> CurvePoint::*what) {
   return run.curve.empty() ? std::nullopt : run.curve.back().*what;
@@ -42,13 +40,13 @@ template <class Get>
 ordered_json mean_of(const std::vector<RunRecord>& runs, Get get) {
   std::vector<std::optional<double>> values;
   for (const auto& run : runs)
-    if (is_whole(run)) values.push_back(get(run));
+    if (run.is_whole()) values.push_back(get(run));
   return json_of(mean(values));
 }
 
 ordered_json curve_json(const std::vector<CurvePoint>& curve) {
   auto points = ordered_json::array();
-  const std::size_t every = curve.size() / most_points + 1;
+  const std::size_t every = curve.size() / most_shown_points + 1;
   for (std::size_t i = 0; i < curve.size(); ++i) {
     if (i % every != 0 && i + 1 != curve.size()) continue;
     const auto& p = curve[i];
@@ -65,7 +63,7 @@ ordered_json band_json(const std::vector<RunRecord>& runs) {
   auto band = ordered_json::array();
   std::size_t length = 0;
   for (const auto& run : runs) length = std::max(length, run.curve.size());
-  const std::size_t every = length / most_points + 1;
+  const std::size_t every = length / most_shown_points + 1;
   for (std::size_t i = 0; i < length; ++i) {
     if (i % every != 0 && i + 1 != length) continue;
     std::vector<std::optional<double>> tokens, seconds, bytes, losses;
@@ -105,7 +103,7 @@ class Reporter {
       : comparison_(comparison), records_(records) {
     const auto& baseline = baseline_runs();
     for (const auto& run : baseline)
-      if (is_whole(run)) tokens_ += run.tokens() / static_cast<double>(baseline.size());
+      if (run.is_whole()) tokens_ += run.tokens() / static_cast<double>(baseline.size());
   }
 
   ordered_json report() {
@@ -122,6 +120,7 @@ class Reporter {
     if (keys.hopeless.after > 0)
       json["hopeless"] = {{"after", keys.hopeless.after}, {"margin", keys.hopeless.margin}};
     json["missing_runs"] = records_.missing;
+    if (!comparison_.gates.empty()) json["certificate"] = certificate_json(comparison_, records_);
     for (std::size_t i = 0; i < comparison_.arms.size(); ++i) json["arms"].push_back(arm_json(i));
     compare_arms(json["arms"]);
     json["differences"] = differences();
@@ -143,7 +142,7 @@ class Reporter {
 
   /// At the end of our own; a stranger's after as many tokens as the baseline has had, if it went so far.
   [[nodiscard]] std::optional<double> final_loss(const RunRecord& run) const {
-    if (!is_whole(run) || run.curve.empty()) return {};
+    if (!run.is_whole() || run.curve.empty()) return {};
     if (run.seed || tokens_ == 0) return run.curve.back().loss;
     return loss_at(run.curve, tokens_);
   }
@@ -187,7 +186,7 @@ class Reporter {
     json["seconds_to_target"] = mean_of(runs, [this](const RunRecord& r) { return to_target(r); });
     json["ended"] = ordered_json::array();
     for (const auto& run : runs)
-      if (!is_whole(run)) json["ended"].push_back(fmt::format("seed {} {}", *run.seed, run.ended.words));
+      if (!run.is_whole()) json["ended"].push_back(fmt::format("seed {} {}", *run.seed, run.ended.words));
     json["difference"] = nullptr;
     json["verdict"] = "";
     json["band"] = band_json(runs);
@@ -257,19 +256,9 @@ class Reporter {
   static ordered_json json_of(std::optional<double> value) { return app::json_of(value); }
 
   [[nodiscard]] std::optional<Difference> difference_of(std::size_t index) const {
-    std::map<std::int64_t, double> theirs;
-    for (const auto& run : baseline_runs())
-      if (const auto loss = final_loss(run); loss && run.seed) theirs[*run.seed] = *loss;
-    std::vector<double> arm, baseline;
-    for (const auto& run : records_.of_arm[index]) {
-      const auto loss = final_loss(run);
-      if (!loss || !run.seed || !theirs.contains(*run.seed)) continue;
-      arm.push_back(*loss);
-      baseline.push_back(theirs[*run.seed]);
-    }
-    if (!arm.empty()) return paired_difference(arm, baseline);
-    arm = finals(index);
-    baseline = finals(comparison_.baseline);
+    const auto pairs = pair_by_seed(records_.of_arm[index], baseline_runs());
+    if (!pairs.seeds.empty()) return paired_difference(pairs.arm, pairs.against);
+    const auto arm = finals(index), baseline = finals(comparison_.baseline);
     if (arm.empty() || baseline.empty()) return {};
     return unpaired_difference(arm, baseline);
   }

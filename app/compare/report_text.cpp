@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "compare/certificate.h"
 #include "compare/report.h"
+#include "compare/statistics.h"
 #include "compare/words.h"
 
 namespace isthmus::app {
@@ -12,6 +14,8 @@ namespace isthmus::app {
 using nlohmann::ordered_json;
 
 namespace {
+
+constexpr std::size_t terminal_columns = 79;
 
 /// Columns of a terminal, where every code point has one.
 std::size_t width_of(std::string_view text) {
@@ -60,10 +64,44 @@ std::string csv_value(const ordered_json& value) {
   return value.is_string() ? csv_text(value) : value.dump();
 }
 
+std::string certificate_text(const ordered_json& certificate) {
+  constexpr std::size_t digits = 16;  // of a hash; report.json has all
+  const auto short_hash = [](const ordered_json& hash) {
+    return hash.is_string() ? hash.get<std::string>().substr(0, digits) : std::string("unknown");
+  };
+  const auto inner = [](const std::string& line) {
+    return "  " + wrapped(line, terminal_columns - 2, "    ");
+  };
+  auto text = fmt::format("certificate: {}\n", certificate_summary(certificate));
+  for (const auto& gate : certificate["gates"]) {
+    const auto c = gate_cells(gate);
+    text += wrapped(gate["name"].get<std::string>() + ": " + c.verdict, terminal_columns, "  ");
+    auto figures = fmt::format("{} against {}: {} ({:.0f} % interval {}; at most {})",
+                               gate["arm"].get<std::string>(), gate["against"].get<std::string>(),
+                               c.difference, 100 * confidence, c.interval, c.at_most);
+    if (c.bits != "-") figures += fmt::format(", {} bits", c.bits);
+    if (c.most_bits != "-") figures += fmt::format(" (at most {})", c.most_bits);
+    text += inner(figures + ", seeds " + c.seeds);
+  }
+  text += wrapped(fmt::format("commit {}, protocol {}, numerics {}", certificate["commit"].get<std::string>(),
+                              certificate["protocol"].dump(), certificate["numerics"].dump()),
+                  terminal_columns, "  ");
+  for (const auto& arm : certificate["arms"]) {
+    const auto name = arm["name"].get<std::string>();
+    text += wrapped(fmt::format("{}: config {}", name, short_hash(arm["config_fingerprint"])),
+                    terminal_columns, "  ");
+    for (const auto& run : certificate["runs"])
+      if (run["arm"] == name)
+        text +=
+            inner(fmt::format("seed {}: global hash {}", run["seed"].dump(), short_hash(run["global_hash"])));
+  }
+  for (const auto& note : certificate["notes"]) text += wrapped(note, terminal_columns, "  ");
+  return text;
+}
+
 }  // namespace
 
 std::string report_table(const ordered_json& report) {
-  constexpr std::size_t columns = 79;
   std::string text;
   const auto row = [&](const std::string& name, const ArmCells& c) {
     auto line = padded(name.substr(0, 18), 18) + " " + padded(c.loss, 15) + " " + padded(c.difference, 15) +
@@ -84,14 +122,16 @@ std::string report_table(const ordered_json& report) {
   for (const auto& arm : report["arms"]) row(arm["name"], cells_of(arm));
   text += "\n";
   for (const auto& arm : report["arms"])
-    text += wrapped(arm["name"].get<std::string>() + ": " + arm["verdict"].get<std::string>(), columns, "  ");
+    text += wrapped(arm["name"].get<std::string>() + ": " + arm["verdict"].get<std::string>(),
+                    terminal_columns, "  ");
   text += "\n";
   if (report["target_loss"].is_number())
     text +=
         wrapped(fmt::format("sent: by a replica; bits: per parameter and step; target: time to a loss of {}",
                             loss_words(report["target_loss"])),
-                columns, "  ");
-  for (const auto& note : report["notes"]) text += wrapped(note, columns, "  ");
+                terminal_columns, "  ");
+  for (const auto& note : report["notes"]) text += wrapped(note, terminal_columns, "  ");
+  if (report.contains("certificate")) text += "\n" + certificate_text(report["certificate"]);
   return text;
 }
 

@@ -151,6 +151,15 @@ void add_figures(RunRecord& record, const std::vector<WorkerMetrics>& workers) {
   record.stall_seconds = stalled;
 }
 
+void add_origin(RunRecord& record, const nlohmann::json& summary) {
+  const auto text = [](const nlohmann::json& value) {
+    return value.is_string() ? value.get<std::string>() : std::string();
+  };
+  record.commit = text(summary.value("commit", nlohmann::json()));
+  const auto hashes = summary.value("global_hash", nlohmann::json());
+  if (hashes.is_object() && !hashes.empty()) record.global_hash = text(*hashes.begin());
+}
+
 }  // namespace
 
 RunRecord read_run(const RunPlan& run) {
@@ -173,8 +182,22 @@ RunRecord read_run(const RunPlan& run) {
   if (const auto summary = summary_of(run.folder()); !summary.is_null()) {
     record.parameters = summary["parameters"];
     add_last_bytes(record, summary, worker_names(run.experiment), workers);
+    add_origin(record, summary);
   }
   return record;
+}
+
+SeedPairs pair_by_seed(const std::vector<RunRecord>& arm, const std::vector<RunRecord>& against) {
+  const auto has_loss = [](const RunRecord& run) { return run.seed && run.is_whole() && !run.curve.empty(); };
+  SeedPairs pairs;
+  for (const auto& run : arm) {
+    const auto other = std::ranges::find(against, run.seed, &RunRecord::seed);
+    if (!has_loss(run) || other == against.end() || !has_loss(*other)) continue;
+    pairs.seeds.push_back(*run.seed);
+    pairs.arm.push_back(run.curve.back().loss);
+    pairs.against.push_back(other->curve.back().loss);
+  }
+  return pairs;
 }
 
 std::optional<double> loss_at(const std::vector<CurvePoint>& curve, double tokens) {

@@ -31,9 +31,21 @@ struct RunRecord {
   std::optional<double> bits;         ///< payload that a replica sent, per parameter and step
   std::optional<double> utilization;  ///< 0..1: inner steps' part of the training time, mean of the replicas
   std::optional<double> stall_seconds;  ///< waited for late results; the replica that waited longest
+  std::string commit;                   ///< that trained it; empty where the summary does not say it
+  std::string global_hash;              ///< of its last parameters, equal on all replicas; likewise
 
   [[nodiscard]] double tokens() const { return curve.empty() ? 0 : curve.back().tokens; }
+  /// Its final loss can be compared: it has had all of its tokens, or of its time.
+  [[nodiscard]] bool is_whole() const { return ended.how.empty() || ended.how == "time"; }
 };
+
+/// Final losses of whole runs that have the same seed.
+struct SeedPairs {
+  std::vector<std::int64_t> seeds;
+  std::vector<double> arm, against;  ///< as many, in their order
+};
+[[nodiscard]] SeedPairs pair_by_seed(const std::vector<RunRecord>& arm,
+                                     const std::vector<RunRecord>& against);
 
 /// Reads a run's folder: metrics.jsonl of the run and of its workers, and summary.json where it has come to
 /// an end. Lines that are damaged are left out. Throws Error(data) where there is no evaluation in it.

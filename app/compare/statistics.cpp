@@ -9,8 +9,6 @@ namespace isthmus::app {
 
 namespace {
 
-constexpr std::size_t most_seeds = 1000;
-
 double mean_of(std::span<const double> values) {
   double sum = 0;
   for (const double value : values) sum += value;
@@ -19,14 +17,6 @@ double mean_of(std::span<const double> values) {
 
 double half_interval(double deviation, std::size_t count) {
   return t_quantile(static_cast<double>(count - 1)) * deviation / std::sqrt(static_cast<double>(count));
-}
-
-/// Seeds beyond those there are that would make the interval smaller than the difference.
-std::optional<std::size_t> more_seeds(double difference, double deviation, std::size_t count) {
-  if (difference == 0 || deviation == 0) return {};
-  for (std::size_t n = count + 1; n <= most_seeds; ++n)
-    if (half_interval(deviation, n) < std::abs(difference)) return n - count;
-  return {};
 }
 
 }  // namespace
@@ -64,15 +54,24 @@ Estimate estimate(std::span<const double> values) {
   return result;
 }
 
+std::optional<std::size_t> seeds_to_tell(const Difference& paired, double bound) {
+  for (std::size_t n = paired.count; paired.deviation && n <= most_seeds_looked_at; ++n)
+    if (half_interval(*paired.deviation, n) < std::abs(paired.relative - bound)) return n - paired.count;
+  return {};
+}
+
 Difference paired_difference(std::span<const double> arm, std::span<const double> baseline) {
   const double scale = mean_of(baseline);
   std::vector<double> differences;
   for (std::size_t i = 0; i < arm.size(); ++i) differences.push_back((arm[i] - baseline[i]) / scale);
   const auto all = estimate(differences);
-  Difference result{
-      .paired = true, .count = arm.size(), .relative = all.mean, .noise = all.noise, .more_seeds = {}};
-  if (all.deviation && !result.resolved())
-    result.more_seeds = more_seeds(all.mean, *all.deviation, all.count);
+  Difference result{.paired = true,
+                    .count = arm.size(),
+                    .relative = all.mean,
+                    .deviation = all.deviation,
+                    .noise = all.noise,
+                    .more_seeds = {}};
+  if (!result.resolved()) result.more_seeds = seeds_to_tell(result, 0);
   return result;
 }
 

@@ -27,10 +27,22 @@ struct Difference {
   bool paired = false;    ///< each value against that of the same seed
   std::size_t count = 0;  ///< pairs, or the smaller number of values
   double relative = 0;
+  std::optional<double> deviation;        ///< of one pair, from two pairs on
   std::optional<double> noise;            ///< half the interval; nothing where one seed alone is there
   std::optional<std::size_t> more_seeds;  ///< after which noise of this size would be below the difference
   [[nodiscard]] bool resolved() const { return noise && (relative > *noise || relative < -*noise); }
+  /// Ends of the interval; `noise` must be there.
+  [[nodiscard]] double low() const { return relative - *noise; }
+  [[nodiscard]] double high() const { return relative + *noise; }
 };
+
+/// Counts of seeds up to this are looked at.
+inline constexpr std::size_t most_seeds_looked_at = 1000;
+
+/// Seeds beyond those there are after which the interval of a paired difference would lie on one side of the
+/// bound, if spread and difference stayed what they are; 0 where it does already, nothing where too many
+/// would be needed.
+[[nodiscard]] std::optional<std::size_t> seeds_to_tell(const Difference& paired, double bound);
 
 /// Values of equal index have the same seed. At least one of each, as many of both, and a baseline above 0.
 [[nodiscard]] Difference paired_difference(std::span<const double> arm, std::span<const double> baseline);

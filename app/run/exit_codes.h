@@ -20,7 +20,10 @@ inline constexpr std::array<ExitCode, 8> exit_codes = {{
     {2, "config", "the command line, a key or a value is wrong; the message names it, and what was expected"},
     {3, "data or files", "a corpus, checkpoint or other file is missing, damaged, or cannot be written"},
     {4, "network or a lost peer", "somebody is lost, refuses, or cannot be reached"},
-    {5, "replicas or values diverged", "replicas disagree, or a value is not what it must be, or not finite"},
+    {5, "replicas or values diverged",
+     "replicas disagree, or a value is not what it must be, or not finite, or a gate of `compare --certify` "
+     "has "
+     "not passed"},
     {stopped_exit, "stopped",
      "the run was stopped, by Ctrl-C or `isthmus ctl stop`, with a checkpoint where it had begun; of a "
      "worker: it "

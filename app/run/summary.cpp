@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "isthmus/base/progress.h"
+#include "run/version.h"
 
 namespace isthmus::app {
 
@@ -75,6 +76,7 @@ ordered_json summary_json(Experiment& experiment, const RunReport& report) {
   ordered_json json;
   json["run"] = experiment.run.name;
   json["folder"] = std::filesystem::absolute(experiment.folder()).string();
+  json["commit"] = commit();
   json["config_fingerprint"] = config::fingerprint(experiment).hex();
   json["method"] = experiment.outer.method;
   json["codec"] = experiment.outer.codec;

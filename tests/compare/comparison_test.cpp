@@ -88,13 +88,31 @@ TEST(Comparison, TheBaselineIsRunFirst) {
 TEST(Comparison, WhatIsShippedIsSound) {
   std::size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(CONFIGS "/compare")) {
-    if (entry.path().filename() == "gpu.yaml") continue;  // the base of the others
+    const auto name = entry.path().filename().string();
+    if (name == "gpu.yaml" || name.starts_with("gate_")) continue;  // the base of the others; those below
     ++files;
     for (const auto* size : {"small", "gpu"})
       EXPECT_NO_THROW(static_cast<void>(load_comparison(entry.path(), size, {})))
           << entry.path() << " " << size;
   }
   EXPECT_EQ(files, 6U);
+}
+
+TEST(Comparison, GatesThatAreShippedAreSound) {
+  const auto certified = [](const std::string& name, const std::string& size = {}) {
+    return app::load_certified(std::filesystem::path(CONFIGS "/compare") / name, size, {});
+  };
+  const auto one = certified("gate_one_replica.yaml"), longer = certified("gate_one_replica.yaml", "long"),
+             two = certified("gate_two_replicas.yaml"), delay = certified("gate_delay.yaml");
+  EXPECT_EQ(one.runs[0].experiment.run.steps, 400);
+  EXPECT_EQ(longer.runs[0].experiment.run.steps, 1600);
+  EXPECT_EQ(two.gates.at(0).bits, 0.44);
+  EXPECT_EQ(delay.runs[1].experiment.outer.sync_delay, 4);
+  for (const auto* comparison : {&one, &longer, &two, &delay}) {
+    ASSERT_THAT(comparison->gates, SizeIs(1));
+    EXPECT_THAT(comparison->keys.seeds, SizeIs(3));
+    for (const auto& run : comparison->runs) EXPECT_EQ(app::tokens_per_step(run.experiment), 64 * 128);
+  }
 }
 
 TEST(Comparison, BadFilesAreRefusedByName) {

@@ -27,6 +27,8 @@ arms:
   data_parallel: {outer.method: data_parallel}
   four_bits: {inner.lr: 0.5, about: 'HOSTILE', data.tokenizer: 'HOSTILE'}
   theirs: {curve: theirs.csv}
+gates:
+  parity: {arm: four_bits, bits: 0.44}
 )");
     for (std::size_t at = 0; (at = text.find("HOSTILE")) != text.npos;) text.replace(at, 7, yaml_quoted());
     const auto comparison = folder.comparison(text);

@@ -56,11 +56,14 @@ void Recorded::finish(const app::RunPlan& run, const Losses& losses, double byte
   for (const auto& [step, loss] : losses)
     evaluations += fmt::format("{{\"step\":{},\"eval_loss\":{}}}\n", step, loss);
   put("metrics.jsonl", evaluations);
-  nlohmann::json summary = {
-      {"stopped", false}, {"parameters", 1000}, {"wan_bytes_sent", nlohmann::json::object()}};
+  nlohmann::json summary = {{"stopped", false},
+                            {"commit", commit},
+                            {"parameters", 1000},
+                            {"wan_bytes_sent", nlohmann::json::object()}};
   for (const auto& name : app::worker_names(experiment)) {
     put(name + "/metrics.jsonl", metrics_of(losses.back().first, bytes));
     summary["wan_bytes_sent"][name] = {{"payload", bytes / 2}, {"total", bytes}};
+    summary["global_hash"][name] = global_hash;
   }
   put("summary.json", summary.dump());
 }

@@ -21,6 +21,11 @@ using Losses = std::vector<std::pair<std::uint64_t, double>>;
 
 class Recorded {
  public:
+  /// Of every run.
+  static constexpr const char* commit = "0123456789ab";
+  static constexpr const char* global_hash =
+      "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
   /// Two replicas, batch 4, sequences of 32: 256 tokens in a step; 40 steps.
   Recorded();
 

@@ -78,6 +78,16 @@ TEST(Statistics, SaysAfterHowManySeedsADifferenceIsResolved) {
   EXPECT_GE(noise_of(enough - 1), difference.relative);
 }
 
+TEST(Statistics, SaysAfterHowManySeedsABoundIsOutsideTheInterval) {
+  const auto difference = paired_difference(std::array{1.001, 1.009, 0.999}, std::array{1.0, 1.0, 1.0});
+  EXPECT_NEAR(difference.high() - difference.low(), 2 * *difference.noise, 1e-12);
+  EXPECT_EQ(seeds_to_tell(difference, 0.5), 0U);
+  EXPECT_EQ(seeds_to_tell(difference, 0), difference.more_seeds);
+  EXPECT_GT(seeds_to_tell(difference, difference.high() - 0.001), 0U);
+  EXPECT_FALSE(seeds_to_tell(difference, difference.relative));
+  EXPECT_FALSE(seeds_to_tell(paired_difference(std::array{1.5}, std::array{1.0}), 0));
+}
+
 TEST(Statistics, EqualRunsAreEqual) {
   const std::array both = {1.0, 1.1};
   const auto difference = paired_difference(both, both);

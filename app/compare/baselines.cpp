@@ -1,0 +1,87 @@
+#include "compare/baselines.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "isthmus/base/error.h"
+#include "run/experiment.h"
+
+namespace isthmus::app {
+
+namespace fs = std::filesystem;
+using config::Source;
+
+namespace {
+
+/// The experiment as the arms begin with it: the file, and `settings` that were assigned.
+Experiment with_settings(const fs::path& file, const Source& comparison) {
+  constexpr std::string_view section = "settings.";
+  auto source = Source::from_file(file);
+  for (auto entry : comparison.entries()) {
+    if (!entry.key.starts_with(section)) continue;
+    entry.key.erase(0, section.size());
+    source.put(std::move(entry));
+  }
+  return load_experiment(std::move(source), {}, std::nullopt, Purpose::training);
+}
+
+void check(const fs::path& file, const Experiment& experiment) {
+  const auto refuse = [&](const std::string& what) { config_error(file.string() + ": " + what); };
+  if (experiment.outer.data_parallel())
+    refuse("outer.method is data_parallel, which is the baseline; expected a method with an outer loop");
+  if (!experiment.sites.empty())
+    refuse(
+        fmt::format("sites has {}; expected none: the runs of a certificate are made on this machine. "
+                    "Leave sites out and set replicas",
+                    experiment.sites.front().name));
+  if (experiment.automatic.utilization > 0)
+    refuse(
+        fmt::format("outer.auto.utilization is {:g}; expected 0: a certificate is of settings that stay "
+                    "the same. `isthmus config {}` prints those that it chooses",
+                    experiment.automatic.utilization, file.string()));
+}
+
+}  // namespace
+
+bool is_experiment(const Source& source) {
+  return source.find("base") == nullptr && std::ranges::none_of(source.entries(), [](const auto& entry) {
+           return entry.key == "arms" || entry.key.starts_with("arms.");
+         });
+}
+
+Source with_baselines(const fs::path& experiment, const std::vector<std::string>& assignments) {
+  Source source;
+  const auto put = [&](const std::string& key, const std::string& value) {
+    if (source.find(key) == nullptr) source.put({key, {value}, false, false, experiment.string(), {}});
+  };
+  put("name", experiment.stem().string() + "-certificate");
+  source.put({"seeds", {"1", "2", "3"}, true, false, experiment.string(), {}});
+  put("arms.data_parallel.about", "gradients averaged at every step");
+  put("arms.data_parallel.outer.method", "data_parallel");
+  put("arms.data_parallel.reducers", "0");
+  put("arms.one_replica.about", "the whole batch in one replica, under the same outer step");
+  put("arms.experiment.about", "the experiment as it is");
+  put("gates.parity.arm", "experiment");
+  for (const auto& assignment : assignments) source.set(assignment);
+  if (source.find("base") != nullptr)
+    config_error("--set base: the experiment to be certified is " + experiment.string() +
+                 "; expected no other base");
+  put("base", fs::absolute(experiment).lexically_normal().string());
+
+  const auto judged = with_settings(experiment, source);
+  check(experiment, judged);
+  if (judged.replicas == 1) {  // it is that arm itself
+    static_cast<void>(source.take_section("arms.one_replica"));
+    return source;
+  }
+  put("arms.one_replica.replicas", "1");
+  put("arms.one_replica.inner.batch", std::to_string(judged.replicas * judged.inner.batch));
+  put("arms.one_replica.reducers", "0");
+  put("arms.one_replica.outer.min_replicas", "0");
+  put("arms.one_replica.outer.quorum", "0");
+  return source;
+}
+
+}  // namespace isthmus::app

@@ -1,0 +1,196 @@
+#include "compare/gates.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "compare/comparison.h"
+#include "compare/run_record.h"
+#include "isthmus/base/error.h"
+
+namespace isthmus::app {
+
+using config::Scope;
+using config::Source;
+
+namespace {
+
+constexpr std::string_view prefix = "gates.";
+constexpr std::size_t most_gates = 64;
+
+/// A gate as the file writes it.
+struct GateKeys {
+  std::string name, arm, against;
+  double at_most = 1, bits = 0;
+
+  void serialize(config::Archive& ar) {
+    ar({"arm", &arm, Scope::agreed, "that is judged"});
+    ar({"against", &against, Scope::agreed, "arm that it is compared with; empty: the baseline"});
+    ar({"at_most", &at_most, Scope::agreed, "percent by which its loss may be above the other's", 0, 100});
+    ar({"bits", &bits, Scope::agreed,
+        "most payload bits that a replica sends per parameter and step; 0: any number", 0, 1e6});
+  }
+};
+
+/// Under its full name, which messages then have.
+struct FullKeys {
+  GateKeys& gate;
+  void serialize(config::Archive& ar) { ar.section(std::string(prefix) + gate.name, gate); }
+};
+
+/// As they are written; `own` gets their entries.
+std::vector<GateKeys> read_keys(std::vector<Source::Entry> section, Source& own) {
+  std::vector<GateKeys> gates;
+  for (auto& entry : section) {
+    const auto dot = entry.key.find('.', prefix.size());
+    const auto name = entry.key.substr(prefix.size(), dot - prefix.size());
+    if (dot == std::string::npos)
+      config_error(
+          fmt::format("{}: the gate {} is a plain value; expected a section like {{arm: two, "
+                      "against: data_parallel, at_most: 1}}",
+                      entry.place, name));
+    if (std::ranges::find(gates, name, &GateKeys::name) == gates.end()) {
+      if (gates.size() == most_gates)
+        config_error(fmt::format("{}: more than {} gates", entry.place, most_gates));
+      gates.push_back({.name = name, .arm = {}, .against = {}});
+    }
+    own.put(std::move(entry));
+  }
+  config::Reader reader(own);
+  for (auto& gate : gates) FullKeys{gate}.serialize(reader);
+  reader.finish();
+  return gates;
+}
+
+/// Where a key of the gate stands, or its first one where this key was left out.
+std::string place_of(const Source& own, const GateKeys& gate, const std::string& key) {
+  const auto section = std::string(prefix) + gate.name + ".";
+  if (const auto* entry = own.find(section + key)) return entry->place;
+  const auto first = std::ranges::find_if(
+      own.entries(), [&](const Source::Entry& entry) { return entry.key.starts_with(section); });
+  return first->place;
+}
+
+/// The arm that this key names.
+std::size_t arm_of(const Comparison& comparison, const Source& own, const GateKeys& gate,
+                   const std::string& key, const std::string& value) {
+  const auto what = fmt::format("{}: {}{}.{}", place_of(own, gate, key), prefix, gate.name, key);
+  if (value.empty()) config_error(what + " is empty; expected the name of the arm that is to be judged");
+  const auto arm = arm_named(value, what, comparison.arms);
+  if (!comparison.arms[arm].curves.empty())
+    config_error(fmt::format("{} is {}, which is a curve; expected an arm with runs, whose seeds are paired",
+                             what, value));
+  return arm;
+}
+
+double tokens_of(const RunPlan& run) {
+  return static_cast<double>(run.experiment.run.steps) * tokens_per_step(run.experiment);
+}
+
+void check_one_config(const Comparison& comparison, std::size_t arm) {
+  const RunPlan* first = nullptr;
+  for (const auto& run : comparison.runs) {
+    if (run.arm != arm) continue;
+    if (first == nullptr) first = &run;
+    if (config_fingerprint(run) != config_fingerprint(*first))
+      config_error(fmt::format(
+          "{} and {} of the arm {} have different configs; where there are gates, expected runs that differ "
+          "in their seed alone (isthmus config diff shows the keys)",
+          first->folder().string(), run.folder().string(), comparison.arms[arm].name));
+  }
+}
+
+void check_equal_tokens(const Comparison& comparison, const Gate& gate) {
+  constexpr double rounding = 0.01;  // of budget.tokens to whole steps
+  const auto tokens = [&](std::size_t arm) {
+    return tokens_of(*std::ranges::find(comparison.runs, arm, &RunPlan::arm));
+  };
+  const double arm = tokens(gate.arm), against = tokens(gate.against);
+  if (std::abs(arm - against) <= rounding * against) return;
+  config_error(fmt::format(
+      "gate {}: {} is trained on {:.0f} tokens and {} on {:.0f}; expected equally many: change "
+      "replicas, inner.batch or run.steps of one of them",
+      gate.name, comparison.arms[gate.arm].name, arm, comparison.arms[gate.against].name, against));
+}
+
+}  // namespace
+
+std::vector<Gate> read_gates(std::vector<Source::Entry> section, const Comparison& comparison) {
+  Source own;
+  std::vector<Gate> gates;
+  for (const auto& gate : read_keys(std::move(section), own)) {
+    const auto arm = arm_of(comparison, own, gate, "arm", gate.arm);
+    const auto& other_arm = gate.against.empty() ? comparison.arms[comparison.baseline].name : gate.against;
+    const auto against = arm_of(comparison, own, gate, "against", other_arm);
+    const auto place = place_of(own, gate, "arm");
+    if (arm == against)
+      config_error(fmt::format("{}: the gate {} compares {} with itself; expected two arms", place, gate.name,
+                               gate.arm));
+    for (const auto& other : gates) {
+      if (other.arm == arm && other.against == against)
+        config_error(fmt::format("{}: the gates {} and {} both judge {} against {}; expected one of them",
+                                 place, other.name, gate.name, gate.arm, other_arm));
+    }
+    gates.push_back({.name = gate.name,
+                     .arm = arm,
+                     .against = against,
+                     .at_most = gate.at_most / 100,
+                     .bits = gate.bits > 0 ? std::optional(gate.bits) : std::nullopt});
+  }
+  return gates;
+}
+
+void check_gates(const Comparison& comparison) {
+  if (comparison.gates.empty()) return;
+  for (std::size_t i = 0; i < comparison.arms.size(); ++i) check_one_config(comparison, i);
+  for (const auto& gate : comparison.gates) check_equal_tokens(comparison, gate);
+}
+
+GateFigures gate_figures(const std::vector<RunRecord>& arm, const std::vector<RunRecord>& against) {
+  GateFigures figures;
+  const auto pairs = pair_by_seed(arm, against);
+  figures.seeds = pairs.seeds;
+  if (!pairs.seeds.empty()) figures.difference = paired_difference(pairs.arm, pairs.against);
+  const auto broken_too = [&](const RunRecord& run) {
+    return std::ranges::any_of(
+        against, [&](const RunRecord& other) { return other.seed == run.seed && !other.is_whole(); });
+  };
+  for (const auto& run : arm) {
+    if (!run.is_whole() && !broken_too(run))
+      figures.ended.push_back(fmt::format("seed {} {}", *run.seed, run.ended.words));
+    if (run.is_whole() && run.bits) figures.bits = std::max(figures.bits.value_or(0), *run.bits);
+  }
+  return figures;
+}
+
+GateVerdict judge(const Gate& gate, const GateFigures& figures) {
+  using enum GateVerdict::Outcome;
+  const auto& difference = figures.difference;
+  const bool is_measured = difference && difference->noise;
+  const auto more = is_measured ? seeds_to_tell(*difference, gate.at_most) : std::optional<std::size_t>(0);
+  const auto seeds = figures.seeds.size() + figures.ended.size();
+  if (seeds < fewest_gate_seeds)
+    return {not_shown, more ? std::optional(std::max(fewest_gate_seeds - seeds, *more)) : std::nullopt};
+  const bool sends_too_much = gate.bits && !(figures.bits && *figures.bits <= *gate.bits);
+  if (!figures.ended.empty() || sends_too_much || difference->low() > gate.at_most) return {failed, {}};
+  if (difference->high() <= gate.at_most) return {passed, {}};
+  return {not_shown, more};
+}
+
+std::string to_string(const GateVerdict& verdict) {
+  switch (verdict.outcome) {
+    case GateVerdict::Outcome::passed:
+      return "passed";
+    case GateVerdict::Outcome::failed:
+      return "failed";
+    case GateVerdict::Outcome::not_shown:
+      break;
+  }
+  if (!verdict.more_seeds) return fmt::format("not shown, needs more than {} seeds", most_seeds_looked_at);
+  return fmt::format("not shown, needs {} more seed{}", *verdict.more_seeds,
+                     *verdict.more_seeds == 1 ? "" : "s");
+}
+
+}  // namespace isthmus::app

@@ -1,0 +1,59 @@
+#pragma once
+// Gates of a comparison: how far an arm's final loss may be above another one's, and how much it may send.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compare/statistics.h"
+#include "isthmus/base/config.h"
+
+namespace isthmus::app {
+
+struct Comparison;
+struct RunRecord;
+
+/// One entry of `gates`.
+struct Gate {
+  std::string name;
+  std::size_t arm = 0, against = 0;  ///< indices of arms
+  double at_most = 0;                ///< part of the other arm's loss by which the arm may be worse
+  std::optional<double> bits;        ///< most payload bits per parameter and step
+};
+
+/// Reads the entries of the file's section `gates`; the comparison has its arms and its baseline already.
+/// Throws Error(config) naming place, value and what was expected.
+[[nodiscard]] std::vector<Gate> read_gates(std::vector<config::Source::Entry> section,
+                                           const Comparison& comparison);
+
+/// Throws Error(config) where there are gates and the runs do not allow a judgement: an arm has several
+/// configs, or the two arms of a gate are trained on unequal numbers of tokens.
+void check_gates(const Comparison& comparison);
+
+/// What the finished runs say about a gate.
+struct GateFigures {
+  std::vector<std::int64_t> seeds;  ///< for which both arms have a final loss
+  std::vector<std::string> ended;   ///< runs of the arm that diverged or were given up, in words
+  std::optional<Difference> difference;
+  std::optional<double> bits;  ///< the highest of the arm's runs
+};
+[[nodiscard]] GateFigures gate_figures(const std::vector<RunRecord>& arm,
+                                       const std::vector<RunRecord>& against);
+
+/// Fewer seeds show nothing.
+inline constexpr std::size_t fewest_gate_seeds = 3;
+
+struct GateVerdict {
+  enum class Outcome { passed, failed, not_shown } outcome = Outcome::not_shown;
+  std::optional<std::size_t> more_seeds;  ///< of not_shown; nothing where 1,000 would not be enough
+};
+/// Passed: the interval's upper end and the bits are within the bounds. Failed: its lower end or the bits are
+/// above, or a run of the arm diverged or was given up. Everything else is not shown.
+[[nodiscard]] GateVerdict judge(const Gate& gate, const GateFigures& figures);
+
+/// "passed", "failed" or "not shown, needs 2 more seeds".
+[[nodiscard]] std::string to_string(const GateVerdict& verdict);
+
+}  // namespace isthmus::app
