@@ -48,6 +48,7 @@ TEST(Faults, StrikeTheChildOfThatNameAtItsStep) {
   const TemporaryFolder folder;
   auto eu = worker(folder, "eu-1"), us = worker(folder, "us-1");
   ASSERT_TRUE(eventually([&] { return process_of("eu-1", getpid()) == eu.pid(); }));
+  ASSERT_TRUE(eventually([&] { return process_of("us-1", getpid()) == us.pid(); }));
   EXPECT_EQ(process_of("eu", getpid()), std::nullopt);
   EXPECT_EQ(process_of("eu-1", us.pid()), std::nullopt) << "a child of somebody else";
 
