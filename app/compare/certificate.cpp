@@ -43,7 +43,7 @@ ordered_json gate_json(const Gate& gate, const Comparison& comparison, const Gat
           {"arm", comparison.arms[gate.arm].name},
           {"against", comparison.arms[gate.against].name},
           {"at_most", gate.at_most},
-          {"most_bits", json_of(gate.bits)},
+          {"max_bits", json_of(gate.bits)},
           {"seeds", figures.seeds},
           {"difference", difference ? ordered_json(difference->relative) : ordered_json()},
           {"low", has_interval ? ordered_json(difference->low()) : ordered_json()},
@@ -59,7 +59,7 @@ ordered_json arms_json(const Comparison& comparison) {
   auto arms = ordered_json::array();
   for (std::size_t i = 0; i < comparison.arms.size(); ++i) {
     const auto run = std::ranges::find(comparison.runs, i, &RunPlan::arm);
-    if (run == comparison.runs.end()) continue;  // somebody else's curve
+    if (run == comparison.runs.end()) continue;  // the arm is a curve: nothing was run
     arms.push_back(
         {{"name", comparison.arms[i].name}, {"config_fingerprint", config_fingerprint(*run).hex()}});
   }
@@ -70,7 +70,7 @@ ordered_json runs_json(const Comparison& comparison, const Records& records) {
   auto runs = ordered_json::array();
   for (std::size_t i = 0; i < comparison.arms.size(); ++i) {
     for (const auto& run : records.of_arm[i]) {
-      if (!run.seed) continue;  // likewise
+      if (!run.seed) continue;  // a curve
       runs.push_back({{"arm", comparison.arms[i].name},
                       {"seed", *run.seed},
                       {"commit", json_of(run.commit)},
@@ -80,7 +80,7 @@ ordered_json runs_json(const Comparison& comparison, const Records& records) {
   return runs;
 }
 
-/// What a reader must know before trusting it.
+/// Warns of runs that another commit trained, and of a binary whose sources are in no commit.
 ordered_json notes_json(const ordered_json& certificate) {
   auto notes = ordered_json::array();
   std::set<std::string> others;
@@ -142,7 +142,7 @@ GateCells gate_cells(const ordered_json& gate) {
     return gate[key].is_number() ? fmt::format(fmt::runtime(format), gate[key].get<double>()) : "-";
   };
   cells.bits = bits("bits_per_parameter_per_step", "{:.4f}");
-  cells.most_bits = bits("most_bits", "{:g}");
+  cells.max_bits = bits("max_bits", "{:g}");
   for (const auto& seed : gate["seeds"]) cells.seeds += (cells.seeds.empty() ? "" : ", ") + seed.dump();
   if (cells.seeds.empty()) cells.seeds = "-";
   cells.verdict = gate["verdict"].get<std::string>();

@@ -17,7 +17,7 @@ namespace isthmus::app {
 
 /// One gate's figures as people read them; "-" for what is not known.
 struct GateCells {
-  std::string difference, interval, at_most, bits, most_bits, seeds, verdict;
+  std::string difference, interval, at_most, bits, max_bits, seeds, verdict;
 };
 [[nodiscard]] GateCells gate_cells(const nlohmann::ordered_json& gate);
 

@@ -18,7 +18,7 @@ using config::Source;
 namespace {
 
 constexpr std::string_view prefix = "gates.";
-constexpr std::size_t most_gates = 64;
+constexpr std::size_t max_gates = 64;
 
 /// A gate as the file writes it.
 struct GateKeys {
@@ -52,8 +52,8 @@ std::vector<GateKeys> read_keys(std::vector<Source::Entry> section, Source& own)
                       "against: data_parallel, at_most: 1}}",
                       entry.place, name));
     if (std::ranges::find(gates, name, &GateKeys::name) == gates.end()) {
-      if (gates.size() == most_gates)
-        config_error(fmt::format("{}: more than {} gates", entry.place, most_gates));
+      if (gates.size() == max_gates)
+        config_error(fmt::format("{}: more than {} gates", entry.place, max_gates));
       gates.push_back({.name = name, .arm = {}, .against = {}});
     }
     own.put(std::move(entry));
@@ -158,8 +158,7 @@ GateFigures gate_figures(const std::vector<RunRecord>& arm, const std::vector<Ru
         against, [&](const RunRecord& other) { return other.seed == run.seed && !other.is_whole(); });
   };
   for (const auto& run : arm) {
-    if (!run.is_whole() && !broken_too(run))
-      figures.ended.push_back(fmt::format("seed {} {}", *run.seed, run.ended.words));
+    if (!run.is_whole() && !broken_too(run)) figures.ended.push_back(run.ended_line());
     if (run.is_whole() && run.bits) figures.bits = std::max(figures.bits.value_or(0), *run.bits);
   }
   return figures;
@@ -188,7 +187,7 @@ std::string to_string(const GateVerdict& verdict) {
     case GateVerdict::Outcome::not_shown:
       break;
   }
-  if (!verdict.more_seeds) return fmt::format("not shown, needs more than {} seeds", most_seeds_looked_at);
+  if (!verdict.more_seeds) return fmt::format("not shown, needs more than {} seeds", max_seeds);
   return fmt::format("not shown, needs {} more seed{}", *verdict.more_seeds,
                      *verdict.more_seeds == 1 ? "" : "s");
 }

@@ -32,7 +32,7 @@ struct Gate {
 /// configs, or the two arms of a gate are trained on unequal numbers of tokens.
 void check_gates(const Comparison& comparison);
 
-/// What the finished runs say about a gate.
+/// Figures of the two arms of a gate, from their finished runs.
 struct GateFigures {
   std::vector<std::int64_t> seeds;  ///< for which both arms have a final loss
   std::vector<std::string> ended;   ///< runs of the arm that diverged or were given up, in words

@@ -169,7 +169,7 @@ std::string gates_table(const ordered_json& certificate) {
   for (const auto& gate : certificate["gates"]) {
     const auto c = gate_cells(gate);
     rows += row({text_of(gate["name"]), text_of(gate["arm"]), text_of(gate["against"]), c.difference,
-                 c.interval, c.at_most, c.bits, c.most_bits, c.seeds, html_text(c.verdict)});
+                 c.interval, c.at_most, c.bits, c.max_bits, c.seeds, html_text(c.verdict)});
   }
   return table(
       "gates",

@@ -17,8 +17,8 @@ using nlohmann::ordered_json;
 
 namespace {
 
-constexpr std::size_t most_shown_points = 2000;  ///< of a curve in a report
-constexpr double default_target = 1.05;          ///< of the baseline's final loss
+constexpr std::size_t max_shown_points = 2000;  ///< of a curve in a report
+constexpr double default_target = 1.05;         ///< of the baseline's final loss
 
 ordered_json json_of(std::optional<double> value) { return value ? ordered_json(*value) : ordered_json(); }
 
@@ -46,7 +46,7 @@ ordered_json mean_of(const std::vector<RunRecord>& runs, Get get) {
 
 ordered_json curve_json(const std::vector<CurvePoint>& curve) {
   auto points = ordered_json::array();
-  const std::size_t every = curve.size() / most_shown_points + 1;
+  const std::size_t every = curve.size() / max_shown_points + 1;
   for (std::size_t i = 0; i < curve.size(); ++i) {
     if (i % every != 0 && i + 1 != curve.size()) continue;
     const auto& p = curve[i];
@@ -63,7 +63,7 @@ ordered_json band_json(const std::vector<RunRecord>& runs) {
   auto band = ordered_json::array();
   std::size_t length = 0;
   for (const auto& run : runs) length = std::max(length, run.curve.size());
-  const std::size_t every = length / most_shown_points + 1;
+  const std::size_t every = length / max_shown_points + 1;
   for (std::size_t i = 0; i < length; ++i) {
     if (i % every != 0 && i + 1 != length) continue;
     std::vector<std::optional<double>> tokens, seconds, bytes, losses;
@@ -186,7 +186,7 @@ class Reporter {
     json["seconds_to_target"] = mean_of(runs, [this](const RunRecord& r) { return to_target(r); });
     json["ended"] = ordered_json::array();
     for (const auto& run : runs)
-      if (!run.is_whole()) json["ended"].push_back(fmt::format("seed {} {}", *run.seed, run.ended.words));
+      if (!run.is_whole()) json["ended"].push_back(run.ended_line());
     json["difference"] = nullptr;
     json["verdict"] = "";
     json["band"] = band_json(runs);

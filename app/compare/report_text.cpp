@@ -80,7 +80,7 @@ std::string certificate_text(const ordered_json& certificate) {
                                gate["arm"].get<std::string>(), gate["against"].get<std::string>(),
                                c.difference, 100 * confidence, c.interval, c.at_most);
     if (c.bits != "-") figures += fmt::format(", {} bits", c.bits);
-    if (c.most_bits != "-") figures += fmt::format(" (at most {})", c.most_bits);
+    if (c.max_bits != "-") figures += fmt::format(" (at most {})", c.max_bits);
     text += inner(figures + ", seeds " + c.seeds);
   }
   text += wrapped(fmt::format("commit {}, protocol {}, numerics {}", certificate["commit"].get<std::string>(),

@@ -1,5 +1,7 @@
 #include "compare/run_record.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -161,6 +163,8 @@ void add_origin(RunRecord& record, const nlohmann::json& summary) {
 }
 
 }  // namespace
+
+std::string RunRecord::ended_line() const { return fmt::format("seed {} {}", *seed, ended.words); }
 
 RunRecord read_run(const RunPlan& run) {
   RunRecord record;

@@ -37,6 +37,8 @@ struct RunRecord {
   [[nodiscard]] double tokens() const { return curve.empty() ? 0 : curve.back().tokens; }
   /// Its final loss can be compared: it has had all of its tokens, or of its time.
   [[nodiscard]] bool is_whole() const { return ended.how.empty() || ended.how == "time"; }
+  /// "seed 2 diverged at step 90": how one of our own runs that is not whole ended.
+  [[nodiscard]] std::string ended_line() const;
 };
 
 /// Final losses of whole runs that have the same seed.

@@ -55,7 +55,7 @@ Estimate estimate(std::span<const double> values) {
 }
 
 std::optional<std::size_t> seeds_to_tell(const Difference& paired, double bound) {
-  for (std::size_t n = paired.count; paired.deviation && n <= most_seeds_looked_at; ++n)
+  for (std::size_t n = paired.count; paired.deviation && n <= max_seeds; ++n)
     if (half_interval(*paired.deviation, n) < std::abs(paired.relative - bound)) return n - paired.count;
   return {};
 }

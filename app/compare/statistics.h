@@ -36,8 +36,8 @@ struct Difference {
   [[nodiscard]] double high() const { return relative + *noise; }
 };
 
-/// Counts of seeds up to this are looked at.
-inline constexpr std::size_t most_seeds_looked_at = 1000;
+/// `seeds_to_tell` looks no further than this number of seeds.
+inline constexpr std::size_t max_seeds = 1000;
 
 /// Seeds beyond those there are after which the interval of a paired difference would lie on one side of the
 /// bound, if spread and difference stayed what they are; 0 where it does already, nothing where too many

@@ -99,7 +99,7 @@ TEST_F(Certificate, AMeanOnTheBoundIsNeverShown) {
 TEST_F(Certificate, FailsWhereTheArmSendsMore) {
   EXPECT_EQ(verdict({1.001, 1.102, 1.202}, 0.4399).outcome, Outcome::passed);
   EXPECT_EQ(verdict({1.001, 1.102, 1.202}, 0.45).outcome, Outcome::failed);
-  EXPECT_EQ(certificate()["gates"][0]["most_bits"], 0.44);
+  EXPECT_EQ(certificate()["gates"][0]["max_bits"], 0.44);
   comparison.gates[0].bits.reset();
   EXPECT_EQ(verdict().outcome, Outcome::passed);
 }
