@@ -25,11 +25,12 @@ ISTHMUS_INLINE float widen(float x) { return x; }
 ISTHMUS_INLINE float widen(Bf16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
 
 ISTHMUS_INLINE void narrow(float x, float& out) { out = x; }
-/// Round to nearest, ties to even. A NaN whose upper bits are all ones would wrap, but stays not finite or
-/// becomes zero; losses are checked before anything is kept.
+/// Round to nearest, ties to even. Rounding would wrap a NaN whose upper bits are all ones to zero.
 ISTHMUS_INLINE void narrow(float x, Bf16& out) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
-  out.bits = static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
+  const auto rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
+  const bool is_nan = (bits & 0x7fffffffU) > 0x7f800000U;
+  out.bits = static_cast<std::uint16_t>(is_nan ? bits >> 16 | 0x40U : rounded);
 }
 
 }  // namespace isthmus::trainer

@@ -137,7 +137,10 @@ struct alignas(16) float4 {
 inline emulated::Index blockIdx;
 inline emulated::Index gridDim;
 
-inline std::uint32_t __float_as_uint(float x) { return std::bit_cast<std::uint32_t>(x); }
+/// A NaN has the bits that a GPU's arithmetic gives every NaN.
+inline std::uint32_t __float_as_uint(float x) {
+  return x == x ? std::bit_cast<std::uint32_t>(x) : 0x7fffffffU;
+}
 inline float __uint_as_float(std::uint32_t x) { return std::bit_cast<float>(x); }
 inline void __syncthreads() { emulated::ThreadBlock::running->meet(); }
 inline std::uint32_t __shfl_xor_sync(unsigned, std::uint32_t x, unsigned mask) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -202,6 +203,57 @@ TYPED_TEST(DecoderKernels, SoftmaxLoss) {
       expect_near(got, expected, this->tolerance, "gradient of the logits");
     }
   });
+}
+
+/// Of the rows of an output, which hold a NaN.
+template <class T>
+std::vector<bool> rows_with_nan(const std::vector<T>& values, Index rows) {
+  std::vector<bool> found;
+  const auto channels = values.size() / static_cast<std::size_t>(rows);
+  for (std::size_t at = 0; at < values.size(); at += channels) {
+    found.push_back(std::any_of(values.begin() + at, values.begin() + at + channels,
+                                [](T x) { return std::isnan(widen(x)); }));
+  }
+  return found;
+}
+
+TYPED_TEST(DecoderKernels, ANaNStaysOne) {
+  using T = TypeParam;
+  constexpr Index rows = 3, channels = 601;  // one thread has the last column alone
+  const std::vector<bool> second = {false, true, false};
+  const auto elements = this->size(rows, channels);
+  const auto finite = values<T>(elements, 1), affine = values<T>(this->size(2, channels), 2);
+  const std::vector<float> rstds(rows, 1), means(rows, 0);
+  for (const float bad : {std::nanf(""), -std::nanf(""), INFINITY}) {
+    auto x = finite;
+    narrow(bad, x[2 * channels - 1]);
+    std::vector<T> sum(elements), out(elements), both(2 * elements);
+    std::vector<float> rstd(rows), mean(rows), gradient(2 * channels),
+        sums(this->size(row_blocks(rows), 2 * channels));
+    run(cpu::AddNorm<T>{rows, channels, 1e-5F, x.data(), nullptr, affine.data(), nullptr, out.data(),
+                        rstd.data()},
+        *this->launch);
+    EXPECT_EQ(rows_with_nan(out, rows), second) << "RMSNorm";
+    run(cpu::AddLayerNorm<T>{rows, channels, 1e-5F, x.data(), finite.data(), affine.data(), sum.data(),
+                             out.data(), mean.data(), rstd.data()},
+        *this->launch);
+    EXPECT_EQ(rows_with_nan(out, rows), second) << "LayerNorm";
+    run(cpu::AddLayerNormBackward<T>{rows, channels, finite.data(), affine.data(), x.data(), nullptr,
+                                     means.data(), rstds.data(), out.data(), gradient.data(), sums.data()},
+        *this->launch);
+    EXPECT_EQ(rows_with_nan(out, rows), second) << "LayerNorm's gradient";
+    EXPECT_FALSE(std::isfinite(gradient[channels - 1]));
+    if (!std::isnan(bad)) continue;
+    run(cpu::Gelu<T>{rows, channels, x.data(), out.data()}, *this->launch);
+    EXPECT_EQ(rows_with_nan(out, rows), second) << "GELU";
+    auto halves = values<T>(2 * elements, 3);
+    halves[3 * channels - 1] = x[2 * channels - 1];
+    run(cpu::SwiGlu<T>{rows, channels, halves.data(), out.data()}, *this->launch);
+    EXPECT_EQ(rows_with_nan(out, rows), second) << "SwiGLU";
+    const std::vector<std::int64_t> targets = {1, 2, 3};
+    run(cpu::SoftmaxLoss<T>{rows, channels, 1, 0, x.data(), targets.data()}, rstd.data(), *this->launch);
+    EXPECT_TRUE(std::isfinite(rstd[0]) && std::isnan(rstd[1]) && std::isfinite(rstd[2])) << "loss";
+  }
 }
 
 TYPED_TEST(DecoderKernels, ALossThatIsNotFiniteIsToldByItsRow) {

@@ -23,8 +23,10 @@ struct alignas(8) FourBf16 {
 
 ISTHMUS_LANES float wide(float x) { return x; }
 ISTHMUS_LANES float wide(Bf16 x) { return __uint_as_float(static_cast<std::uint32_t>(x.bits) << 16); }
+/// Round to nearest, ties to even. Rounding would wrap a GPU's own NaN, 0x7fffffff, to -0.
 ISTHMUS_LANES std::uint32_t bf16_bits(float x) {
   const std::uint32_t bits = __float_as_uint(x);
+  if ((bits & 0x7fffffffU) > 0x7f800000U) return bits >> 16 | 0x40U;
   return (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
 }
 ISTHMUS_LANES void put(float x, float& out) { out = x; }
@@ -330,7 +332,7 @@ __global__ void softmax_loss_rows(cpu::SoftmaxLoss<T> a, float* losses_N) {
       }
     }
     const float highest = over_block<Larger>(top);
-    sum = over_block<Sum>(top == -INFINITY ? 0 : sum * expf(top - highest));
+    sum = over_block<Sum>(sum * expf(top - highest));  // no columns: 0 * 0; NaN stays NaN
     const float log_sum = highest + logf(sum);
     const float factor = 1 + 2 * a.z_loss * log_sum;
     for (Index at = own_begin(); at < n; at += stride) {

@@ -19,8 +19,10 @@ struct Bf16Bits {
 __device__ float widen(float x) { return x; }
 __device__ float widen(Bf16Bits x) { return __uint_as_float(static_cast<unsigned>(x.bits) << 16); }
 
+/// Round to nearest, ties to even. Rounding would wrap a GPU's own NaN, 0x7fffffff, to -0.
 __device__ std::uint16_t to_bf16(float x) {
   const unsigned bits = __float_as_uint(x);
+  if ((bits & 0x7fffffffU) > 0x7f800000U) return static_cast<std::uint16_t>(bits >> 16 | 0x40U);
   return static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
 }
 
