@@ -4,11 +4,14 @@
 #include <ATen/Parallel.h>
 #include <torch/cuda.h>
 
+#include <cstdlib>
+
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
 
 #ifdef ISTHMUS_WITH_CUDA
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <cuda_runtime_api.h>
 #endif
 
@@ -50,13 +53,28 @@ Hardware probe_hardware(const std::filesystem::path& root) {
 
 void prepare_process(const TrainerConfig& config) {
   if (config.threads > 0) at::set_num_threads(static_cast<int>(config.threads));
-  // Only warned about, not refused, where a kernel has no repeatable form: libtorch asks for an environment
-  // variable of cuBLAS then, which is repeatable without it as long as one stream computes.
-  at::globalContext().setDeterministicAlgorithms(config.deterministic, /*warn_only=*/true);
+  // libtorch refuses cuBLAS without this setting, which cuBLAS reads from here alone; it is Hopper's default
+  // size.
+  if (config.deterministic) setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  // Not warn_only: libtorch would then leave attention's backward pass as it is, which adds in any order.
+  at::globalContext().setDeterministicAlgorithms(config.deterministic, /*warn_only=*/false);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
 #ifdef __GLIBC__
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, -1);
 #endif
+}
+
+std::uint64_t peak_gpu_bytes() {
+#ifdef ISTHMUS_WITH_CUDA
+  if (torch::cuda::is_available()) {
+    using c10::CachingAllocator::StatType;
+    const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(0);
+    return static_cast<std::uint64_t>(
+        stats.allocated_bytes[static_cast<std::size_t>(StatType::AGGREGATE)].peak);
+  }
+#endif
+  return 0;
 }
 
 }  // namespace isthmus::trainer

@@ -26,6 +26,21 @@ class GpuMark final : public outer_sync::DevicePasses::Mark {
   quant::CudaMark mark_;
 };
 
+/// This thread's current GPU, until the end of the scope: libtorch computes on whichever is current.
+class Selected {
+ public:
+  explicit Selected(int ordinal) {
+    check(cudaGetDevice(&before_), "device selection");
+    check(cudaSetDevice(ordinal), "device selection");
+  }
+  ~Selected() { cudaSetDevice(before_); }
+  Selected(const Selected&) = delete;
+  Selected& operator=(const Selected&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
 /// Copies go into the passes' own stream, so that all is in one order.
 class GpuPasses final : public outer_sync::DevicePasses {
  public:
@@ -33,12 +48,13 @@ class GpuPasses final : public outer_sync::DevicePasses {
       : ordinal_(ordinal), model_stream_(model_stream), passes_({.ordinal = ordinal, .marks = marks}) {}
 
   std::shared_ptr<std::byte> device_memory(std::size_t bytes) override {
+    const Selected selected(ordinal_);
     void* at = nullptr;
-    check(cudaSetDevice(ordinal_), "device selection");
     check(cudaMalloc(&at, bytes), "allocation");
     return {static_cast<std::byte*>(at), [](std::byte* p) { cudaFree(p); }};
   }
   std::shared_ptr<std::byte> host_memory(std::size_t bytes) override {
+    const Selected selected(ordinal_);
     void* at = nullptr;
     check(cudaMallocHost(&at, bytes), "pinned allocation");
     return {static_cast<std::byte*>(at), [](std::byte* p) { cudaFreeHost(p); }};

@@ -56,4 +56,7 @@ struct Hardware {
 /// cost more than the arithmetic on them.
 void prepare_process(const TrainerConfig& config);
 
+/// The most bytes that libtorch's tensors took of GPU 0 at a time, since the process began; 0 without a GPU.
+[[nodiscard]] std::uint64_t peak_gpu_bytes();
+
 }  // namespace isthmus::trainer
