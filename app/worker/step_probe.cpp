@@ -4,9 +4,9 @@
 #include <chrono>
 #include <vector>
 
+#include "isthmus/data/random_batch.h"
 #include "isthmus/trainer/replica.h"
 #include "worker/model_setup.h"
-#include "worker/random_batch.h"
 
 namespace isthmus::app {
 
@@ -15,7 +15,7 @@ double measure_step(const Experiment& experiment, std::int64_t vocab) {
   using Seconds = std::chrono::duration<double>;
   trainer::prepare_process(experiment.trainer);
   const Hardware hardware(experiment);
-  const RandomBatch batch(*hardware.memory, experiment.inner.batch, experiment.data.seq_len, vocab, 1);
+  const data::RandomBatch batch(*hardware.memory, experiment.inner.batch, experiment.data.seq_len, vocab, 1);
   trainer::ReplicaOptions options;
   options.inner = experiment.inner;
   options.device = hardware.device;

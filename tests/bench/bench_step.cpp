@@ -1,10 +1,12 @@
-// Training steps of one replica, without data, outer loop or anything else:  bench_step [--model gpt2|llama]
-// [--layers L] [--dim C] [--heads H] [--vocab V] [--batch B] [--seq-len T] [--precision fp32|bf16]
-// [--threads N] [--steps S] [--rounds R]
+// Training steps of one replica, without data, outer loop or anything else:  bench_step [--device cpu|cuda]
+// [--model gpt2|llama] [--layers L] [--dim C] [--heads H] [--vocab V] [--batch B] [--micro-batch M]
+// [--seq-len T] [--precision fp32|bf16] [--deterministic] [--threads N] [--steps S] [--rounds R]
+// [--peak-tflops P]
 //
 // Prints a line of JSON a round: tokens per second over its steps, the loss, and the most memory that the
-// process has had so far, in all and beyond what it had before there was a model. With --on-request a round
-// is made for each line of standard input, so that others can be measured in turn with it
+// process has had so far, on the host (in all, and beyond what it had before there was a model) and on a GPU;
+// with --peak-tflops also the share of that peak which the model's arithmetic makes. With --on-request a
+// round is made for each line of standard input, so that others can be measured in turn with it
 // (tests/bench/compare_step.py).
 
 #include <fmt/format.h>
@@ -17,7 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "isthmus/base/random.h"
+#include "isthmus/data/device.h"
+#include "isthmus/data/random_batch.h"
 #include "isthmus/trainer/device.h"
 #include "isthmus/trainer/replica.h"
 
@@ -30,7 +33,8 @@ struct Request {
   TrainerConfig trainer;
   std::int64_t vocab = 512, seq_len = 256;
   int steps = 10, rounds = 5;
-  bool on_request = false;
+  double peak_tflops = 0;
+  bool on_request = false, on_gpu = false;
 };
 
 /// In bytes, a line of /proc/self/status.
@@ -43,34 +47,20 @@ std::uint64_t memory(const std::string& name) {
   return 0;
 }
 
-/// Random ids of two bytes.
-class Batch {
- public:
-  explicit Batch(const Request& request) {
-    const auto row = static_cast<std::size_t>(request.seq_len) + 1;
-    ids_.resize(static_cast<std::size_t>(request.inner.batch) * row);
-    for (std::size_t i = 0; i < ids_.size(); ++i)
-      ids_[i] = static_cast<std::uint16_t>(random_bits(1, 2, i) % static_cast<std::uint64_t>(request.vocab));
-    for (std::size_t i = 0; i < ids_.size(); i += row)
-      rows_.push_back(reinterpret_cast<const std::byte*>(ids_.data() + i));
-    batch_.rows = rows_;
-    batch_.seq_len = request.seq_len;
-    batch_.together = true;
-  }
-  [[nodiscard]] const data::Batch& get() const { return batch_; }
-
- private:
-  std::vector<std::uint16_t> ids_;
-  std::vector<const std::byte*> rows_;
-  data::Batch batch_;
-};
+/// Of one token, forward and backward: the products of the parameters, and attention's (PaLM, appendix B).
+double flops_per_token(const Request& request, double parameters) {
+  const auto& model = request.model;
+  return 6 * parameters + 12.0 * static_cast<double>(model.layers * model.dim * request.seq_len);
+}
 
 void measure(Request request) {
   prepare_process(request.trainer);
   request.model.resolve(request.seq_len);
-  const Batch batch(request);
+  const auto memory_of_batch = request.on_gpu ? data::make_cuda_device(0, nullptr) : data::make_cpu_device();
+  const data::RandomBatch batch(*memory_of_batch, request.inner.batch, request.seq_len, request.vocab, 1);
   const auto before = memory("VmRSS");
   ReplicaOptions options;
+  options.device = request.on_gpu ? Device::cuda : Device::cpu;
   options.inner = request.inner;
   options.precision = request.inner.precision == "bf16" ? Precision::bf16 : Precision::fp32;
   options.longest_sequence = request.seq_len;
@@ -85,13 +75,20 @@ void measure(Request request) {
       loss = replica.forward_backward(batch.get());
       replica.inner_step(request.inner.lr);
     }
+    static_cast<void>(replica.read({0, 1}));  // waits for a GPU
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     const auto tokens = static_cast<double>(request.steps * request.inner.batch * request.seq_len);
     const auto peak = memory("VmHWM");
+    const auto parameters = replica.table().parameters();
     fmt::print(
         "{{\"tokens_per_second\": {:.1f}, \"loss\": {:.4f}, \"peak_bytes\": {}, \"model_bytes\": {}, "
-        "\"parameters\": {}}}\n",
-        tokens / took.count(), loss, peak, peak - before, replica.table().parameters());
+        "\"gpu_bytes\": {}, \"parameters\": {}",
+        tokens / took.count(), loss, peak, peak - before, peak_gpu_bytes(), parameters);
+    if (request.peak_tflops > 0) {
+      const auto flops = flops_per_token(request, static_cast<double>(parameters)) * tokens / took.count();
+      fmt::print(", \"mfu\": {:.3f}", flops / (request.peak_tflops * 1e12));
+    }
+    fmt::print("}}\n");
     std::fflush(stdout);
   }
 }
@@ -106,20 +103,27 @@ int main(int argc, char** argv) {
   request.inner.precision = "fp32";
   request.model.qk_norm = false;
   request.model.tie_embeddings = true;
+  std::string device = "cpu";
   CLI::App app("training steps of one replica");
+  app.add_option("--device", device)->check(CLI::IsMember({"cpu", "cuda"}));
   app.add_option("--model", request.model.architecture)->check(CLI::IsMember({"llama", "gpt2"}));
   app.add_option("--layers", request.model.layers)->check(CLI::Range(1, 1000));
   app.add_option("--dim", request.model.dim)->check(CLI::Range(1, 1 << 20));
   app.add_option("--heads", request.model.heads)->check(CLI::Range(1, 1 << 10));
   app.add_option("--vocab", request.vocab)->check(CLI::Range(1, 1 << 16));
   app.add_option("--batch", request.inner.batch)->check(CLI::Range(1, 1 << 16));
+  app.add_option("--micro-batch", request.trainer.micro_batch, "sequences at a time; 0: all")
+      ->check(CLI::Range(0, 1 << 16));
   app.add_option("--seq-len", request.seq_len)->check(CLI::Range(2, 1 << 20));
   app.add_option("--precision", request.inner.precision)->check(CLI::IsMember({"fp32", "bf16"}));
+  app.add_flag("--deterministic", request.trainer.deterministic);
+  app.add_option("--peak-tflops", request.peak_tflops, "of the device, for mfu")->check(CLI::PositiveNumber);
   app.add_option("--threads", request.trainer.threads)->check(CLI::Range(0, 4096));
   app.add_option("--steps", request.steps, "of a round")->check(CLI::Range(1, 1 << 20));
   app.add_option("--rounds", request.rounds)->check(CLI::Range(1, 1 << 20));
   app.add_flag("--on-request", request.on_request, "a round for each line of standard input");
   CLI11_PARSE(app, argc, argv);
+  request.on_gpu = device == "cuda";
   try {
     isthmus::trainer::measure(request);
   } catch (const std::exception& error) {

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""compare_step.py BENCH_STEP [--case NAME ...] [--precision fp32|bf16 ...] [--compile] [--rounds N] [--threads N]:
+"""compare_step.py BENCH_STEP [--device cpu|cuda] [--case NAME ...] [--precision fp32|bf16 ...] [--compile] [--rounds N]
+[--threads N] [--library-path DIRS]:
 a training step of Isthmus against the same step in PyTorch as people write it (nanoGPT's form: modules, scaled dot
 product attention, cross-entropy, clipping, AdamW in two groups, in bf16 by autocast), eager and, with --compile, by
 torch.compile. The same model, batch, precision and threads; all of them are processes that live as long as the
 comparison and make their rounds in turn. Prints a line of JSON for each case: tokens per second (medians), the
-ratios, ours by theirs, as medians over the rounds, and the most memory beyond what each process had before there was a model.
+ratios, ours by theirs, as medians over the rounds, and the most memory beyond what each process had before there was a
+model: of the host, or with --device cuda of the GPU. --library-path is LD_LIBRARY_PATH for BENCH_STEP alone.
 
     .venv/bin/python tests/bench/compare_step.py build/release/bench/bench_step --compile
 """
@@ -12,6 +14,7 @@ ratios, ours by theirs, as medians over the rounds, and the most memory beyond w
 import argparse
 import json
 import math
+import os
 import pathlib
 import statistics
 import subprocess
@@ -24,6 +27,12 @@ CASES = {
     "gpt2-small": {"model": "gpt2", "layers": 6, "dim": 384, "heads": 6, "vocab": 256, "batch": 16, "seq-len": 256},
     "llama-small": {"model": "llama", "layers": 6, "dim": 384, "heads": 6, "vocab": 256, "batch": 16, "seq-len": 256},
     "gpt2-124m": {"model": "gpt2", "layers": 12, "dim": 768, "heads": 12, "vocab": 50304, "batch": 2, "seq-len": 512},
+}
+# What people train on a GPU: GPT-2 as nanoGPT does, with the vocabulary as it is, and a Llama of 350 M parameters.
+GPU_CASES = {
+    "gpt2-124m-gpu": {"model": "gpt2", "layers": 12, "dim": 768, "heads": 12, "vocab": 50304, "batch": 16, "seq-len": 1024},
+    "gpt2-50257-gpu": {"model": "gpt2", "layers": 12, "dim": 768, "heads": 12, "vocab": 50257, "batch": 16, "seq-len": 1024},
+    "llama-350m-gpu": {"model": "llama", "layers": 24, "dim": 1024, "heads": 16, "vocab": 32000, "batch": 8, "seq-len": 1024},
 }
 
 
@@ -99,7 +108,7 @@ def model_of(case):
         def forward(self, inputs, targets):
             x = self.tokens(inputs)
             if self.positions is not None:
-                x = x + self.positions(torch.arange(inputs.size(1)))
+                x = x + self.positions(torch.arange(inputs.size(1), device=inputs.device))
             for layer in self.layers:
                 x = layer(x)
             logits = self.head(self.norm(x))
@@ -123,16 +132,18 @@ def serve(request):
 
     torch.set_num_threads(request["threads"])
     torch.manual_seed(0)
-    case = request["case"]
-    inputs = torch.randint(case["vocab"], (case["batch"], case["seq-len"]))
-    targets = torch.randint(case["vocab"], (case["batch"], case["seq-len"]))
+    torch.set_float32_matmul_precision("high")
+    case, device = request["case"], request["device"]
+    on_gpu = device == "cuda"
+    inputs = torch.randint(case["vocab"], (case["batch"], case["seq-len"])).to(device)
+    targets = torch.randint(case["vocab"], (case["batch"], case["seq-len"])).to(device)
     before = status("VmRSS")
-    model = model_of(case)
+    model = model_of(case).to(device)
     decayed = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() <= 1]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), eps=1e-8)
-    bf16 = torch.autocast("cpu", dtype=torch.bfloat16) if request["precision"] == "bf16" else contextlib.nullcontext()
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, fused=on_gpu)
+    bf16 = torch.autocast(device, dtype=torch.bfloat16) if request["precision"] == "bf16" else contextlib.nullcontext()
     forward = torch.compile(model) if request["compiled"] else model
     for _ in sys.stdin:
         begin = time.perf_counter()
@@ -143,16 +154,20 @@ def serve(request):
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+        if on_gpu:
+            torch.cuda.synchronize()
         seconds = time.perf_counter() - begin
         tokens = request["steps"] * case["batch"] * case["seq-len"]
         parameters = sum(p.numel() for p in model.parameters())
         print(json.dumps({"tokens_per_second": tokens / seconds, "loss": loss.item(), "peak_bytes": status("VmHWM"),
-                          "model_bytes": status("VmHWM") - before, "parameters": parameters}), flush=True)
+                          "model_bytes": status("VmHWM") - before, "parameters": parameters,
+                          "gpu_bytes": torch.cuda.max_memory_allocated() if on_gpu else 0}), flush=True)
 
 
 class Side:
-    def __init__(self, command):
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, command, environment=None):
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        env=os.environ | (environment or {}))
 
     def round(self):
         self.process.stdin.write("\n")
@@ -168,12 +183,15 @@ class Side:
 
 
 def compare(name, case, precision, options):
-    request = {"case": case, "precision": precision, "threads": options.threads, "steps": 1, "compiled": False}
-    ours = [options.bench_step, "--on-request", "--precision", precision, "--threads", str(options.threads)]
+    request = {"case": case, "precision": precision, "threads": options.threads, "steps": 1, "compiled": False,
+               "device": options.device}
+    libraries = {"LD_LIBRARY_PATH": options.library_path} if options.library_path else {}
+    ours = [options.bench_step, "--on-request", "--device", options.device, "--precision", precision,
+            "--threads", str(options.threads)]
     for key, value in case.items():
         ours += [f"--{key}", str(value)]
     # As many steps a round as take about a second.
-    probe = Side(ours + ["--steps", "2"])
+    probe = Side(ours + ["--steps", "2"], libraries)
     tokens = case["batch"] * case["seq-len"]
     speed = [probe.round() for _ in range(3)][-1]["tokens_per_second"]
     probe.close()
@@ -182,7 +200,7 @@ def compare(name, case, precision, options):
     def theirs(compiled):
         return Side([sys.executable, __file__, "--serve", json.dumps(request | {"compiled": compiled})])
 
-    sides = {"isthmus": Side(ours + ["--steps", str(request["steps"])]), "eager": theirs(False)}
+    sides = {"isthmus": Side(ours + ["--steps", str(request["steps"])], libraries), "eager": theirs(False)}
     if options.compile:
         sides["compiled"] = theirs(True)
     for side in sides.values():
@@ -194,13 +212,15 @@ def compare(name, case, precision, options):
     def median(value):
         return round(statistics.median(map(value, rounds)), 3)
 
-    result = {"case": name, "precision": precision, "threads": options.threads, "steps": request["steps"],
+    memory = "gpu_bytes" if options.device == "cuda" else "model_bytes"
+    result = {"case": name, "device": options.device, "precision": precision, "threads": options.threads,
+              "steps": request["steps"],
               "parameters": rounds[0]["isthmus"]["parameters"]}
     if result["parameters"] != rounds[0]["eager"]["parameters"]:
         sys.exit(f"{name}: {result['parameters']} parameters here, {rounds[0]['eager']['parameters']} there")
     for key in sides:
         result[key] = {"tokens_per_second": median(lambda r: r[key]["tokens_per_second"]),
-                       "model_mb": round(rounds[-1][key]["model_bytes"] / 1e6, 1),
+                       "model_mb": round(rounds[-1][key][memory] / 1e6, 1),
                        "peak_mb": round(rounds[-1][key]["peak_bytes"] / 1e6, 1)}
         if key == "isthmus":
             continue
@@ -212,8 +232,10 @@ def compare(name, case, precision, options):
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("bench_step", nargs="?")
-    arguments.add_argument("--case", nargs="+", choices=list(CASES), default=list(CASES))
+    arguments.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    arguments.add_argument("--case", nargs="+", choices=[*CASES, *GPU_CASES], help="all of the device's by default")
     arguments.add_argument("--precision", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
+    arguments.add_argument("--library-path")
     arguments.add_argument("--compile", action="store_true", help="torch.compile too, which takes minutes")
     arguments.add_argument("--rounds", type=int, default=7)
     arguments.add_argument("--seconds", type=float, default=2, help="that a round of ours takes")
@@ -224,9 +246,9 @@ def main():
         return serve(json.loads(options.serve))
     if not options.bench_step:
         arguments.error("the path of bench_step is missing")
-    for name in options.case:
+    for name in options.case or (GPU_CASES if options.device == "cuda" else CASES):
         for precision in options.precision:
-            compare(name, CASES[name], precision, options)
+            compare(name, (CASES | GPU_CASES)[name], precision, options)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-#include "worker/random_batch.h"
+#include "isthmus/data/random_batch.h"
 
 #include <cstring>
 
 #include "isthmus/base/random.h"
 
-namespace isthmus::app {
+namespace isthmus::data {
 
-RandomBatch::RandomBatch(data::Device& memory, std::int64_t sequences, std::int64_t seq_len,
-                         std::int64_t vocab, std::uint64_t seed) {
+RandomBatch::RandomBatch(Device& memory, std::int64_t sequences, std::int64_t seq_len, std::int64_t vocab,
+                         std::uint64_t seed) {
   constexpr std::int64_t most_of_two_bytes = 1 << 16;
   batch_.width = vocab <= most_of_two_bytes ? 2 : 4;
   batch_.seq_len = seq_len;
@@ -25,4 +25,4 @@ RandomBatch::RandomBatch(data::Device& memory, std::int64_t sequences, std::int6
   batch_.rows = rows_;
 }
 
-}  // namespace isthmus::app
+}  // namespace isthmus::data
