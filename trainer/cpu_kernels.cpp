@@ -425,6 +425,9 @@ ISTHMUS_INLINE void rows(const SwiGluBackward<T>& a, Index begin, Index end, Scr
     for (Index i = 0; i < n; ++i) grad_up[i] = grad[i] * gate[i] * sigmoid[i];
     put(grad_gate, n, out);
     put(grad_up, n, out + n);
+    float* again = room(a.out + row * n, scratch.row(2));
+    for (Index i = 0; i < n; ++i) again[i] = gate[i] * sigmoid[i] * up[i];
+    put(again, n, a.out + row * n);
   }
 }
 
@@ -466,6 +469,9 @@ ISTHMUS_INLINE void rows(const GeluBackward<T>& a, Index begin, Index end, Scrat
       grad_x[i] = grad[i] * gate[i] * (1.0F + x[i] * (1.0F - gate[i]) * slope);
     }
     put(grad_x, n, a.grad_x + row * n);
+    float* out = room(a.out + row * n, scratch.row(4));
+    for (Index i = 0; i < n; ++i) out[i] = x[i] * gate[i];
+    put(out, n, a.out + row * n);
   }
 }
 

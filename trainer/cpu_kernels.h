@@ -147,11 +147,12 @@ struct SwiGlu {
 void swiglu(const SwiGlu<float>& a);
 void swiglu(const SwiGlu<Bf16>& a);
 
+/// Makes `out` again on the way, which is what the forward pass made, bit for bit.
 template <class T>
 struct SwiGluBackward {
   Index rows, channels;
   const T *gate_up, *grad_out;
-  T* grad_gate_up;
+  T *grad_gate_up, *out;
 };
 void swiglu_backward(const SwiGluBackward<float>& a);
 void swiglu_backward(const SwiGluBackward<Bf16>& a);
@@ -167,14 +168,23 @@ struct Gelu {
 void gelu(const Gelu<float>& a);
 void gelu(const Gelu<Bf16>& a);
 
+/// `grad_x` may be `grad_out`; `out` is made again as in SwiGluBackward.
 template <class T>
 struct GeluBackward {
   Index rows, channels;
   const T *x, *grad_out;
-  T* grad_x;
+  T *grad_x, *out;
 };
 void gelu_backward(const GeluBackward<float>& a);
 void gelu_backward(const GeluBackward<Bf16>& a);
+
+/// sums_C[c] = the sum of column c, in fp32. On a GPU alone; libtorch's is as good on a CPU.
+template <class T>
+struct ColumnSums {
+  Index rows, width;
+  const T* x;
+  float *sums, *block_sums;  ///< `block_sums`: cuda::row_blocks(rows) rows as long as the sums
+};
 
 /// Cross-entropy of logits_NV: returns the sum over rows of log(sum exp(logits)) - logits[target], in nats,
 /// and replaces the logits by the gradient, times `scale`, of that plus z_loss * log(sum exp(logits))^2
@@ -186,6 +196,7 @@ struct SoftmaxLoss {
   float scale, z_loss;
   T* logits;
   const std::int64_t* targets_N;
+  Index stride = vocab;  ///< a GPU's: from row to row; what lies between is set to 0
 };
 [[nodiscard]] double softmax_loss(const SoftmaxLoss<float>& a);
 [[nodiscard]] double softmax_loss(const SoftmaxLoss<Bf16>& a);

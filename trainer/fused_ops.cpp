@@ -161,6 +161,9 @@ struct AddLayerNorm : Function<AddLayerNorm> {
   }
 };
 
+/// The loops of what a GPU alone does.
+constexpr auto no_cpu = [](const auto&) { TORCH_CHECK(false, "this is for GPUs alone"); };
+
 cpu::LookBack look_back(const AttentionShape& s) {
   return {s.length, s.heads, s.begins_BT.defined() ? data<std::int32_t>(s.begins_BT) : nullptr};
 }
@@ -168,6 +171,16 @@ cpu::LookBack look_back(const AttentionShape& s) {
 cpu::Heads heads_of(const AttentionShape& s) {
   return {s.sequences, s.length,          s.heads,           s.kv_heads,
           s.head_dim,  floats(s.cos_TD2), floats(s.sin_TD2), static_cast<float>(s.norm_eps)};
+}
+
+void keep_shape(AutogradContext* ctx, const AttentionShape& s) {
+  ctx->saved_data["shape"] =
+      std::vector<std::int64_t>{s.sequences, s.length, s.heads, s.kv_heads, s.head_dim};
+  ctx->saved_data["eps"] = s.norm_eps;
+}
+AttentionShape kept_shape(AutogradContext* ctx, const Tensor& cos, const Tensor& sin, const Tensor& begins) {
+  const auto n = ctx->saved_data["shape"].toIntVector();
+  return {n[0], n[1], n[2], n[3], n[4], ctx->saved_data["eps"].toDouble(), cos, sin, begins};
 }
 
 struct Attention : Function<Attention> {
@@ -270,15 +283,46 @@ struct Attention : Function<Attention> {
     return weights;
   }
   static float scale(const AttentionShape& s) { return 1.0F / std::sqrt(static_cast<float>(s.head_dim)); }
-  static void keep_shape(AutogradContext* ctx, const AttentionShape& s) {
-    ctx->saved_data["shape"] =
-        std::vector<std::int64_t>{s.sequences, s.length, s.heads, s.kv_heads, s.head_dim};
-    ctx->saved_data["eps"] = s.norm_eps;
+};
+
+/// q_BHTD, k_BKTD and v_BKTD out of qkv_NE, on a GPU.
+struct RotatedHeads : Function<RotatedHeads> {
+  static variable_list forward(AutogradContext* ctx, const Tensor& qkv_NE, const Tensor& norms_2D,
+                               const AttentionShape& s) {
+    const auto qkv = qkv_NE.contiguous();
+    const auto out = at::empty_like(qkv);
+    dispatch(qkv, [&](auto type) {
+      using T = decltype(type);
+      run_on(qkv, cuda::RotateHeads<T>{heads_of(s), data<T>(qkv), norms<T>(norms_2D), data<T>(out)}, no_cpu);
+    });
+    const auto kept_qkv = norms_2D.numel() > 0 ? qkv : Tensor();
+    ctx->save_for_backward({kept_qkv, norms_2D, s.cos_TD2, s.sin_TD2});
+    keep_shape(ctx, s);
+    const auto heads = out.view({s.sequences, s.length, -1, s.head_dim});
+    const auto part = [&](std::int64_t begin, std::int64_t count) {
+      return heads.narrow(2, begin, count).transpose(1, 2);
+    };
+    return {part(0, s.heads), part(s.heads, s.kv_heads), part(s.heads + s.kv_heads, s.kv_heads)};
   }
-  static AttentionShape kept_shape(AutogradContext* ctx, const Tensor& cos, const Tensor& sin,
-                                   const Tensor& begins) {
-    const auto n = ctx->saved_data["shape"].toIntVector();
-    return {n[0], n[1], n[2], n[3], n[4], ctx->saved_data["eps"].toDouble(), cos, sin, begins};
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto &qkv = saved[0], &norms_2D = saved[1];
+    const auto s = kept_shape(ctx, saved[2], saved[3], {});
+    const auto by_token = [](const Tensor& grad_BHTD) { return grad_BHTD.transpose(1, 2).contiguous(); };
+    const auto q = by_token(grads[0]), k = by_token(grads[1]), v = by_token(grads[2]);
+    const auto rows = s.sequences * s.length;
+    const auto grad_qkv = at::empty({rows, (s.heads + 2 * s.kv_heads) * s.head_dim}, q.options());
+    const auto norms_grad = float_like(q, norms_2D.sizes());
+    const auto sums = float_like(q, {norms_2D.numel() > 0 ? cuda::row_blocks(rows) : 0, norms_2D.numel()});
+    dispatch(q, [&](auto type) {
+      using T = decltype(type);
+      run_on(
+          q,
+          cuda::RotateHeadsBackward<T>{heads_of(s), data<T>(qkv), norms<T>(norms_2D), data<T>(q), data<T>(k),
+                                       data<T>(v), data<T>(grad_qkv), floats(norms_grad), floats(sums)},
+          no_cpu);
+    });
+    return {grad_qkv, norms_grad.to(q.scalar_type()), Tensor()};
   }
 };
 
@@ -303,6 +347,14 @@ std::pair<Tensor, Tensor> add_layer_norm(const Tensor& x_NC, const Tensor& delta
   if (is_too_wide(x_NC)) return plain::add_layer_norm(x_NC, delta_NC, affine_2C, eps);
   auto both = AddLayerNorm::apply(x_NC, delta_NC, affine_2C, eps);
   return {both[0], both[1]};
+}
+
+Tensor gpu_attention(const AttentionShape& s, const Tensor& qkv_NE, const Tensor& norms_2D) {
+  // Heads that nothing is done to are views of qkv.
+  const bool is_plain = !s.cos_TD2.defined() && norms_2D.numel() == 0;
+  if (is_plain || !cuda::rotates(heads_of(s))) return plain::attention(s, qkv_NE, norms_2D);
+  const auto heads = RotatedHeads::apply(qkv_NE, norms_2D, s);
+  return plain::attend(s, heads[0], heads[1], heads[2]);
 }
 
 Tensor attention(const AttentionShape& s, const Tensor& qkv_NE, const Tensor& norms_2D) {

@@ -19,6 +19,25 @@ using torch::autograd::variable_list;
 namespace fused {
 namespace {
 
+/// In fp32, and rounded once; libtorch's own takes a GPU twice as long as reading `x` does.
+Tensor column_sums(const Tensor& x_NC) {
+#ifdef ISTHMUS_WITH_CUDA
+  if (!x_NC.is_cpu()) {
+    const auto wide = x_NC.options().dtype(at::kFloat);
+    const auto sums_C = at::empty({x_NC.size(1)}, wide);
+    const auto block_sums = at::empty({cuda::row_blocks(x_NC.size(0)), x_NC.size(1)}, wide);
+    dispatch(x_NC, [&](auto type) {
+      using T = decltype(type);
+      cuda::run(
+          cpu::ColumnSums<T>{x_NC.size(0), x_NC.size(1), data<T>(x_NC), floats(sums_C), floats(block_sums)},
+          stream_of(x_NC));
+    });
+    return sums_C.to(x_NC.scalar_type());
+  }
+#endif
+  return x_NC.sum(0);
+}
+
 /// The `Product` of a node, in its forward and in its backward pass.
 struct Kept {
   Product by;
@@ -34,7 +53,7 @@ struct Kept {
   [[nodiscard]] std::pair<Tensor, Tensor> of_parameters(const Tensor& x, const Tensor& grad) const {
     const auto left = by.input_first ? x.t() : grad.t();
     const auto& right = by.input_first ? grad : x;
-    const auto bias = by.input_first ? grad.sum(0) : Tensor();
+    const auto bias = by.input_first ? column_sums(grad) : Tensor();
     auto& so_far = by.weight.mutable_grad();
     if (!so_far.defined()) return {at::mm(left, right), bias};
     so_far.addmm_(left, right);
@@ -63,6 +82,11 @@ struct Linear : Function<Linear> {
   }
 };
 
+/// What an activation's backward pass makes: the gradient of what went in, and again what came out.
+struct GradientAndOut {
+  Tensor gradient, out;
+};
+
 struct SwigluActivation {
   static Tensor forward(const Tensor& gate_up) {
     const auto out = at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
@@ -73,16 +97,16 @@ struct SwigluActivation {
     });
     return out;
   }
-  static Tensor backward(const Tensor& gate_up, const Tensor& grad) {
-    auto grad_gate_up = at::empty_like(gate_up);
+  static GradientAndOut backward(const Tensor& gate_up, const Tensor& grad) {
+    const auto grad_gate_up = at::empty_like(gate_up), out = at::empty_like(grad);
     dispatch(gate_up, [&](auto type) {
       using T = decltype(type);
       run_on(grad,
              cpu::SwiGluBackward<T>{grad.size(0), grad.size(1), data<T>(gate_up), data<T>(grad),
-                                    data<T>(grad_gate_up)},
+                                    data<T>(grad_gate_up), data<T>(out)},
              [](const auto& work) { cpu::swiglu_backward(work); });
     });
-    return grad_gate_up;
+    return {grad_gate_up, out};
   }
 };
 
@@ -96,13 +120,16 @@ struct GeluActivation {
     });
     return out;
   }
-  static Tensor backward(const Tensor& x, const Tensor& grad) {
+  static GradientAndOut backward(const Tensor& x, const Tensor& grad) {
+    const auto out = at::empty_like(x);
     dispatch(x, [&](auto type) {
       using T = decltype(type);
-      run_on(x, cpu::GeluBackward<T>{x.size(0), x.size(1), data<T>(x), data<T>(grad), data<T>(grad)},
-             [](const auto& work) { cpu::gelu_backward(work); });
+      run_on(
+          x,
+          cpu::GeluBackward<T>{x.size(0), x.size(1), data<T>(x), data<T>(grad), data<T>(grad), data<T>(out)},
+          [](const auto& work) { cpu::gelu_backward(work); });
     });
-    return grad;
+    return {grad, out};
   }
 };
 
@@ -117,8 +144,9 @@ struct Activated : Function<Activated<Activation>> {
     const auto saved = ctx->get_saved_variables();
     const Kept kept{product_of(saved[1], saved[2])};
     const auto grad = grads[0].contiguous();
-    const auto [weight_grad, bias_grad] = kept.of_parameters(Activation::forward(saved[0]), grad);
-    return {Activation::backward(saved[0], kept.back(grad)), weight_grad, bias_grad};
+    const auto back = Activation::backward(saved[0], kept.back(grad));
+    const auto [weight_grad, bias_grad] = kept.of_parameters(back.out, grad);
+    return {back.gradient, weight_grad, bias_grad};
   }
 };
 
@@ -126,7 +154,12 @@ struct Activated : Function<Activated<Activation>> {
 /// their own gradient at once.
 struct HeadLoss : Function<HeadLoss> {
   /// Elements: a core's caches are small, a GPU wants large products.
-  static std::int64_t logits_at_once(const Tensor& h) { return h.is_cpu() ? 1 << 22 : 1 << 26; }
+  static std::int64_t logits_at_once(const Tensor& h) { return h.is_cpu() ? 1 << 22 : 1 << 30; }
+  /// Tensor cores want rows of products at multiples of 16 bytes, and are fastest at larger ones.
+  static std::int64_t padded(const Tensor& h, std::int64_t vocab) {
+    constexpr std::int64_t together = 64;
+    return h.is_cpu() ? vocab : (vocab + together - 1) / together * together;
+  }
   /// Each part reads the matrix, and goes over its gradient.
   static constexpr std::int64_t least_rows_at_once = 256;
 
@@ -135,6 +168,10 @@ struct HeadLoss : Function<HeadLoss> {
     const auto h = h_NC.contiguous();
     const auto rows = h.size(0);
     const auto vocab = weight_VC.size(0);
+    // Behind the vocabulary's end the products are of zeros, and their gradients zeros.
+    const auto weight = padded(h, vocab) == vocab
+                            ? weight_VC
+                            : at::constant_pad_nd(weight_VC, {0, 0, 0, padded(h, vocab) - vocab});
     const auto rows_at_once = std::min(rows, std::max(least_rows_at_once, logits_at_once(h) / vocab));
     const auto grad_h = with_gradient ? at::empty_like(h) : Tensor();
     // Several parts are summed in fp32.
@@ -145,18 +182,19 @@ struct HeadLoss : Function<HeadLoss> {
     for (std::int64_t row = 0; row < rows; row += rows_at_once) {
       const auto n = std::min(rows_at_once, rows - row);
       const auto h_part = h.narrow(0, row, n);
-      const auto logits = linear_product(h_part, weight_VC);
-      loss += softmax_loss(logits, targets_N.narrow(0, row, n), weights.loss / static_cast<double>(rows),
-                           weights.z_loss);
+      const auto logits = linear_product(h_part, weight);
+      loss += softmax_loss(logits, vocab, targets_N.narrow(0, row, n),
+                           weights.loss / static_cast<double>(rows), weights.z_loss);
       if (!with_gradient) continue;
-      grad_h.narrow(0, row, n).copy_(linear_product(logits, weight_VC.t()));
+      grad_h.narrow(0, row, n).copy_(linear_product(logits, weight.t()));
+      const auto logits_VN = logits.t().narrow(0, 0, vocab);
       if (!grad_weight.defined()) {
-        grad_weight = at::mm(logits.t(), h_part);
+        grad_weight = at::mm(logits_VN, h_part);
         if (n < rows) grad_weight = grad_weight.to(at::kFloat);
       } else if (h.scalar_type() == at::kFloat) {
-        grad_weight.addmm_(logits.t(), h_part);
+        grad_weight.addmm_(logits_VN, h_part);
       } else {
-        grad_weight.add_(at::mm(logits.t(), h_part));
+        grad_weight.add_(at::mm(logits_VN, h_part));
       }
     }
     if (with_gradient) ctx->save_for_backward({grad_h, at_once ? Tensor() : grad_weight.to(h.scalar_type())});
@@ -168,16 +206,18 @@ struct HeadLoss : Function<HeadLoss> {
   }
 
  private:
-  /// Double. On a GPU nobody waits for it.
-  static Tensor softmax_loss(const Tensor& logits, const Tensor& targets_N, double scale, double z_loss) {
+  /// Double. On a GPU nobody waits for it. `logits` may be wider than the vocabulary.
+  static Tensor softmax_loss(const Tensor& logits, std::int64_t vocab, const Tensor& targets_N, double scale,
+                             double z_loss) {
     return dispatch(logits, [&](auto type) {
       using T = decltype(type);
-      const cpu::SoftmaxLoss<T> work{logits.size(0),
-                                     logits.size(1),
-                                     static_cast<float>(scale),
-                                     static_cast<float>(z_loss),
-                                     data<T>(logits),
-                                     data<std::int64_t>(targets_N)};
+      const cpu::SoftmaxLoss<T> work{.rows = logits.size(0),
+                                     .vocab = vocab,
+                                     .scale = static_cast<float>(scale),
+                                     .z_loss = static_cast<float>(z_loss),
+                                     .logits = data<T>(logits),
+                                     .targets_N = data<std::int64_t>(targets_N),
+                                     .stride = logits.size(1)};
 #ifdef ISTHMUS_WITH_CUDA
       if (!logits.is_cpu()) {
         const auto losses_N = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));

@@ -52,6 +52,19 @@ std::pair<Tensor, Tensor> add_layer_norm(const Tensor& x_NC, const Tensor& delta
   return {sum_NC, at::layer_norm(sum_NC, {sum_NC.size(1)}, halves[0], halves[1], eps)};
 }
 
+Tensor attend(const AttentionShape& s, const Tensor& q_BHTD, const Tensor& k_BKTD, const Tensor& v_BKTD) {
+  std::optional<Tensor> mask_B1TT;
+  if (s.begins_BT.defined()) {
+    const auto positions = at::arange(s.length, s.begins_BT.options());
+    mask_B1TT = positions.ge(s.begins_BT.unsqueeze(-1)).logical_and(positions.le(positions.unsqueeze(-1)));
+    mask_B1TT = mask_B1TT->unsqueeze(1);
+  }
+  const auto y_BHTD = at::scaled_dot_product_attention(q_BHTD, k_BKTD, v_BKTD, mask_B1TT, 0.0,
+                                                       /*is_causal=*/!mask_B1TT, {},
+                                                       /*enable_gqa=*/s.heads != s.kv_heads);
+  return y_BHTD.transpose(1, 2).reshape({s.sequences * s.length, s.heads * s.head_dim});
+}
+
 Tensor attention(const AttentionShape& s, const Tensor& qkv_NE, const Tensor& norms_2D) {
   const auto parts = qkv_NE.view({s.sequences, s.length, -1, s.head_dim})
                          .split_with_sizes({s.heads, s.kv_heads, s.kv_heads}, 2);
@@ -59,16 +72,7 @@ Tensor attention(const AttentionShape& s, const Tensor& qkv_NE, const Tensor& no
     if (norms_2D.numel() == 0) return parts[part];
     return norm(parts[part], norms_2D.narrow(0, part * s.head_dim, s.head_dim), s.norm_eps);
   };
-  std::optional<Tensor> mask_B1TT;
-  if (s.begins_BT.defined()) {
-    const auto positions = at::arange(s.length, s.begins_BT.options());
-    mask_B1TT = positions.ge(s.begins_BT.unsqueeze(-1)).logical_and(positions.le(positions.unsqueeze(-1)));
-    mask_B1TT = mask_B1TT->unsqueeze(1);
-  }
-  const auto y_BHTD = at::scaled_dot_product_attention(
-      rotate(s, normed(0)), rotate(s, normed(1)), parts[2].transpose(1, 2), mask_B1TT, 0.0,
-      /*is_causal=*/!mask_B1TT, {}, /*enable_gqa=*/s.heads != s.kv_heads);
-  return y_BHTD.transpose(1, 2).reshape({s.sequences * s.length, s.heads * s.head_dim});
+  return attend(s, rotate(s, normed(0)), rotate(s, normed(1)), parts[2].transpose(1, 2));
 }
 
 Tensor product(const Tensor& x_NI, const Product& by) {
@@ -98,8 +102,8 @@ Tensor softmax_loss(const Tensor& logits_NV, const Tensor& targets_N, double sca
 }  // namespace plain
 
 const Ops& ops_on(const Tensor& x) {
-  static constexpr Ops on_gpu = {plain::embed,       fused::add_norm, fused::add_layer_norm,
-                                 plain::attention,   plain::product,  fused::swiglu_product,
+  static constexpr Ops on_gpu = {plain::embed,         fused::add_norm, fused::add_layer_norm,
+                                 fused::gpu_attention, fused::product,  fused::swiglu_product,
                                  fused::gelu_product};
   static constexpr Ops on_cpu = {fused::embed,       fused::add_norm, fused::add_layer_norm,
                                  fused::attention,   fused::product,  fused::swiglu_product,

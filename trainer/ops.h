@@ -48,6 +48,9 @@ std::pair<at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& x_NC, const a
 /// Causal attention on qkv_NE, E = (H + 2K) D, with rotary positions. norms_2D are the weights of the
 /// RMSNorms of queries and of keys, one behind the other; empty for none. Returns N x (H D).
 at::Tensor attention(const AttentionShape& shape, const at::Tensor& qkv_NE, const at::Tensor& norms_2D);
+/// Its last part, on heads that are normed and rotated. Dense or not.
+at::Tensor attend(const AttentionShape& shape, const at::Tensor& q_BHTD, const at::Tensor& k_BKTD,
+                  const at::Tensor& v_BKTD);
 /// x W^T, or x W + b.
 at::Tensor product(const at::Tensor& x_NI, const Product& by);
 /// The product of silu(first half) * second half.
@@ -72,6 +75,8 @@ std::pair<at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& x_NC, const a
 /// fp32, from 256 tokens on, it is ATen's flash attention where that can do it (no shared keys, no
 /// documents); above 2^26 elements it is `plain`'s.
 at::Tensor attention(const AttentionShape& shape, const at::Tensor& qkv_NE, const at::Tensor& norms_2D);
+/// On a GPU: norms, rotation and the split into heads are one pass each way, attention is libtorch's.
+at::Tensor gpu_attention(const AttentionShape& shape, const at::Tensor& qkv_NE, const at::Tensor& norms_2D);
 /// The gradient of a weight that has one already is added to it within the product (a temporary of the
 /// matrix's size, and two passes over it, less).
 at::Tensor product(const at::Tensor& x_NI, const Product& by);

@@ -125,6 +125,7 @@ class ThreadBlock {
 
 #define ISTHMUS_LANES inline
 #define ISTHMUS_UNROLL
+#define ISTHMUS_FAST_EXP expf
 #define __global__
 #define __shared__ static
 #define __launch_bounds__(threads)

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,6 +35,11 @@ void expect_near(const std::vector<T>& got, const std::vector<T>& expected, doub
     const double wanted = widen(expected[i]);
     ASSERT_NEAR(widen(got[i]), wanted, tolerance * (1 + std::abs(wanted))) << what << " at " << i;
   }
+}
+
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
 /// However many blocks of threads a kernel asks for: they share the work.
@@ -170,18 +176,145 @@ TYPED_TEST(DecoderKernels, Activations) {
     run(cpu::SwiGlu<T>{rows, channels, in.data(), got.data()}, *this->launch);
     cpu::swiglu(cpu::SwiGlu<T>{rows, channels, in.data(), expected.data()});
     expect_near(got, expected, this->tolerance, "SwiGLU");
-    run(cpu::SwiGluBackward<T>{rows, channels, in.data(), grad.data(), got_both.data()}, *this->launch);
-    cpu::swiglu_backward(
-        cpu::SwiGluBackward<T>{rows, channels, in.data(), grad.data(), expected_both.data()});
+    std::vector<T> again(elements), expected_again(elements);
+    run(cpu::SwiGluBackward<T>{rows, channels, in.data(), grad.data(), got_both.data(), again.data()},
+        *this->launch);
+    EXPECT_TRUE(same_bits(again, got)) << "SwiGLU, made again";
+    cpu::swiglu_backward(cpu::SwiGluBackward<T>{rows, channels, in.data(), grad.data(), expected_both.data(),
+                                                expected_again.data()});
+    EXPECT_TRUE(same_bits(expected_again, expected)) << "the CPU's";
     expect_near(got_both, expected_both, this->tolerance, "gradient through SwiGLU");
     run(cpu::Gelu<T>{rows, channels, in.data(), got.data()}, *this->launch);
     cpu::gelu(cpu::Gelu<T>{rows, channels, in.data(), expected.data()});
     expect_near(got, expected, this->tolerance, "GELU");
+    const auto made = got, expected_made = expected;
     got = expected = grad;  // in place
-    run(cpu::GeluBackward<T>{rows, channels, in.data(), got.data(), got.data()}, *this->launch);
-    cpu::gelu_backward(cpu::GeluBackward<T>{rows, channels, in.data(), expected.data(), expected.data()});
+    run(cpu::GeluBackward<T>{rows, channels, in.data(), got.data(), got.data(), again.data()}, *this->launch);
+    cpu::gelu_backward(cpu::GeluBackward<T>{rows, channels, in.data(), expected.data(), expected.data(),
+                                            expected_again.data()});
+    EXPECT_TRUE(same_bits(again, made)) << "GELU, made again";
+    EXPECT_TRUE(same_bits(expected_again, expected_made)) << "the CPU's";
     expect_near(got, expected, this->tolerance, "gradient through GELU");
   });
+}
+
+TYPED_TEST(DecoderKernels, ColumnSums) {
+  using T = TypeParam;
+  this->for_all_sizes([&](Index rows, Index width) {
+    const auto x = values<T>(this->size(rows, width), 1);
+    std::vector<float> got(static_cast<std::size_t>(width)), expected(got.size()),
+        sums(this->size(row_blocks(rows), width));
+    run(cpu::ColumnSums<T>{rows, width, x.data(), got.data(), sums.data()}, *this->launch);
+    for (std::size_t i = 0; i < x.size(); ++i) expected[i % expected.size()] += widen(x[i]);
+    expect_near(got, expected, 1e-5, "sums");
+  });
+}
+
+/// The heads first..first+count of [N, all, D] as [B, count, T, D], and back.
+template <class T>
+std::vector<T> by_heads(const std::vector<T>& x, const cpu::Heads& at, Index first, Index count) {
+  std::vector<T> out;
+  for (Index b = 0; b < at.sequences; ++b) {
+    for (Index head = first; head < first + count; ++head) {
+      for (Index t = 0; t < at.length; ++t) {
+        const auto* from = x.data() + ((b * at.length + t) * at.all_heads() + head) * at.head_dim;
+        out.insert(out.end(), from, from + at.head_dim);
+      }
+    }
+  }
+  return out;
+}
+template <class T>
+std::vector<T> by_tokens(const std::vector<T>& x, const cpu::Heads& at, Index count) {
+  std::vector<T> out;
+  for (Index b = 0; b < at.sequences; ++b) {
+    for (Index t = 0; t < at.length; ++t) {
+      for (Index head = 0; head < count; ++head) {
+        const auto* from = x.data() + ((b * count + head) * at.length + t) * at.head_dim;
+        out.insert(out.end(), from, from + at.head_dim);
+      }
+    }
+  }
+  return out;
+}
+
+TYPED_TEST(DecoderKernels, Heads) {
+  using T = TypeParam;
+  for (const Index dim : {8, 16, 32, 64, 128, 256}) {
+    for (const bool normed : {false, true}) {
+      for (const bool turned : {false, true}) {
+        for (const bool reversed : {false, true}) {
+          SCOPED_TRACE(std::to_string(dim) + (normed ? " normed" : "") + (turned ? " turned" : ""));
+          this->launch.emplace(reversed);
+          const auto cos = values<float>(this->size(35, dim / 2), 1), sin = values<float>(cos.size(), 2);
+          const cpu::Heads at{2, 35, 4, 2, dim, turned ? cos.data() : nullptr, sin.data(), 1e-5F};
+          const auto elements = this->size(at.rows() * at.all_heads(), dim);
+          const auto qkv = values<T>(elements, 3), norms = values<T>(this->size(2, dim), 4, 2);
+          const T* weights = normed ? norms.data() : nullptr;
+          std::vector<T> got(elements);
+          run(RotateHeads<T>{at, qkv.data(), weights, got.data()}, *this->launch);
+          std::vector<T> q(this->size(at.rows() * at.heads, dim)), k(q.size() / 2), v(q.size() / 2);
+          std::vector<float> rstd(this->size(at.rows(), at.heads + at.kv_heads));
+          cpu::split_heads(
+              cpu::SplitHeads<T>{at, qkv.data(), weights, q.data(), k.data(), v.data(), rstd.data()});
+          expect_near(by_heads(got, at, 0, 4), q, this->tolerance, "queries");
+          expect_near(by_heads(got, at, 4, 2), k, this->tolerance, "keys");
+          expect_near(by_heads(got, at, 6, 2), v, 0, "values");
+
+          const auto grad_q = values<T>(q.size(), 5), grad_k = values<T>(k.size(), 6),
+                     grad_v = values<T>(v.size(), 7);
+          const auto q_rows = by_tokens(grad_q, at, 4), k_rows = by_tokens(grad_k, at, 2),
+                     v_rows = by_tokens(grad_v, at, 2);
+          std::vector<float> got_norms(this->size(2, dim)), expected_norms(got_norms.size()),
+              sums(this->size(row_blocks(at.rows()), 2 * dim));
+          std::vector<T> expected(elements);
+          run(RotateHeadsBackward<T>{at, qkv.data(), weights, q_rows.data(), k_rows.data(), v_rows.data(),
+                                     got.data(), got_norms.data(), sums.data()},
+              *this->launch);
+          cpu::split_heads_backward(cpu::SplitHeadsBackward<T>{
+              at, qkv.data(), weights, rstd.data(), grad_q.data(), grad_k.data(), grad_v.data(),
+              expected.data(), normed ? expected_norms.data() : nullptr});
+          expect_near(got, expected, 2 * this->tolerance, "gradient of all heads");
+          expect_near(got_norms, expected_norms, 1e-4, "gradient of the norms' weights");
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(DecoderKernels, RowsOfLogitsMayBeWiderThanTheVocabulary) {
+  using T = TypeParam;
+  constexpr Index rows = 3, vocab = 257, stride = 320;
+  const auto logits = values<T>(this->size(rows, stride), 1, 8);
+  const std::vector<std::int64_t> targets = {0, 256, 100};
+  auto got = logits;
+  std::vector<T> expected;
+  for (Index row = 0; row < rows; ++row) {
+    const auto begin = logits.begin() + row * stride;
+    expected.insert(expected.end(), begin, begin + vocab);
+  }
+  std::vector<float> losses(rows);
+  run(cpu::SoftmaxLoss<T>{rows, vocab, 3, 0.01F, got.data(), targets.data(), stride}, losses.data(),
+      *this->launch);
+  const auto loss =
+      cpu::softmax_loss(cpu::SoftmaxLoss<T>{rows, vocab, 3, 0.01F, expected.data(), targets.data()});
+  EXPECT_NEAR(losses[0] + losses[1] + losses[2], loss, 1e-5 * loss);
+  for (Index row = 0; row < rows; ++row) {
+    const auto begin = got.begin() + row * stride;
+    expect_near(std::vector<T>(begin, begin + vocab),
+                std::vector<T>(expected.begin() + row * vocab, expected.begin() + (row + 1) * vocab),
+                this->tolerance, "gradient of the logits");
+    for (auto at = begin + vocab; at < begin + stride; ++at) EXPECT_EQ(widen(*at), 0);
+  }
+}
+
+TYPED_TEST(DecoderKernels, ATargetOutsideOfTheVocabularyIsNoNumber) {
+  using T = TypeParam;
+  auto logits = values<T>(2 * 300, 1, 8);
+  const std::vector<std::int64_t> targets = {300, -1};
+  std::vector<float> losses(2);
+  run(cpu::SoftmaxLoss<T>{2, 300, 1, 0, logits.data(), targets.data()}, losses.data(), *this->launch);
+  EXPECT_TRUE(std::isnan(losses[0]) && std::isnan(losses[1]));
 }
 
 TYPED_TEST(DecoderKernels, SoftmaxLoss) {

@@ -3,15 +3,26 @@
 #include <cuda_runtime.h>
 
 #include <cmath>
+#include <initializer_list>
 #include <string>
+#include <type_traits>
 
 #include "isthmus/base/error.h"
 
 #define ISTHMUS_LANES __device__ __forceinline__
 #define ISTHMUS_UNROLL _Pragma("unroll")
+#define ISTHMUS_FAST_EXP __expf
+#define ISTHMUS_TWO_BF16 two_bf16_of_hardware
 
 namespace isthmus::trainer::cuda {
 namespace {
+
+/// Compute capability 8.0 and later, which is the lowest there is code for.
+__device__ __forceinline__ std::uint32_t two_bf16_of_hardware(float low, float high) {
+  std::uint32_t bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}
 
 #include "decoder_kernels-inl.h"
 
@@ -57,6 +68,12 @@ template void run(const cpu::Gelu<float>&, void*);
 template void run(const cpu::Gelu<Bf16>&, void*);
 template void run(const cpu::GeluBackward<float>&, void*);
 template void run(const cpu::GeluBackward<Bf16>&, void*);
+template void run(const RotateHeads<float>&, void*);
+template void run(const RotateHeads<Bf16>&, void*);
+template void run(const RotateHeadsBackward<float>&, void*);
+template void run(const RotateHeadsBackward<Bf16>&, void*);
+template void run(const cpu::ColumnSums<float>&, void*);
+template void run(const cpu::ColumnSums<Bf16>&, void*);
 template void run(const cpu::SoftmaxLoss<float>&, float*, void*);
 template void run(const cpu::SoftmaxLoss<Bf16>&, float*, void*);
 

@@ -13,9 +13,34 @@ using cpu::Index;
 inline constexpr Index rows_at_once = 64;
 inline Index row_blocks(Index rows) { return (rows + rows_at_once - 1) / rows_at_once; }
 /// The most of a norm whose backward pass is here.
-inline constexpr Index most_channels = 16384;
+inline constexpr Index most_channels = 8192;
 
-/// `Work`: AddNorm, AddLayerNorm, their backward passes, SwiGlu, Gelu and theirs.
+/// The heads of queries and keys as attention wants them, see cpu::SplitHeads; all stay where a token has
+/// them: [N, H + 2K, D]. For the shapes that `rotates` names; buffers are aligned to 16 bytes.
+template <class T>
+struct RotateHeads {
+  cpu::Heads at;
+  const T *qkv, *norms;  ///< `norms` [2, D], of queries and of keys; null for none
+  T* out;
+};
+template <class T>
+struct RotateHeadsBackward {
+  cpu::Heads at;
+  const T *qkv, *norms;
+  const T *grad_q, *grad_k, *grad_v;  ///< [N, H, D], and twice [N, K, D]
+  T* grad_qkv;
+  float *norms_gradient, *block_sums;  ///< [2, D], and as many for each of row_blocks(N); null without norms
+};
+inline constexpr Index most_of_head = 256;
+/// Heads of 8 to 256 elements, a power of two, and as many of them as 32 bits count.
+inline bool rotates(const cpu::Heads& a) {
+  constexpr Index least_of_head = 8, most_heads = Index{1} << 31;
+  const bool fits =
+      a.head_dim >= least_of_head && a.head_dim <= most_of_head && a.rows() * a.all_heads() < most_heads;
+  return fits && (a.head_dim & (a.head_dim - 1)) == 0;
+}
+
+/// `Work`: AddNorm, AddLayerNorm, RotateHeads, SwiGlu, Gelu, their backward passes, and ColumnSums.
 template <class Work>
 void run(const Work& work, void* stream);
 /// The loss of each row into losses_N, in place of their sum.
