@@ -107,8 +107,10 @@ class Display final : public outer_sync::CoordinatorObserver {
                  [this](const std::string& text) { progress_.message(text); }),
         hook_(experiment.run.on_event, [this](const std::string& text) { said(text); }),
         events_(experiment, hook_, [this](const std::string& text) { said(text); }),
-        gathered_(experiment.folder(), fresh, static_cast<std::uint64_t>(experiment.run.gather_limit.bytes),
-                  [this](const std::string& text) { said(text); }) {}
+        gathered_(
+            experiment.folder(), fresh, static_cast<std::uint64_t>(experiment.run.gather_limit.bytes),
+            [this](const std::string& text) { said(text); },
+            [this](const std::string& why) { events_.gathering_stopped(why); }) {}
 
   void ended(const Ended& ended, bool stopped) { events_.ended(ended, stopped); }
   /// It must outlive the run.

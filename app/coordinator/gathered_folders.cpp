@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 
 #include "isthmus/base/error.h"
@@ -18,7 +20,26 @@ using outer_sync::protocol::RecordKind;
 
 namespace {
 
-constexpr const char *metrics_name = "metrics.jsonl", *log_name = "gathered.log";
+constexpr const char *metrics_name = "metrics.jsonl", *log_name = "gathered.log",
+                     *old_log_name = "gathered.log.old";
+
+/// 0 where there is none.
+std::uint64_t size_of(const fs::path& file) {
+  std::error_code none;
+  const auto size = fs::file_size(file, none);
+  return none ? 0 : size;
+}
+
+/// What a coordinator before this one has kept.
+std::uint64_t gathered_in(const fs::path& run) {
+  std::uint64_t sum = 0;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(run, none)) {
+    if (!fs::exists(entry.path() / log_name, none)) continue;  // nobody's lines are gathered there
+    for (const auto* file : {metrics_name, log_name, old_log_name}) sum += size_of(entry.path() / file);
+  }
+  return sum;
+}
 
 /// Whether the member itself works there: it is on this machine, or the folder is on a disk that both have.
 bool is_worked_in(const fs::path& folder) {
@@ -34,8 +55,21 @@ bool is_worked_in(const fs::path& folder) {
 
 }  // namespace
 
-GatheredFolders::GatheredFolders(fs::path run, bool fresh, std::uint64_t limit, Say say)
-    : run_(std::move(run)), fresh_(fresh), limit_(limit), say_(std::move(say)) {}
+GatheredFolders::GatheredFolders(fs::path run, bool fresh, std::uint64_t limit, Say say, Say stopped,
+                                 Free free)
+    : run_(std::move(run)),
+      fresh_(fresh),
+      limit_(limit),
+      say_(std::move(say)),
+      stopped_(std::move(stopped)),
+      free_(std::move(free)),
+      taken_(fresh ? 0 : gathered_in(run_)) {
+  if (free_) return;
+  free_ = [run = run_] {
+    std::error_code none;
+    return fs::space(run, none).available;  // where that cannot be told, as much as there can be
+  };
+}
 
 bool GatheredFolders::keep(const Gathered& news) {
   try {
@@ -43,7 +77,7 @@ bool GatheredFolders::keep(const Gathered& news) {
     if (known == places_.end() || known->second.incarnation != news.incarnation)
       places_[news.member] = open(news.member, news.incarnation, known != places_.end());
     auto& place = places_.at(news.member);
-    if (place.log) append(place, news);
+    if (place.log && has_room()) append(place, news);
   } catch (const std::exception& error) {
     say_(fmt::format("what {} writes is not gathered: {}", news.member, error.what()));
     places_[news.member] = {.incarnation = news.incarnation, .folder = {}, .metrics = {}, .log = {}};
@@ -51,7 +85,32 @@ bool GatheredFolders::keep(const Gathered& news) {
   return places_.at(news.member).log != nullptr;
 }
 
-void GatheredFolders::append(Place& place, const Gathered& news) const {
+/// A full disk takes no coordinator.state, so that no view begins and no round commits.
+bool GatheredFolders::has_room() {
+  constexpr double megabyte = 1e6;
+  const auto free = free_();
+  const auto least = is_full_ ? least_free + least_free / 4 : least_free;  // so that it is not said in turns
+  const bool fits = taken_ / most_limits < limit_;
+  if (fits && free >= least) {
+    if (std::exchange(is_full_, false)) say_("lines of the members are gathered again");
+    return true;
+  }
+  if (std::exchange(is_full_, true)) return false;
+  const auto why =
+      fits ? fmt::format(
+                 "{:.0f} MB are free on the disk of {}, and {:.0f} MB are left to coordinator.state and "
+                 "others; make room there, and it goes on",
+                 static_cast<double>(free) / megabyte, run_.string(),
+                 static_cast<double>(least_free) / megabyte)
+           : fmt::format(
+                 "those in {} take {:.0f} MB, which is {} times run.gather_limit; start the coordinator "
+                 "with a higher one, or without some of them",
+                 run_.string(), static_cast<double>(taken_) / megabyte, most_limits);
+  stopped_("no more lines of the members are gathered, which their own files have all: " + why);
+  return false;
+}
+
+void GatheredFolders::append(Place& place, const Gathered& news) {
   if (news.left_out > 0)
     append_log(place,
                fmt::format("... {} lines are left out: the coordinator was away for too long; {} has them",
@@ -65,8 +124,8 @@ void GatheredFolders::append(Place& place, const Gathered& news) const {
   }
 }
 
-void GatheredFolders::append_metrics(Place& place, const std::string& member, const std::string& line) const {
-  if (place.metrics->size() + line.size() < limit_ / 2) return place.metrics->append(line + '\n');
+void GatheredFolders::append_metrics(Place& place, const std::string& member, const std::string& line) {
+  if (place.metrics->size() + line.size() < limit_ / 2) return append_to(*place.metrics, line);
   if (!std::exchange(place.metrics_are_full, true))
     say_(
         fmt::format("no more metrics of {} are gathered, because run.gather_limit is {} bytes; its own "
@@ -74,14 +133,21 @@ void GatheredFolders::append_metrics(Place& place, const std::string& member, co
                     member, limit_));
 }
 
-void GatheredFolders::append_log(Place& place, const std::string& line) const {
+void GatheredFolders::append_log(Place& place, const std::string& line) {
   if (place.log->size() + line.size() >= limit_ / 4) {
-    const auto file = place.folder / log_name;
+    const auto file = place.folder / log_name, old = place.folder / old_log_name;
     place.log.reset();
-    fs::rename(file, file.string() + ".old");
+    taken_ -= std::min(taken_, size_of(old));
+    fs::rename(file, old);
     place.log = std::make_unique<AppendFile>(file, say_);
   }
-  place.log->append(line + '\n');
+  append_to(*place.log, line);
+}
+
+void GatheredFolders::append_to(AppendFile& file, const std::string& line) {
+  const auto before = file.size();
+  file.append(line + '\n');
+  taken_ += file.size() - before;
 }
 
 GatheredFolders::Place GatheredFolders::open(const std::string& member, std::uint64_t incarnation,

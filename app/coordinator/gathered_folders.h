@@ -1,8 +1,9 @@
 #pragma once
 // What members write for people, in the coordinator's run folder: RUN/MEMBER/metrics.jsonl, as the member has
 // it, and gathered.log, what it has said (worker.log is all output of a process, where a launch has that).
-// They share the disk with coordinator.state, so each member has a limit: metrics.jsonl ends at half of it,
-// and gathered.log, at a quarter, becomes gathered.log.old and begins anew.
+// They share the disk with coordinator.state, without which no view begins. So each member has a limit (at
+// half of it metrics.jsonl ends; at a quarter gathered.log becomes gathered.log.old and begins anew), all
+// together have one, and some room is left whatever fills the disk.
 
 #include <cstdint>
 #include <filesystem>
@@ -19,12 +20,21 @@ namespace isthmus::app {
 class GatheredFolders {
  public:
   using Say = std::function<void(const std::string&)>;
+  using Free = std::function<std::uint64_t()>;  ///< bytes on the disk that are free
+  /// Left to whatever else writes on that disk.
+  static constexpr std::uint64_t least_free = 64'000'000;
+  /// So many members may take all of their limit.
+  static constexpr std::uint64_t most_limits = 16;
+
   /// `fresh`: files that were gathered of another run are moved aside. `limit`: bytes of one member.
-  GatheredFolders(std::filesystem::path run, bool fresh, std::uint64_t limit, Say say);
+  /// `stopped` is told why there is no room for anybody's lines, once until there is. `free`: null for the
+  /// disk's.
+  GatheredFolders(std::filesystem::path run, bool fresh, std::uint64_t limit, Say say, Say stopped,
+                  Free free = nullptr);
 
   /// Appends what has come. False where the member works in that folder itself, or it cannot be written to:
-  /// nothing of that member is wanted. What cannot be written is said, once for several in a row, and left
-  /// out: it is in the member's own files. Never throws for that.
+  /// nothing of that member is wanted. What there is no room for is left out, which is said once for several
+  /// in a row: it is in the member's own files. Never throws for that.
   [[nodiscard]] bool keep(const outer_sync::protocol::Gathered& news);
 
  private:
@@ -35,15 +45,20 @@ class GatheredFolders {
     std::unique_ptr<AppendFile> metrics, log;
     bool metrics_are_full = false;  ///< which was said
   };
-  void append(Place& place, const outer_sync::protocol::Gathered& news) const;
-  void append_metrics(Place& place, const std::string& member, const std::string& line) const;
-  void append_log(Place& place, const std::string& line) const;
+  [[nodiscard]] bool has_room();
+  void append(Place& place, const outer_sync::protocol::Gathered& news);
+  void append_metrics(Place& place, const std::string& member, const std::string& line);
+  void append_log(Place& place, const std::string& line);
+  void append_to(AppendFile& file, const std::string& line);
   [[nodiscard]] Place open(const std::string& member, std::uint64_t incarnation, bool seen_before);
 
   const std::filesystem::path run_;
   const bool fresh_;
   const std::uint64_t limit_;
-  Say say_;
+  Say say_, stopped_;
+  Free free_;
+  std::uint64_t taken_ = 0;              ///< bytes, of all members
+  bool is_full_ = false;                 ///< which was said
   std::map<std::string, Place> places_;  ///< by member
 };
 

@@ -107,6 +107,11 @@ void RunEvents::look_at_disk(const std::string& name, std::uint64_t free_bytes) 
   }
 }
 
+void RunEvents::gathering_stopped(const std::string& why) {
+  say_(why);
+  fire("gathering_stopped", {{"reason", why}});
+}
+
 void RunEvents::ended(const Ended& ended, bool stopped) {
   const bool well = ended.how == Ended::How::finished || ended.how == Ended::How::stopped;
   const char* kind = well                                ? (stopped ? "stopped" : "finished")

@@ -21,6 +21,7 @@ class RunEvents {
 
   void look(const outer_sync::protocol::Coordinator& coordinator);
   void replanned(const nlohmann::ordered_json& change) { fire("replanned", change); }
+  void gathering_stopped(const std::string& why);
   /// `stopped`: somebody has stopped it.
   void ended(const outer_sync::protocol::Ended& ended, bool stopped);
 

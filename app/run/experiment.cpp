@@ -55,7 +55,7 @@ void RunConfig::serialize(config::Archive& ar) {
       "a worker's metrics and log lines go into the coordinator's run folder too"});
   ar({"gather_limit", &gather_limit, Scope::per_site,
       "the coordinator's: what each member's lines may take there; then it keeps no further metrics of that "
-      "member, and the newer part of its log",
+      "member, and the newer part of its log. Those of all members may take 16 times that",
       0, 1e18});
   ar({"disk_low", &disk_low, Scope::per_site,
       "free space on the disk of a run folder below which the coordinator says so", 0, 1e18});

@@ -14,6 +14,7 @@ namespace {
 
 using outer_sync::protocol::Gathered;
 using outer_sync::protocol::RecordKind;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -23,7 +24,12 @@ constexpr std::uint64_t limit = 100'000;
 class GatheredFoldersTest : public ::testing::Test {
  protected:
   [[nodiscard]] GatheredFolders folders(bool fresh = true) {
-    return {folder_.path(), fresh, limit, [this](const std::string& text) { said_.push_back(text); }};
+    return {folder_.path(),
+            fresh,
+            limit,
+            [this](const std::string& text) { said_.push_back(text); },
+            [this](const std::string& why) { stopped_.push_back(why); },
+            [this] { return free_; }};
   }
   static bool keep(GatheredFolders& folders, RecordKind kind, const std::string& line, int times = 1,
                    const std::string& member = "eu-1") {
@@ -40,7 +46,8 @@ class GatheredFoldersTest : public ::testing::Test {
   }
 
   TemporaryFolder folder_;
-  std::vector<std::string> said_;
+  std::vector<std::string> said_, stopped_;
+  std::uint64_t free_ = 1'000'000'000'000;
 };
 
 TEST_F(GatheredFoldersTest, MetricsEndAtTheLimitWhichIsSaidOnce) {
@@ -66,6 +73,7 @@ TEST_F(GatheredFoldersTest, OfALogTheNewestLinesAreKept) {
   EXPECT_TRUE(read_all(folder_ / "eu-1/gathered.log").ends_with("the last line\n"));
   EXPECT_GT(std::filesystem::file_size(folder_ / "eu-1/gathered.log.old"), limit / 5);
   EXPECT_THAT(said_, IsEmpty());
+  EXPECT_THAT(stopped_, IsEmpty()) << "what the log has given up is counted";
 }
 
 TEST_F(GatheredFoldersTest, WhatACoordinatorBeforeHasKeptCounts) {
@@ -83,6 +91,37 @@ TEST_F(GatheredFoldersTest, EachMemberHasALimitOfItsOwn) {
   EXPECT_TRUE(keep(folders, RecordKind::metrics, R"({"step":1})", 50'000, "eu-1"));
   EXPECT_TRUE(keep(folders, RecordKind::metrics, R"({"step":2})", 10, "us-1"));
   EXPECT_THAT(read_all(folder_ / "us-1/metrics.jsonl"), HasSubstr(R"({"step":2})"));
+}
+
+TEST_F(GatheredFoldersTest, RoomIsLeftForTheRunsOwnFiles) {
+  auto folders = this->folders();
+  EXPECT_TRUE(keep(folders, RecordKind::log, "before"));
+  const auto before = size();
+  free_ = GatheredFolders::least_free - 1;
+  EXPECT_TRUE(keep(folders, RecordKind::log, "meanwhile", 100)) << "they are wanted when there is room again";
+  EXPECT_TRUE(keep(folders, RecordKind::metrics, R"({"step":1})", 100, "us-1"));
+  free_ = GatheredFolders::least_free;
+  EXPECT_TRUE(keep(folders, RecordKind::log, "at the edge", 100));
+  EXPECT_EQ(size(), before);
+  EXPECT_THAT(stopped_,
+              ElementsAre(AllOf(HasSubstr("no more lines of the members are gathered"),
+                                HasSubstr("64 MB are free on the disk of"), HasSubstr("make room there"))));
+  free_ = 2 * GatheredFolders::least_free;
+  EXPECT_TRUE(keep(folders, RecordKind::log, "after"));
+  EXPECT_THAT(read_all(folder_ / "eu-1/gathered.log"), AllOf(HasSubstr("before"), HasSubstr("after")));
+  EXPECT_THAT(said_, ElementsAre("lines of the members are gathered again"));
+}
+
+TEST_F(GatheredFoldersTest, AllMembersTogetherHaveALimitAlsoThoseOfACoordinatorBefore) {
+  constexpr auto all = GatheredFolders::most_limits * limit;
+  const std::string line = R"({"step":1,"loss":3.25})";
+  for (int m = 0; m < 50; ++m) {
+    auto folders = this->folders(m == 0);
+    EXPECT_TRUE(keep(folders, RecordKind::metrics, line, 3'000, "spot-" + std::to_string(m)));
+  }
+  EXPECT_GT(size(), all * 9 / 10);
+  EXPECT_LT(size(), all + limit);
+  EXPECT_THAT(stopped_.front(), HasSubstr("take 2 MB, which is 16 times run.gather_limit"));
 }
 
 TEST_F(GatheredFoldersTest, NoMemberTakesANameOfTheRunsOwnFiles) {
