@@ -284,7 +284,7 @@ std::size_t Coordinator::trainers() const {
   return count([](const MemberStatus& member) { return trains(member); });
 }
 std::size_t Coordinator::participating() const {
-  if (phase_ != Phase::running) return 0;
+  if (phase_ != Phase::running || !held_back_because_.empty()) return 0;
   return count([](const MemberStatus& member) { return member.role == Role::member && trains(member); });
 }
 const Coordinator::MemberStatus* Coordinator::first_trainer() const {

@@ -361,8 +361,8 @@ void Coordinator::refuse_command(ConnectionId to, const std::string& problem) {
 std::string Coordinator::phase_name() const {
   if (phase_ == Phase::joining) return "joining";
   if (phase_ == Phase::changing) return "changing view";
-  if (phase_ == Phase::suspended) return "suspended";
   if (phase_ == Phase::ended) return "ended";
+  if (!obstacle().empty()) return "suspended";
   return settings_.pause_after == Settings::never ? "running" : "paused";
 }
 

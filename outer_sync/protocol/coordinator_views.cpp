@@ -358,14 +358,15 @@ void Coordinator::announce(NewView message) {
   paths_.begin(message.view);
   relays_.begin(message.view);
   for (auto& [connection, observer] : observers_) observer.admitted = false;  // to those who are here now
-  actions_.push_back(Store{*options_.last});
   const auto reducers = message.view.members.size() - count([](const MemberStatus& member) {
                           return member.role == Role::member && trains(member);
                         });
-  say("view " + std::to_string(number_) + " begins with " +
+  auto line =
+      "view " + std::to_string(number_) + " begins with " +
       std::to_string(message.view.members.size() - reducers) + " replicas" +
       (reducers == 0 ? "" : " and " + std::to_string(reducers) + (reducers == 1 ? " reducer" : " reducers")) +
-      (first ? "" : ": " + names(Role::member)));
+      (first ? "" : ": " + names(Role::member));
+  actions_.push_back(Store{*options_.last, std::move(line)});
   for (const auto& [name, member] : members_) {
     if (member.role == Role::member) send(member, message);
   }

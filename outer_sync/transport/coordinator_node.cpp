@@ -283,24 +283,30 @@ class CoordinatorNode::Impl {
   /// there is room members wait for it, and no round commits once their leases have run out.
   void store_and_announce() {
     if (!unstored_) return;
+    const auto view = "view " + std::to_string(unstored_->view.number);
     try {
-      observer_.store(*unstored_);
+      observer_.store(unstored_->view);
     } catch (const std::exception& error) {
+      machine_.hold_back(view + " cannot be stored: " + error.what());
       if (!std::exchange(no_room_, true))
-        observer_.message("NO ROOM: view " + std::to_string(unstored_->number) +
+        observer_.message("NO ROOM: " + view +
                           " cannot be stored, so it is not announced to its members and no round commits: " +
                           error.what() + "; make room there, it is tried again all the time");
       return;
     }
-    if (std::exchange(no_room_, false))
-      observer_.message("view " + std::to_string(unstored_->number) + " is stored and announced now");
+    machine_.hold_back({});
+    if (std::exchange(no_room_, false)) observer_.message(view + " is stored and announced now");
+    observer_.message(unstored_->line);
     unstored_.reset();
     for (const auto& [to, message] : std::exchange(unannounced_, {})) send(to, message);
   }
 
-  /// A newer seal voids the view that waits.
+  /// A newer seal voids the view that waits: nobody hears of it, and it need not be stored.
   void send_once_stored(SendControl sent) {
-    if (std::holds_alternative<Seal>(sent.message)) unannounced_.clear();
+    if (std::holds_alternative<Seal>(sent.message)) {
+      unannounced_.clear();
+      unstored_.reset();
+    }
     if (unstored_ && std::holds_alternative<NewView>(sent.message)) {
       unannounced_.push_back(std::move(sent));
     } else {
@@ -327,7 +333,7 @@ class CoordinatorNode::Impl {
           at->second->close_when_sent();
       } else if (auto* store = std::get_if<Store>(&action)) {
         unannounced_.clear();
-        unstored_ = std::move(store->view);
+        unstored_ = std::move(*store);
         store_and_announce();
       } else if (auto* say = std::get_if<Say>(&action)) {
         if (say->of_stranger) {
@@ -366,7 +372,7 @@ class CoordinatorNode::Impl {
   std::map<ConnectionId, ConnectionPtr> connections_;
   std::optional<Ended> ended_;
   std::exception_ptr failure_;                    ///< of the observer
-  std::optional<LastView> unstored_;              ///< the newest view, while it is not on disk
+  std::optional<Store> unstored_;                 ///< of the newest view, while it is not on disk
   std::vector<SendControl> unannounced_;          ///< those who wait for it
   bool no_room_ = false;                          ///< and it was said
   std::optional<asio::thread_pool> desk_thread_;  ///< the last member: it ends before what it works with

@@ -224,7 +224,10 @@ bool Cluster::act_coordinator() {
   if (!coordinator_) return false;
   const auto actions = coordinator_->take_actions();
   for (const auto& action : actions) {
-    if (const auto* store = std::get_if<Store>(&action)) disk = store->view;
+    if (const auto* store = std::get_if<Store>(&action)) {
+      disk = store->view;
+      said_.push_back(store->line);
+    }
     if (const auto* line = std::get_if<Say>(&action)) said_.push_back(line->text);
     if (const auto* end = std::get_if<Ended>(&action)) ended = *end;
     const auto* send = std::get_if<SendControl>(&action);

@@ -148,7 +148,10 @@ class CoordinatorHarness {
       if (auto* evaluation = std::get_if<Evaluated>(&action)) evaluated.push_back(*evaluation);
       if (auto* news = std::get_if<Gathered>(&action)) gathered.push_back(*news);
       if (std::holds_alternative<MembersChanged>(action)) ++members_changed;
-      if (auto* store = std::get_if<Store>(&action)) stored = store->view;
+      if (auto* store = std::get_if<Store>(&action)) {
+        stored = store->view;
+        said.push_back(store->line);
+      }
       if (auto* end = std::get_if<Ended>(&action)) {
         EXPECT_FALSE(ended) << "a run ends once";
         ended = *end;

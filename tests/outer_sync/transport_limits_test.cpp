@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <set>
 #include <thread>
 
 #include "isthmus/base/file.h"
@@ -193,14 +194,55 @@ TEST(Limits, AFullDiskOfTheCoordinatorHoldsViewsBackAndEndsNothing) {
   run.wait_until_said("NO ROOM: view 2 cannot be stored");
   std::this_thread::sleep_for(2500ms);  // longer than any silence may last
   EXPECT_EQ(seen, 1U) << "it was announced";
+  EXPECT_EQ(run.times_said("view 2 begins"), 0U) << "for nobody";
+  std::string phase, obstacle;
+  std::size_t participating = 1;
+  run.wait_until([&](const protocol::Coordinator& coordinator) {
+    phase = coordinator.phase_name();
+    obstacle = coordinator.obstacle();
+    participating = coordinator.participating();
+    return true;
+  });
+  EXPECT_EQ(phase, "suspended");
+  EXPECT_THAT(obstacle, HasSubstr("view 2 cannot be stored: "));
+  EXPECT_EQ(participating, 0U);
   EXPECT_EQ(run.times_said("NO ROOM"), 1U);
   EXPECT_EQ(run.times_said("r0 is lost") + run.times_said("r1 is lost"), 0U);
   EXPECT_EQ(run.stored().number, 1U);
   disk.make_room();
   room = true;
   run.wait_until_said("view 2 is stored and announced now");
+  run.wait_until_said("view 2 begins with 2 replicas: r0, r1");
+  run.wait_until([](const protocol::Coordinator& coordinator) { return coordinator.obstacle().empty(); });
   run.expect_one_end({0, 1});
   EXPECT_EQ(run.stored().number, 2U);
+}
+
+TEST(Limits, OfViewsThatWaitForRoomTheNewestIsAnnouncedAndNoOtherIsStored) {
+  auto options = NetworkRun::Options::lively(3);
+  options.detect_timeout = 1;
+  options.closing.least = 1;
+  NetworkRun run(options);
+  std::atomic<bool> room = false;
+  std::set<protocol::ViewNumber> stored;
+  run.on_store = [&](const protocol::LastView& view) {
+    if (view.number > 1 && !room) throw Error(ErrorKind::data, "no space is left");
+    stored.insert(view.number);
+  };
+  run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
+    if (m == 2 && step == 8) throw NetworkRun::Vanish();
+    if (m == 1 && run.times_said("NO ROOM") > 0) throw NetworkRun::Vanish();
+    if (m == 0 && node.view().number > 1 && run.last_step == for_ever) run.last_step = step + 20;
+  };
+  run.start();
+  run.wait_until([](const protocol::Coordinator& coordinator) {
+    return coordinator.obstacle().find("view 3 cannot be stored") == 0;
+  });
+  room = true;
+  run.wait_until_said("view 3 is stored and announced now");
+  run.expect_one_end({0});
+  EXPECT_EQ(run.times_said("view 2 begins"), 0U);
+  EXPECT_EQ(stored, (std::set<protocol::ViewNumber>{1, 3}));
 }
 
 }  // namespace

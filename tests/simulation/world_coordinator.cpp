@@ -152,6 +152,7 @@ void World::act_coordinator() {
         return crash_coordinator(false);  // it must not go on with what it could not store
       }
       disk_ = store->view;
+      listen(store->line);
       disk_was_lost_ = false;
       ambush(Moment::stored, chance(members_));
       if (now_ < calm_from_ && chance(60) == 0) return crash_coordinator(false);

@@ -96,9 +96,10 @@ struct Say {
   std::string text;
   bool of_stranger = false;  ///< anybody can cause such lines, as many as they like, and words in them
 };
-/// To be on disk before anything that follows is sent.
+/// To be on disk before anything that follows is sent. `line`: for people, when it is.
 struct Store {
   LastView view;
+  std::string line;
 };
 /// All members' shares of one evaluation are in. `loss` in nats per token.
 struct Evaluated {
@@ -179,6 +180,8 @@ class Coordinator {
   /// As if an operator had asked to set these keys, which all share; `by` and `why` are for people. Where it
   /// cannot be, a line says so, and nothing is done while another change is under way.
   void propose(const ConfigItems& items, const std::string& by, const std::string& why);
+  /// The newest view is not announced to its members, and why: it cannot be stored. Empty: it is announced.
+  void hold_back(std::string why) { held_back_because_ = std::move(why); }
 
   [[nodiscard]] std::vector<CoordinatorAction> take_actions() { return std::exchange(actions_, {}); }
   /// By name, in member order: members of the view, and those that are to join it.
@@ -205,7 +208,7 @@ class Coordinator {
   [[nodiscard]] std::string phase_name() const;
   /// Why rounds do not commit; empty while they do.
   [[nodiscard]] std::string obstacle() const {
-    return phase_ == Phase::suspended ? suspended_because_ : std::string();
+    return phase_ == Phase::suspended ? suspended_because_ : held_back_because_;
   }
   /// Of the view announced last.
   [[nodiscard]] const Settings& settings() const { return settings_; }
@@ -433,7 +436,7 @@ class Coordinator {
       missed_;  ///< by name: how often it was ready since it was last in a view
   std::optional<std::pair<std::string, Time>>
       waited_for_;  ///< no view begins without this newcomer until then
-  std::string suspended_because_;
+  std::string suspended_because_, held_back_because_;
   struct Evaluation {
     double sum_nats = 0;
     std::uint64_t tokens = 0;
