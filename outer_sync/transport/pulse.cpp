@@ -94,6 +94,7 @@ void Pulse::on_reply(const HeartbeatReply& reply) {
   trace_.async(Trace::Row::control, "heartbeat", reply.number, now - (lease_time() - sent->second), now);
   if (rounds_.stands() && reply.view != 0 && reply.view == rounds_.member().view().number) {
     vouched_ = clock_.now();
+    is_left_out_ = false;
     rounds_.member().lease_until(sent->second +
                                  Time(std::min<std::uint64_t>(reply.lease, longest_lease.count())));
     rounds_.member().lowest_applied(reply.lowest);
@@ -115,6 +116,7 @@ void Pulse::heard() {
 void Pulse::view_begun() {
   suspended_.clear();
   vouched_ = clock_.now();
+  is_left_out_ = false;
 }
 
 void Pulse::suspended(const std::string& why) {
@@ -128,12 +130,14 @@ void Pulse::tick() {
 }
 
 /// Whether a result that is due is worth waiting for. A view change takes a moment; one that takes longer
-/// than a silence that counts as a loss may take for ever.
+/// than a silence that counts as a loss may take for ever. While there is no coordinator the view goes on
+/// that was in force when it was heard last: none between a seal and its view, whoever else can be reached.
 void Pulse::judge_commits() {
   const auto now = clock_.now();
   std::string obstacle = suspended_;
-  if (rounds_.in_a_view() && !down_since_ && now - vouched_ > silence_)
-    obstacle = "this replica is in no view";
+  const bool may_be_left_out = rounds_.in_a_view() && (!down_since_ || !rounds_.member().in_view());
+  is_left_out_ = rounds_.in_a_view() && (is_left_out_ || (may_be_left_out && now - vouched_ > silence_));
+  if (is_left_out_) obstacle = "this replica is in no view";
   const bool alone = down_since_ && now - *down_since_ > silence_;
   if (alone && !mesh_.lost(silence_).empty())
     obstacle = "the coordinator and some of the members cannot be reached";

@@ -83,6 +83,7 @@ class Pulse {
   std::map<std::uint64_t, protocol::Time> beats_;          ///< when each was sent, of those not answered
   std::optional<AwakeClock::Clock::duration> down_since_;  ///< by clock_: nothing has been heard since
   AwakeClock::Clock::duration vouched_{};  ///< by clock_: when it was last said that this view is in force
+  bool is_left_out_ = false;               ///< the view is over, and no other has begun here
   std::string suspended_;                  ///< by the coordinator, and why
 };
 

@@ -245,5 +245,35 @@ TEST(Limits, OfViewsThatWaitForRoomTheNewestIsAnnouncedAndNoOtherIsStored) {
   EXPECT_EQ(stored, (std::set<protocol::ViewNumber>{1, 3}));
 }
 
+/// Between a seal and its view nothing commits, also where all members reach each other: whoever waited for a
+/// result would train again when the coordinator is back.
+TEST(Limits, WhoHasSealedAViewTrainsOnWhenTheCoordinatorIsGone) {
+  auto options = NetworkRun::Options::lively(2);
+  options.detect_timeout = 1;
+  options.closing.least = 2;
+  NetworkRun run(options);
+  std::atomic<bool> room = false;
+  run.on_store = [&](const protocol::LastView& view) {
+    if (view.number > 1 && !room) throw Error(ErrorKind::data, "no space is left");
+  };
+  std::atomic<std::uint64_t> steps_made = 0;
+  run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
+    if (m != 0) return;
+    if (step == 8) run.start_worker(2);
+    ++steps_made;
+    if (node.view().members.size() == 3 && run.last_step == for_ever) run.last_step = step + 20;
+  };
+  run.start();
+  run.wait_until_said("NO ROOM: view 2 cannot be stored");
+  run.kill_coordinator();
+  std::this_thread::sleep_for(2500ms);  // longer than any silence may last
+  const auto before = steps_made.load();
+  std::this_thread::sleep_for(1s);
+  EXPECT_GT(steps_made, before + 20) << "it waits for a round that nobody makes";
+  room = true;
+  run.start_coordinator_again(run.stored());
+  run.expect_one_end({0, 1, 2});
+}
+
 }  // namespace
 }  // namespace isthmus::outer_sync::transport
