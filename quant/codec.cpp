@@ -228,4 +228,17 @@ bool decode_apply(const CodecSpec& spec, std::span<const std::byte> in, const Ou
   return true;
 }
 
+void add_products(std::span<const float> x, std::span<const float> y, Products& total) {
+  assert(x.size() == y.size());
+  passes().products(x.data(), y.data(), x.size(), total);
+}
+
+void add_products(std::span<const Products> tiles, Products& total) {
+  for (const auto& tile : tiles) {
+    total.xx += tile.xx;
+    total.xy += tile.xy;
+    total.yy += tile.yy;
+  }
+}
+
 }  // namespace isthmus::quant

@@ -695,5 +695,5 @@ void apply(const CodecSpec& spec, const std::byte* in, const OuterStep& step, fl
 }
 
 Passes passes_of(std::string_view target) {
-  return {target, encode, decode, accumulate, apply, largest_magnitude};
+  return {target, encode, decode, accumulate, apply, products, largest_magnitude};
 }

@@ -38,6 +38,7 @@ struct Passes {
   void (*accumulate)(const CodecSpec&, const std::byte* in, float weight, float* sum, std::size_t elements);
   void (*apply)(const CodecSpec&, const std::byte* in, const OuterStep&, float* theta, float* velocity,
                 float* local, std::size_t elements);
+  void (*products)(const float* x, const float* y, std::size_t elements, Products& total);
   /// Of fp32 or bf16: the largest bits that any magnitude has in fp32.
   std::uint32_t (*largest_magnitude)(CodecKind, const std::byte* in, std::size_t elements);
 };

@@ -165,7 +165,22 @@ struct Lanes {
   }
 };
 
+/// Of fp32 values in memory. Their products are exact, so a fused addition rounds as one by itself does.
+struct Doubles {
+  using DD = hn::CappedTag<double, 16>;
+  using D = hn::Vec<DD>;
+  static constexpr std::size_t lanes = hn::MaxLanes(DD());
+  ISTHMUS_LANES static D zero() { return hn::Zero(DD()); }
+  ISTHMUS_LANES static D load(const float* p) {
+    return hn::PromoteTo(DD(), hn::LoadU(hn::Rebind<float, DD>(), p));
+  }
+  ISTHMUS_LANES static void store(double* p, D x) { hn::StoreU(x, DD(), p); }
+  ISTHMUS_LANES static D add_product(D sum, D a, D b) { return hn::MulAdd(a, b, sum); }
+};
+
 #include "arithmetic-inl.h"
+#include "products-inl.h"
+// after both
 #include "passes-inl.h"
 
 }  // namespace

@@ -42,6 +42,7 @@ void CudaPasses::decode_apply(const CodecSpec&, std::span<const std::byte>, cons
                               std::span<float>, std::span<float>, std::span<float>) {
   refuse();
 }
+void CudaPasses::products(std::span<const float>, std::span<const float>, std::span<Products>) { refuse(); }
 
 CudaMark::CudaMark(CudaMark&& other) noexcept : passes_(other.passes_), place_(other.place_) {}
 CudaMark::~CudaMark() = default;

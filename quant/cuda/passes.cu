@@ -27,6 +27,7 @@ namespace {
 #include "arithmetic-inl.h"
 // after both
 #include "kernels-inl.h"
+#include "products-inl.h"
 
 void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
@@ -201,6 +202,12 @@ class CudaPasses::Gpu {
     launch_decode(spec, in.data(), elements, use, launcher(elements));
   }
 
+  void products(std::span<const float> x, std::span<const float> y, std::span<Products> tiles) const {
+    assert(x.size() == y.size() && tiles.size() == (x.size() + products_tile - 1) / products_tile);
+    const Selected selected(ordinal_);
+    launcher(x.size())(products_kernel, x.data(), y.data(), x.size(), tiles.data());
+  }
+
   /// What is put into `later` from now on runs after what is in `earlier`.
   void order(cudaStream_t earlier, cudaStream_t later) const {
     const Selected selected(ordinal_);  // a null stream is the current GPU's
@@ -289,6 +296,10 @@ void CudaPasses::decode_apply(const CodecSpec& spec, std::span<const std::byte> 
   assert(theta.size() == velocity.size() && (local.empty() || local.size() == theta.size()));
   gpu_->decode(spec, in, theta.size(),
                ApplyTo{step, theta.data(), velocity.data(), local.empty() ? nullptr : local.data()});
+}
+
+void CudaPasses::products(std::span<const float> x, std::span<const float> y, std::span<Products> tiles) {
+  gpu_->products(x, y, tiles);
 }
 
 CudaMark::CudaMark(CudaMark&& other) noexcept

@@ -73,7 +73,16 @@ struct Scalar {
     scalar_passes().apply(spec, in.data(), step, to.theta.data(), to.velocity.data(),
                           to.local.empty() ? nullptr : to.local.data(), to.theta.size());
   }
+  static Products products(const Floats& x, const Floats& y) {
+    Products total;
+    scalar_passes().products(x.data(), y.data(), x.size(), total);
+    return total;
+  }
 };
+
+std::vector<Products> tiles_of(const Floats& x) {
+  return std::vector<Products>((x.size() + products_tile - 1) / products_tile);
+}
 
 class Emulated {
  public:
@@ -91,6 +100,13 @@ class Emulated {
   void apply(const CodecSpec& spec, const Bytes& in, const OuterStep& step, Applied& to) {
     passes_.apply(spec, in.data(), step, to.theta.data(), to.velocity.data(),
                   to.local.empty() ? nullptr : to.local.data(), to.theta.size());
+  }
+  Products products(const Floats& x, const Floats& y) {
+    auto tiles = tiles_of(x);
+    passes_.products(x.data(), y.data(), x.size(), tiles.data());
+    Products total;
+    add_products(tiles, total);
+    return total;
   }
 
  private:
@@ -168,6 +184,17 @@ class Gpu {
     theta.read(to.theta);
     velocity.read(to.velocity);
     local.read(to.local);
+  }
+  Products products(const Floats& x, const Floats& y) {
+    const OnGpu first(x), second(y);
+    auto tiles = tiles_of(x);
+    const OnGpu sums(tiles);
+    passes_.products(first.span(), second.span(), sums.span());
+    passes_.mark().wait();
+    sums.read(tiles);
+    Products total;
+    add_products(tiles, total);
+    return total;
   }
 
  private:
@@ -358,6 +385,13 @@ TYPED_TEST(CudaPassesTest, AppliesTheSameOuterStep) {
         }
       }
     }
+  }
+}
+
+TYPED_TEST(CudaPassesTest, SumsTheSameProducts) {
+  for (const std::size_t n : {0U, 1U, 15U, 16U, 17U, 1023U, 1024U, 1025U, 20000U, 300'000U}) {
+    const auto x = values(n, 1), y = values(n, 2);
+    EXPECT_EQ(this->runner().products(x, y), Scalar::products(x, y)) << n << " elements";
   }
 }
 

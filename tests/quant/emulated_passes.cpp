@@ -14,6 +14,7 @@ namespace {
 #include "arithmetic-inl.h"
 // after both
 #include "cuda/kernels-inl.h"
+#include "cuda/products-inl.h"
 }  // namespace
 
 class EmulatedPasses::Launcher : public emulated::Launcher {
@@ -38,6 +39,9 @@ void EmulatedPasses::accumulate(const CodecSpec& spec, const std::byte* in, floa
 void EmulatedPasses::apply(const CodecSpec& spec, const std::byte* in, const OuterStep& step, float* theta,
                            float* velocity, float* local, std::size_t elements) {
   launch_decode(spec, in, elements, ApplyTo{step, theta, velocity, local}, *launcher_);
+}
+void EmulatedPasses::products(const float* x, const float* y, std::size_t elements, Products* tiles) {
+  (*launcher_)(products_kernel, x, y, elements, tiles);
 }
 
 }  // namespace isthmus::quant

@@ -22,6 +22,8 @@ class EmulatedPasses {
   void accumulate(const CodecSpec& spec, const std::byte* in, float weight, float* sum, std::size_t elements);
   void apply(const CodecSpec& spec, const std::byte* in, const OuterStep& step, float* theta, float* velocity,
              float* local, std::size_t elements);
+  /// One for each tile.
+  void products(const float* x, const float* y, std::size_t elements, Products* tiles);
 
  private:
   class Launcher;

@@ -87,6 +87,9 @@ class CudaPasses {
   void decode_apply(const CodecSpec& spec, std::span<const std::byte> in, const OuterStep& step,
                     std::span<float> theta, std::span<float> velocity, std::span<float> local);
 
+  /// The products of each tile of two vectors (passes.h), in that GPU's memory too.
+  void products(std::span<const float> x, std::span<const float> y, std::span<Products> tiles);
+
   /// Behind all passes so far; of a decoder, to learn when its bytes may be overwritten.
   [[nodiscard]] CudaMark mark();
 

@@ -79,4 +79,18 @@ struct OuterStep {
 [[nodiscard]] bool decode_apply(const CodecSpec& spec, std::span<const std::byte> in, const OuterStep& step,
                                 std::span<float> theta, std::span<float> velocity, std::span<float> local);
 
+/// <x, x>, <x, y> and <y, y> of two vectors.
+struct Products {
+  double xx = 0, xy = 0, yy = 0;
+  friend bool operator==(const Products&, const Products&) = default;
+};
+/// Elements of a tile, which is what a GPU's threads share the work by. It is part of the sums' definition.
+inline constexpr std::size_t products_tile = 1024;
+/// Adds the products of two equally long vectors to `total`, tile by tile. Each tile has sixteen fp64 sums
+/// side by side, element i in sum i mod 16, which are added in order at its end. A product of two fp32 values
+/// is exact in fp64, so every machine gets the same bits.
+void add_products(std::span<const float> x, std::span<const float> y, Products& total);
+/// Adds the products of tiles, in order.
+void add_products(std::span<const Products> tiles, Products& total);
+
 }  // namespace isthmus::quant
