@@ -20,6 +20,29 @@ std::size_t slot_size(const FragmentLayout& layout, const protocol::CodecPlan& c
   return (largest_encoded_chunk(layout, codecs) + alignment - 1) / alignment * alignment;
 }
 
+std::size_t tiles_in(std::size_t elements) {
+  return (elements + quant::products_tile - 1) / quant::products_tile;
+}
+
+/// Of the fragment that has most, chunk by chunk.
+std::size_t most_tiles(const FragmentLayout& layout) {
+  std::size_t most = 0;
+  for (FragmentId p = 0; p < layout.fragment_count(); ++p) {
+    std::size_t tiles = 0;
+    const auto chunks = layout.chunks_of(p);
+    for (auto k = chunks.first; k < chunks.last; ++k) tiles += tiles_in(layout.chunk(k).size);
+    most = std::max(most, tiles);
+  }
+  return most;
+}
+
+std::size_t longest_chunk(const FragmentLayout& layout) {
+  std::size_t longest = 0;
+  for (ChunkId k = 0; k < layout.chunk_count(); ++k)
+    longest = std::max<std::size_t>(longest, layout.chunk(k).size);
+  return longest;
+}
+
 }  // namespace
 
 DeviceOuterState::DeviceOuterState(const FragmentLayout& layout, const protocol::CodecPlan& codecs,
@@ -36,6 +59,10 @@ DeviceOuterState::DeviceOuterState(const FragmentLayout& layout, const protocol:
   host_slots_ = passes_->host_memory(slot_count * size);
   for (std::size_t i = 0; i < slot_count; ++i)
     slots_.push_back({{device_slots_.get() + i * size, size}, {host_slots_.get() + i * size, size}, nullptr});
+  decoded_ = passes_->device_memory(longest_chunk(layout) * sizeof(float));
+  const auto tiles = most_tiles(layout) * sizeof(quant::Products);
+  device_tiles_ = passes_->device_memory(tiles);
+  host_tiles_ = passes_->host_memory(tiles);
   passes_->clear(velocity_.values);
   if (error_feedback_) passes_->clear(residual_.values);
   take_local();
@@ -104,6 +131,41 @@ std::span<const std::byte> DeviceOuterState::upload(const Bytes& bytes, Slot& sl
   std::memcpy(slot.host.data(), bytes.data(), bytes.size());
   passes_->copy(slot.host.data(), slot.device.data(), bytes.size());
   return slot.device.first(bytes.size());
+}
+
+std::span<quant::Products> DeviceOuterState::device_tiles(std::size_t first, std::size_t count) const {
+  return {reinterpret_cast<quant::Products*>(device_tiles_.get()) + first, count};
+}
+
+/// Waits for the passes that make them.
+quant::Products DeviceOuterState::sum_of_tiles(std::size_t count) {
+  const std::span tiles(reinterpret_cast<quant::Products*>(host_tiles_.get()), count);
+  passes_->copy(device_tiles_.get(), tiles.data(), tiles.size_bytes());
+  finish_copies();
+  quant::Products out;
+  quant::add_products(tiles, out);
+  return out;
+}
+
+std::optional<quant::Products> DeviceOuterState::products(FragmentId p, const quant::CodecSpec& codec,
+                                                          std::span<const protocol::SharedBytes> results) {
+  const auto chunks = layout_.chunks_of(p);
+  assert(results.size() == chunks.size());
+  std::size_t tiles = 0;
+  for (auto k = chunks.first; k < chunks.last; ++k) {
+    const auto& chunk = layout_.chunk(k);
+    const auto& bytes = *results[k - chunks.first];
+    if (!quant::valid(codec, bytes, chunk.size)) return std::nullopt;
+    auto& slot = free_slot();
+    const std::span decoded(reinterpret_cast<float*>(decoded_.get()), chunk.size);
+    passes_->clear(decoded);
+    passes_->decode_accumulate(codec, upload(bytes, slot), 1, decoded);
+    slot.busy = passes_->mark();
+    const auto count = tiles_in(chunk.size);
+    passes_->products(velocity_.part(chunk), decoded, device_tiles(tiles, count));
+    tiles += count;
+  }
+  return sum_of_tiles(tiles);
 }
 
 std::optional<ChunkId> DeviceOuterState::apply(FragmentId p, const quant::CodecSpec& codec,
@@ -196,6 +258,15 @@ void DeviceOuterState::install(FragmentId p, std::span<const float> theta, std::
   const auto& fragment = layout_.fragment(p);
   fill(global_.part(fragment), theta);
   fill(velocity_.part(fragment), velocity);
+}
+
+double DeviceOuterState::spread(FragmentId p) {
+  const auto& fragment = layout_.fragment(p);
+  const auto tiles = tiles_in(fragment.size);
+  passes_->after_model();
+  passes_->products(local_.device_values().subspan(fragment.begin, fragment.size), global_.part(fragment),
+                    device_tiles(0, tiles));
+  return distance_of(sum_of_tiles(tiles));
 }
 
 std::uint64_t DeviceOuterState::audit(FragmentId p) {

@@ -9,7 +9,6 @@
 #include "isthmus/base/archive.h"
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/log/chain.h"
-#include "isthmus/outer_sync/protocol/audits.h"
 
 namespace isthmus::outer_sync {
 namespace {
@@ -94,6 +93,7 @@ OuterLoop::OuterLoop(const OuterConfig& config, const FragmentLayout& layout,
       ruled_(layout.fragment_count(), 0),
       tokens_(layout.fragment_count()),
       samples_(layout.fragment_count()),
+      figures_(layout.fragment_count()),
       moment_steps_(layout.fragment_count()),
       gradient_residual_(config.warmup_steps > 0 ? layout.buffer_size() : 0, 0.0F) {
   assert(!eager_ || config.replicas > 0);
@@ -355,6 +355,7 @@ OuterLoop::InFlight& OuterLoop::send(FragmentId p, protocol::Round round) {
   auto& flight = in_flight_.emplace_back(InFlight{p, round, Trace::Clock::now()});
   flight.weight = std::exchange(tokens_[p], 0);
   take_samples(flight);
+  if (is_audited(p, round)) flight.spread = state_->spread(p);
   state_->encode(p,
                  {.codec = codecs_.of(round),
                   .round = round,
@@ -403,6 +404,11 @@ bool OuterLoop::apply(FragmentId p, Waiting why) {
     rule.step.alpha = 0;
     ruled_[p] = step_;
   }
+  const bool audited = is_audited(p, flight.round);
+  if (audited) {
+    measure(p, flight.round, flight.result->chunks, rule);
+    figures_[p].spread_at_send = flight.spread;
+  }
   if (const auto bad = state_->apply(p, codecs_.of(flight.round), flight.result->chunks, rule)) {
     refuse_result(flight.round, *bad);
   }
@@ -411,6 +417,7 @@ bool OuterLoop::apply(FragmentId p, Waiting why) {
     rule.step.alpha = 0;
   }
   settle(flight, rule.step);
+  if (audited) figures_[p].spread_at_apply = state_->spread(p);
   record(flight);
   return true;
 }
@@ -519,8 +526,7 @@ void OuterLoop::extend_chain(FragmentId p, std::span<const protocol::SharedBytes
   ++stats_.rounds;
   if (log_) log_->append(p, state, rule_of(p, round), results);
   snapshot_to_log(p);
-  if (round > codecs_.warmup_rounds && protocol::is_audited(p, round))
-    exchange_.audited({p, round, state_->audit(p)});
+  if (is_audited(p, round)) exchange_.audited({p, round, state_->audit(p)});
   exchange_.applied(p, round, state.chain, std::move(samples));
 }
 

@@ -1,4 +1,5 @@
-// The outer loop's state as a whole: to a checkpoint and from it, to newcomers and from those who have it.
+// The outer loop's state as a whole: to a checkpoint and from it, to newcomers and from those who have it,
+// and its figures.
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +10,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/log/chain.h"
 #include "isthmus/outer_sync/outer_loop.h"
+#include "isthmus/outer_sync/protocol/audits.h"
 
 namespace isthmus::outer_sync {
 namespace {
@@ -194,6 +196,7 @@ void OuterLoop::restore(std::span<const std::byte> agreed, std::span<const std::
                               .ahead_velocity = std::move(mine.ahead_velocity)};
   plan(settings);
   std::ranges::fill(ruled_, 0);
+  std::ranges::fill(figures_, FragmentFigures());
   const auto n = layout_.buffer_size();
   const bool in_warmup = state.step < schedule_.warmup_steps();
   if (state.fragments.size() != fragments_.size() || mine.tokens.size() != tokens_.size() ||
@@ -317,6 +320,7 @@ void OuterLoop::install(const FragmentSnapshot& snapshot) {
   }
   state_->install(p, *snapshot.theta, *snapshot.velocity);
   fragments_[p] = snapshot.state;
+  figures_[p] = {};
   ruled_[p] = 0;  // whatever was done to it before
   // The global parameters are past the warm-up, and no longer the local ones.
   step_ = std::max(step_, schedule_.warmup_steps());
@@ -348,8 +352,27 @@ void OuterLoop::follow(FragmentId p, std::span<const protocol::SharedBytes> resu
   ruled_[p] = schedule_.send_step(p, round);
   rule.step.merge = quant::Merge::mix;
   rule.step.alpha = 1;  // the local parameters stay as they are
+  if (is_audited(p, round)) measure(p, round, results, rule);
   if (const auto bad = state_->apply(p, codecs_.of(round), results, rule)) refuse_result(round, *bad);
   extend_chain(p, results, {});
+}
+
+/// Rounds whose state is read anyway: for its digest, and for the figures of the outer step.
+bool OuterLoop::is_audited(FragmentId p, protocol::Round round) const {
+  return round > codecs_.warmup_rounds && protocol::is_audited(p, round);
+}
+
+/// The outer step to come.
+void OuterLoop::measure(FragmentId p, protocol::Round round, std::span<const protocol::SharedBytes> results,
+                        const methods::OuterRule& rule) {
+  figures_[p] = {.round = round};
+  if (const auto products = state_->products(p, codecs_.of(round), results))
+    figures_[p].step = figures_of(*products, rule);
+  const auto& step = figures_[p].step;
+  if (!step || !step->has_momentum) return;
+  ++stats_.measured;
+  stats_.gains += step->gain;
+  stats_.correlations += step->correlation;
 }
 
 void OuterLoop::begin_at(std::uint64_t step) {

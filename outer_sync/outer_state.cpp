@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 
 #include "isthmus/outer_sync/audit.h"
 
@@ -18,6 +19,11 @@ bool fits(const OuterState::Vectors& vectors, const FragmentLayout& layout, bool
     if (size != 0 && size != layout.chunk(k).size) return false;
   }
   return true;
+}
+
+double distance_of(const quant::Products& products) {
+  const double squared = (products.xx - products.xy) - (products.xy - products.yy);
+  return squared < 0 ? 0 : std::sqrt(squared);
 }
 
 HostOuterState::HostOuterState(const FragmentLayout& layout, LocalParameters& local, bool error_feedback,
@@ -60,6 +66,20 @@ void HostOuterState::encode(FragmentId p, const OuterEncoding& how, const Buffer
         feedback(k, how.carried), noise_of(layout_, k, how.noise_seed, how.round), *bytes);
     leave({k, bad, std::move(bytes)});
   }
+}
+
+std::optional<quant::Products> HostOuterState::products(FragmentId p, const quant::CodecSpec& codec,
+                                                        std::span<const protocol::SharedBytes> results) {
+  const auto chunks = layout_.chunks_of(p);
+  assert(results.size() == chunks.size());
+  quant::Products out;
+  for (auto k = chunks.first; k < chunks.last; ++k) {
+    const auto& chunk = layout_.chunk(k);
+    scratch_.resize(chunk.size);
+    if (!quant::decode(codec, *results[k - chunks.first], scratch_)) return std::nullopt;
+    quant::add_products(velocity(chunk), scratch_, out);
+  }
+  return out;
 }
 
 std::optional<ChunkId> HostOuterState::apply(FragmentId p, const quant::CodecSpec& codec,
@@ -146,6 +166,13 @@ void HostOuterState::install(FragmentId p, std::span<const float> theta, std::sp
   assert(theta.size() == layout_.fragment(p).size && velocity.size() == theta.size());
   std::ranges::copy(theta, global_.begin() + at);
   std::ranges::copy(velocity, velocity_.begin() + at);
+}
+
+double HostOuterState::spread(FragmentId p) {
+  const auto& fragment = layout_.fragment(p);
+  quant::Products products;
+  quant::add_products(local_.read(fragment), global(fragment), products);
+  return distance_of(products);
 }
 
 std::uint64_t HostOuterState::audit(FragmentId p) {

@@ -100,6 +100,22 @@ TEST_F(DeviceState, GivesTheHostsBits) {
   }
 }
 
+TEST_F(DeviceState, FiguresAreTheHosts) {
+  for (const bool carry : {false, true}) {
+    auto config = config_in("lloyd4", false, carry);
+    config.sync_every = 2;
+    OnDevice device(config, kernels);
+    LoneReplica host(config, chunks_of_64);
+    for (int step = 1; step <= 40; ++step) {
+      device.step(moves(step));
+      host.step(moves(step));
+    }
+    EXPECT_EQ(device.loop->figures(), host.loop->figures());
+    EXPECT_TRUE(host.loop->figures().at(1).step);
+    EXPECT_GT(host.loop->figures().at(1).spread_at_send, 0);
+  }
+}
+
 TEST_F(DeviceState, CheckpointsAreTheHosts) {
   for (const auto& [error_feedback, carry] :
        {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
@@ -159,6 +175,10 @@ TEST_F(DeviceState, WhatItChangesReachesTheModel) {
     zeros.push_back(std::make_shared<const Bytes>(size * sizeof(float), std::byte{0}));
   EXPECT_FALSE(state.apply(0, codec, zeros, {}));
   EXPECT_THAT(parameters.refreshed, testing::ElementsAre(chunks_of_64.fragment(0)));
+  auto odd = zeros;
+  odd[1] = std::make_shared<const Bytes>();
+  EXPECT_TRUE(state.products(0, codec, zeros));
+  EXPECT_FALSE(state.products(0, codec, odd));
   zeros[1] = nullptr;
   state.shift_local(0, codec, zeros, -0.5F);
   EXPECT_THAT(parameters.refreshed, testing::ElementsAre(chunks_of_64.fragment(0), chunks_of_64.fragment(0)));

@@ -68,6 +68,10 @@ class EmulatedDevice final : public DevicePasses {
       kernels_.apply(spec, in.data(), step, theta.data(), velocity.data(), local.data(), theta.size());
     });
   }
+  void products(std::span<const float> x, std::span<const float> y,
+                std::span<quant::Products> tiles) override {
+    queue([=, this] { kernels_.products(x.data(), y.data(), x.size(), tiles.data()); });
+  }
   std::uint64_t digest(std::span<const float> values) override {
     run_until(queued_);
     return digest_of(values);

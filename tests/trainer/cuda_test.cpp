@@ -176,6 +176,9 @@ TEST_F(Cuda, TheOuterStateGivesTheCpusBits) {
         const auto bytes = encoded(*on_gpu, round, p), expected = encoded(*on_cpu, round, p);
         ASSERT_EQ(bytes.size(), expected.size());
         for (std::size_t k = 0; k < bytes.size(); ++k) ASSERT_EQ(*bytes[k], *expected[k]) << "chunk " << k;
+        EXPECT_EQ(on_gpu->spread(p), on_cpu->spread(p)) << "round " << round;
+        EXPECT_EQ(on_gpu->products(p, codecs.codec, expected), on_cpu->products(p, codecs.codec, expected))
+            << "round " << round;
         for (auto* state : {on_gpu.get(), on_cpu.get()}) {
           const auto merge = round == 2 ? quant::Merge::carry : quant::Merge::mix;
           ASSERT_FALSE(state->apply(p, codecs.codec, expected, {.step = {.merge = merge, .alpha = 0.5F}}));

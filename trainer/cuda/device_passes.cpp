@@ -80,6 +80,10 @@ class GpuPasses final : public outer_sync::DevicePasses {
                     std::span<float> theta, std::span<float> velocity, std::span<float> local) override {
     passes_.decode_apply(spec, in, step, theta, velocity, local);
   }
+  void products(std::span<const float> x, std::span<const float> y,
+                std::span<quant::Products> tiles) override {
+    passes_.products(x, y, tiles);
+  }
   std::uint64_t digest(std::span<const float> values) override {
     if (!digest_) {
       digest_ = device_memory(sizeof(std::uint64_t));

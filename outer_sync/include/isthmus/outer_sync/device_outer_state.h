@@ -48,6 +48,9 @@ class DevicePasses {
   virtual void decode_apply(const quant::CodecSpec& spec, std::span<const std::byte> in,
                             const quant::OuterStep& step, std::span<float> theta, std::span<float> velocity,
                             std::span<float> local) = 0;
+  /// The products of each tile of two vectors (quant/passes.h), in the device's memory.
+  virtual void products(std::span<const float> x, std::span<const float> y,
+                        std::span<quant::Products> tiles) = 0;
   /// Waits, and returns outer_sync::digest_of the values (audit.h).
   [[nodiscard]] virtual std::uint64_t digest(std::span<const float> values) = 0;
   [[nodiscard]] virtual std::unique_ptr<Mark> mark() = 0;
@@ -78,6 +81,9 @@ class DeviceOuterState : public OuterState {
 
   void encode(FragmentId fragment, const OuterEncoding& how, const BufferPool& buffers,
               const Leave& leave) override;
+  [[nodiscard]] std::optional<quant::Products> products(
+      FragmentId fragment, const quant::CodecSpec& codec,
+      std::span<const protocol::SharedBytes> results) override;
   [[nodiscard]] std::optional<ChunkId> apply(FragmentId fragment, const quant::CodecSpec& codec,
                                              std::span<const protocol::SharedBytes> results,
                                              const methods::OuterRule& rule) override;
@@ -92,6 +98,7 @@ class DeviceOuterState : public OuterState {
   [[nodiscard]] std::span<const float> velocity(Range range) override;
   void install(FragmentId fragment, std::span<const float> theta, std::span<const float> velocity) override;
   [[nodiscard]] LocalParameters& local() override { return local_; }
+  [[nodiscard]] double spread(FragmentId fragment) override;
   [[nodiscard]] std::uint64_t audit(FragmentId fragment) override;
   void save_agreed(BinaryWriter& out) override;
   void save_own(BinaryWriter& out) override;
@@ -121,6 +128,8 @@ class DeviceOuterState : public OuterState {
   [[nodiscard]] Slot& free_slot();
   [[nodiscard]] std::span<const std::byte> upload(const Bytes& bytes, Slot& slot);
   void hand_over(Leaving leaving, const BufferPool& buffers, const Leave& leave);
+  [[nodiscard]] std::span<quant::Products> device_tiles(std::size_t first, std::size_t count) const;
+  [[nodiscard]] quant::Products sum_of_tiles(std::size_t count);
   [[nodiscard]] std::span<const float> download(std::span<const float> values, AlignedVector<float>& to);
   void fill(std::span<float> to, std::span<const float> values);
   void finish_copies();
@@ -133,6 +142,8 @@ class DeviceOuterState : public OuterState {
   std::shared_ptr<std::byte> device_slots_, host_slots_;
   std::vector<Slot> slots_;
   std::size_t next_slot_ = 0;
+  /// One decoded chunk; the products of a fragment's tiles, on the device and on the host.
+  std::shared_ptr<std::byte> decoded_, device_tiles_, host_tiles_;
   AlignedVector<float> host_global_, host_velocity_;  ///< what was given out last
 };
 

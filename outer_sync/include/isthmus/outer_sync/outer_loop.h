@@ -37,6 +37,7 @@
 #include "isthmus/outer_sync/methods/schedule.h"
 #include "isthmus/outer_sync/outer_state.h"
 #include "isthmus/outer_sync/round_exchange.h"
+#include "isthmus/outer_sync/step_figures.h"
 
 namespace isthmus::outer_sync {
 
@@ -154,6 +155,9 @@ class OuterLoop {
   [[nodiscard]] Digest global_hash();
   [[nodiscard]] const std::vector<protocol::FragmentState>& fragments() const { return fragments_; }
 
+  /// By fragment; empty where this process has applied no audited round yet.
+  [[nodiscard]] const std::vector<FragmentFigures>& figures() const { return figures_; }
+
   struct Stats {
     std::uint64_t rounds = 0;             ///< applied, all fragments
     std::uint64_t warmup_rounds = 0;      ///< of these, averaged gradients
@@ -163,6 +167,8 @@ class OuterLoop {
     double stall_seconds = 0;             ///< steps waited for a late result
     double warmup_wait_seconds = 0;       ///< synchronous steps waited for the mean gradient
     double finish_seconds = 0;            ///< `finish` waited for the last rounds
+    std::uint64_t measured = 0;           ///< outer steps with momentum that have figures
+    double gains = 0, correlations = 0;   ///< sums over these
   };
   [[nodiscard]] const Stats& stats() const { return stats_; }
 
@@ -191,9 +197,10 @@ class OuterLoop {
     std::optional<RoundResult> result = {};
     /// Its values are what this replica is ahead by already (eager updates).
     bool ahead = false;
-    bool is_last = false;      ///< of the final sync
-    std::uint64_t weight = 0;  ///< tokens behind it; 0 in the warm-up, where no count is kept
-    SampleSet samples = {};    ///< and sequences
+    bool is_last = false;               ///< of the final sync
+    std::uint64_t weight = 0;           ///< tokens behind it; 0 in the warm-up, where no count is kept
+    SampleSet samples = {};             ///< and sequences
+    std::optional<double> spread = {};  ///< before it was encoded, if its round is audited
   };
   enum class Waiting { stall, warmup, finish, save };
 
@@ -210,6 +217,9 @@ class OuterLoop {
   [[nodiscard]] std::uint64_t flying(FragmentId p) const;
   /// Rounds of one fragment.
   [[nodiscard]] std::uint64_t most_in_flight() const { return whole_round_ ? 2 : 1; }
+  [[nodiscard]] bool is_audited(FragmentId p, protocol::Round round) const;
+  void measure(FragmentId p, protocol::Round round, std::span<const protocol::SharedBytes> results,
+               const methods::OuterRule& rule);
   void go_ahead(FragmentId p, std::span<const protocol::SharedBytes> stale);
   void count_local_step();
   void begin_interval();
@@ -262,6 +272,7 @@ class OuterLoop {
   std::vector<std::uint64_t> ruled_;   ///< by fragment: step of the last round that was applied here
   std::vector<std::uint64_t> tokens_;  ///< by fragment, since it was last sent
   std::vector<SampleSet> samples_;     ///< the same
+  std::vector<FragmentFigures> figures_;
   /// By fragment: inner steps behind the moments that came with it; nothing where none came.
   std::vector<std::optional<std::uint64_t>> moment_steps_;
   AlignedVector<float> gradient_residual_;  ///< of warm-up gradients; empty after the warm-up

@@ -45,6 +45,9 @@ class OuterState {
   using Leave = std::function<void(EncodedChunk)>;
   virtual void encode(FragmentId fragment, const OuterEncoding& how, const BufferPool& buffers,
                       const Leave& leave) = 0;
+  /// Of a fragment's velocity and what `results`, its chunks in order, decode to; nothing where one does not.
+  [[nodiscard]] virtual std::optional<quant::Products> products(
+      FragmentId fragment, const quant::CodecSpec& codec, std::span<const protocol::SharedBytes> results) = 0;
   /// One outer step on a fragment and its merge into the local parameters (docs/numerics.md). `results` are
   /// its chunks in order. Returns the first that does not decode: the state is then of no use any more.
   [[nodiscard]] virtual std::optional<ChunkId> apply(FragmentId fragment, const quant::CodecSpec& codec,
@@ -78,6 +81,8 @@ class OuterState {
                        std::span<const float> velocity) = 0;
   [[nodiscard]] virtual LocalParameters& local() = 0;
 
+  /// The norm of a fragment's local minus its global parameters.
+  [[nodiscard]] virtual double spread(FragmentId fragment) = 0;
   /// Digest of a fragment's global parameters and velocity (audit.h).
   [[nodiscard]] virtual std::uint64_t audit(FragmentId fragment) = 0;
 
@@ -95,6 +100,9 @@ class OuterState {
   virtual void restore(Vectors vectors) = 0;
 };
 
+/// |x - y| from their products.
+[[nodiscard]] double distance_of(const quant::Products& products);
+
 /// Whether saved vectors are of this layout, and of a run with eager updates or without.
 [[nodiscard]] bool fits(const OuterState::Vectors& vectors, const FragmentLayout& layout, bool eager);
 
@@ -110,6 +118,9 @@ class HostOuterState final : public OuterState {
               const Leave& leave) override;
   void shift_local(FragmentId fragment, const quant::CodecSpec& codec,
                    std::span<const protocol::SharedBytes> own, float weight) override;
+  [[nodiscard]] std::optional<quant::Products> products(
+      FragmentId fragment, const quant::CodecSpec& codec,
+      std::span<const protocol::SharedBytes> results) override;
   [[nodiscard]] std::optional<ChunkId> apply(FragmentId fragment, const quant::CodecSpec& codec,
                                              std::span<const protocol::SharedBytes> results,
                                              const methods::OuterRule& rule) override;
@@ -122,6 +133,7 @@ class HostOuterState final : public OuterState {
   [[nodiscard]] std::span<const float> velocity(Range range) override;
   void install(FragmentId fragment, std::span<const float> theta, std::span<const float> velocity) override;
   [[nodiscard]] LocalParameters& local() override { return local_; }
+  [[nodiscard]] double spread(FragmentId fragment) override;
   [[nodiscard]] std::uint64_t audit(FragmentId fragment) override;
   void save_agreed(BinaryWriter& out) override;
   void save_own(BinaryWriter& out) override;

@@ -360,6 +360,9 @@ struct PathReport {
   }
 };
 
+/// The largest magnitude of a gain (step_figures.h): a small gradient after large ones has any.
+inline constexpr double most_gain = 1e6;
+
 /// member -> coordinator, every `network.heartbeat` from its hello on, so that silence is noticed while
 /// members join and load too.
 struct Heartbeat {
