@@ -127,6 +127,10 @@ std::vector<std::string> head(const Json& status, const Pace& pace, const Totals
   if (const auto& evaluation = status.at("evaluation"); !evaluation.is_null())
     lines.back() += fmt::format("  eval {} at step {}", shown(number_at(evaluation, "loss"), "{:.4f}"),
                                 evaluation.at("step").get<std::uint64_t>());
+  if (const auto steps = status.value("outer_steps", Json()); steps.is_object())
+    lines.push_back(fmt::format("outer steps: gain {}, correlation {}",
+                                shown(number_at(steps, "gain"), "{:.2f}"),
+                                shown(number_at(steps, "correlation"), "{:.2f}")));
   if (status.contains("obstacle")) lines.push_back("ROUNDS DO NOT COMMIT: " + text("obstacle"));
   if (const auto& paused = status.at("settings").at("paused_after"); !paused.is_null())
     lines.push_back(fmt::format("paused after step {}", paused.get<std::uint64_t>()));

@@ -70,6 +70,17 @@ std::uint64_t slowest_step(const Coordinator& coordinator) {
   return slowest == std::numeric_limits<std::uint64_t>::max() ? 0 : slowest;
 }
 
+/// All have the same figures: those of the foremost that has any.
+Json outer_steps_of(const Coordinator& coordinator) {
+  const outer_sync::protocol::Heartbeat* foremost = nullptr;
+  for (const auto& [name, member] : coordinator.members()) {
+    const auto& beat = member.heartbeat;
+    if (beat.outer_gain != 0 && (foremost == nullptr || beat.step > foremost->step)) foremost = &beat;
+  }
+  if (foremost == nullptr) return nullptr;
+  return {{"gain", finite(foremost->outer_gain)}, {"correlation", finite(foremost->outer_correlation)}};
+}
+
 }  // namespace
 
 Json status_of(const Coordinator& coordinator, const Experiment& experiment,
@@ -84,6 +95,7 @@ Json status_of(const Coordinator& coordinator, const Experiment& experiment,
   out["checkpoint"] = coordinator.common_checkpoint();
   out["evaluation"] =
       evaluation ? Json{{"step", evaluation->first}, {"loss", finite(evaluation->second)}} : Json(nullptr);
+  out["outer_steps"] = outer_steps_of(coordinator);
   out["members"] = Json::array();
   for (const auto& [name, member] : coordinator.members())
     out["members"].push_back(member_of(coordinator, name, member));

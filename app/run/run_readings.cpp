@@ -138,8 +138,20 @@ Readings readings_of(const outer_sync::OuterLoop& outer, const outer_sync::Membe
   out.insert(out.end(), of_steps.begin(), of_steps.end());
   out.insert(out.end(), of_rounds.begin(), of_rounds.end());
   if (figures.drift) out.push_back({Metric::drift_ratio, *figures.drift});
-  for (std::size_t p = 0; p < outer.fragments().size(); ++p)
-    out.push_back({Metric::round_applied, number(outer.fragments()[p].round), {std::to_string(p)}});
+  for (std::size_t p = 0; p < outer.fragments().size(); ++p) {
+    const auto add = [&](Metric metric, double value) {
+      out.push_back({metric, value, {std::to_string(p)}});
+    };
+    add(Metric::round_applied, number(outer.fragments()[p].round));
+    const auto& of_round = outer.figures()[p];
+    if (of_round.step) {
+      add(Metric::outer_gradient_norm, of_round.step->norm);
+      add(Metric::outer_step_gain_ratio, of_round.step->gain);
+      add(Metric::outer_gradient_correlation, of_round.step->correlation);
+    }
+    if (of_round.spread_at_send) add(Metric::spread_at_send, *of_round.spread_at_send);
+    if (of_round.spread_at_apply) add(Metric::spread_at_apply, *of_round.spread_at_apply);
+  }
   return out;
 }
 

@@ -107,6 +107,8 @@ ordered_json summary_json(Experiment& experiment, const RunReport& report) {
   json["data_parallel_bf16_bits_per_parameter_per_step"] = baseline;
   json["rounds_committed"] = longest.rounds;
   json["warmup_rounds"] = longest.warmup_rounds;
+  if (longest.outer_steps > 0)
+    json["outer_steps"] = {{"gain", longest.outer_gain}, {"correlation", longest.outer_correlation}};
   for (const auto& [name, gradient] : report.gradients) {
     json["outer_gradients"][name] = {{"norm", gradient.norm},
                                      {"cosine", gradient.cosine},
@@ -170,6 +172,10 @@ std::string summary_table(const ordered_json& s, const std::string& sample) {
   row("compute",
       fmt::format("{:.1f} % of training time; stalled {:.2f} s{}",
                   100 * s["compute_utilization"].get<double>(), s["stall_seconds"].get<double>(), warmup));
+  if (s.contains("outer_steps"))
+    row("outer steps",
+        fmt::format("gain {:.2f}, correlation {:.2f} (means)", s["outer_steps"]["gain"].get<double>(),
+                    s["outer_steps"]["correlation"].get<double>()));
   if (s.contains("outer_gradients")) row("replicas", gradients_row(s["outer_gradients"]));
   const auto hash = s["global_hash"].begin()->get<std::string>();
   const auto rounds = s["rounds_committed"].get<std::uint64_t>() - warmup_rounds;

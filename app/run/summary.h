@@ -28,6 +28,9 @@ struct MemberReport {
   std::uint64_t payload_bytes = 0, total_bytes = 0;  ///< sent
   std::uint64_t rounds = 0, warmup_rounds = 0;
   std::uint64_t rejected = 0;  ///< rounds that left some of its chunks out for their norm
+  /// Outer steps with momentum whose figures were taken (outer_sync/step_figures.h), and means of these.
+  std::uint64_t outer_steps = 0;
+  double outer_gain = 0, outer_correlation = 0;
   std::string precision, device;
   std::string sample;  ///< generated text; from the first member alone
   bool stopped = false;
@@ -52,6 +55,9 @@ struct MemberReport {
     visit("rounds", r.rounds);
     visit("warmup_rounds", r.warmup_rounds);
     visit("rejected", r.rejected);
+    visit("outer_steps", r.outer_steps);
+    visit("outer_gain", r.outer_gain);
+    visit("outer_correlation", r.outer_correlation);
     visit("precision", r.precision);
     visit("device", r.device);
     visit("sample", r.sample);

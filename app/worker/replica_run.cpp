@@ -61,6 +61,40 @@ Turn next_turn(OuterLoop& outer, MemberNode& node, std::uint64_t last) {
   return Turn::step;
 }
 
+nlohmann::ordered_json NewFigures::take(const OuterLoop& outer) {
+  nlohmann::ordered_json out;
+  const auto& fragments = outer.figures();
+  taken_.resize(fragments.size());
+  for (std::size_t p = 0; p < fragments.size(); ++p) {
+    const auto& figures = fragments[p];
+    if (figures.round == taken_[p]) continue;
+    taken_[p] = figures.round;
+    if (figures.round == 0) continue;  // the state was taken from elsewhere
+    nlohmann::ordered_json line{{"fragment", p}, {"round", figures.round}};
+    if (const auto& step = figures.step) {
+      line["norm"] = step->norm;
+      line["gain"] = step->gain;
+      line["correlation"] = step->correlation;
+    }
+    if (figures.spread_at_send) line["spread_at_send"] = *figures.spread_at_send;
+    if (figures.spread_at_apply) line["spread_at_apply"] = *figures.spread_at_apply;
+    out.push_back(std::move(line));
+  }
+  return out;
+}
+
+OuterMeans newest_outer_steps(const OuterLoop& outer) {
+  OuterMeans sum;
+  double count = 0;
+  for (const auto& figures : outer.figures()) {
+    if (!figures.step) continue;
+    ++count;
+    sum.gain += figures.step->gain;
+    sum.correlation += figures.step->correlation;
+  }
+  return {ratio(sum.gain, count), ratio(sum.correlation, count)};
+}
+
 StepRecord record_of(const OuterLoop& outer, const MemberNode& node) {
   StepRecord record;
   record.step = outer.step();
@@ -97,6 +131,7 @@ nlohmann::ordered_json line_of(const StepRecord& record) {
   line["rejected"] = record.stats.rejected;
   line["uncommitted_steps"] = record.stats.uncommitted_steps;
   line["bytes_sent"] = record.bytes_sent;
+  if (!record.outer_steps.is_null()) line["outer_steps"] = record.outer_steps;
   return line;
 }
 
@@ -114,6 +149,9 @@ MemberReport member_report(const OuterLoop& outer, const MemberNode& node, const
   report.rounds = stats.rounds;
   report.warmup_rounds = stats.warmup_rounds;
   report.rejected = stats.rejected;
+  report.outer_steps = stats.measured;
+  report.outer_gain = ratio(stats.gains, static_cast<double>(stats.measured));
+  report.outer_correlation = ratio(stats.correlations, static_cast<double>(stats.measured));
   return report;
 }
 

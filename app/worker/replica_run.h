@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "isthmus/outer_sync/outer_loop.h"
 #include "isthmus/outer_sync/transport/member_node.h"
@@ -43,6 +44,22 @@ enum class Turn {
 /// or a stop, however many agreed steps the inner one completes. Throws as MemberNode::may_begin does.
 [[nodiscard]] Turn next_turn(outer_sync::OuterLoop& outer, outer_sync::MemberNode& node, std::uint64_t last);
 
+/// Figures of audited rounds (outer_sync/step_figures.h), for metrics.jsonl.
+class NewFigures {
+ public:
+  /// Those that are new since the last call: an array, null where there are none.
+  [[nodiscard]] nlohmann::ordered_json take(const outer_sync::OuterLoop& outer);
+
+ private:
+  std::vector<outer_sync::protocol::Round> taken_;  ///< by fragment
+};
+
+/// Over the fragments, for heartbeats; 0 where there are none.
+struct OuterMeans {
+  double gain = 0, correlation = 0;
+};
+[[nodiscard]] OuterMeans newest_outer_steps(const outer_sync::OuterLoop& outer);
+
 /// One inner step, for metrics.jsonl. What is not known is left out.
 struct StepRecord {
   std::uint64_t step = 0;  ///< agreed
@@ -56,6 +73,7 @@ struct StepRecord {
   outer_sync::OuterLoop::Stats stats;
   outer_sync::Participation who;
   std::uint64_t bytes_sent = 0;
+  nlohmann::ordered_json outer_steps;  ///< of NewFigures
 };
 /// What outer loop and node know of the step that was just made.
 [[nodiscard]] StepRecord record_of(const outer_sync::OuterLoop& outer, const outer_sync::MemberNode& node);

@@ -476,8 +476,9 @@ class Worker {
   void record(std::uint64_t step, double loss, double lr, double norm, double took, std::uint64_t tokens) {
     const double utilization = compute_seconds_ / train_seconds_;
     const double rate = static_cast<double>(tokens) / took;
-    node_.report(
-        {outer_.step(), loss, rate, utilization, gloo_ ? gloo_->sent_bytes() : 0, speed(), disk_free()});
+    const auto outer_steps = newest_outer_steps(outer_);
+    node_.report({outer_.step(), loss, rate, utilization, gloo_ ? gloo_->sent_bytes() : 0, speed(),
+                  disk_free(), outer_steps.gain, outer_steps.correlation});
     auto line = record_of(outer_, node_);
     line.data_step = sequences_ / batch();
     line.loss = loss;
@@ -488,6 +489,7 @@ class Worker {
     line.tokens_per_second = rate;
     line.utilization = utilization;
     line.bytes_sent = wire().total;
+    line.outer_steps = new_figures_.take(outer_);
     metrics_.write(line_of(line));
     events_.write(outer_.step(), {{"train/loss", loss},
                                   {"train/lr", lr},
@@ -708,6 +710,7 @@ class Worker {
   trainer::Replica& replica_;
   outer_sync::MemberNode node_;
   outer_sync::OuterLoop outer_;
+  NewFigures new_figures_;
   Checkpoints checkpoints_;
   LeasedSamples samples_;
   std::optional<trainer::GlooAllReduce> gloo_;

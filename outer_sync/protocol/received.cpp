@@ -1,6 +1,7 @@
 #include "isthmus/outer_sync/protocol/received.h"
 
 #include <algorithm>
+#include <cmath>
 #include <concepts>
 #include <initializer_list>
 #include <optional>
@@ -205,6 +206,8 @@ std::string problem_of(const Heartbeat& beat, const Bounds& bounds) {
                    too_many("paths", beat.paths.size(), most_members),
                    too_many("checkpoints", beat.checkpoints.size(), most_checkpoints),
                    too_many("audits", beat.audits.size(), most_audits),
+                   unless(std::abs(beat.outer_gain) <= most_gain, "a gain that no outer step has"),
+                   unless(std::abs(beat.outer_correlation) <= 1, "a correlation that is none"),
                    above("the step of a checkpoint", newest_step(beat.checkpoints), Bounds::most_steps)});
 }
 

@@ -56,6 +56,8 @@ Heartbeat Pulse::next() {
     beat.bytes_sent = meet_.report.other_bytes;
     beat.inner_steps_per_second = meet_.report.inner_steps_per_second;
     beat.disk_free = meet_.report.disk_free;
+    beat.outer_gain = meet_.report.outer_gain;
+    beat.outer_correlation = meet_.report.outer_correlation;
     beat.checkpoints = meet_.checkpoints;
     beat.audits = std::exchange(meet_.audits, {});
     beat.contributed = static_cast<std::uint16_t>(meet_.participation.contributed);

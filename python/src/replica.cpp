@@ -306,11 +306,13 @@ void Replica::average_gradients(std::span<float> gradients, std::uint64_t tokens
 void Replica::record(std::optional<double> loss, std::uint64_t tokens, double took) {
   auto& record = records_.emplace_back(app::record_of(outer_, node_));
   record.loss = loss;
+  record.outer_steps = new_figures_.take(outer_);
   record.step_seconds = took;
   record.tokens_per_second = static_cast<double>(tokens) / took;
   record.utilization = compute_seconds_ / train_seconds_;
+  const auto outer_steps = app::newest_outer_steps(outer_);
   node_.report({outer_.step(), loss.value_or(0), record.tokens_per_second, record.utilization, 0,
-                1 / busy_step_seconds_, disk_free_});
+                1 / busy_step_seconds_, disk_free_, outer_steps.gain, outer_steps.correlation});
   if (!server_) return;
   ++figures_.steps;
   figures_.step_durations.add(took);

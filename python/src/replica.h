@@ -141,6 +141,7 @@ class Replica {
   Memory memory_;
   outer_sync::MemberNode node_;
   outer_sync::OuterLoop outer_;
+  app::NewFigures new_figures_;
   app::LatestReadings readings_;
   std::unique_ptr<app::MetricsServer> server_;
 

@@ -1,6 +1,7 @@
 // `isthmus launch` from a config file to a summary.
 
 #include <algorithm>
+#include <sstream>
 
 #include "site.h"
 
@@ -53,6 +54,38 @@ TEST(Launch, TrainsAndLeavesAWholeRunFolder) {
     };
     EXPECT_EQ(std::ranges::count_if(std::filesystem::directory_iterator(folder), is_event_file), 1);
   }
+}
+
+/// What metrics.jsonl says of outer steps, without what each replica has of its own.
+std::vector<nlohmann::json> agreed_figures(const std::filesystem::path& file) {
+  std::vector<nlohmann::json> out;
+  std::istringstream lines(read_all(file));
+  for (std::string text; std::getline(lines, text);) {
+    const auto line = nlohmann::json::parse(text);
+    if (!line.contains("outer_steps")) continue;
+    for (auto figures : line["outer_steps"]) {
+      EXPECT_GT(figures["spread_at_send"], 0);
+      EXPECT_GT(figures["spread_at_apply"], 0);
+      figures.erase("spread_at_send");
+      figures.erase("spread_at_apply");
+      figures["step"] = line["step"];
+      out.push_back(std::move(figures));
+    }
+  }
+  return out;
+}
+
+TEST(Launch, ReplicasAgreeOnTheFiguresOfOuterSteps) {
+  Site site;
+  const auto result = site.launch({"outer.sync_every=3", "outer.sync_delay=1"});
+  ASSERT_EQ(result.status, 0) << result.report() << site.logs();
+  const auto figures = agreed_figures(site.run() / "replica-0/metrics.jsonl");
+  EXPECT_THAT(figures, ::testing::SizeIs(3)) << "rounds 16, 15 and 14 of the three fragments";
+  EXPECT_EQ(figures, agreed_figures(site.run() / "replica-1/metrics.jsonl"));
+  double gains = 0;
+  for (const auto& of_one : figures) gains += of_one["gain"].get<double>();
+  EXPECT_NEAR(site.summary()["outer_steps"]["gain"], gains / 3, 1e-12);
+  EXPECT_THAT(result.output, HasSubstr("outer steps"));
 }
 
 TEST(Launch, Gpt2TrainsInMicroBatchesAndLayersThatAreRecomputed) {

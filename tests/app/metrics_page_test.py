@@ -138,10 +138,12 @@ def pages_of(urls):
 
 
 def is_under_way(urls):
-    """All have begun, rounds have been judged and evaluations have come in."""
+    """All have begun, rounds have been judged and audited, and evaluations have come in."""
     page = Page(ask(urls["coordinator"]))
     names = {name for name, _ in page.samples}
-    return {"isthmus_member_outer_gradient_cosine", "isthmus_path_round_trip_seconds",
+    audited = ("isthmus_spread_at_apply", "0") in {
+        (name, dict(labels).get("fragment")) for name, labels in Page(ask(urls["replica-0"])).samples}
+    return audited and {"isthmus_member_outer_gradient_cosine", "isthmus_path_round_trip_seconds",
             "isthmus_evaluation_loss_nats"} <= names and page.value("isthmus_run_step") > 30
 
 
@@ -188,6 +190,8 @@ def judge_values(pages):
     assert replica.value("isthmus_step_duration_seconds_count") == replica.value("isthmus_steps_total")
     rounds = [replica.value("isthmus_round_applied", fragment=str(p)) for p in range(3)]
     assert min(rounds) > 0 and sum(rounds) == replica.value("isthmus_rounds_applied_total"), rounds
+    assert replica.value("isthmus_outer_gradient_norm", fragment="0") > 0
+    assert -1 <= replica.value("isthmus_outer_gradient_correlation", fragment="0") <= 1
     assert abs(replica.value("isthmus_last_step_timestamp_seconds") - time.time()) < PATIENCE_S
 
 

@@ -169,6 +169,15 @@ TEST(TopScreen, WhatFindsNoRoomIsCounted) {
   EXPECT_THAT(top_screen(answer(100), {}, 40, 6), SizeIs(Le(6U)));
 }
 
+TEST(TopScreen, OuterStepsHaveALineWhereTheyAreKnown) {
+  auto status = answer(3);
+  EXPECT_THAT(top_screen(status, {}, 80, 24), Each(Not(StartsWith("outer steps"))));
+  status["outer_steps"] = nullptr;
+  EXPECT_THAT(top_screen(status, {}, 80, 24), Each(Not(StartsWith("outer steps"))));
+  status["outer_steps"] = {{"gain", 2.4}, {"correlation", -0.125}};
+  EXPECT_THAT(top_screen(status, {}, 80, 24), Contains("outer steps: gain 2.40, correlation -0.12"));
+}
+
 TEST(TopScreen, AnAnswerWithoutRoundsHasNone) {
   auto old = answer(2);
   old.erase("rounds");

@@ -3,6 +3,9 @@
 
 #include "isthmus/outer_sync/protocol/received.h"
 
+#include <cmath>
+#include <tuple>
+
 #include "cluster.h"
 #include "coordinator_support.h"
 
@@ -84,6 +87,30 @@ TEST_F(Received, AHeartbeatWithAHugeRoundThatWasMeasured) {
   run.receive(1, odd);
   expect_dropped("a round is 18446744073709551615");
 }
+
+TEST_F(Received, FiguresThatOuterStepsHaveAreTaken) {
+  auto known = beat();
+  known.outer_gain = -most_gain;
+  known.outer_correlation = 1;
+  run.receive(1, known);
+  EXPECT_EQ(run.refusal(1), "");
+  EXPECT_EQ(run.coordinator.members().at("a").heartbeat.outer_gain, -most_gain);
+}
+
+class ReceivedFigures : public Received, public testing::WithParamInterface<std::pair<double, double>> {};
+
+TEST_P(ReceivedFigures, ThatNoOuterStepHas) {
+  auto odd = beat();
+  std::tie(odd.outer_gain, odd.outer_correlation) = GetParam();
+  run.receive(1, odd);
+  expect_dropped(std::abs(odd.outer_correlation) <= 1 ? "a gain that no outer step has"
+                                                      : "a correlation that is none");
+}
+
+INSTANTIATE_TEST_SUITE_P(Figures, ReceivedFigures,
+                         testing::Values(std::pair(NAN, 0.5), std::pair(INFINITY, 0.5),
+                                         std::pair(-2 * most_gain, 0.5), std::pair(2.0, NAN),
+                                         std::pair(2.0, -INFINITY), std::pair(2.0, 1.5)));
 
 TEST_F(Received, AViewThatHasNotBegun) {
   auto odd = beat();

@@ -387,10 +387,13 @@ struct Heartbeat {
   std::vector<CheckpointId> checkpoints{};  ///< the newest that are complete here
   std::uint64_t disk_free = 0;              ///< bytes, where its run folder is; 0: not known
   std::vector<Audit> audits{};              ///< made since the last heartbeat
+  /// Of the newest outer steps (step_figures.h), means over the fragments; a gain of 0: not known.
+  double outer_gain = 0, outer_correlation = 0;
   template <class Archive>
   void serialize(Archive& ar) {
     ar(number, view, step, contributed, lost, loss, tokens_per_second, utilization, bytes_sent, uplink,
-       inner_steps_per_second, fragments, health, paths, relays, relayed, checkpoints, disk_free, audits);
+       inner_steps_per_second, fragments, health, paths, relays, relayed, checkpoints, disk_free, audits,
+       outer_gain, outer_correlation);
   }
 };
 

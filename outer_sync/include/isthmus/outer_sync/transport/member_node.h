@@ -27,6 +27,7 @@ struct StepReport {
   std::uint64_t other_bytes = 0;      ///< sent by means other than this node (the data-parallel baseline)
   double inner_steps_per_second = 0;  ///< without what was waited for
   std::uint64_t disk_free = 0;        ///< bytes, where the run folder is; 0: not known
+  double outer_gain = 0, outer_correlation = 0;  ///< as in the heartbeat
 };
 
 /// How a replica comes into a run.
