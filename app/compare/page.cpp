@@ -94,18 +94,19 @@ std::string arms_table(const ordered_json& report) {
     const auto& arm = report["arms"][i];
     const auto c = cells_of(arm);
     rows += row({swatch(report, i) + text_of(arm["name"]), c.loss, c.difference, c.bytes, c.fewer, c.bits,
-                 c.utilization, c.stalls, c.seconds, c.target});
+                 c.utilization, c.stalls, c.seconds, c.gain, c.correlation, c.target});
   }
   const auto target = report["target_loss"].is_number()
                           ? fmt::format("time to a loss of {}", loss_words(report["target_loss"]))
                           : "time to a loss";
-  return table("arms",
-               fmt::format("Final loss in nats per token, with {:.0f} % intervals over seeds; means of the "
-                           "seeds",
-                           100 * report["confidence"].get<double>()),
-               {"arm", "final loss", "difference", "sent by a replica", "fewer bytes",
-                "bits per parameter and step", "utilisation", "stalled", "training time", target},
-               rows);
+  return table(
+      "arms",
+      fmt::format("Final loss in nats per token, with {:.0f} % intervals over seeds; means of the "
+                  "seeds",
+                  100 * report["confidence"].get<double>()),
+      {"arm", "final loss", "difference", "sent by a replica", "fewer bytes", "bits per parameter and step",
+       "utilisation", "stalled", "training time", "gain of outer steps", "their correlation", target},
+      rows);
 }
 
 std::string runs_table(const ordered_json& report) {

@@ -183,6 +183,8 @@ class Reporter {
     json["bits_per_parameter_per_step"] = mean_of(runs, [](const RunRecord& r) { return r.bits; });
     json["compute_utilization"] = mean_of(runs, [](const RunRecord& r) { return r.utilization; });
     json["stall_seconds"] = mean_of(runs, [](const RunRecord& r) { return r.stall_seconds; });
+    json["outer_gain"] = mean_of(runs, [](const RunRecord& r) { return r.outer_gain; });
+    json["outer_correlation"] = mean_of(runs, [](const RunRecord& r) { return r.outer_correlation; });
     json["seconds_to_target"] = mean_of(runs, [this](const RunRecord& r) { return to_target(r); });
     json["ended"] = ordered_json::array();
     for (const auto& run : runs)
@@ -217,6 +219,8 @@ class Reporter {
     json["bits_per_parameter_per_step"] = json_of(run.bits);
     json["compute_utilization"] = json_of(run.utilization);
     json["stall_seconds"] = json_of(run.stall_seconds);
+    json["outer_gain"] = json_of(run.outer_gain);
+    json["outer_correlation"] = json_of(run.outer_correlation);
     json["seconds_to_target"] = json_of(to_target(run));
     json["curve"] = curve_json(run.curve);
     return json;

@@ -59,6 +59,18 @@ std::string csv_text(const std::string& text) {
   return out;
 }
 
+/// Nothing where no arm has figures of its outer steps.
+std::string outer_steps(const ordered_json& report) {
+  std::string text;
+  for (const auto& arm : report["arms"]) {
+    if (!arm["outer_gain"].is_number() || !arm["outer_correlation"].is_number()) continue;
+    text += fmt::format("{} {} gain {:.2f}, correlation {:.2f}", text.empty() ? "outer steps:" : ";",
+                        arm["name"].get<std::string>(), arm["outer_gain"].get<double>(),
+                        arm["outer_correlation"].get<double>());
+  }
+  return text;
+}
+
 std::string csv_value(const ordered_json& value) {
   if (value.is_null()) return {};
   return value.is_string() ? csv_text(value) : value.dump();
@@ -118,6 +130,8 @@ std::string report_table(const ordered_json& report) {
               .utilization = "util",
               .stalls = {},
               .seconds = {},
+              .gain = {},
+              .correlation = {},
               .target = "target"});
   for (const auto& arm : report["arms"]) row(arm["name"], cells_of(arm));
   text += "\n";
@@ -130,6 +144,7 @@ std::string report_table(const ordered_json& report) {
         wrapped(fmt::format("sent: by a replica; bits: per parameter and step; target: time to a loss of {}",
                             loss_words(report["target_loss"])),
                 terminal_columns, "  ");
+  if (const auto steps = outer_steps(report); !steps.empty()) text += wrapped(steps, terminal_columns, "  ");
   for (const auto& note : report["notes"]) text += wrapped(note, terminal_columns, "  ");
   if (report.contains("certificate")) text += "\n" + certificate_text(report["certificate"]);
   return text;
@@ -148,7 +163,9 @@ std::string runs_csv(const ordered_json& report) {
                                      "bits_per_parameter_per_step",
                                      "compute_utilization",
                                      "stall_seconds",
-                                     "seconds_to_target"};
+                                     "seconds_to_target",
+                                     "outer_gain",
+                                     "outer_correlation"};
   std::string text = "arm";
   for (const auto* column : columns) text.append(1, ',').append(column);
   text += "\n";

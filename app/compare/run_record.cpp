@@ -162,6 +162,18 @@ void add_origin(RunRecord& record, const nlohmann::json& summary) {
   if (hashes.is_object() && !hashes.empty()) record.global_hash = text(*hashes.begin());
 }
 
+/// A short run may have none.
+void add_outer_steps(RunRecord& record, const nlohmann::json& summary) {
+  const auto means = summary.find("outer_steps");
+  if (means == summary.end() || !means->is_object()) return;
+  const auto value = [&](const char* key) {
+    const auto found = means->find(key);
+    return found != means->end() && found->is_number() ? std::optional(found->get<double>()) : std::nullopt;
+  };
+  record.outer_gain = value("gain");
+  record.outer_correlation = value("correlation");
+}
+
 }  // namespace
 
 std::string RunRecord::ended_line() const { return fmt::format("seed {} {}", *seed, ended.words); }
@@ -185,6 +197,7 @@ RunRecord read_run(const RunPlan& run) {
   add_figures(record, workers);
   if (const auto summary = summary_of(run.folder()); !summary.is_null()) {
     record.parameters = summary["parameters"];
+    add_outer_steps(record, summary);
     add_last_bytes(record, summary, worker_names(run.experiment), workers);
     add_origin(record, summary);
   }

@@ -34,6 +34,9 @@ struct RunRecord {
   std::string commit;                   ///< that trained it; empty where the summary does not say it
   std::string global_hash;              ///< of its last parameters, equal on all replicas; likewise
 
+  /// Of outer steps, means (outer_sync/step_figures.h).
+  std::optional<double> outer_gain, outer_correlation;
+
   [[nodiscard]] double tokens() const { return curve.empty() ? 0 : curve.back().tokens; }
   /// Its final loss can be compared: it has had all of its tokens, or of its time.
   [[nodiscard]] bool is_whole() const { return ended.how.empty() || ended.how == "time"; }

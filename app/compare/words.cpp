@@ -130,6 +130,8 @@ ArmCells cells_of(const ordered_json& arm) {
                           : "-";
   cells.stalls = optional_words(arm["stall_seconds"], "{:.2f} s");
   cells.seconds = optional_words(arm["seconds"], "{:.1f} s");
+  cells.gain = optional_words(arm["outer_gain"], "{:.2f}");
+  cells.correlation = optional_words(arm["outer_correlation"], "{:.2f}");
   cells.target = optional_words(arm["seconds_to_target"], "{:.1f} s");
   return cells;
 }

@@ -19,7 +19,7 @@ namespace isthmus::app {
 
 /// The cells of one arm in a table; "-" for what is not known.
 struct ArmCells {
-  std::string loss, difference, bytes, fewer, bits, utilization, stalls, seconds, target;
+  std::string loss, difference, bytes, fewer, bits, utilization, stalls, seconds, gain, correlation, target;
 };
 [[nodiscard]] ArmCells cells_of(const nlohmann::ordered_json& arm);
 

@@ -143,6 +143,24 @@ TEST_F(Report, FitsATerminalAndASpreadsheet) {
   EXPECT_EQ(std::ranges::count(curves, '\n'), 1 + 6 * 3);
 }
 
+TEST_F(Report, OuterStepsAreMeansOfTheRuns) {
+  folder.finish_arm(comparison, 0, {1.0, 1.1, 1.2}, 1000);
+  folder.finish_arm(comparison, 1, {1.0, 1.1, 1.2}, 1000);
+  for (const auto& run : comparison.runs) {
+    const auto file = run.folder() / "summary.json";
+    if (run.arm != 1) continue;
+    auto summary = nlohmann::json::parse(read_all(file));
+    summary["outer_steps"] = {{"gain", 1 + static_cast<double>(run.seed)}, {"correlation", -0.25}};
+    std::ofstream(file) << summary.dump();
+  }
+  const auto json = report();
+  EXPECT_TRUE(json["arms"][0]["outer_gain"].is_null());
+  EXPECT_EQ(json["arms"][1]["outer_gain"], 3);
+  EXPECT_EQ(json["arms"][1]["runs"][0]["outer_gain"], 2);
+  EXPECT_THAT(app::report_table(json), HasSubstr("outer steps: near gain 3.00, correlation -0.25\n"));
+  EXPECT_THAT(app::runs_csv(json), HasSubstr(",2.0,-0.25\n"));
+}
+
 TEST_F(Report, ACellIsNeverAFormula) {
   take("base: base.yaml\narms: {a: {inner.lr: 1}, b: {curve: '=cmd(\"x\").csv'}}");
   folder.finish_arm(comparison, 0, {1.0}, 1000);
