@@ -103,12 +103,14 @@ TEST(Comparison, GatesThatAreShippedAreSound) {
     return app::load_certified(std::filesystem::path(CONFIGS "/compare") / name, size, {});
   };
   const auto one = certified("gate_one_replica.yaml"), longer = certified("gate_one_replica.yaml", "long"),
-             two = certified("gate_two_replicas.yaml"), delay = certified("gate_delay.yaml");
+             two = certified("gate_two_replicas.yaml"), delay = certified("gate_delay.yaml"),
+             four_times = certified("gate_long.yaml");
   EXPECT_EQ(one.runs[0].experiment.run.steps, 400);
   EXPECT_EQ(longer.runs[0].experiment.run.steps, 1600);
   EXPECT_EQ(two.gates.at(0).bits, 0.44);
   EXPECT_EQ(delay.runs[1].experiment.outer.sync_delay, 4);
-  for (const auto* comparison : {&one, &longer, &two, &delay}) {
+  EXPECT_EQ(four_times.runs[3].experiment.run.steps, 1600);
+  for (const auto* comparison : {&one, &longer, &two, &delay, &four_times}) {
     ASSERT_THAT(comparison->gates, SizeIs(1));
     EXPECT_THAT(comparison->keys.seeds, SizeIs(3));
     for (const auto& run : comparison->runs) EXPECT_EQ(app::tokens_per_step(run.experiment), 64 * 128);
