@@ -22,6 +22,14 @@ struct Inference::State {
                          device)),
         model(table, {.longest = longest, .separator = separator}, flat, {}) {}
 
+  /// On a GPU a text grows by steps of 64: attention is planned anew for each length, which takes longer than
+  /// what it computes. What comes behind a token does not change what follows it.
+  [[nodiscard]] std::int64_t padding_behind(std::int64_t tokens) const {
+    constexpr std::int64_t together = 64;
+    if (device.is_cpu()) return 0;
+    return std::min(longest, (tokens + together - 1) / together * together) - tokens;
+  }
+
   ParameterTable table;
   at::Device device;
   std::int64_t longest;
@@ -52,8 +60,10 @@ std::vector<float> Inference::next_logits(std::span<const std::int64_t> tokens) 
   assert(!tokens.empty() && static_cast<std::int64_t>(tokens.size()) <= state_->longest);
   const at::NoGradGuard no_grad;
   check_ids(tokens, vocab());
-  const auto tokens_1T = at::tensor(at::ArrayRef<std::int64_t>(tokens.data(), tokens.size())).unsqueeze(0);
-  const auto logits_V = state_->model.next_logits(tokens_1T.to(state_->device)).cpu();
+  const auto tokens_T = at::tensor(at::ArrayRef<std::int64_t>(tokens.data(), tokens.size()));
+  const auto padding = state_->padding_behind(tokens_T.numel());
+  const auto tokens_1T = at::constant_pad_nd(tokens_T, {0, padding}).unsqueeze(0).to(state_->device);
+  const auto logits_V = state_->model.next_logits(tokens_1T, tokens_T.numel() - 1).cpu();
   const auto values = flat::floats(logits_V);
   return {values.begin(), values.end()};
 }

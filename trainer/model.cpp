@@ -123,9 +123,8 @@ Tensor Model::loss(const Tensor& inputs_BT, const Tensor& targets_BT, LossWeight
   return fused::head_loss(hidden(inputs_BT), decoder_->head_VC(), targets_BT.reshape({-1}), weights);
 }
 
-Tensor Model::next_logits(const Tensor& tokens_1T) const {
-  const auto h_NC = hidden(tokens_1T);
-  return at::linear(h_NC.narrow(0, h_NC.size(0) - 1, 1), decoder_->head_VC()).to(at::kFloat).view({-1});
+Tensor Model::next_logits(const Tensor& tokens_1T, std::int64_t token) const {
+  return at::linear(hidden(tokens_1T).narrow(0, token, 1), decoder_->head_VC()).to(at::kFloat).view({-1});
 }
 
 bool Model::gradients_in_place() const {

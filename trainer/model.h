@@ -34,8 +34,8 @@ class Model {
   /// the model's device.
   [[nodiscard]] at::Tensor loss(const at::Tensor& inputs_BT, const at::Tensor& targets_BT,
                                 LossWeights weights = {}) const;
-  /// fp32 logits of the id that follows the last token.
-  [[nodiscard]] at::Tensor next_logits(const at::Tensor& tokens_1T) const;
+  /// fp32 logits of the id that follows `token`: by default the last one.
+  [[nodiscard]] at::Tensor next_logits(const at::Tensor& tokens_1T, std::int64_t token = -1) const;
   /// False if autograd has replaced a gradient by a tensor of its own.
   [[nodiscard]] bool gradients_in_place() const;
 

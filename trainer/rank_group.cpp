@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #endif
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,9 @@ c10::intrusive_ptr<c10d::Backend> join(const RankGroupOptions& options) {
   const auto rank = static_cast<int>(options.rank), ranks = static_cast<int>(options.ranks);
 #ifdef ISTHMUS_WITH_CUDA
   if (options.device == Device::cuda) {
+    // c10d's watchdog would end the process where a rank is silent; that is noticed otherwise, and abort()
+    // called.
+    setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", /*overwrite=*/0);
     const auto nccl = c10d::ProcessGroupNCCL::Options::create();
     nccl->timeout = options.timeout;
     return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, ranks, nccl);
@@ -67,7 +71,14 @@ RankGroup::RankGroup(const RankGroupOptions& options)
     : group_(std::make_unique<Group>(Group{options, torch_device(options.device), {}})) {
   group_->work("meeting at " + options.store.string(), [&] { group_->backend = join(options); });
 }
-RankGroup::~RankGroup() = default;
+RankGroup::~RankGroup() {
+  if (!group_->backend || aborted_) return;
+  try {
+    group_->backend->shutdown();
+  } catch (const std::exception&) {
+    // The others are gone.
+  }
+}
 
 void RankGroup::mean(std::span<float> values) {
   group_->work("averaging gradients over ranks", [&] {

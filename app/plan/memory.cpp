@@ -25,9 +25,13 @@ PlanMemory plan_memory(const Experiment& experiment, const outer_sync::FragmentL
                     (experiment.inner.precision == "auto" && experiment.device.device == "cuda");
   PlanMemory m;
   m.one_memory = experiment.device.device != "cuda";
-  // In bf16 the masters have a twin, and the gradient half the size (docs/models.md, "Memory").
-  m.parameters = vector + (bf16 ? vector / 2 : 0);
-  m.gradient = bf16 && experiment.replica.ranks == 1 ? vector / 2 : vector;
+  // In bf16 the masters have a twin, and the gradient half the size; several gradients are summed in fp32
+  // (docs/models.md, "Memory").
+  const bool summed = experiment.trainer.micro_batch > 0 || experiment.replica.ranks > 1;
+  const auto computed = bf16 ? vector / 2 : vector;
+  m.parameters = vector + (bf16 ? computed : 0);
+  m.gradient = computed + (bf16 && summed ? vector : 0);
+  m.evaluation = computed;
   m.moments = 2 * vector;
   if (experiment.replica.zero) m.moments /= static_cast<std::uint64_t>(experiment.replica.ranks);
   std::uint64_t state = 0;
@@ -51,11 +55,13 @@ PlanMemory plan_memory(const Experiment& experiment, const outer_sync::FragmentL
   m.checkpoints = m.checkpoint * static_cast<std::uint64_t>(kept > 0 ? std::min(kept, made) + 1 : made);
   m.log = outer.log.empty() ? 0 : static_cast<std::uint64_t>(outer.log_budget.bytes);
   const auto trained = m.parameters + m.gradient + m.moments;
-  m.device = trained + state;
+  m.device = trained + m.evaluation + state;
   m.host = m.chunks + m.checkpoint_buffer;
   if (m.one_memory) {
-    m.device = trained * static_cast<std::uint64_t>(experiment.replica.ranks) + state;
+    m.device += trained * static_cast<std::uint64_t>(experiment.replica.ranks - 1);
     m.host += m.device;
+  } else {
+    m.host += vector;  // pinned, through which parameters come and go
   }
   m.disk = m.checkpoints + m.log;
   return m;
@@ -65,6 +71,7 @@ nlohmann::ordered_json to_json(const PlanMemory& m) {
   return {{"parameters", m.parameters},
           {"gradient", m.gradient},
           {"moments", m.moments},
+          {"evaluation", m.evaluation},
           {"global_parameters", m.global_parameters},
           {"outer_momentum", m.outer_momentum},
           {"residuals", m.residuals},

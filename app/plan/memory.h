@@ -14,6 +14,7 @@ namespace isthmus::app {
 struct PlanMemory {
   std::uint64_t parameters = 0, gradient = 0, moments = 0;                 ///< on the device of each rank
   std::uint64_t global_parameters = 0, outer_momentum = 0, residuals = 0;  ///< the outer loop's, of rank 0
+  std::uint64_t evaluation = 0;  ///< the copy that losses of global parameters are computed with, of rank 0
   std::uint64_t chunks = 0, most_chunks = 0;     ///< in host memory: usually, and at worst
   std::uint64_t checkpoint_buffer = 0;           ///< in host memory, from the first checkpoint on
   std::uint64_t device = 0, host = 0, disk = 0;  ///< sums; the same memory, where the device is the CPU

@@ -123,6 +123,7 @@ TEST(Model, LaterTokensDoNotReachBack) {
   changed.narrow(1, 5, 7).add_(1).remainder_(31);
   // The mean loss over the first five positions must not see the change behind them.
   EXPECT_TRUE(at::equal(before, flat.model->next_logits(changed.narrow(1, 0, 5))));
+  EXPECT_TRUE(at::allclose(before, flat.model->next_logits(changed, 4), 1e-5, 1e-5));
   const auto loss = [&](const Tensor& ids) {
     return flat.model->loss(ids.narrow(1, 0, 6), targets.narrow(1, 0, 6)).item<float>() * 6;
   };
