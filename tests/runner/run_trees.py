@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Runs the tests of build trees with ctest, two trees at the same time, and counts single tests rather than ctest's
-entries.
+entries. The first tree should be the one that takes longest: it gets more jobs, because it runs alone at the end.
 
     run_trees.py [--long] [--jobs N] [--failed NAME ...] TREE ...
 
@@ -133,11 +133,13 @@ def run_tree(tree, jobs, run_long):
         print(f"{tree.name}: {line}", end="", flush=True)
         if match := VERDICT.search(line):
             verdicts[match[1]] = match[2]
-    status = ctest.wait()
+    _, status, used = os.wait4(ctest.pid, 0)
+    ctest.returncode = os.waitstatus_to_exitcode(status)
+    print(f"{tree.name}: {used.ru_utime + used.ru_stime:.0f} CPU-seconds", flush=True)
     try:
         cases = list(ElementTree.parse(junit).getroot().iter("testcase"))
     except (OSError, ElementTree.ParseError) as error:
-        return [Outcome(f"tests of {tree.name}", "failed", f"ctest ended with status {status} without a report: {error}")]
+        return [Outcome(f"tests of {tree.name}", "failed", f"ctest ended with status {ctest.returncode} without a report: {error}")]
     outcomes = []
     for case in cases:
         name, output, seconds = case.get("name"), case.findtext("system-out") or "", float(case.get("time") or 0)
@@ -185,7 +187,8 @@ def main():
     parser.add_argument("trees", metavar="TREE", nargs="*", type=pathlib.Path, help="a build folder")
     parser.add_argument("--long", action="store_true", help=f"also entries with the label {LONG}")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() + 1,
-                        help="entries of a tree at the same time: many wait most of the time")
+                        help="entries of a tree at the same time, one more of the first and one less of the others: many "
+                             "wait most of the time")
     parser.add_argument("--failed", action="append", default=[], metavar="NAME", help="count this as a failure too")
     arguments = parser.parse_args()
     # A shell without job control starts what it puts in the background with SIGINT ignored, and so would be the tests that
@@ -193,7 +196,8 @@ def main():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     outcomes = [Outcome(name, "failed", "see above") for name in arguments.failed]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        for found in pool.map(lambda tree: run_tree(tree, arguments.jobs, arguments.long), arguments.trees):
+        jobs = [arguments.jobs + 1] + [max(1, arguments.jobs - 1)] * len(arguments.trees)
+        for found in pool.map(lambda tree, jobs: run_tree(tree, jobs, arguments.long), arguments.trees, jobs):
             outcomes += found
     return report(outcomes)
 
