@@ -30,16 +30,18 @@ const std::vector<std::string_view> topologies(std::begin(protocol::topology_nam
 void OuterOptimizerConfig::serialize(config::Archive& ar) {
   ar({"lr", &lr, Scope::live, "outer learning rate", 0, 10});
   ar({"momentum", &momentum, Scope::live, "outer momentum mu", 0, 0.9999});
-  ar({"nesterov", &nesterov, Scope::agreed, "Nesterov form: step along g + mu v in place of v"});
+  ar({"nesterov", &nesterov, Scope::agreed, "Nesterov form: step along g + mu v instead of v"});
   ar({"average_first", &average_first, Scope::agreed,
       "first part of run.steps in which rounds only average: lr 1, momentum 0", 0, 1});
-  ar({"average_last", &average_last, Scope::agreed, "last part of it in which they do so again", 0, 1});
+  ar({"average_last", &average_last, Scope::agreed, "last part of run.steps in which rounds only average", 0,
+      1});
 }
 
 void OuterConfig::serialize(config::Archive& ar) {
-  ar({"method", &method, Scope::agreed, "how replicas are kept together", -config::unbounded,
+  ar({"method", &method, Scope::agreed, "algorithm that synchronises the replicas", -config::unbounded,
       config::unbounded, method_names});
-  ar({"num_fragments", &num_fragments, Scope::agreed, "fragments P that are synchronised in turn", 1, 1e9});
+  ar({"num_fragments", &num_fragments, Scope::agreed, "number of fragments P, which are synchronised in turn",
+      1, 1e9});
   ar({"sync_every", &sync_every, Scope::live, "inner steps H between two syncs of one fragment", 1, 1e9});
   ar({"pace",
       &pace,
@@ -66,12 +68,13 @@ void OuterConfig::serialize(config::Archive& ar) {
       config::unbounded, codecs});
   ar({"codec_block", &codec_block, Scope::agreed,
       "elements that share one scale, a power of two from 16; 0 each codec's default", 0, 4096});
-  ar({"codec_scale", &codec_scale, Scope::agreed, "format of these scales", -config::unbounded,
+  ar({"codec_scale", &codec_scale, Scope::agreed, "format of the blocks' scales", -config::unbounded,
       config::unbounded, scales});
   ar({"codec_clip", &codec_clip, Scope::agreed,
-      "part of a block's largest magnitude that the largest level stands for", 0.01, 1});
-  ar({"codec_rounding", &codec_rounding, Scope::agreed, "to the nearest level, or by chance to one of two",
-      -config::unbounded, config::unbounded, roundings});
+      "share of a block's largest magnitude that the largest level stands for", 0.01, 1});
+  ar({"codec_rounding", &codec_rounding, Scope::agreed,
+      "round to the nearest level, or at random to one of the two nearest", -config::unbounded,
+      config::unbounded, roundings});
   ar({"codec_top_k", &codec_top_k, Scope::agreed, "elements that topk keeps of every 4096", 1, 4096});
   ar({"lossless", &lossless, Scope::agreed,
       "packing of encoded chunks on the wire; what they decode to stays the same", -config::unbounded,
@@ -79,7 +82,7 @@ void OuterConfig::serialize(config::Archive& ar) {
   ar({"error_feedback", &error_feedback, Scope::agreed,
       "carry what the codec lost into the next round; with merge carry only owners of chunks need to"});
   ar({"feedback_decay", &feedback_decay, Scope::agreed,
-      "part of it that is carried, beside what a merge keeps anyway", 0, 1});
+      "share of the codec's error that error feedback carries into the next round", 0, 1});
   ar({"chunk_elements", &chunk_elements, Scope::agreed,
       "elements of a chunk, a multiple of codec_block (topk: of 4096)", 16, 16777216});
   ar({"warmup_steps", &warmup_steps, Scope::agreed, "first steps with gradients averaged every step", 0,
@@ -88,9 +91,9 @@ void OuterConfig::serialize(config::Archive& ar) {
       -config::unbounded, config::unbounded, codecs});
   ar({"final_sync", &final_sync, Scope::agreed, "one more round of every fragment after the last step"});
   ar({"max_local_rounds", &max_local_rounds, Scope::live,
-      "times H steps that a replica trains on alone while rounds do not commit", 0, 1e9});
+      "rounds, of H steps each, that a replica trains alone while rounds do not commit", 0, 1e9});
   ar({"min_replicas", &min_replicas, Scope::agreed,
-      "replicas without which no round commits; 0 half of the configured ones", 0, 1024});
+      "minimum number of replicas for a round to commit; 0: half of the configured ones", 0, 1024});
   ar({"quorum", &quorum, Scope::agreed,
       "contributions after which a round closes, and late ones wait for the next; 0 all of them", 0, 1024});
   ar({"topology", &topology, Scope::agreed,
@@ -99,10 +102,10 @@ void OuterConfig::serialize(config::Archive& ar) {
   ar({"grace", &grace, Scope::agreed, "how long a round waits for late ones once the quorum is there", 0,
       3600});
   ar({"reject", &reject, Scope::agreed,
-      "leave contributions out of a chunk whose norm is more than so many times the median; 0 none", 0, 1e6});
+      "exclude contributions to a chunk whose norm exceeds this multiple of the median; 0 disables", 0, 1e6});
   ar({"log", &log, Scope::per_site,
       "folder that all results are written to, to be replayed; empty for none"});
-  ar({"log_budget", &log_budget, Scope::per_site, "most that the log may take", 1e6, 1e18});
+  ar({"log_budget", &log_budget, Scope::per_site, "maximum size of the log", 1e6, 1e18});
   ar.section("optimizer", optimizer);
 }
 
@@ -239,11 +242,13 @@ void JoinConfig::serialize(config::Archive& ar) {
 }
 
 void EmulateConfig::serialize(config::Archive& ar) {
-  ar({"rate", &rate, Scope::per_site, "bits per second of bulk to each peer; auto any", 1e3, 1e13});
-  ar({"rtt", &rtt, Scope::per_site, "hold every message back by half of this", 0, 60});
-  ar({"jitter", &jitter, Scope::per_site, "and bulk by up to this, by chance", 0, 60});
+  ar({"rate", &rate, Scope::per_site,
+      "emulated rate of bulk to each peer, in bits per second; auto: unlimited", 1e3, 1e13});
+  ar({"rtt", &rtt, Scope::per_site, "emulated round-trip time: hold every message back by half of this", 0,
+      60});
+  ar({"jitter", &jitter, Scope::per_site, "emulated jitter: hold bulk back by up to this, at random", 0, 60});
   ar({"loss", &loss, Scope::per_site,
-      "part of the packets of bulk that are lost, and come a round trip later", 0, 0.5});
+      "emulated packet loss: share of the bulk packets that arrive a round trip late", 0, 0.5});
 }
 
 void NetworkConfig::serialize(config::Archive& ar) {
@@ -261,8 +266,8 @@ void NetworkConfig::serialize(config::Archive& ar) {
       "file with the secret of a run without certificates, which the coordinator makes: who can read it may "
       "take part; empty: run.secret in the run's folder, and none with network.insecure"});
   ar({"insecure", &insecure, Scope::per_site,
-      "go without certificates although others can reach an address: whoever sees the packets can read and "
-      "change everything"});
+      "allow addresses that others can reach without certificates: anyone on the network path can read and "
+      "change all traffic"});
   ar({"lanes", &lanes, Scope::agreed, "TCP connections for bulk to each peer", 1, 64});
   ar({"heartbeat", &heartbeat, Scope::per_site, "time between two heartbeats", 0.05, 60});
   ar({"detect_timeout", &detect_timeout, Scope::per_site, "silence after which a peer counts as lost", 0.2,
@@ -275,9 +280,8 @@ void NetworkConfig::serialize(config::Archive& ar) {
   ar({"rate",
       &rate,
       Scope::per_site,
-      "what this member sends to all its peers together at most, which is what its line carries outwards; "
-      "auto "
-      "measures and follows the line",
+      "maximum rate at which this member sends to all its peers together: the upload rate of its link; auto "
+      "measures and follows the link",
       1e3,
       1e13,
       {},

@@ -97,7 +97,7 @@ void InnerConfig::serialize(config::Archive& ar) {
       -unbounded,
       unbounded,
       {"adamw", "muon"}});
-  ar({"lr", &lr, Scope::agreed, "highest learning rate", 0, 10});
+  ar({"lr", &lr, Scope::agreed, "maximum learning rate", 0, 10});
   ar({"schedule",
       &schedule,
       Scope::agreed,
@@ -105,8 +105,8 @@ void InnerConfig::serialize(config::Archive& ar) {
       -unbounded,
       unbounded,
       {"cosine", "constant", "wsd"}});
-  ar({"min_lr_ratio", &min_lr_ratio, Scope::agreed, "last learning rate of cosine and wsd as a part of lr", 0,
-      1});
+  ar({"min_lr_ratio", &min_lr_ratio, Scope::agreed, "final learning rate of cosine and wsd, as a share of lr",
+      0, 1});
   ar({"warmup_steps", &warmup_steps, Scope::agreed, "steps in which the learning rate rises linearly to lr",
       0, 1e12});
   ar({"decay_fraction", &decay_fraction, Scope::agreed, "part of all steps, at the end, in which wsd falls",
@@ -118,8 +118,7 @@ void InnerConfig::serialize(config::Archive& ar) {
   ar({"eps", &eps, Scope::agreed, "added to the root of the squared gradient's running mean", 1e-15, 1});
   ar({"weight_decay", &weight_decay, Scope::agreed,
       "decoupled weight decay of matrices, times the learning rate", 0, 10});
-  ar({"clip", &clip, Scope::agreed, "longest gradient, in the 2-norm of all parameters; 0 never clips", 0,
-      1e12});
+  ar({"clip", &clip, Scope::agreed, "maximum global gradient norm; 0 disables clipping", 0, 1e12});
   ar({"z_loss", &z_loss, Scope::agreed,
       "weight of the squared logarithm of the softmax's denominator in what is minimised (the loss that is "
       "reported is without it); 0 none",
@@ -176,7 +175,7 @@ void DeviceConfig::serialize(config::Archive& ar) {
   ar({"device",
       &device,
       Scope::per_site,
-      "what computes; auto is cuda where there is a GPU",
+      "device to train on; auto: cuda if there is a GPU",
       -unbounded,
       unbounded,
       {"auto", "cpu", "cuda"}});

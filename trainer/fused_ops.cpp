@@ -161,7 +161,7 @@ struct AddLayerNorm : Function<AddLayerNorm> {
   }
 };
 
-/// The loops of what a GPU alone does.
+/// Stands for the CPU loop of a kernel that only GPUs have.
 constexpr auto no_cpu = [](const auto&) { TORCH_CHECK(false, "this is for GPUs alone"); };
 
 cpu::LookBack look_back(const AttentionShape& s) {

@@ -233,7 +233,7 @@ std::vector<float> read_pretrained(const fs::path& folder, const ParameterTable&
     file.read(*found->second, std::span(parameters).subspan(tensor.range.begin, tensor.range.size));
     there.erase(found);
   }
-  if (!there.empty()) refuse("has a tensor that is none of the model's: " + there.begin()->second->name);
+  if (!there.empty()) refuse("has a tensor that the model does not have: " + there.begin()->second->name);
   return parameters;
 }
 

@@ -46,21 +46,22 @@ void CommandLine::on(CLI::App& verb, std::function<int()> act) {
 }
 
 void CommandLine::add_set(CLI::App& verb) {
-  verb.add_option("--set", flags_.set, "KEY=VALUE over the config file's, as often as wanted")
+  verb.add_option("--set", flags_.set, "override a config key with KEY=VALUE (repeatable)")
       ->allow_extra_args(false);
 }
 
 CLI::Option* CommandLine::add_json(CLI::App& verb) {
   return verb.add_flag("--json", flags_.json,
-                       "one JSON document on standard output; what is said besides goes to standard error");
+                       "print one JSON document on standard output, and messages on standard error");
 }
 
 void CommandLine::add_security(CLI::App& verb) {
-  verb.add_option("--certs", flags_.certs, "folder of certificates, in place of network.certs");
+  verb.add_option("--certs", flags_.certs, "folder of certificates; overrides network.certs");
   verb.add_option("--secret", flags_.secret,
-                  "file with the run's secret, in place of network.secret: RUN/run.secret on this machine");
+                  "file with the run's secret (RUN/run.secret on this machine); overrides network.secret");
   verb.add_flag("--insecure", flags_.insecure,
-                "no certificates: whoever sees the packets can read and change everything, and join the run");
+                "run without certificates: anyone on the network path can read and change all traffic, and "
+                "join the run");
 }
 
 std::vector<std::string> CommandLine::assignments() const {
@@ -85,12 +86,13 @@ Experiment CommandLine::load(const std::optional<WorkerPlace>& worker, Purpose p
 void CommandLine::add_coordinator() {
   auto* verb = app_.add_subcommand("coordinator", "form the run, show its progress, write its summary");
   verb->add_option("--config", flags_.config, "experiment in YAML")->required();
-  verb->add_option("--listen", flags_.coordinator, "ADDRESS:PORT, in place of network.coordinator");
-  verb->add_flag("--resume", flags_.resume, "the workers resume");
+  verb->add_option("--listen", flags_.coordinator,
+                   "ADDRESS:PORT to listen on; overrides network.coordinator");
+  verb->add_flag("--resume", flags_.resume, "the workers resume from their checkpoints");
   verb->add_flag("--recover", flags_.recover,
-                 "take up a run that is going on, from its members alone: this disk's memory of it is lost");
+                 "take over a live run from its members when the coordinator's own state is lost");
   verb->add_option("--give-up", flags_.given_up,
-                   "NAME[,NAME] of trainers that are gone for good, with --recover: their rounds may be lost")
+                   "with --recover: NAME[,NAME] of trainers that will not return; their rounds may be lost")
       ->delimiter(',');
   verb->add_option("--announce-fd", flags_.announce_fd, "descriptor that gets the port, for launchers")
       ->group("");
@@ -132,15 +134,14 @@ void CommandLine::add_worker(std::function<int(WorkerRequest)> train) {
       "worker", train ? "train one replica, or only reduce" : "reduce for those who train");
   verb->add_option("--config", flags_.config, "experiment in YAML")->required();
   verb->add_option("--coordinator", flags_.coordinator, "HOST:PORT");
-  verb->add_option("--name", flags_.name, "of this worker, unique in the run")->required();
-  verb->add_option("--site", flags_.site, "whose settings apply; without it the site that the name is of");
-  verb->add_option("--listen", flags_.listen, "ADDRESS:PORT for peers, or none, in place of network.listen");
-  verb->add_option("--advertise", flags_.advertise,
-                   "HOST:PORT that peers dial, in place of network.advertise");
-  verb->add_flag("--reduce-only", flags_.reduce_only,
-                 "own chunks and reduce them, without a model and without data");
-  verb->add_flag("--resume", flags_.resume, "go on from the newest checkpoint that all replicas have");
-  verb->add_flag("--quiet", flags_.quiet, "no progress line");
+  verb->add_option("--name", flags_.name, "worker name, unique in the run")->required();
+  verb->add_option("--site", flags_.site,
+                   "site whose settings apply; by default the site of the worker's name");
+  verb->add_option("--listen", flags_.listen, "ADDRESS:PORT for peers, or none; overrides network.listen");
+  verb->add_option("--advertise", flags_.advertise, "HOST:PORT that peers dial; overrides network.advertise");
+  verb->add_flag("--reduce-only", flags_.reduce_only, "reduce chunks only, without a model or data");
+  verb->add_flag("--resume", flags_.resume, "resume from the newest checkpoint that all replicas have");
+  verb->add_flag("--quiet", flags_.quiet, "print no progress line");
   add_security(*verb);
   add_set(*verb);
   verb->footer(
@@ -171,9 +172,10 @@ void CommandLine::add_worker(std::function<int(WorkerRequest)> train) {
 void CommandLine::add_config() {
   auto* verb =
       app_.add_subcommand("config", "print an experiment with every key, or the reference of all keys");
-  verb->add_option("config", flags_.config, "experiment in YAML; none prints the reference in Markdown");
-  verb->add_option("--name", flags_.name, "as it is for this worker");
-  verb->add_option("--site", flags_.site, "as it is at this site");
+  verb->add_option("config", flags_.config,
+                   "experiment in YAML; without it, print the reference in Markdown");
+  verb->add_option("--name", flags_.name, "print the settings of this worker");
+  verb->add_option("--site", flags_.site, "print the settings of this site");
   add_set(*verb);
   add_json(*verb);
   verb->footer("Example: isthmus config configs/quickstart.yaml --set replicas=4");
@@ -188,15 +190,16 @@ void CommandLine::add_config() {
 
 void CommandLine::add_config_parts(CLI::App& verb) {
   auto& request = flags_.config_request;
-  auto* explain = verb.add_subcommand("explain", "what a key means, what it may be, and why its default");
-  explain->add_option("key", request.key, "in full: outer.sync_every")->required();
+  auto* explain = verb.add_subcommand(
+      "explain", "explain a key: its meaning, allowed values, and the reason for its default");
+  explain->add_option("key", request.key, "full name of the key, for example outer.sync_every")->required();
   add_json(*explain);
   explain->footer("Example: isthmus config explain outer.sync_every");
   on(*explain, [this, &request] {
     request.json = flags_.json;
     return run_config_explain(request);
   });
-  auto* diff = verb.add_subcommand("diff", "keys that differ, with the values that are in effect");
+  auto* diff = verb.add_subcommand("diff", "list the keys whose effective values differ");
   diff->add_option("a", request.a, "folder of a run, or experiment in YAML")->required();
   diff->add_option("b", request.b, "another")->required();
   add_json(*diff);
@@ -209,9 +212,9 @@ void CommandLine::add_config_parts(CLI::App& verb) {
 
 void CommandLine::add_replay() {
   auto* verb =
-      app_.add_subcommand("replay", "make the global parameters from a round log, and check its hashes");
+      app_.add_subcommand("replay", "rebuild the global parameters from a round log and check its hashes");
   verb->add_option("log", flags_.log, "folder of the log")->required();
-  verb->add_option("--until", flags_.until, "last ROUND of each fragment; none for all that is there");
+  verb->add_option("--until", flags_.until, "last round of each fragment to apply; all by default");
   verb->add_option("--out", flags_.out, "safetensors file to write");
   add_json(*verb);
   verb->footer("Example: isthmus replay runs/my/eu-1/log --until 500 --out model.safetensors");
@@ -229,8 +232,9 @@ void CommandLine::add_certs() {
     auto* part = verb->add_subcommand(name, help);
     part->add_option("run", request.run, "name of the run")->required();
     if (task != Task::init)
-      part->add_option("name", request.name, "of a replica, or coordinator")->required();
-    part->add_option("--dir", request.folder, "that has a folder for each run")->default_val("certs");
+      part->add_option("name", request.name, "name of a replica, or coordinator")->required();
+    part->add_option("--dir", request.folder, "parent folder of the runs' certificates")
+        ->default_val("certs");
     on(*part, [this, &request, task] {
       request.task = task;
       request.json = flags_.json;
@@ -240,21 +244,22 @@ void CommandLine::add_certs() {
     part->footer(std::string("Example: isthmus certs ") + example);
     return part;
   };
-  add("init", "make the authority of a run", Task::init, "init my-run");
-  auto* issue = add("issue", "a certificate for one process; once more to replace it", Task::issue,
+  add("init", "create the certificate authority of a run", Task::init, "init my-run");
+  auto* issue = add("issue", "issue a certificate for one process; run it again to replace it", Task::issue,
                     "issue my-run eu-1");
-  issue->add_option("--days", request.days, "that it is good for")
+  issue->add_option("--days", request.days, "validity of the certificate in days")
       ->default_val(365)
       ->check(CLI::Range(1, 3650));
   issue->add_option("--role", request.role, role_help);
   add_invite(*this, *verb);
-  add("revoke", "make all certificates of one process good no more", Task::revoke, "revoke my-run eu-1");
+  add("revoke", "revoke every certificate and invitation of one process", Task::revoke, "revoke my-run eu-1");
 }
 
 void CommandLine::add_trace() {
   auto* verb = app_.add_subcommand("trace", "read the trace of a replica");
   verb->require_subcommand(1);
-  auto* summary = verb->add_subcommand("summary", "where its time went: computing, or waiting for what");
+  auto* summary =
+      verb->add_subcommand("summary", "show where a replica's time went: computing, or waiting and for what");
   summary->add_option("file", flags_.out, "trace.json of a replica")->required();
   summary->footer("Example: isthmus trace summary runs/quickstart/replica-0/trace.json");
   add_json(*summary);
@@ -262,9 +267,9 @@ void CommandLine::add_trace() {
 }
 
 void CommandLine::add_help() {
-  auto* verb = app_.add_subcommand("help", "what this command line can do");
+  auto* verb = app_.add_subcommand("help", "show help for a verb, or list all verbs");
   auto& request = flags_.help;
-  verb->add_option("verb", request.verb, "that is explained; none for all");
+  verb->add_option("verb", request.verb, "verb to explain; all by default");
   verb->add_flag("--markdown", request.markdown, "all verbs and options in Markdown (docs/cli.md)");
   verb->add_flag("--metrics", request.metrics, "the metrics for Prometheus in Markdown (docs/metrics.md)");
   verb->add_flag("--check", request.check, "whether all examples can be read")->group("");
@@ -274,8 +279,10 @@ void CommandLine::add_help() {
 
 void CommandLine::add_completion() {
   auto* verb =
-      app_.add_subcommand("completion", "a script with which a shell completes verbs, options and keys");
-  verb->add_option("shell", flags_.shell, "whose it is")->required()->check(CLI::IsMember({"bash", "zsh"}));
+      app_.add_subcommand("completion", "print a script that completes verbs, options and keys in a shell");
+  verb->add_option("shell", flags_.shell, "shell to generate completions for")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh"}));
   verb->footer("Example: isthmus completion bash");
   on(*verb, [this] {
     std::fputs(completion_script(app_, flags_.shell).c_str(), stdout);
@@ -292,8 +299,10 @@ void CommandLine::add_data() {
       verb->add_subcommand("tune", "measure which block size and codec suit a corpus on this machine");
   tune->add_option("path", request.tune.path, "a store, a .bin file, a Megatron data set, or text")
       ->required();
-  tune->add_option("--tokenizer", request.tune.tokenizer, "of text: bytes, or a file")->capture_default_str();
-  tune->add_option("--text-field", request.tune.text_field, "of JSONL")->capture_default_str();
+  tune->add_option("--tokenizer", request.tune.tokenizer, "tokenizer for text: bytes, or a tokenizer file")
+      ->capture_default_str();
+  tune->add_option("--text-field", request.tune.text_field, "name of the text field in JSONL")
+      ->capture_default_str();
   tune->add_option("--sample", request.sample_megabytes, "MB of ids to measure with")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
@@ -303,8 +312,8 @@ void CommandLine::add_data() {
     request.json = flags_.json;
     return run_data_tune(request);
   });
-  auto* show = verb->add_subcommand("show", "what a store holds");
-  show->add_option("folder", request.folder, "of the store")->required();
+  auto* show = verb->add_subcommand("show", "show what a store holds");
+  show->add_option("folder", request.folder, "folder of the store")->required();
   show->add_flag("--verify", request.verify, "read all of it and check every checksum");
   show->footer("Example: isthmus data show /data/store --verify");
   add_json(*show);
@@ -313,7 +322,7 @@ void CommandLine::add_data() {
     return run_data_show(request);
   });
   auto* ledger =
-      verb->add_subcommand("ledger", "which sequences a run was trained on: twice, or not at all?");
+      verb->add_subcommand("ledger", "report which sequences a run trained on, and which twice or never");
   ledger->add_option("run", request.folder, "folder of the run")->required();
   ledger->footer("Example: isthmus data ledger runs/my-run");
   add_json(*ledger);
@@ -324,25 +333,29 @@ void CommandLine::add_data() {
 }
 
 void CommandLine::add_data_tokenize(CLI::App& data) {
-  auto* verb = data.add_subcommand("tokenize", "make a store of text; interrupted, the same command goes on");
+  auto* verb =
+      data.add_subcommand("tokenize", "build a token store from text; rerun the same command to continue");
   auto& request = flags_.data;
   auto& options = request.tokenize;
   verb->add_option("sources", options.sources,
                    "text files, folders of them, .jsonl files, or - (standard input)")
       ->required();
-  verb->add_option("--out", options.out, "folder of the store, which is made")->required();
-  verb->add_option("--tokenizer", options.tokenizer, "bytes, or a file")->required();
+  verb->add_option("--out", options.out, "folder of the store to create")->required();
+  verb->add_option("--tokenizer", options.tokenizer, "tokenizer: bytes, or a tokenizer file")->required();
   verb->add_option("--codec", request.codec, "zstd, lz4 or none")
       ->capture_default_str()
       ->check(CLI::IsMember({"zstd", "lz4", "none"}));
-  verb->add_option("--level", options.level, "of zstd -7 to 19, of lz4 1 or 3 to 12")->capture_default_str();
+  verb->add_option("--level", options.level, "compression level: zstd -7 to 19, lz4 1 or 3 to 12")
+      ->capture_default_str();
   verb->add_option("--block", options.block_tokens, "ids in a block")
       ->capture_default_str()
       ->check(CLI::Range(data::least_block_tokens, data::most_block_tokens));
-  verb->add_option("--threads", options.threads, "that tokenise, and as many that compress; 0: one per core")
+  verb->add_option("--threads", options.threads,
+                   "threads that tokenise, and as many that compress; 0: one per core")
       ->capture_default_str()
       ->check(CLI::Range(0, 1024));
-  verb->add_option("--text-field", options.text_field, "of JSONL")->capture_default_str();
+  verb->add_option("--text-field", options.text_field, "name of the text field in JSONL")
+      ->capture_default_str();
   verb->add_option("--on-bad", request.on_bad, "fail at a bad document, or skip and count it")
       ->capture_default_str()
       ->check(CLI::IsMember({"fail", "skip"}));
@@ -367,10 +380,11 @@ void CommandLine::add_bench() {
 void CommandLine::add_bench_loader(CLI::App& bench) {
   auto* verb = bench.add_subcommand("loader", "load a config's data: does it keep up with training?");
   verb->add_option("config", flags_.config, "experiment in YAML")->required();
-  verb->add_option("--step-time", flags_.step_time, "of an inner step: 50ms; without it as fast as it goes");
-  verb->add_option("--seconds", flags_.seconds, "that each of the measurements takes")
+  verb->add_option("--step-time", flags_.step_time,
+                   "time of an inner step, for example 50ms; by default as fast as possible");
+  verb->add_option("--seconds", flags_.seconds, "seconds for each measurement")
       ->check(CLI::Range(0.1, 86400.0));
-  verb->add_option("--out", flags_.out, "file that gets the figures as JSON");
+  verb->add_option("--out", flags_.out, "write the figures to this file as JSON");
   add_json(*verb);
   add_set(*verb);
   verb->footer("Example: isthmus bench loader configs/quickstart.yaml --step-time 50ms");
@@ -387,23 +401,25 @@ void CommandLine::add_bench_loader(CLI::App& bench) {
 
 void CommandLine::add_bench_outer(CLI::App& bench) {
   auto* verb = bench.add_subcommand(
-      "outer", "run the outer loop under steps that only sleep: does it keep up, over this link?");
+      "outer", "run the outer loop with steps that only sleep: does it keep up over this link?");
   verb->add_option("--params", flags_.params, "parameters: 200M")->required();
-  verb->add_option("--step-time", flags_.step_time, "of an inner step: 500ms")->required();
-  verb->add_option("--replicas", flags_.replicas, "in place of the key")->check(CLI::Range(1, 1024));
-  verb->add_option("--steps", flags_.steps, "in all; without it as many as measure two sync intervals")
+  verb->add_option("--step-time", flags_.step_time, "time of an inner step, for example 500ms")->required();
+  verb->add_option("--replicas", flags_.replicas, "number of replicas; overrides the key")
+      ->check(CLI::Range(1, 1024));
+  verb->add_option("--steps", flags_.steps, "number of steps; by default enough for two sync intervals")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000'000}));
-  verb->add_option("--config", flags_.config, "experiment in YAML, whose outer and network keys count");
-  verb->add_option("--out", flags_.out, "file that the coordinator writes the figures to as JSON");
+  verb->add_option("--config", flags_.config, "experiment in YAML; its outer and network keys are used");
+  verb->add_option("--out", flags_.out, "file for the coordinator's figures as JSON");
   add_json(*verb);
-  verb->add_option("--role", flags_.role, "coordinator or replica, where they are started one by one")
+  verb->add_option("--role", flags_.role, "which part to start, when the parts run on several machines")
       ->capture_default_str()
       ->check(CLI::IsMember({"all", "coordinator", "replica"}));
-  verb->add_option("--name", flags_.name, "of a replica");
-  verb->add_option("--coordinator", flags_.coordinator, "HOST:PORT, for a replica");
-  verb->add_option("--listen", flags_.listen, "ADDRESS:PORT, of a coordinator or of a replica for its peers");
+  verb->add_option("--name", flags_.name, "name of the replica");
+  verb->add_option("--coordinator", flags_.coordinator, "HOST:PORT of the coordinator, for a replica");
+  verb->add_option("--listen", flags_.listen,
+                   "ADDRESS:PORT to listen on, as the coordinator or for a replica's peers");
   verb->add_option("--advertise", flags_.advertise, "HOST:PORT that a replica's peers dial");
-  verb->add_flag("--quiet", flags_.quiet, "a replica says nothing but what goes wrong");
+  verb->add_flag("--quiet", flags_.quiet, "a replica prints errors only");
   verb->add_option("--announce-fd", flags_.announce_fd)->group("");
   add_security(*verb);
   add_set(*verb);

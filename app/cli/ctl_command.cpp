@@ -54,10 +54,11 @@ CLI::App* add_verb(CommandLine& commands, CLI::App& ctl, CtlRequest& request, co
                    const char* help, const char* example) {
   auto& flags = commands.flags();
   auto* verb = ctl.add_subcommand(name, help);
-  verb->add_option("--coordinator", flags.coordinator, "HOST:PORT, in place of network.coordinator");
-  verb->add_option("--config", flags.config, "experiment in YAML, the run's: its address and certificates");
-  verb->add_option("--name", request.name,
-                   "of the certificate that shows who asks: operator, or operator-SOMEBODY")
+  verb->add_option("--coordinator", flags.coordinator,
+                   "HOST:PORT of the coordinator; overrides network.coordinator");
+  verb->add_option("--config", flags.config,
+                   "the run's experiment in YAML, for its address and certificates");
+  verb->add_option("--name", request.name, "name of your certificate: operator, or operator-NAME")
       ->capture_default_str();
   commands.add_json(*verb);
   commands.add_security(*verb);
@@ -80,20 +81,23 @@ void add_ctl(CommandLine& commands, CtlRequest& request) {
   const auto add = [&](const char* name, const char* help, const char* example) {
     return add_verb(commands, *ctl, request, name, help, example);
   };
-  add("status", "members, their rates, and what is wrong",
+  add("status", "show members, their rates, and problems",
       "status --coordinator eu.example:7000 --certs certs/my");
-  auto* set = add("set", "change what may change in mid-run, at a step that all share",
+  auto* set = add("set", "change settings of a live run, at the same step everywhere",
                   "set outer.sync_every=60 --config two_sites.yaml");
   set->add_option("assignments", request.arguments, "KEY=VALUE")->required();
-  set->add_option("--at", request.at, "from the step after this one on; without it as soon as all can");
+  set->add_option("--at", request.at,
+                  "apply the change after this step; by default as soon as every member can");
   set->add_option("--member", request.member,
-                  "worker or site, for keys that are each member's own; without it all");
-  add("pause", "let all wait at one step", "pause --config two_sites.yaml");
-  add("resume", "let them go on", "resume --config two_sites.yaml");
-  add("checkpoint", "let all write a checkpoint at one step", "checkpoint --config two_sites.yaml");
-  add("stop", "end the run at one step, with a checkpoint of all", "stop --config two_sites.yaml");
-  auto* drain = add("drain", "let workers leave, with a checkpoint", "drain us-1 --config two_sites.yaml");
-  drain->add_option("names", request.arguments, "of workers or sites")->required();
+                  "worker or site, for keys that each member has for itself; by default all");
+  add("pause", "pause all members at the same step", "pause --config two_sites.yaml");
+  add("resume", "continue a paused run", "resume --config two_sites.yaml");
+  add("checkpoint", "write a checkpoint on every member at the same step",
+      "checkpoint --config two_sites.yaml");
+  add("stop", "stop the run at one step, with a checkpoint on every member", "stop --config two_sites.yaml");
+  auto* drain =
+      add("drain", "make workers leave the run, with a checkpoint", "drain us-1 --config two_sites.yaml");
+  drain->add_option("names", request.arguments, "names of workers or sites")->required();
   ctl->footer("Example: isthmus ctl status --config two_sites.yaml");
 }
 

@@ -40,7 +40,7 @@ constexpr auto notes = std::to_array<KeyNote>({
     {"data.threads", "threads", "one that reads and one that unpacks keep up with a GPU"},
     {"data.shuffle_blocks", "blocks",
      "mixes well at the cost of 2 MiB in memory; more blocks mix documents of a sorted corpus further"},
-    {"data.max_bytes", "bytes", "text is kept in memory; larger corpora belong into a store"},
+    {"data.max_bytes", "bytes", "text is kept in memory; put larger corpora in a store"},
     {"data.on_bad", "", "a corpus that is damaged should be noticed before it is trained on"},
     {"inner.lr", "per step", "suits models of some millions of parameters; larger ones want less"},
     {"inner.min_lr_ratio", "part of inner.lr", "usual; nothing is gained by going to zero"},

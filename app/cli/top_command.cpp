@@ -130,13 +130,16 @@ int run_top(Top top, bool once, bool as_json) {
 
 void add_top(CommandLine& commands, TopRequest& request) {
   auto& flags = commands.flags();
-  auto* verb = commands.app().add_subcommand("top", "how a run stands, live: members, rates, what is wrong");
-  verb->add_option("--coordinator", flags.coordinator, "HOST:PORT, in place of network.coordinator");
-  verb->add_option("--config", flags.config, "experiment in YAML, the run's: its address and certificates");
-  verb->add_option("--name", request.name,
-                   "of the certificate that shows who asks: operator, or operator-SOMEBODY")
+  auto* verb =
+      commands.app().add_subcommand("top", "show the live status of a run: members, rates, problems");
+  verb->add_option("--coordinator", flags.coordinator,
+                   "HOST:PORT of the coordinator; overrides network.coordinator");
+  verb->add_option("--config", flags.config,
+                   "the run's experiment in YAML, for its address and certificates");
+  verb->add_option("--name", request.name, "name of your certificate: operator, or operator-NAME")
       ->capture_default_str();
-  verb->add_flag("--once", request.once, "one look, as text; also where standard output is no terminal");
+  verb->add_flag("--once", request.once,
+                 "print one snapshot as text; the default when standard output is not a terminal");
   commands.add_json(*verb);
   commands.add_security(*verb);
   verb->footer("Example: isthmus top --coordinator eu.example:7000 --certs certs/my");

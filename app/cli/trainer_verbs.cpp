@@ -15,14 +15,14 @@ namespace {
 
 void add_observe(CommandLine& commands, const TrainerVerbs& verbs) {
   auto& flags = commands.flags();
-  auto* verb = commands.app().add_subcommand(
-      "observe", "follow a live run and evaluate it here, without taking part in it");
-  verb->add_option("--config,config", flags.config, "experiment in YAML, the run's")->required();
+  auto* verb = commands.app().add_subcommand("observe", "follow and evaluate a live run without joining it");
+  verb->add_option("--config,config", flags.config, "the run's experiment in YAML")->required();
   verb->add_option("--coordinator", flags.coordinator, "HOST:PORT");
-  verb->add_option("--name", flags.name, "of this observer, unique in the run; its folder's too")->required();
+  verb->add_option("--name", flags.name, "observer name, unique in the run; also the name of its folder")
+      ->required();
   verb->add_option("--out", flags.out,
                    "safetensors file for the newest global parameters, written at the end");
-  auto* once = verb->add_flag("--once", flags.once, "take the state, evaluate it, and leave");
+  auto* once = verb->add_flag("--once", flags.once, "copy the state, evaluate it once, and exit");
   commands.add_security(*verb);
   commands.add_set(*verb);
   commands.add_json(*verb)->needs(once);
@@ -41,7 +41,7 @@ void add_export(CommandLine& commands, const TrainerVerbs& verbs) {
   auto& flags = commands.flags();
   auto* verb = commands.app().add_subcommand("export", "write a run's model in Hugging Face's layout");
   verb->add_option("run", flags.model, "folder of the run")->required();
-  verb->add_option("--to", flags.out, "folder that gets config.json, model.safetensors and the tokenizer")
+  verb->add_option("--to", flags.out, "output folder for config.json, model.safetensors and the tokenizer")
       ->required();
   commands.add_set(*verb);
   commands.add_json(*verb);
@@ -56,8 +56,9 @@ void add_eval(CommandLine& commands, const TrainerVerbs& verbs) {
   auto* verb = commands.app().add_subcommand("eval", "loss, perplexity and bits per byte of a trained model");
   verb->add_option("model", flags.model, "folder of a run, or of a model in Hugging Face's layout")
       ->required();
-  verb->add_option("--data", flags.corpus, "all of it, as in data.path; without it the run's held-out part");
-  verb->add_option("--out", flags.out, "file that gets the figures as JSON");
+  verb->add_option("--data", flags.corpus,
+                   "text to evaluate, as in data.path; by default the run's held-out part");
+  verb->add_option("--out", flags.out, "write the figures to this file as JSON");
   commands.add_json(*verb);
   commands.add_set(*verb);
   verb->footer("Example: isthmus eval runs/quickstart --data /data/other.txt");
@@ -71,14 +72,14 @@ void add_sample(CommandLine& commands, const TrainerVerbs& verbs) {
   auto* verb = commands.app().add_subcommand("sample", "text from a trained model");
   verb->add_option("model", flags.model, "folder of a run, or of a model in Hugging Face's layout")
       ->required();
-  verb->add_option("--prompt", flags.prompt, "text that it goes on from; without it a document's begin");
-  verb->add_option("--tokens", flags.tokens, "to add")
+  verb->add_option("--prompt", flags.prompt, "prompt text; by default the start of a document");
+  verb->add_option("--tokens", flags.tokens, "number of tokens to generate")
       ->capture_default_str()
       ->check(CLI::Range(1, 1'000'000));
-  verb->add_option("--temperature", flags.temperature, "0 takes the likeliest token")
+  verb->add_option("--temperature", flags.temperature, "sampling temperature; 0 takes the likeliest token")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 100.0));
-  verb->add_option("--seed", flags.seed, "of what is drawn")->capture_default_str();
+  verb->add_option("--seed", flags.seed, "sampling seed")->capture_default_str();
   commands.add_set(*verb);
   commands.add_json(*verb);
   verb->footer("Example: isthmus sample runs/quickstart --prompt 'namespace at {'");
@@ -94,9 +95,10 @@ void add_sample(CommandLine& commands, const TrainerVerbs& verbs) {
 void add_selftest(CommandLine& commands, const TrainerVerbs& verbs) {
   const auto request = std::make_shared<SelftestRequest>();
   auto* verb = commands.app().add_subcommand(
-      "selftest", "check on this machine that ranks, shares and codecs give what they must");
-  verb->add_option("--gpus", request->gpus, "that take part, each as a rank: all, or how many");
-  verb->add_option("--ranks", request->ranks, "processes that are one replica, without --gpus on the CPU")
+      "selftest", "check that codecs, training steps and ranks compute correctly on this machine");
+  verb->add_option("--gpus", request->gpus, "GPUs to check, each also as a rank: all, or a number");
+  verb->add_option("--ranks", request->ranks,
+                   "number of ranks of the replica to check, on the CPU unless --gpus is given")
       ->check(CLI::Range(2, 64));
   commands.add_json(*verb);
   verb->footer("Example: isthmus selftest --gpus all");

@@ -142,13 +142,15 @@ int run_compare(const CompareRequest& request) {
 
 void add_compare(CommandLine& commands, CompareRequest& request) {
   auto* verb = commands.app().add_subcommand(
-      "compare", "run arms of an experiment with several seeds, and say which losses differ");
+      "compare", "run the arms of an experiment with several seeds and report which losses differ");
   verb->add_option("file", request.file,
                    "the comparison, in YAML: arms, seeds, budget; with --certify an experiment too")
       ->required();
-  verb->add_option("--size", request.size, "one of the file's sizes; without it the first");
-  verb->add_option("--jobs", request.jobs, "runs at once")->capture_default_str()->check(CLI::Range(1, 256));
-  verb->add_flag("--no-run", request.no_run, "run nothing: a report of the runs that are there");
+  verb->add_option("--size", request.size, "which of the file's sizes to run; by default the first");
+  verb->add_option("--jobs", request.jobs, "number of runs at the same time")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 256));
+  verb->add_flag("--no-run", request.no_run, "run nothing; report on the existing runs");
   verb->add_flag(
       "--certify", request.certify,
       "judge the file's gates, or an experiment against its baselines; status 5 unless all passed");

@@ -232,16 +232,17 @@ void add_doctor(CommandLine& commands, DeviceProbe device) {
   const auto options = std::make_shared<Options>();
   auto& flags = commands.flags();
   auto* verb = commands.app().add_subcommand(
-      "doctor", "look for what would fail later, before a run: at all sites by ssh, or on each machine");
+      "doctor", "check machines and links before a run: at all sites over ssh, or on each machine");
   verb->add_option("config", flags.config, "experiment in YAML")->required();
-  verb->add_option("--name", flags.name, "of the worker in whose place it stands");
-  verb->add_option("--coordinator", flags.coordinator, "HOST:PORT of the doctor in the coordinator's place");
-  verb->add_option("--site", flags.site, "whose settings apply; without it the site that the name is of");
-  verb->add_option(
-      "--listen", options->listen,
-      "ADDRESS:PORT of the worker, with --name; else it stands in the coordinator's place there");
+  verb->add_option("--name", flags.name, "check as the worker of this name");
+  verb->add_option("--coordinator", flags.coordinator,
+                   "HOST:PORT of the doctor that checks as the coordinator");
+  verb->add_option("--site", flags.site,
+                   "site whose settings apply; by default the site of the worker's name");
+  verb->add_option("--listen", options->listen,
+                   "ADDRESS:PORT to listen on; without --name it checks as the coordinator there");
   verb->add_option("--advertise", flags.advertise, "HOST:PORT that peers dial");
-  verb->add_option("--wait", options->wait, "seconds until all must be there")
+  verb->add_option("--wait", options->wait, "seconds to wait for the others")
       ->capture_default_str()
       ->check(CLI::Range(1, 3600));
   commands.add_json(*verb);

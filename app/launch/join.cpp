@@ -192,18 +192,20 @@ int run_join(JoinRequest request, const std::function<int(WorkerRequest)>& train
 }
 
 void add_invite(CommandLine& commands, CLI::App& certs) {
-  auto* verb =
-      certs.add_subcommand("invite", "a token by which one machine joins the run and gets its certificate");
+  auto* verb = certs.add_subcommand(
+      "invite", "create a token with which one machine joins the run and gets its certificate");
   const auto request = std::make_shared<InviteRequest>();
   verb->add_option("run", request->run, "name of the run")->required();
-  verb->add_option("name", request->name, "that the machine gets")->required();
-  verb->add_option("--coordinator", request->coordinator, "HOST:PORT as the machine dials it")->required();
-  verb->add_option("--expires", request->expires, "how long the token is good for")->capture_default_str();
-  verb->add_option("--days", request->days, "that the certificate is good for")
+  verb->add_option("name", request->name, "name for the machine")->required();
+  verb->add_option("--coordinator", request->coordinator,
+                   "HOST:PORT at which the machine reaches the coordinator")
+      ->required();
+  verb->add_option("--expires", request->expires, "validity of the token")->capture_default_str();
+  verb->add_option("--days", request->days, "validity of the certificate in days")
       ->capture_default_str()
       ->check(CLI::Range(1, 3650));
   verb->add_option("--role", request->role, role_help);
-  verb->add_option("--dir", request->folder, "that has a folder for each run")->default_val("certs");
+  verb->add_option("--dir", request->folder, "parent folder of the runs' certificates")->default_val("certs");
   commands.add_json(*verb);
   verb->footer("Example: isthmus certs invite two-sites us-3 --coordinator third.example:7000");
   commands.on(*verb, [&commands, request] {
@@ -214,21 +216,21 @@ void add_invite(CommandLine& commands, CLI::App& certs) {
 
 void add_join(CommandLine& commands, std::function<int(WorkerRequest)> train) {
   auto* verb =
-      commands.app().add_subcommand("join", "take part in a run by a token, from a machine that has nothing");
+      commands.app().add_subcommand("join", "join a run from a new machine with an invitation token");
   const auto request = std::make_shared<JoinRequest>();
   verb->add_option("token", request->token,
-                   "of `isthmus certs invite`, or a file that holds it; - reads it from standard input")
+                   "token from `isthmus certs invite`, or a file with it; - reads standard input")
       ->required();
   verb->add_option("--data", request->data, "data.path on this machine");
   verb->add_option("--dir", request->folder,
-                   "folder for its certificate and config; without it certs/RUN/NAME");
-  verb->add_option("--site", request->site, "whose settings apply; without it the site that the name is of");
-  verb->add_option("--listen", request->listen, "ADDRESS:PORT for peers, or none; without it a guess");
-  verb->add_option("--advertise", request->advertise, "HOST:PORT that peers dial; without it a guess");
-  verb->add_flag("--reduce-only", request->reduce_only,
-                 "own chunks and reduce them, without a model and without data");
-  verb->add_flag("--only-enrol", request->only_enrol, "get certificate and config, and start nothing");
-  verb->add_flag("--quiet", request->quiet, "no progress line");
+                   "folder for the certificate and config; certs/RUN/NAME by default");
+  verb->add_option("--site", request->site,
+                   "site whose settings apply; by default the site of the worker's name");
+  verb->add_option("--listen", request->listen, "ADDRESS:PORT for peers, or none; guessed by default");
+  verb->add_option("--advertise", request->advertise, "HOST:PORT that peers dial; guessed by default");
+  verb->add_flag("--reduce-only", request->reduce_only, "reduce chunks only, without a model or data");
+  verb->add_flag("--only-enrol", request->only_enrol, "fetch the certificate and config, then exit");
+  verb->add_flag("--quiet", request->quiet, "print no progress line");
   commands.add_set(*verb);
   verb->footer("Example: isthmus join isthmus1.AAkAAAB0... --data /data/corpus");
   commands.on(*verb, [&commands, request, train = std::move(train)] {

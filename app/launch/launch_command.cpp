@@ -51,17 +51,16 @@ void add_launch(CommandLine& commands) {
   auto* verb = commands.app().add_subcommand(
       "launch", "start a coordinator and all replicas of an experiment, here and by ssh at its sites");
   verb->add_option("config", flags->config, "experiment in YAML");
-  verb->add_option("--resume", flags->resume, "a run's folder: go on from its newest checkpoint");
-  verb->add_option("--set", flags->launch.assignments, "KEY=VALUE over the config file's, as often as wanted")
+  verb->add_option("--resume", flags->resume, "resume the run in this folder from its newest checkpoint");
+  verb->add_option("--set", flags->launch.assignments, "override a config key with KEY=VALUE (repeatable)")
       ->allow_extra_args(false);
   auto* detach = verb->add_flag("--detach", flags->detach,
-                                "go on without this terminal; `isthmus attach` looks at it and stops it");
+                                "run in the background; `isthmus attach` shows it and stops it");
   auto* render = verb->add_option("--render", flags->render,
-                                  "start nothing: write batch scripts or manifests for slurm or kubernetes")
+                                  "start nothing; write batch scripts or manifests for slurm or kubernetes")
                      ->check(CLI::IsMember({"slurm", "kubernetes"}))
                      ->excludes(detach);
-  verb->add_option("--to", flags->to, "folder that gets what --render writes; NAME-slurm without it")
-      ->needs(render);
+  verb->add_option("--to", flags->to, "output folder of --render; NAME-slurm by default")->needs(render);
   commands.add_json(*verb);
   verb->add_option("--started-fd", flags->launch.started_fd)->group("");
   verb->footer("Example: isthmus launch configs/quickstart.yaml --set outer.sync_every=60");
@@ -74,11 +73,11 @@ void add_launch(CommandLine& commands) {
 
 void add_attach(CommandLine& commands) {
   auto request = std::make_shared<AttachRequest>();
-  auto* verb = commands.app().add_subcommand("attach", "look at a launch that was detached, or stop it");
+  auto* verb = commands.app().add_subcommand("attach", "show or stop a detached launch");
   verb->add_option("run", request->folder, "folder of the run")->required();
   verb->add_flag("--stop", request->stop,
                  "stop the run at one step, with a checkpoint, and follow it to the end");
-  verb->add_flag("--all", request->all, "show its log from the beginning");
+  verb->add_flag("--all", request->all, "show the log from the beginning");
   verb->footer("Example: isthmus attach runs/two-sites");
   commands.on(*verb, [request] { return run_attach(*request); });
 }

@@ -33,7 +33,7 @@ std::vector<std::byte> encoded(const quant::CodecSpec& spec, std::span<const flo
   std::vector<std::byte> bytes(quant::encoded_size(spec, values.size()));
   if (quant::encode(spec, values, {}, {.key = selftest_seed, .first_element = 0}, bytes))
     throw Error(ErrorKind::divergence,
-                std::string(to_string(spec.kind)) + " refuses a value that is none too large");
+                std::string(to_string(spec.kind)) + " rejects a value that is in range");
   return bytes;
 }
 

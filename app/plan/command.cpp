@@ -34,32 +34,37 @@ struct Options {
 
 void add_plan(CommandLine& commands, MeasureStep measure) {
   auto* verb = commands.app().add_subcommand(
-      "plan", "what a run would do with its links, memory and disks; which settings keep it computing");
+      "plan", "predict a run's use of links, memory and disks, and find settings that keep it computing");
   const auto options = std::make_shared<Options>();
   auto& request = options->request;
   request.measure_step = std::move(measure);
-  verb->add_option("config", options->config, "experiment in YAML; none: the defaults, with --params");
+  verb->add_option("config", options->config, "experiment in YAML; without it, the defaults with --params");
   auto* links = verb->add_option(
       "--links", request.links,
-      "sites and their lines in YAML, what `doctor --json` has measured (.json), or the folder of a run");
-  verb->add_option("--step-time", request.step_time, "of an inner step: 500ms");
-  verb->add_option("--flops", options->flops, "of a replica's devices, in place of --step-time: 312T");
-  verb->add_option("--mfu", request.mfu, "the part of them that training reaches")
+      "sites and their links in YAML, the output of `doctor --json` (.json), or the folder of a run");
+  verb->add_option("--step-time", request.step_time, "time of an inner step, for example 500ms");
+  verb->add_option("--flops", options->flops,
+                   "FLOP/s of a replica's devices, for example 312T, instead of --step-time");
+  verb->add_option("--mfu", request.mfu, "share of --flops that training reaches")
       ->capture_default_str()
       ->check(CLI::Range(0.001, 1.0));
   verb->add_flag("--probe", request.probe, "measure a step and the codec on this machine")->excludes(links);
-  verb->add_option("--params", request.params, "in place of the config's model: 200M");
-  verb->add_option("--vocab", request.vocab, "in place of the tokenizer's")->check(CLI::Range(2, 1 << 24));
-  verb->add_option("--utilization", request.utilization, "part of the time that is to be computed")
+  verb->add_option("--params", request.params,
+                   "number of parameters, for example 200M; overrides the config's model");
+  verb->add_option("--vocab", request.vocab, "vocabulary size; overrides the tokenizer's")
+      ->check(CLI::Range(2, 1 << 24));
+  verb->add_option("--utilization", request.utilization, "wanted share of the time spent computing")
       ->capture_default_str()
       ->check(CLI::Range(0.01, 0.9999));
-  verb->add_option("--price", request.price, "of a GB that leaves a replica")->check(CLI::Range(0.0, 1e6));
-  verb->add_option("--device-memory", request.device_memory, "of one device, to compare with: 24GB");
-  verb->add_option("--host-memory", request.host_memory, "of a replica's machine: 64GB");
-  verb->add_option("--disk", request.disk, "of a replica's machine: 1TB");
+  verb->add_option("--price", request.price, "price of a GB that a replica sends")
+      ->check(CLI::Range(0.0, 1e6));
+  verb->add_option("--device-memory", request.device_memory,
+                   "memory of one device to check against, for example 24GB");
+  verb->add_option("--host-memory", request.host_memory, "memory of a replica's machine, for example 64GB");
+  verb->add_option("--disk", request.disk, "disk of a replica's machine, for example 1TB");
   commands.add_json(*verb);
   verb->add_flag("--paper-table", options->paper_table,
-                 "the bandwidth table of the Streaming DiLoCo paper beside ours");
+                 "print the bandwidth table of the Streaming DiLoCo paper next to ours");
   commands.add_set(*verb);
   verb->footer("Example: isthmus plan configs/quickstart.yaml --links links.yaml --step-time 500ms");
   commands.on(*verb, [&commands, options] {

@@ -10,9 +10,8 @@ namespace isthmus::app {
 
 /// Of `--role`.
 inline constexpr const char* role_help =
-    "what it may be in the run: trainer (which may also reduce and observe), reducer or observer; empty: "
-    "trainer, "
-    "or what the names coordinator and operator say";
+    "role in the run: trainer (may also reduce and observe), reducer or observer; by default trainer, or the "
+    "role of the names coordinator and operator";
 
 struct CertsRequest {
   bool json = false;

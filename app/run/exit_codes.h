@@ -15,11 +15,11 @@ inline constexpr int stopped_exit = 130;
 
 /// 2 to 5 are those of base/error.h.
 inline constexpr std::array<ExitCode, 8> exit_codes = {{
-    {0, "done", "what was asked for is done"},
-    {1, "unexpected", "an error that nobody foresaw, such as memory that is full; the message says what"},
+    {0, "done", "success"},
+    {1, "unexpected", "an unexpected error, for example out of memory; the message has details"},
     {2, "config", "the command line, a key or a value is wrong; the message names it, and what was expected"},
     {3, "data or files", "a corpus, checkpoint or other file is missing, damaged, or cannot be written"},
-    {4, "network or a lost peer", "somebody is lost, refuses, or cannot be reached"},
+    {4, "network or a lost peer", "a peer is lost, refuses, or cannot be reached"},
     {5, "replicas or values diverged",
      "replicas disagree, or a value is not what it must be, or not finite, or a gate of `compare --certify` "
      "has "

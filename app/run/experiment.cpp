@@ -20,7 +20,7 @@ void RunConfig::serialize(config::Archive& ar) {
   ar({"name", &name, Scope::agreed, "name of the run and of its folder"});
   ar({"out", &out, Scope::per_site, "folder that run folders are made in"});
   ar({"steps", &steps, Scope::agreed, "inner steps", 1, 1e12});
-  ar({"seed", &seed, Scope::agreed, "of initial parameters and the order of the data", 0, 9e15});
+  ar({"seed", &seed, Scope::agreed, "seed of the initial parameters and the data order", 0, 9e15});
   ar({"stop_after", &stop_after, Scope::agreed, "stop with a checkpoint after this step; 0 never", 0, 1e12});
   ar({"eval_every", &eval_every, Scope::live,
       "steps between evaluations of the global parameters; 0 only first and last", 0, 1e12});
@@ -36,8 +36,8 @@ void RunConfig::serialize(config::Archive& ar) {
       "checkpoints that each replica keeps, the newest, 2 or more; older ones go once all replicas have a "
       "newer one; 0 keeps all",
       0, 1e9});
-  ar({"keep_every", &keep_every, Scope::agreed, "keep those too whose step is a multiple of this; 0 none", 0,
-      1e12});
+  ar({"keep_every", &keep_every, Scope::agreed,
+      "also keep checkpoints whose step is a multiple of this; 0 none", 0, 1e12});
   ar({"sample_tokens", &sample_tokens, Scope::agreed, "tokens of text generated at the end; 0 none", 0,
       100000});
   ar({"trace_steps", &trace_steps, Scope::per_site, "steps, from the first, that trace.json shows", 0, 1e6});
@@ -58,7 +58,7 @@ void RunConfig::serialize(config::Archive& ar) {
       "member, and the newer part of its log. Those of all members may take 16 times that",
       0, 1e18});
   ar({"disk_low", &disk_low, Scope::per_site,
-      "free space on the disk of a run folder below which the coordinator says so", 0, 1e18});
+      "free space on the disk of a run folder below which the coordinator warns", 0, 1e18});
   ar({"stop_grace", &stop_grace, Scope::per_site, "time from Ctrl-C until `launch` kills what still runs",
       0.5, 86400});
 }
@@ -72,12 +72,13 @@ void AutoConfig::serialize(config::Archive& ar) {
       "chooses sync_every, num_fragments, sync_delay and codec when the run begins, and is then written as "
       "false to the run's folder"});
   ar({"step_time", &step_time, Scope::agreed,
-      "of an inner step, for that; 0: every site of the links file has its own", 0, 86400});
+      "time of an inner step, for outer.auto; 0: the links file has one for every site", 0, 86400});
   ar({"links", &links, Scope::per_site,
-      "links file for that; empty: network.emulate and network.rate as they are written"});
+      "links file for outer.auto; empty: network.emulate and network.rate describe the links"});
   ar({"in_run", &in_run, Scope::per_site,
       "the coordinator's: sets sync_every and sync_delay in mid-run too, by what members measure"});
-  ar({"least_between", &least_between, Scope::per_site, "of two such changes", 1, 86400});
+  ar({"least_between", &least_between, Scope::per_site,
+      "minimum time between two changes that outer.auto makes", 1, 86400});
 }
 
 void Experiment::serialize(config::Archive& ar) {

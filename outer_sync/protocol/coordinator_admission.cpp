@@ -90,7 +90,7 @@ std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
                          : name + " does not want to resume, unlike the others") +
            "; all or none must";
   }
-  if (!options_.elastic) return "the run has begun, and is none that members can join later";
+  if (!options_.elastic) return "the run has started and does not accept late joiners";
   if (ending_ || stopping_) return too_late;
   return {};
 }

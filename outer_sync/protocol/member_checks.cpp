@@ -86,7 +86,7 @@ std::optional<std::string> Member::check_contributors(const ChunkMessage& messag
 std::optional<std::string> Member::check_rejection(const ChunkMessage& message) const {
   std::vector<double> squares;
   for (const auto& norm : message.norms) {
-    if (!(norm.value >= 0)) return "a sum of squares that is none";
+    if (!(norm.value >= 0)) return "an invalid sum of squares (negative or NaN)";
     squares.push_back(norm.value);
   }
   const auto stays = kept(reject_rule(), squares);

@@ -171,7 +171,7 @@ Authority Authority::create(const fs::path& folder, const std::string& run) {
   if (fs::exists(folder / "ca.pem")) {
     throw Error(ErrorKind::config, (folder / "ca.pem").string() +
                                        " is there already; to begin anew move the folder away: the "
-                                       "certificates that it has issued will be good no more");
+                                       "certificates that it has issued will be invalid");
   }
   make_private_folder(folder);
   const auto key = new_key();

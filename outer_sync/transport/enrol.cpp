@@ -130,7 +130,8 @@ class Newcomer {
       reader.filled();
     }
     const auto frame = reader.take();
-    if (frame.type != FrameType::enrolment) throw Error(ErrorKind::network, "its answer is none");
+    if (frame.type != FrameType::enrolment)
+      throw Error(ErrorKind::network, "it sent an unexpected reply to the enrolment request");
     co_return from_bytes<tls::EnrolmentAnswer>(*frame.body);
   }
 

@@ -392,7 +392,8 @@ TEST_F(Rejecting, ContributorsAndNormsMustAgreeByTheRule) {
   EXPECT_THAT(heard(chunk_0({}, {{a, 3}, {c, 5}, {b, 4}})),
               HasSubstr("not trainers of the view, in its order"));
   for (const double none : {-1.0, std::numeric_limits<double>::quiet_NaN()})
-    EXPECT_THAT(heard(chunk_0({}, {{a, none}, {b, 4}, {c, 5}})), HasSubstr("a sum of squares that is none"));
+    EXPECT_THAT(heard(chunk_0({}, {{a, none}, {b, 4}, {c, 5}})),
+                HasSubstr("an invalid sum of squares (negative or NaN)"));
   EXPECT_EQ(heard(chunk_0({}, {{a, 3}, {b, 4}, {c, 5}})), "accepted");
 }
 

@@ -156,7 +156,7 @@ TEST(Pretrained, RefusesTensorsThatAreNotTheModels) {
     return true;
   });
   outer_sync::log::write_safetensors(model.path / "model.safetensors", more, {});
-  model.expect_refused(ErrorKind::data, "none of the model's: model.layers.2.mlp.up_proj.weight");
+  model.expect_refused(ErrorKind::data, "that the model does not have: model.layers.2.mlp.up_proj.weight");
   const std::vector<float> bad(16, std::numeric_limits<float>::quiet_NaN());
   model.rewrite([&](auto& tensor) {
     if (tensor.name == norm) tensor.values = bad;

@@ -86,7 +86,7 @@ struct DataConfig {
     ar({"format",
         &format,
         per_site,
-        "of a stream: jsonl, a document a line, or text, all of standard input one document",
+        "format of a stream: jsonl, one document per line, or text, all of standard input as one document",
         -config::unbounded,
         config::unbounded,
         {"jsonl", "text"}});
@@ -94,7 +94,7 @@ struct DataConfig {
         "folder in which each worker keeps the store of its stream, under its name; empty: stores in the "
         "run's "
         "folder"});
-    ar({"text_field", &text_field, per_site, "of JSONL: the field that holds the text"});
+    ar({"text_field", &text_field, per_site, "name of the JSONL field that holds the text"});
     ar({"on_bad",
         &on_bad,
         per_site,
