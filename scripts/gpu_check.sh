@@ -14,6 +14,10 @@ if ! torch=$(python3 -c 'import os, torch; print(os.path.dirname(torch.__file__)
   echo "python3 has no PyTorch; expected 2.11 (pip install torch==2.11.*), or activate the environment that has it" >&2
   exit 2
 fi
+if ! python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
+  echo "no GPU: PyTorch can use none here; expected one that nvidia-smi lists" >&2
+  exit 2
+fi
 libraries=$kit/lib:$torch/lib:$(dirname "$torch")/nvidia/cu13/lib:/usr/local/cuda/lib64
 # For our programs alone: Python keeps the OpenSSL of its own system.
 ours=(env "LD_LIBRARY_PATH=$libraries")
