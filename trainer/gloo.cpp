@@ -1,9 +1,10 @@
 #include "isthmus/trainer/gloo.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "first_line.h"
 #include "isthmus/base/error.h"
 
 namespace isthmus::trainer {
@@ -22,13 +23,6 @@ c10::intrusive_ptr<c10d::ProcessGroupGloo> join(const GlooOptions& options) {
   auto group = c10d::ProcessGroupGloo::Options::create(options.timeout);
   group->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.listen_host));
   return c10::make_intrusive<c10d::ProcessGroupGloo>(meet(options), options.rank, options.world, group);
-}
-
-/// libtorch and Gloo throw what derives from std::exception; the first line says what happened, the rest is a
-/// stack.
-std::string first_line(const std::exception& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find('\n'));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include "isthmus/trainer/rank_group.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "batch.h"
+#include "first_line.h"
 #include "isthmus/base/error.h"
 
 namespace isthmus::trainer {
@@ -37,12 +38,6 @@ c10::intrusive_ptr<c10d::Backend> join(const RankGroupOptions& options) {
   const auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
   gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
   return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, ranks, gloo);
-}
-
-/// The first line says what happened; the rest is a stack.
-std::string first_line(const std::exception& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find('\n'));
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ using outer_sync::protocol::Round;
 
 namespace {
 
-constexpr std::uint64_t line = 16;  // elements of a cache line
+constexpr std::uint64_t cache_line = 16;  // elements
 
 double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 double seconds_since(Clock::time_point begin) { return seconds(Clock::now() - begin); }
@@ -317,12 +317,12 @@ outer_sync::protocol::View mesh_of(const OuterBenchRequest& request, ChunkId chu
 
 void check_fragments(const OuterBenchRequest& request) {
   const auto parts = static_cast<std::uint64_t>(request.experiment.outer.num_fragments);
-  if (parts <= request.parameters / line) return;
+  if (parts <= request.parameters / cache_line) return;
   throw Error(
       ErrorKind::config,
       fmt::format("--params is {} and outer.num_fragments is {}; expected at least {} parameters in a "
                   "fragment",
-                  request.parameters, parts, line));
+                  request.parameters, parts, cache_line));
 }
 
 outer_sync::FragmentLayout bench_layout(const OuterBenchRequest& request) {
@@ -330,7 +330,7 @@ outer_sync::FragmentLayout bench_layout(const OuterBenchRequest& request) {
   const auto parts = static_cast<std::uint64_t>(outer.num_fragments);
   const auto size = request.parameters;
   const auto begin = [&](std::uint64_t p) {
-    return p == parts ? size : (size / parts * p + size % parts * p / parts) / line * line;
+    return p == parts ? size : (size / parts * p + size % parts * p / parts) / cache_line * cache_line;
   };
   std::vector<Range> fragments;
   for (std::uint64_t p = 0; p < parts; ++p) fragments.push_back({begin(p), begin(p + 1) - begin(p)});

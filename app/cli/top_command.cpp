@@ -20,7 +20,6 @@ namespace isthmus::app {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Json = nlohmann::json;
 
 class Top {
  public:
@@ -30,7 +29,7 @@ class Top {
   }
 
   /// Throws Error(network) where nobody answers.
-  Json look() {
+  nlohmann::json look() {
     outer_sync::protocol::Command command;
     if (knows_run_) command.run = experiment_.run.name;
     command.by = name_;
@@ -38,14 +37,14 @@ class Top {
     constexpr auto limit = std::chrono::seconds(5);
     const auto answer = outer_sync::ask(experiment_.network, command, limit);
     if (!answer.problem.empty()) throw Error(ErrorKind::config, answer.problem);
-    auto status = Json::parse(answer.text, nullptr, false);
+    auto status = nlohmann::json::parse(answer.text, nullptr, false);
     if (!status.is_object()) throw Error(ErrorKind::data, "the coordinator's answer is no JSON object");
     if (status.contains("step") && status["step"].is_number_unsigned())
       pace_.look(status["step"], std::chrono::duration<double>(Clock::now() - begin_).count());
     return status;
   }
 
-  void print(const Json& status) const {
+  void print(const nlohmann::json& status) const {
     constexpr std::size_t columns = 80, rows = 4096;
     for (const auto& line : top_screen(status, pace_, columns, rows)) fmt::print("{}\n", line);
   }
@@ -77,7 +76,7 @@ class Top {
 
  private:
   /// A coordinator may be away for a while.
-  void look_again(Json& status, std::string& problem) {
+  void look_again(nlohmann::json& status, std::string& problem) {
     try {
       status = look();
       problem.clear();
@@ -87,7 +86,8 @@ class Top {
     }
   }
 
-  void draw(Terminal& terminal, const Json& status, const std::string& problem, Terminal::Size size) const {
+  void draw(Terminal& terminal, const nlohmann::json& status, const std::string& problem,
+            Terminal::Size size) const {
     const std::size_t above = problem.empty() ? 0 : 1, below = 1;
     const auto rows = size.rows > above + below ? size.rows - above - below : 1;
     auto lines = top_screen(status, pace_, size.columns, rows);

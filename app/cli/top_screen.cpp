@@ -12,10 +12,8 @@
 namespace isthmus::app {
 namespace {
 
-using Json = nlohmann::json;
-
 /// Of a number that may be missing: null stands for one that is not finite.
-std::optional<double> number_at(const Json& json, const char* key) {
+std::optional<double> number_at(const nlohmann::json& json, const char* key) {
   const auto& value = json.at(key);
   return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
 }
@@ -54,7 +52,7 @@ std::string header(const Widths& widths) {
                      "loss", "util", "tok/s", "bit/s", "lag", "rounds", widths.rounds, "state");
 }
 
-std::string member_row(const Json& member, std::uint64_t foremost, const Widths& widths) {
+std::string member_row(const nlohmann::json& member, std::uint64_t foremost, const Widths& widths) {
   const bool trains = member.at("kind") == "trainer";
   const auto step = member.at("step").get<std::uint64_t>();
   const auto of_trainer = [&](std::string text) { return trains ? std::move(text) : "-"; };
@@ -80,7 +78,7 @@ struct Totals {
   std::uint64_t foremost = 0;
 };
 
-Totals totals_of(const Json& members) {
+Totals totals_of(const nlohmann::json& members) {
   Totals out;
   for (const auto& member : members) {
     out.bytes += number_at(member, "wire_bytes_per_second").value_or(0);
@@ -97,7 +95,7 @@ Totals totals_of(const Json& members) {
   return out;
 }
 
-std::string progress_line(const Json& status, const Pace& pace, std::size_t columns) {
+std::string progress_line(const nlohmann::json& status, const Pace& pace, std::size_t columns) {
   const auto step = status.at("step").get<std::uint64_t>(), steps = status.at("steps").get<std::uint64_t>();
   const double done = steps > 0 ? std::min(1.0, static_cast<double>(step) / static_cast<double>(steps)) : 0;
   const auto speed = pace.steps_per_second();
@@ -112,7 +110,7 @@ std::string progress_line(const Json& status, const Pace& pace, std::size_t colu
   return fmt::format("[{:#<{}}{:-<{}}{}", "", full, "", width - full, text);
 }
 
-std::vector<std::string> head(const Json& status, const Pace& pace, const Totals& totals,
+std::vector<std::string> head(const nlohmann::json& status, const Pace& pace, const Totals& totals,
                               std::size_t columns) {
   const auto text = [&](const char* key) { return status.at(key).get<std::string>(); };
   const auto number = [&](const char* key) { return status.at(key).get<std::uint64_t>(); };
@@ -127,7 +125,7 @@ std::vector<std::string> head(const Json& status, const Pace& pace, const Totals
   if (const auto& evaluation = status.at("evaluation"); !evaluation.is_null())
     lines.back() += fmt::format("  eval {} at step {}", shown(number_at(evaluation, "loss"), "{:.4f}"),
                                 evaluation.at("step").get<std::uint64_t>());
-  if (const auto steps = status.value("outer_steps", Json()); steps.is_object())
+  if (const auto steps = status.value("outer_steps", nlohmann::json()); steps.is_object())
     lines.push_back(fmt::format("outer steps: gain {}, correlation {}",
                                 shown(number_at(steps, "gain"), "{:.2f}"),
                                 shown(number_at(steps, "correlation"), "{:.2f}")));
@@ -138,7 +136,7 @@ std::vector<std::string> head(const Json& status, const Pace& pace, const Totals
 }
 
 /// What is out of the ordinary.
-std::vector<std::string> status_notes(const Json& status) {
+std::vector<std::string> status_notes(const nlohmann::json& status) {
   std::vector<std::string> lines;
   for (const auto& relay : status.at("relays"))
     lines.push_back(fmt::format("{} carries between {} and {}", relay.at("by").get<std::string>(),
@@ -155,7 +153,7 @@ std::vector<std::string> status_notes(const Json& status) {
 
 /// A row for each fragment: the newest of its rounds that has committed, and what those before it took.
 /// Nothing of an answer that tells of none.
-std::vector<std::string> timeline(const Json& status) {
+std::vector<std::string> timeline(const nlohmann::json& status) {
   std::vector<std::string> lines;
   if (!status.contains("rounds") || status.at("rounds").empty()) return lines;
   lines.push_back(fmt::format("{:<8} {:>8} {:>10} {:>9} {:>8} {:>8}  {}", "fragment", "round", "sent step",
@@ -166,10 +164,11 @@ std::vector<std::string> timeline(const Json& status) {
   const auto& rounds = status.at("rounds");
   for (std::size_t i = 0; i < rounds.size();) {
     const auto fragment = rounds[i].at("fragment").get<std::uint64_t>();
-    std::vector<const Json*> own;
+    std::vector<const nlohmann::json*> own;
     for (; i < rounds.size() && rounds[i].at("fragment") == fragment; ++i) own.push_back(&rounds[i]);
-    const auto took = [](const Json* round) { return number_at(*round, "took_seconds"); };
-    const auto last = std::find_if(own.rbegin(), own.rend(), [&](const Json* round) { return took(round); });
+    const auto took = [](const nlohmann::json* round) { return number_at(*round, "took_seconds"); };
+    const auto last =
+        std::find_if(own.rbegin(), own.rend(), [&](const nlohmann::json* round) { return took(round); });
     const auto& shown_round = last == own.rend() ? *own.back() : **last;
     std::string before;
     for (const auto* round : own) {
@@ -203,7 +202,7 @@ double Pace::steps_per_second() const {
              : 0;
 }
 
-std::vector<std::string> top_screen(const Json& status, const Pace& pace, std::size_t columns,
+std::vector<std::string> top_screen(const nlohmann::json& status, const Pace& pace, std::size_t columns,
                                     std::size_t rows) {
   constexpr std::size_t fixed = 48 + 8 + 3;  // all columns of the table but these two, and the gaps
   constexpr std::size_t least_name = 12, least_rounds = 8;
@@ -238,7 +237,7 @@ std::vector<std::string> top_screen(const Json& status, const Pace& pace, std::s
     if (lines.size() > rows) lines.resize(rows);
     for (auto& line : lines) line = printable_ascii(std::move(line), columns);
     return lines;
-  } catch (const Json::exception& error) {
+  } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorKind::data, std::string("the coordinator's status is not one: ") + error.what());
   }
 }

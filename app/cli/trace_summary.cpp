@@ -165,7 +165,7 @@ std::string duration(double seconds) {
   return seconds >= 1e-3 ? fmt::format("{:.2f} ms", 1e3 * seconds) : fmt::format("{:.0f} us", 1e6 * seconds);
 }
 
-void line(const std::string& what, const TraceTotal& total, double seconds) {
+void print_total(const std::string& what, const TraceTotal& total, double seconds) {
   fmt::print("  {:<29} {:>9} {:>6.2f} % {:>7} x  longest {}\n", what, duration(total.seconds),
              seconds > 0 ? 100 * total.seconds / seconds : 0, total.count, duration(total.longest));
 }
@@ -196,7 +196,7 @@ void print_training(const TraceSummary& trace) {
                     std::max(part.total.longest, apply.longest)};
     }
     sum += part.total.seconds;
-    if (part.total.count > 0) line(part.what, part.total, trace.seconds);
+    if (part.total.count > 0) print_total(part.what, part.total, trace.seconds);
   }
   const auto rest = std::max(0.0, trace.seconds - sum);
   fmt::print("  {:<29} {:>9} {:>6.2f} %\n", "the rest", duration(rest),
@@ -220,7 +220,7 @@ void print_others(const TraceSummary& trace) {
   for (const auto& [key, total] : trace.totals) {
     const auto& [row, name] = key;
     if (row == "train" || row == "outer" || row == "gpu") continue;
-    line(row == name ? row : row + ": " + name, total, trace.seconds);
+    print_total(row == name ? row : row + ": " + name, total, trace.seconds);
   }
 }
 

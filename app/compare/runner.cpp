@@ -18,6 +18,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
 #include "isthmus/base/progress.h"
+#include "run/exit_codes.h"
 #include "run/process.h"
 #include "run/signals.h"
 
@@ -31,7 +32,6 @@ namespace {
 
 constexpr auto poll_every = 50ms;
 const int diverged_status = exit_status(ErrorKind::divergence);
-constexpr int stopped_status = 130;
 
 /// One run under way.
 class ActiveRun {
@@ -130,7 +130,7 @@ class Runner {
     }
     progress_.finish();
     if (failure_) throw Error(*failure_);
-    return interrupts_ > 0 ? stopped_status : 0;
+    return interrupts_ > 0 ? stopped_exit : 0;
   }
 
  private:
@@ -228,7 +228,7 @@ class Runner {
 
   void take(ActiveRun& run, int status) {
     static_cast<void>(run.look());
-    if (status == stopped_status && !run.end().how.empty()) {
+    if (status == stopped_exit && !run.end().how.empty()) {
       mark_ended(run.plan(), run.end());
     } else if (status == diverged_status && !stopping()) {
       mark_ended(run.plan(), {"diverged", "diverged: " + reason_in(run.log_file())});
@@ -262,8 +262,8 @@ class Runner {
   void fail(const ActiveRun& run, int status) {
     if (stopping()) return;
     const auto kind = status >= 2 && status <= 5 ? static_cast<ErrorKind>(status - 2) : ErrorKind::data;
-    const auto what = status == stopped_status ? std::string("was stopped from elsewhere")
-                                               : fmt::format("failed with exit status {}", status);
+    const auto what = status == stopped_exit ? std::string("was stopped from elsewhere")
+                                             : fmt::format("failed with exit status {}", status);
     failure_ = Error(
         kind, fmt::format("{} {}; the end of {}:\n{}the same command goes on with it", run.plan().name(),
                           what, run.log_file().string(), tail_of(run.log_file(), 8)));

@@ -19,6 +19,7 @@
 #include "isthmus/base/file.h"
 #include "isthmus/base/say.h"
 #include "isthmus/base/text_file.h"
+#include "run/exit_codes.h"
 #include "run/json_output.h"
 #include "run/process.h"
 #include "run/signals.h"
@@ -30,8 +31,6 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 namespace {
-
-constexpr int stopped_status = 130;
 
 fs::path log_in(const fs::path& folder) { return folder / "launch.log"; }
 fs::path state_in(const fs::path& folder) { return folder / "launch.json"; }
@@ -269,7 +268,7 @@ class Attachment {
     }
     const int status = *state_.exit_status;
     fmt::print("{} has ended with exit status {}\n", folder_.filename().string(), status);
-    return request_.stop && status == stopped_status ? 0 : status;
+    return request_.stop && status == stopped_exit ? 0 : status;
   }
 
   AttachRequest request_;

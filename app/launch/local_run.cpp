@@ -22,7 +22,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr auto poll_every = 20ms;
+constexpr auto children_polled_every = 20ms;
 /// After one process has ended, the others get this long to notice and end by themselves.
 constexpr auto aftermath = 3s;
 
@@ -93,7 +93,7 @@ int LocalRun::watch(const std::atomic<int>& interrupts, std::chrono::duration<do
     if (!kill_at && !processes_.front()->running() && !coordinator_returns())
       kill_at = Clock::now() + std::chrono::duration_cast<Clock::duration>(grace);
     if (kill_at && Clock::now() >= *kill_at) kill_rest();
-    std::this_thread::sleep_for(poll_every);
+    std::this_thread::sleep_for(children_polled_every);
   }
   return verdict(seen > 0);
 }

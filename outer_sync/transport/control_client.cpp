@@ -19,11 +19,8 @@
 namespace isthmus::outer_sync {
 
 using namespace transport;
-using namespace std::chrono_literals;
 
 namespace {
-
-constexpr auto dial_time_limit = 5s;
 
 protocol::Answer answer_in(const Connection::Received& frame) {
   if (frame.type != FrameType::control)

@@ -19,7 +19,6 @@ using asio::use_awaitable;
 using namespace std::chrono_literals;
 
 namespace {
-constexpr auto dial_time_limit = 5s;
 constexpr auto shortest_pause = 100ms;
 constexpr auto longest_pause = 2000ms;
 constexpr std::uint64_t pause_stream = 0x70617573;  // of random numbers that nothing else uses with this seed

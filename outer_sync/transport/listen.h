@@ -31,6 +31,9 @@ namespace isthmus::outer_sync::transport {
 /// Throws Error(config) when nobody could dial that.
 [[nodiscard]] Address advertised_address(const std::string& advertise, const Address& bound);
 
+/// What most callers of `dial` give as its limit.
+inline constexpr std::chrono::seconds dial_time_limit{5};
+
 /// Resolves the host, tries each of its addresses and connects `socket`, which must live until this returns;
 /// to close it while it connects ends it. Returns why there is no connection, as the last address had it.
 /// Gives up connecting after `limit`: the system repeats its first packet at ever longer intervals, so that a

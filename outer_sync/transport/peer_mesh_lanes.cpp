@@ -20,7 +20,6 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr auto redial_after = 100ms;
-constexpr auto dial_time_limit = 5s;
 /// So long the end that dials first is left alone, or a quarter of the time after which a connection that
 /// carries nothing counts as lost.
 constexpr Connection::Clock::duration head_start = 2s;

@@ -20,11 +20,10 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr std::size_t smallest_piece = 4 * 1024;
-constexpr auto dial_time_limit = 5s;
 constexpr auto request_time_limit = 60s;  ///< a learner that asks for nothing gives its place to another
 constexpr auto piece_time_limit = 30s;    ///< a learner that does not read does too
 
-[[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::network, what); }
+[[noreturn]] void refuse_transfer(const std::string& what) { throw Error(ErrorKind::network, what); }
 
 template <class Message>
 Frame archived(FrameType type, const Message& message) {
@@ -101,7 +100,7 @@ asio::awaitable<void> StateSender::send_piece(Frame piece) {
   const Watchdog watchdog(connection_, piece_time_limit);
   connection_->send(std::move(piece));
   co_await connection_->drained();
-  if (!connection_->open()) refuse("it went away, or did not read, in the middle of a fragment");
+  if (!connection_->open()) refuse_transfer("it went away, or did not read, in the middle of a fragment");
 }
 
 namespace {
@@ -139,7 +138,7 @@ asio::awaitable<void> serve_learner(ConnectionPtr connection, const FragmentLayo
     } else if (frame.type == FrameType::round_request) {
       co_await give_round(sender, round_request_of(frame, layout), layout, rounds);
     } else {
-      refuse("a frame that has no place in a learner's mouth");
+      refuse_transfer("a frame that has no place in a learner's mouth");
     }
   }
 }
@@ -164,7 +163,7 @@ asio::awaitable<ConnectionPtr> dial_donor(asio::io_context& io, PeerInfo donor, 
     connection->send(archived(FrameType::peer_hello, hello));
     const auto answer = hello_of(co_await connection->receive(unauthenticated_limit));
     if (answer.token != token || answer.from != donor.id || answer.to != self)
-      refuse("it is another replica");
+      refuse_transfer("it is another replica");
     co_return connection;
   } catch (const Damaged& damage) {
     problem = damage.what();
@@ -177,7 +176,7 @@ asio::awaitable<ConnectionPtr> dial_donor(asio::io_context& io, PeerInfo donor, 
   }
   connection->close();
   if (lost) throw DonorLost(who + problem);
-  refuse(who + problem);
+  refuse_transfer(who + problem);
 }
 
 namespace {
@@ -210,7 +209,7 @@ asio::awaitable<void> ask(ConnectionPtr donor, Frame question, Receiver& receive
   donor->close();
   problem = "no " + what + " from the donor at " + donor->remote() + ": " + problem;
   if (lost) throw DonorLost(problem);
-  refuse(problem);
+  refuse_transfer(problem);
 }
 
 }  // namespace
