@@ -1,6 +1,6 @@
 #include "batch.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #ifdef ISTHMUS_WITH_CUDA
 #include <c10/cuda/CUDAFunctions.h>

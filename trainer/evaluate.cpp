@@ -1,6 +1,7 @@
 #include "isthmus/trainer/evaluate.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cassert>

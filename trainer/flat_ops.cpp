@@ -1,6 +1,6 @@
 #include "flat_ops.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include "cuda/flat_ops.h"
 #include "device_loops.h"

@@ -1,6 +1,7 @@
 // Matrix products with what belongs to them, as one autograd node each.
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 #include "linear_product.h"
 
+#include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/torch.h>
 
 #include <optional>
 #include <string_view>

@@ -1,6 +1,6 @@
 #include "ops.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 namespace isthmus::trainer {
 

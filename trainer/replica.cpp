@@ -1,6 +1,6 @@
 #include "isthmus/trainer/replica.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cassert>

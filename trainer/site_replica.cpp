@@ -1,6 +1,6 @@
 #include "isthmus/trainer/site_replica.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <cassert>
 #include <utility>

@@ -2,8 +2,10 @@
 // Models over flat buffers of their own, and what their losses and gradients are held against: the same
 // decoder as one would write it down, in double, with full matrices and autograd throughout.
 
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <map>
 #include <optional>

@@ -1,7 +1,7 @@
 #include "muon.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "model_support.h"
 #include "small_model.h"
