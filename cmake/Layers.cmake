@@ -7,6 +7,9 @@ function(isthmus_layer name)
   target_include_directories(isthmus_${name}
     PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/include
     PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+  # Larger units than those of the tests: most of the time to compile a small one goes into the headers that its sources
+  # have in common.
+  set_target_properties(isthmus_${name} PROPERTIES UNITY_BUILD_BATCH_SIZE 30)
   list(TRANSFORM L_USES PREPEND isthmus_)
   target_link_libraries(isthmus_${name} PUBLIC ${L_USES} ${L_PUBLIC} PRIVATE isthmus_options ${L_PRIVATE})
 endfunction()
