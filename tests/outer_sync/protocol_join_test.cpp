@@ -146,7 +146,7 @@ TEST(Joining, LateComersAreRefusedWhereNobodyCanJoinInMidRun) {
   CoordinatorHarness harness(CoordinatorHarness::rigid(1));
   harness.run_all({"us-1"});
   harness.receive(2, CoordinatorHarness::hello("eu-1"));
-  EXPECT_THAT(harness.refusal(2), HasSubstr("the run has begun"));
+  EXPECT_THAT(harness.refusal(2), HasSubstr("does not accept late joiners"));
   EXPECT_FALSE(harness.ended);
 }
 

@@ -127,7 +127,7 @@ TEST(Refused, AWorkerWithAnotherConfigLeavesTheOthersInPeace) {
   run.expect_good_end();
   EXPECT_EQ(run.result(7).error->kind(), ErrorKind::config);
   EXPECT_THAT(error_of(run, 7), HasSubstr("outer.sync_every is 4 at the coordinator and 60 at r7"));
-  EXPECT_THAT(error_of(run, 8), HasSubstr("the run has begun"));
+  EXPECT_THAT(error_of(run, 8), HasSubstr("does not accept late joiners"));
 }
 
 TEST(Refused, TooFewReplicasEndTheWait) {

@@ -130,7 +130,7 @@ TEST(Strangers, ACrowdThatSaysNothingKeepsNobodyOut) {
     forwarder.cut();
     RawPeer late(run.coordinator_address());
     late.say(protocol::ControlMessage(run.hello(9)));
-    EXPECT_THAT(late.hear_control<protocol::Refused>().reason, HasSubstr("the run has begun"));
+    EXPECT_THAT(late.hear_control<protocol::Refused>().reason, HasSubstr("does not accept late joiners"));
   };
   const auto begin = std::chrono::steady_clock::now();
   run.start();
