@@ -27,7 +27,7 @@ build() {
       -Itests/simulation -c "$source" -o "$object"
     objects+=("$object")
   done
-  g++ "${objects[@]}" "${libraries[@]}" -lhwy -lzstd -lyaml-cpp -lfmt -lcrypto -o "$folder/simulate"
+  g++ "${objects[@]}" "${libraries[@]}" -lhwy -lzstd -lyaml-cpp -lfmt -lcrypto -lisal -o "$folder/simulate"
 }
 
 # judge FOLDER NAME: one line of the table.
