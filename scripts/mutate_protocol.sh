@@ -122,7 +122,7 @@ mutate "a lease lasts no longer than the coordinator waits" "$coordinator" 's/re
 # The coordinator.
 mutate "an heir is waited for" "$coordinator" 's/(bool Coordinator::has_heir\(\) const \{)/$1 return true;/'
 mutate "numbers are not given twice" "$coordinator" 's/number_ = options_\.last->number;/number_ = 0;/; s/number_ = std::max\(\{number_, hello\.sealed, hello\.activated\}\);//'
-mutate "a view is stored before it is announced" "$coordinator" 's/actions_\.push_back\(Store\{\*options_\.last\}\);//'
+mutate "a view is stored before it is announced" "$coordinator" 's/actions_\.push_back\(Store\{\*options_\.last, std::move\(line\)\}\);//'
 mutate "a lost disk is followed by higher numbers" "$coordinator" 's/if \(options_\.recover\) number_ = .*?;//s; s/number_ = std::max\(\{number_, hello\.sealed, hello\.activated\}\);//'
 mutate "who is started again takes over its name" "$coordinator" 's/hello\.member\.incarnation < same->second/hello.member.incarnation != same->second/'
 mutate "the first view has all or none" "$coordinator" 's/  if \(!first_sealed_ \|\| trainers\(\) != options_\.replicas\) return;\n//'
