@@ -23,19 +23,19 @@ namespace {
 constexpr const char *metrics_name = "metrics.jsonl", *log_name = "gathered.log",
                      *old_log_name = "gathered.log.old";
 
-/// 0 where there is none.
+/// 0 if the file does not exist.
 std::uint64_t size_of(const fs::path& file) {
   std::error_code none;
   const auto size = fs::file_size(file, none);
   return none ? 0 : size;
 }
 
-/// What a coordinator before this one has kept.
+/// Size of the files that an earlier coordinator gathered.
 std::uint64_t gathered_in(const fs::path& run) {
   std::uint64_t sum = 0;
   std::error_code none;
   for (const auto& entry : fs::directory_iterator(run, none)) {
-    if (!fs::exists(entry.path() / log_name, none)) continue;  // nobody's lines are gathered there
+    if (!fs::exists(entry.path() / log_name, none)) continue;  // not a folder of gathered lines
     for (const auto* file : {metrics_name, log_name, old_log_name}) sum += size_of(entry.path() / file);
   }
   return sum;
@@ -67,7 +67,7 @@ GatheredFolders::GatheredFolders(fs::path run, bool fresh, std::uint64_t limit, 
   if (free_) return;
   free_ = [run = run_] {
     std::error_code none;
-    return fs::space(run, none).available;  // where that cannot be told, as much as there can be
+    return fs::space(run, none).available;  // on an error the maximum: unknown counts as enough
   };
 }
 

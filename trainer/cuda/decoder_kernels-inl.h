@@ -132,9 +132,10 @@ struct Larger {
   ISTHMUS_LANES static float of(float a, float b) { return a > b ? a : b; }
 };
 
-/// The same for all lanes. All of them come here.
-ISTHMUS_LANES float over_warp(float x) {
-  for (unsigned apart = warp_size / 2; apart > 0; apart /= 2)
+/// The sum over each group of `lanes` neighbouring lanes, a power of two. Every lane of the warp calls it.
+template <unsigned lanes = warp_size>
+ISTHMUS_LANES float over_lanes(float x) {
+  for (unsigned apart = lanes / 2; apart > 0; apart /= 2)
     x += __uint_as_float(__shfl_xor_sync(all_lanes, __float_as_uint(x), apart));
   return x;
 }
@@ -242,7 +243,7 @@ __global__ void norm_rows_by_warp(NormRows<T> a) {
       }
       if (a.delta != nullptr) put_dense(x[g], a.sum + row * n, n, first + g * warp_stride);
     }
-    total = over_warp(total);
+    total = over_lanes(total);
     float mean = 0;
     if (a.means != nullptr) {
       mean = total / static_cast<float>(n);
@@ -255,7 +256,7 @@ __global__ void norm_rows_by_warp(NormRows<T> a) {
           total += off * off;
         }
       }
-      total = over_warp(total);
+      total = over_lanes(total);
     }
     const float rstd = 1 / sqrtf(total / static_cast<float>(n) + a.eps);
     ISTHMUS_UNROLL
@@ -376,8 +377,8 @@ __global__ void norm_rows_backward_by_warp(NormRowsBackward<T> a) {
           level += grad[k] * weight[k];
         }
       }
-      along = over_warp(along) / static_cast<float>(n);
-      level = a.means == nullptr ? 0 : over_warp(level) / static_cast<float>(n);
+      along = over_lanes(along) / static_cast<float>(n);
+      level = a.means == nullptr ? 0 : over_lanes(level) / static_cast<float>(n);
       ISTHMUS_UNROLL
       for (int g = 0; g < groups; ++g) {
         float normed[group], grad[group], weight[group], x[group];
@@ -477,14 +478,6 @@ __global__ void sum_columns(const float* rows, Index count, Index width, float* 
 
 ISTHMUS_LANES Index tokens_of(const cpu::Heads& a) { return a.sequences * a.length; }
 ISTHMUS_LANES Index heads_of(const cpu::Heads& a) { return a.heads + 2 * a.kv_heads; }
-
-/// Over the `lanes` neighbours that have one head.
-template <int lanes>
-ISTHMUS_LANES float over_lanes(float x) {
-  for (unsigned apart = lanes / 2; apart > 0; apart /= 2)
-    x += __uint_as_float(__shfl_xor_sync(all_lanes, __float_as_uint(x), apart));
-  return x;
-}
 
 /// What one lane has of a head: a group of its first half, and those of the second that are turned with it.
 struct Halves {
