@@ -346,6 +346,18 @@ void World::check(const Process& process) {
   if (process.member->unacknowledged() > most_sent) fail("too many messages are kept (I6)");
 }
 
+/// I6: what a member applied between two views it forgets before the next one, or each view change adds to
+/// what it holds.
+void World::check_forgotten(const Process& process, const Sealed& sealed) {
+  for (const auto& held : sealed.held) {
+    const auto last = sealed.fragments[held.fragment].round;
+    if (held.round + Member::most_kept <= last)
+      fail("member " + std::to_string(process.id) + " seals with results of round " +
+           std::to_string(held.round) + " of fragment " + std::to_string(held.fragment) + " after round " +
+           std::to_string(last) + " (I6)");
+  }
+}
+
 /// I5: once all faults have ended, all take part and every fragment gets on. A view change may be under way
 /// at any moment, so it is enough that there is one without.
 void World::check_end() {

@@ -338,8 +338,10 @@ void World::on_seal(Process& process, const Seal& seal) {
     process.member = std::make_unique<Member>(layout_, codecs_, closing_,
                                               std::vector<FragmentState>(layout_.fragment_count()));
   }
+  const bool was_in_view = process.member->in_view();
   auto sealed = process.member->seal(seal.view);
   if (!sealed) return;
+  if (was_in_view) check_forgotten(process, *sealed);
   process.order.seal(*sealed);
   sealed->reach = reach_of(process);
   tell("member " + std::to_string(process.id) + " seals view " + std::to_string(seal.view));

@@ -273,6 +273,7 @@ class World {
   void check_twice(const SampleSet& twice);
   void check_taken(const Process& process);
   void check_nothing_is_lost(const Process& process);
+  void check_forgotten(const Process& process, const Sealed& sealed);
   [[nodiscard]] std::string rejection_problem(const Result& result) const;
   void check_end();
   [[nodiscard]] std::string missing_at_the_end();
