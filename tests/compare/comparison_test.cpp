@@ -104,14 +104,18 @@ TEST(Comparison, GatesThatAreShippedAreSound) {
   };
   const auto one = certified("gate_one_replica.yaml"), longer = certified("gate_one_replica.yaml", "long"),
              two = certified("gate_two_replicas.yaml"), delay = certified("gate_delay.yaml"),
-             four_times = certified("gate_long.yaml");
+             four_times = certified("gate_long.yaml"), bits = certified("gate_bits.yaml"),
+             many = certified("gate_replicas.yaml");
   EXPECT_EQ(one.runs[0].experiment.run.steps, 400);
   EXPECT_EQ(longer.runs[0].experiment.run.steps, 1600);
   EXPECT_EQ(two.gates.at(0).bits, 0.44);
   EXPECT_EQ(delay.runs[1].experiment.outer.sync_delay, 4);
   EXPECT_EQ(four_times.runs[3].experiment.run.steps, 1600);
-  for (const auto* comparison : {&one, &longer, &two, &delay, &four_times}) {
-    ASSERT_THAT(comparison->gates, SizeIs(1));
+  ASSERT_THAT(many.gates, SizeIs(2));
+  EXPECT_EQ(many.gates[1].bits, 0.3);
+  EXPECT_FALSE(bits.runs[3].experiment.outer.error_feedback);
+  for (const auto* comparison : {&one, &longer, &two, &delay, &four_times, &bits, &many}) {
+    ASSERT_FALSE(comparison->gates.empty());
     EXPECT_THAT(comparison->keys.seeds, SizeIs(3));
     for (const auto& run : comparison->runs) EXPECT_EQ(app::tokens_per_step(run.experiment), 64 * 128);
   }
