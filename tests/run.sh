@@ -15,14 +15,16 @@ for argument in "$@"; do
   esac
 done
 
+# After the first tree run_trees.py builds the others, while its tests run: many of them wait most of the time.
 trees=()
 for preset in "${presets[@]}"; do
-  if scripts/setup.sh --tests "$preset"; then trees+=("build/$preset"); else options+=(--failed "build of $preset"); fi
+  if [ ${#trees[@]} -gt 0 ] && [ $build_only = no ] || scripts/setup.sh --tests "$preset"; then
+    trees+=("build/$preset")
+  else
+    options+=(--failed "build of $preset")
+  fi
 done
-if [ $build_only = yes ]; then
-  trees=()
-else
-  echo "== clang-tidy"
-  scripts/tidy.sh --changed || options+=(--failed "clang-tidy of what changed")
-fi
-exec python3 -B tests/runner/run_trees.py "${options[@]}" "${trees[@]}"
+[ $build_only = no ] || exit $((${#trees[@]} != ${#presets[@]}))
+echo "== clang-tidy"
+scripts/tidy.sh --changed || options+=(--failed "clang-tidy of what changed")
+exec python3 -B tests/runner/run_trees.py "${options[@]}" --build scripts/setup.sh "${trees[@]}"

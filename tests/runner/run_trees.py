@@ -2,7 +2,7 @@
 """Runs the tests of build trees with ctest, two trees at the same time, and counts single tests rather than ctest's
 entries. The first tree should be the one that takes longest: it gets more jobs, because it runs alone at the end.
 
-    run_trees.py [--long] [--jobs N] [--failed NAME ...] TREE ...
+    run_trees.py [--long] [--jobs N] [--build PROGRAM] [--failed NAME ...] TREE ...
 
 An entry whose command names a results file (--gtest_output=xml:FILE, --junitxml=FILE) counts as the cases in that file;
 any other entry is one test. Prints what failed, each reason for a skip, and last `N passed, N failed, N skipped`.
@@ -109,8 +109,19 @@ def plainly():
     return setarch if works else []
 
 
-def run_tree(tree, jobs, run_long):
-    """The outcomes of all entries of one tree."""
+def build_tree(tree, program):
+    """Whether `PROGRAM --tests PRESET` has built it; its preset is its folder's name."""
+    with subprocess.Popen([program, "--tests", tree.name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          errors="replace") as build:
+        for line in build.stdout:
+            print(f"{tree.name}: {line}", end="", flush=True)
+    return build.returncode == 0
+
+
+def run_tree(tree, jobs, run_long, build=None):
+    """The outcomes of all entries of one tree, which is built first where `build` says by what."""
+    if build and not build_tree(tree, build):
+        return [Outcome(f"build of {tree.name}", "failed", "see above")]
     listing = subprocess.run(["ctest", "--test-dir", str(tree), "--show-only=json-v1"], stdout=subprocess.PIPE, text=True)
     if listing.returncode != 0:
         return [Outcome(f"tests of {tree.name}", "failed", f"ctest cannot list the tests of {tree}")]
@@ -189,6 +200,8 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count() + 1,
                         help="entries of a tree at the same time, one more of the first and one less of the others: many "
                              "wait most of the time")
+    parser.add_argument("--build", metavar="PROGRAM",
+                        help="builds each tree but the first with `PROGRAM --tests PRESET`, while tests of the one before run")
     parser.add_argument("--failed", action="append", default=[], metavar="NAME", help="count this as a failure too")
     arguments = parser.parse_args()
     # A shell without job control starts what it puts in the background with SIGINT ignored, and so would be the tests that
@@ -197,7 +210,9 @@ def main():
     outcomes = [Outcome(name, "failed", "see above") for name in arguments.failed]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         jobs = [arguments.jobs + 1] + [max(1, arguments.jobs - 1)] * len(arguments.trees)
-        for found in pool.map(lambda tree, jobs: run_tree(tree, jobs, arguments.long), arguments.trees, jobs):
+        builds = [None] + [arguments.build] * len(arguments.trees)
+        for found in pool.map(lambda *of_tree: run_tree(of_tree[0], of_tree[1], arguments.long, of_tree[2]),
+                              arguments.trees, jobs, builds):
             outcomes += found
     return report(outcomes)
 

@@ -80,6 +80,20 @@ class Trees(unittest.TestCase):
         self.assertIn("FAILED tree: mixed S.D\nexpected 1, not 2\nexpected 3, not 4\n", output)
         self.assertIn("output):\n  tree: mixed S.D\n", output)
 
+    def test_trees_but_the_first_are_built(self):
+        self.add("good", "true")
+        program = self.tree.parent / "build.sh"
+        program.write_text(f"#!/bin/sh\necho \"asked for $*\"\nmkdir {self.tree.parent}/$2 && cp {self.tree}/*.cmake {self.tree.parent}/$2\n")
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        other = str(self.tree.parent / "other")
+        counts, status, output = self.run_trees("--build", str(program), trees=[str(self.tree), other])
+        self.assertEqual((counts, status), ((2, 0, 0), 0))
+        self.assertEqual(output.count("asked for"), 1)
+        self.assertIn("other: asked for --tests other\n", output)
+        counts, status, output = self.run_trees("--build", str(program), trees=[str(self.tree), other])
+        self.assertEqual((counts, status), ((1, 1, 0), 1), "it cannot be built twice")
+        self.assertIn("FAILED build of other\nsee above", output)
+
     def test_results_of_pytest(self):
         self.add("pytest", 'cp "$here/pytest.in" "$file"; exit 1', PYTEST)
         counts, status, output = self.run_trees()
