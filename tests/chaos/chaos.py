@@ -96,17 +96,17 @@ def check_loss(loss, quiet):
 
 
 def steps_in(binary, folder, seconds, failure_every=None):
-    """Inner steps of all in a time, with a worker killed and started again as often."""
+    """Inner steps of all in a time, and agreed steps, with a worker killed and started again as often."""
     with Cluster(binary, folder, steps=1_000_000) as cluster:
         cluster.wait_for_begin()
-        first, end = cluster.inner_steps(), time.monotonic() + seconds
+        first, agreed, end = cluster.inner_steps(), cluster.step(), time.monotonic() + seconds
         if failure_every:
             for n in range(int(seconds / failure_every)):
                 victim = cluster.workers[n % REPLICAS]
                 cluster.after((n + 0.5) * failure_every, lambda w=victim: cluster.kill_worker(w, 0))
         while time.monotonic() < end:
             cluster.turn()
-        return cluster.inner_steps() - first, cluster
+        return cluster.inner_steps() - first, cluster.step() - agreed, cluster
 
 
 def state_transfer(binary, folder):
@@ -158,8 +158,8 @@ def stopped_peer(binary, folder, seconds):
 
         # After the first part nothing is held up any more: the one that stands still is out of the view.
         begun = time.monotonic()
-        first, _ = most_resident(seconds / 4, 2 * MOST_GROWTH)
-        last, sent = most_resident(seconds * 3 / 4, 8 * MOST_GROWTH)
+        first, _ = most_resident(seconds / 4, MOST_GROWTH)
+        last, sent = most_resident(seconds * 3 / 4, 4 * MOST_GROWTH)
         seconds = round(time.monotonic() - begun, 1)
         growth = max(after - before for before, after in zip(first, last))
         if growth > MOST_GROWTH:
@@ -176,10 +176,12 @@ def stopped_peer(binary, folder, seconds):
 
 
 def goodput(binary, folder, seconds):
-    quiet, _ = steps_in(binary, folder / "goodput-quiet", seconds)
-    with_failures, cluster = steps_in(binary, folder / "goodput-failures", seconds, failure_every=15)
+    quiet, agreed_quiet, _ = steps_in(binary, folder / "goodput-quiet", seconds)
+    with_failures, agreed, cluster = steps_in(binary, folder / "goodput-failures", seconds, failure_every=15)
     return {"inner_steps_quiet": quiet, "inner_steps_with_a_failure_each_15_s": with_failures,
             "goodput": round(with_failures / quiet, 3),
+            "agreed_steps_quiet": agreed_quiet, "agreed_steps_with_a_failure_each_15_s": agreed,
+            "goodput_in_agreed_steps": round(agreed / agreed_quiet, 3),
             "longest_gap_of_survivors_s": round(cluster.longest_gap_after_kills(), 2),
             "start_to_taking_part_s": [round(s, 2) for w in cluster.workers for s, _ in w.joins]}
 
