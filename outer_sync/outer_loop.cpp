@@ -485,6 +485,16 @@ double& OuterLoop::waited(Waiting why) {
   return stats_.stall_seconds;
 }
 
+/// A view change takes a few round trips. The carry merge keeps the steps made meanwhile. They are at most as
+/// many as the agreed ones around them: the next outer gradient has those of two intervals at most.
+bool OuterLoop::may_train_on() {
+  if (step_ >= extra_until_) {
+    extra_steps_ = inner_steps();
+    extra_until_ = step_ + schedule_.sync_every(step_ + 1);
+  }
+  return carries_ && extra_steps_ > 0;
+}
+
 /// Whether the result is here. In the warm-up and at the end there is nothing to train on with meanwhile.
 bool OuterLoop::fetch(InFlight& flight, Waiting why) {
   if (flight.result) return true;
@@ -492,8 +502,12 @@ bool OuterLoop::fetch(InFlight& flight, Waiting why) {
   const Trace::Scope scope(trace_, Trace::Row::train, "outer_wait",
                            round_args(flight.fragment, flight.round));
   const bool must = why == Waiting::warmup || why == Waiting::finish;
+  const bool can_train_on = why == Waiting::stall && may_train_on();
   do {
-    flight.result = exchange_.wait(flight.fragment, flight.round);
+    auto found = exchange_.wait(flight.fragment, flight.round, can_train_on);
+    flight.result = std::move(found.result);
+    commits_ = found.commits;
+    if (!flight.result && found.commits) --extra_steps_;
   } while (must && !flight.result);
   waited(why) += seconds_since(begin);
   if (!flight.result) return false;

@@ -241,6 +241,7 @@ void OuterLoop::restore(std::span<const std::byte> agreed, std::span<const std::
   if (paced_by_time_) pace_ = mine.pace;
   owed_ = mine.owed;
   frozen_ = is_late();
+  commits_ = !frozen_;
   if (!synchronous()) offer_state();
 }
 
@@ -407,6 +408,7 @@ void OuterLoop::begin_at(std::uint64_t step) {
   // weighs nothing.
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) send_what_is_due(p);
   frozen_ = is_late();
+  commits_ = !frozen_;
   local_steps_ = 0;
   offer_state();
 }

@@ -91,17 +91,17 @@ class MeasuredExchange final : public outer_sync::RoundExchange {
     begun_.try_emplace({layout_.fragment_of(chunk), round}, Clock::now());
     exchange_.contribute(chunk, round, std::move(bytes), weight, samples);
   }
-  std::optional<outer_sync::RoundResult> wait(FragmentId fragment, Round round) override {
+  outer_sync::Awaited wait(FragmentId fragment, Round round, bool can_train_on) override {
     const auto asked = Clock::now();
-    auto result = exchange_.wait(fragment, round);
+    auto found = exchange_.wait(fragment, round, can_train_on);
     taken_ = Clock::now();
     waiting += seconds(taken_ - asked);
     const auto begun = begun_.find({fragment, round});
-    if (!result || begun == begun_.end()) return result;
-    late += result->came > asked ? 1 : 0;
-    fragment_seconds.push_back(seconds(result->came - begun->second));
+    if (!found.result || begun == begun_.end()) return found;
+    late += found.result->came > asked ? 1 : 0;
+    fragment_seconds.push_back(seconds(found.result->came - begun->second));
     begun_.erase(begun);
-    return result;
+    return found;
   }
   void applied(FragmentId fragment, Round round, const Digest& chain,
                std::vector<SampleRange> samples) override {

@@ -111,8 +111,8 @@ void MemberNode::contribute(ChunkId chunk, Round round, SharedBytes bytes, std::
                             const SampleSet& samples) {
   impl_->trainer.contribute(chunk, round, std::move(bytes), weight, samples);
 }
-std::optional<RoundResult> MemberNode::wait(FragmentId fragment, Round round) {
-  return impl_->trainer.wait(fragment, round);
+Awaited MemberNode::wait(FragmentId fragment, Round round, bool can_train_on) {
+  return impl_->trainer.wait(fragment, round, can_train_on);
 }
 void MemberNode::applied(FragmentId fragment, Round round, const Digest& chain,
                          std::vector<SampleRange> samples) {

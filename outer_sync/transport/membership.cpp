@@ -76,15 +76,14 @@ void Membership::on_seal(const Seal& seal) {
 void Membership::answer_seal(ViewNumber view) {
   auto sealed = rounds_.member().seal(view);
   if (!sealed) return;
-  {
-    const std::lock_guard lock(meet_.mutex);
+  meet_.update([&] {
     sealed->step = meet_.report.step;
-    if (!reduces()) {
-      meet_.follows = false;
-      meet_.order.seal(*sealed);
-      sealed->reach = meet_.reach;
-    }
-  }
+    meet_.view_forms = rounds_.in_a_view();
+    if (reduces()) return;
+    meet_.follows = false;
+    meet_.order.seal(*sealed);
+    sealed->reach = meet_.reach;
+  });
   sealed->parameters = parameters_;
   control_.send(std::move(*sealed));
 }
@@ -166,6 +165,7 @@ void Membership::on_view_begun(const NewView& message, bool of_reference) {
     if (!of_reference) meet_.agreed_step = message.step;
     meet_.view = message;
     meet_.commits = true;
+    meet_.view_forms = false;
   });
   rounds_.go_on();
 }
@@ -188,6 +188,7 @@ void Membership::displace(const std::string& reason) {
   blank_seal_ = 0;
   meet_.update([&] {
     ++meet_.life;
+    meet_.view_forms = false;
     if (!reduces()) meet_.displaced = reason;
     meet_.behind.reset();
     meet_.results.clear();

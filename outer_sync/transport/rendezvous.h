@@ -51,10 +51,11 @@ struct Rendezvous {
   std::map<Place, RoundResult> results;  ///< complete, and not yet taken by the trainer
   std::set<Place> taken;                 ///< by the trainer, and not yet applied
   bool commits = true;                   ///< as far as is known here
-  std::optional<Place> unanswered;       ///< asked for in vain since the last step
-  bool stuck = false;                    ///< asked for once more: the trainer has no step to make
-  protocol::WorkOrder order;             ///< what the loader is given
-  std::uint64_t agreed_step = 0;         ///< others were that far when this replica came back to them
+  bool view_forms = false;          ///< this replica has sealed its view, and the next one has not begun here
+  std::optional<Place> unanswered;  ///< asked for in vain since the last step
+  bool stuck = false;               ///< asked for once more: the trainer has no step to make
+  protocol::WorkOrder order;        ///< what the loader is given
+  std::uint64_t agreed_step = 0;    ///< others were that far when this replica came back to them
   /// Of one that only reduces: the rounds that it has followed, and a number that changes when they are void.
   std::vector<protocol::FragmentState> followed;
   std::uint64_t life = 0;

@@ -194,14 +194,14 @@ void TrainerSide::contribute(ChunkId chunk, Round round, SharedBytes bytes, std:
   side_.contribute(chunk, round, std::move(bytes), std::move(packed), weight, squares, samples);
 }
 
-std::optional<RoundResult> TrainerSide::wait(FragmentId fragment, Round round) {
+Awaited TrainerSide::wait(FragmentId fragment, Round round, bool can_train_on) {
   const Rendezvous::Place place{fragment, round};
   Lock lock(meet_.mutex);
   for (;;) {
     throw_if_ended();
     if (auto found = meet_.results.extract(place)) {
       meet_.taken.insert(place);
-      return std::move(found.mapped());
+      return {std::move(found.mapped())};
     }
     serve_requests(lock);
     if (!meet_.commits) {
@@ -210,11 +210,12 @@ std::optional<RoundResult> TrainerSide::wait(FragmentId fragment, Round round) {
       meet_.look_up(lock);
       if (meet_.commits || meet_.results.contains(place)) continue;
       meet_.unanswered = place;
-      return std::nullopt;
+      return {std::nullopt, false};
     }
+    if (can_train_on && meet_.view_forms) return {};
     meet_.sleep_until(lock, [&] {
       return meet_.failure || meet_.displaced || meet_.results.contains(place) || !meet_.commits ||
-             !meet_.state_requests.empty();
+             (can_train_on && meet_.view_forms) || !meet_.state_requests.empty();
     });
   }
 }

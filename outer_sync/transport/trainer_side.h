@@ -62,7 +62,7 @@ class TrainerSide {
   [[nodiscard]] SampleRange next_samples(std::uint64_t most);
   void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes, std::uint64_t weight,
                   const SampleSet& samples);
-  [[nodiscard]] std::optional<RoundResult> wait(FragmentId fragment, protocol::Round round);
+  [[nodiscard]] Awaited wait(FragmentId fragment, protocol::Round round, bool can_train_on);
 
   // ---- the state, for others ----
 

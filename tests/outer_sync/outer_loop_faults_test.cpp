@@ -299,6 +299,51 @@ TEST_F(Frozen, TheClockStandsStillUntilTheResultIsHere) {
   EXPECT_EQ(replica.loop->stats().uncommitted_steps, 3U);
 }
 
+TEST(ViewChange, AReplicaTrainsOnForOneIntervalAndWaitsThen) {
+  constexpr std::uint64_t interval = 4;
+  LoneReplica replica(averaging(1, interval, 0, std::nullopt), FragmentLayout({{0, 16}}, 16));
+  const auto begin = replica.local.values[3];
+  const auto steps = [&](std::uint64_t count) {
+    for (std::uint64_t step = 0; step < count; ++step) replica.step(0.5F);
+  };
+  replica.exchange.view_forms = [](FragmentId, Round) { return true; };
+  steps(interval + interval - 1);
+  EXPECT_EQ(replica.loop->step(), interval) << "round 1 is sent there, and its result is due at once";
+  EXPECT_EQ(replica.loop->stats().uncommitted_steps, interval - 1);
+  EXPECT_FALSE(replica.loop->frozen()) << "rounds commit as soon as the view begins";
+  steps(1);  // it waits, and the exchange has the result
+  EXPECT_EQ(replica.loop->step(), interval + 1);
+  EXPECT_EQ(replica.loop->fragments()[0].round, 1U);
+  steps(interval - 1);
+  EXPECT_EQ(replica.exchange.contributions.back().weight, 2 * interval - 1);
+  steps(1);
+  EXPECT_EQ(replica.loop->step(), 2 * interval) << "as many again in the next interval";
+  EXPECT_EQ(replica.loop->stats().uncommitted_steps, interval);
+  EXPECT_FLOAT_EQ(replica.loop->global_parameters()[3], begin + 4 * 0.5F);
+  replica.exchange.view_forms = [](FragmentId, Round) { return false; };
+  steps(1);
+  EXPECT_FLOAT_EQ(replica.loop->global_parameters()[3], begin + 11 * 0.5F) << "none of the steps is lost";
+}
+
+// Two fragments whose results are due one after the other share the interval's steps.
+TEST(ViewChange, AReplicaTrainsOnForOneIntervalHoweverManyResultsAreDue) {
+  LoneReplica replica(averaging(2, 4, 1, std::nullopt), FragmentLayout({{0, 16}, {16, 16}}, 16));
+  replica.exchange.view_forms = [](FragmentId, Round) { return true; };
+  for (int step = 0; step < 200; ++step) replica.step(0.5F);
+  const auto& stats = replica.loop->stats();
+  EXPECT_LE(stats.uncommitted_steps, replica.loop->step());
+  EXPECT_GE(stats.uncommitted_steps, replica.loop->step() / 2);
+}
+
+// A merge that keeps a part of the local steps would lose the rest of those made meanwhile.
+TEST(ViewChange, AReplicaThatMixesWaits) {
+  LoneReplica replica(averaging(1, 4, 0, 0.5), FragmentLayout({{0, 16}}, 16));
+  replica.exchange.view_forms = [](FragmentId, Round) { return true; };
+  for (int step = 0; step < 8; ++step) replica.step(0.5F);
+  EXPECT_EQ(replica.loop->step(), 8U);
+  EXPECT_EQ(replica.loop->stats().uncommitted_steps, 0U);
+}
+
 TEST_F(Frozen, OfTwoResultsThatAreDueTheSecondMayBeLate) {
   LoneReplica both(averaging(2, 1, 0, 0.5), FragmentLayout({{0, 16}, {16, 16}}, 16));
   both.exchange.commits = [this](FragmentId p, Round) { return connected || p == 0; };

@@ -30,12 +30,12 @@ class MemoryNetwork::Port final : public RoundExchange {
     member_->contribute(chunk, round, bytes, weight, 0, samples);
     network_.route();
   }
-  std::optional<RoundResult> wait(FragmentId fragment, Round round) override {
+  Awaited wait(FragmentId fragment, Round round, bool /*can_train_on*/) override {
     std::unique_lock lock(network_.mutex_);
     const std::pair key{fragment, round};
     network_.changed_.wait(lock, [&] { return network_.failed_ || results_.contains(key); });
     if (!results_.contains(key)) throw Error(ErrorKind::network, "another replica has failed");
-    return std::move(results_.extract(key).mapped());
+    return {std::move(results_.extract(key).mapped())};
   }
   void applied(FragmentId fragment, Round round, const Digest& chain,
                std::vector<SampleRange> samples) override {

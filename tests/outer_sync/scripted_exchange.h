@@ -24,6 +24,10 @@ class ScriptedExchange final : public RoundExchange {
 
   /// Whether rounds commit; asked anew whenever the loop waits.
   std::function<bool(FragmentId, protocol::Round)> commits = [](FragmentId, protocol::Round) { return true; };
+  /// Whether the next view forms, so that the result may take a while.
+  std::function<bool(FragmentId, protocol::Round)> view_forms = [](FragmentId, protocol::Round) {
+    return false;
+  };
   /// Whether this replica's chunk is in the result. Results without it are zeros.
   std::function<bool(ChunkId, protocol::Round)> includes = [](ChunkId, protocol::Round) { return true; };
 
@@ -62,9 +66,10 @@ class ScriptedExchange final : public RoundExchange {
     contributions.push_back({chunk, round, weight, std::move(bytes), samples});
   }
 
-  std::optional<RoundResult> wait(FragmentId p, protocol::Round round) override {
+  Awaited wait(FragmentId p, protocol::Round round, bool can_train_on) override {
     ++waits;
-    if (!commits(p, round)) return std::nullopt;
+    if (!commits(p, round)) return {std::nullopt, false};
+    if (can_train_on && view_forms(p, round)) return {};
     RoundResult result;
     const auto chunks = layout_.chunks_of(p);
     for (auto k = chunks.first; k < chunks.last; ++k) {
@@ -78,7 +83,7 @@ class ScriptedExchange final : public RoundExchange {
     }
     // A round has one result, whoever asks for it.
     result.chunks = results.emplace(std::pair(p, round), result.chunks).first->second;
-    return result;
+    return {std::move(result)};
   }
 
   void applied(FragmentId p, protocol::Round round, const Digest& chain, std::vector<SampleRange>) override {

@@ -88,10 +88,11 @@ class OuterLoop {
 
   /// After each inner step, of `tokens` tokens in these sequences: a contribution's weight is what its
   /// fragment was trained on since it was last sent. (In the warm-up both have come with the gradients.)
-  /// Returns at once unless a result is due that has not come. When rounds do not commit at present, the
-  /// clock freezes at the step whose result is missing, until it is here. Throws Error(network) when it
-  /// stands still for more than outer.max_local_rounds * H steps. Of several agreed steps that the inner step
-  /// completes it makes the first.
+  /// Returns at once unless a result is due that has not come. When rounds do not commit at present, or
+  /// while a view forms (for H steps in an interval at most), the clock freezes at the step whose result is
+  /// missing, until it is here. Throws Error(network) when it stands still for more than
+  /// outer.max_local_rounds * H steps. Of several agreed steps that the inner step completes it makes the
+  /// first.
   void after_step(std::uint64_t tokens, std::span<const SampleRange> samples = {});
   /// Makes the next one that is completed already; false if there is none, or the clock is frozen. To be
   /// called until then, with pace time only: otherwise there never is one.
@@ -119,8 +120,8 @@ class OuterLoop {
   void adopt(const protocol::Settings& settings);
   /// Of this replica in this sync interval: H, or H_m with pace time.
   [[nodiscard]] std::uint64_t inner_steps() const;
-  /// The agreed step stands still: the last step was a local one.
-  [[nodiscard]] bool frozen() const { return frozen_; }
+  /// Rounds do not commit, so the agreed step stands still: the last step was a local one.
+  [[nodiscard]] bool frozen() const { return frozen_ && !commits_; }
   /// Nothing of this replica's is under way.
   [[nodiscard]] bool quiet() const { return in_flight_.empty(); }
   /// After the last step: applies what is in flight and, with `outer.final_sync`, one more round of every
@@ -223,6 +224,7 @@ class OuterLoop {
   void go_ahead(FragmentId p, std::span<const protocol::SharedBytes> stale);
   void count_local_step();
   void begin_interval();
+  [[nodiscard]] bool may_train_on();
   [[nodiscard]] bool fetch(InFlight& flight, Waiting why);
   void settle(const InFlight& flight, const quant::OuterStep& step);
   void put_back_gradient(ChunkId chunk, const Bytes& bytes);
@@ -262,7 +264,11 @@ class OuterLoop {
   InnerMoments* moments_ = nullptr;
 
   std::uint64_t step_ = 0;
-  bool frozen_ = false;
+  bool frozen_ = false;  ///< the clock stands still; also while a view forms
+  bool commits_ = true;
+  std::uint64_t extra_steps_ =
+      0;  ///< that may be made while a view forms, until the agreed step `extra_until_`
+  std::uint64_t extra_until_ = 0;
   std::uint64_t local_steps_ = 0;  ///< since the clock froze
   std::uint64_t owed_ = 0;         ///< agreed steps that are completed by inner steps, and not made yet
   std::uint64_t limit_ = std::numeric_limits<std::uint64_t>::max();

@@ -101,6 +101,12 @@ struct RoundResult {
   std::chrono::steady_clock::time_point came = std::chrono::steady_clock::now();
 };
 
+/// What wait() found: the result, or whether rounds commit without it.
+struct Awaited {
+  std::optional<RoundResult> result;
+  bool commits = true;
+};
+
 /// A fragment's agreed state after a round: all that a replica needs to follow it from there on. Vectors are
 /// as long as the fragment.
 struct FragmentSnapshot {
@@ -127,10 +133,11 @@ class RoundExchange {
   /// protocol::most_trained_on ranges.
   virtual void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes,
                           std::uint64_t weight, const SampleSet& samples) = 0;
-  /// Blocks until the round's results are here. Nothing when rounds do not commit at present: train on, and
-  /// ask again after the next step. (Who has no step to make asks again at once, so it waits for a moment
-  /// before it gives up.) Throws Error(network) when they cannot come any more, and Displaced.
-  [[nodiscard]] virtual std::optional<RoundResult> wait(FragmentId fragment, protocol::Round round) = 0;
+  /// Blocks until the round's results are here. No result when rounds do not commit at present, or when the
+  /// next view forms and the caller `can_train_on`: train on, and ask again after the next step. (Who has no
+  /// step to make asks again at once, so it waits for a moment before it gives up.) Throws Error(network)
+  /// when they cannot come any more, and Displaced.
+  [[nodiscard]] virtual Awaited wait(FragmentId fragment, protocol::Round round, bool can_train_on) = 0;
   /// The round is in the global parameters here. `samples` came with its result; none with a round that is
   /// followed.
   virtual void applied(FragmentId fragment, protocol::Round round, const Digest& chain,

@@ -175,7 +175,7 @@ class MemberNode final : public RoundExchange {
 
   void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes, std::uint64_t weight,
                   const SampleSet& samples) override;
-  [[nodiscard]] std::optional<RoundResult> wait(FragmentId fragment, protocol::Round round) override;
+  [[nodiscard]] Awaited wait(FragmentId fragment, protocol::Round round, bool can_train_on) override;
   void applied(FragmentId fragment, protocol::Round round, const Digest& chain,
                std::vector<SampleRange> samples) override;
   void audited(const protocol::Audit& audit) override;
