@@ -285,8 +285,15 @@ void OuterLoop::end_warmup() {
   offer_state();
 }
 
+bool OuterLoop::complete_step() {
+  if (frozen_ && commits_) frozen_ = !keep_up(Waiting::save);
+  return !frozen_;
+}
+
+/// Those made while a view forms have a limit of their own.
 void OuterLoop::count_local_step() {
   ++stats_.uncommitted_steps;
+  if (commits_) return;
   const auto rounds = static_cast<std::uint64_t>(eras_.at(step_ + 1).max_local_rounds);
   const auto most = rounds * std::max(schedule_.sync_every(step_), pace_.inner());
   if (++local_steps_ <= most) return;

@@ -162,6 +162,7 @@ std::vector<protocol::SharedBytes> shared(std::vector<Bytes> chunks) {
 constexpr std::uint64_t most_owed = 64;
 
 bool OuterLoop::await_results() {
+  if (commits_ && !complete_step()) return false;
   return std::ranges::all_of(in_flight_, [&](InFlight& flight) { return fetch(flight, Waiting::save); });
 }
 

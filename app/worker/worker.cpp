@@ -260,6 +260,7 @@ class Worker {
         train_to(last, *loader);
         stopped_ = outer_.step() < steps;
         if (!stopped_ && !left_ && has_gone_on()) finish();
+        if (!left_) outer_.complete_step();
         done = true;
       } catch (const outer_sync::Displaced& why) {
         say(why.what());
@@ -310,7 +311,10 @@ class Worker {
     if (step - first_step_ >= static_cast<std::uint64_t>(config_.run.trace_steps)) trace_.close();
     if (step >= last) return;
     const auto run = run_config_at(config_.run, outer_.settings(), step);
-    if (due(run.eval_every, step)) evaluate(step);
+    if (due(run.eval_every, step)) {
+      outer_.complete_step();
+      evaluate(step);
+    }
     const bool all_write = node_.checkpoint_due(step);
     if (all_write || due(run.checkpoint_every, step)) save();
     if (Clock::now() - ledger_kept_ > ledger_every) keep_ledger();

@@ -106,6 +106,12 @@ struct Rendezvous {
   std::function<void()> while_waiting;
   static constexpr std::chrono::milliseconds look_up_every{100};
 
+  /// The next view forms, and a trainer of this one is lost. (One that forms with the same trainers, for new
+  /// settings or a new coordinator, changes no bit of the run.)
+  [[nodiscard]] bool forms_without_a_trainer() const {
+    return view_forms && participation.live < participation.participating;
+  }
+
   /// Whether the trainer of a newcomer may take the first lesson now.
   [[nodiscard]] bool has_lesson() const {
     return !lessons.empty() && (follows || !std::holds_alternative<FollowedRound>(lessons.front()));

@@ -45,9 +45,10 @@ void Rounds::count_live() {
     ++seen.participating;
     seen.live += m == member_->self() || mesh_.up(ids_[m]) ? 1 : 0;
   }
-  const std::lock_guard lock(meet_.mutex);
-  meet_.participation.live = seen.live;
-  meet_.participation.participating = seen.participating;
+  meet_.update([&] {
+    meet_.participation.live = seen.live;
+    meet_.participation.participating = seen.participating;
+  });
 }
 
 /// Position in the view in force here.

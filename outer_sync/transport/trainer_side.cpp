@@ -212,10 +212,10 @@ Awaited TrainerSide::wait(FragmentId fragment, Round round, bool can_train_on) {
       meet_.unanswered = place;
       return {std::nullopt, false};
     }
-    if (can_train_on && meet_.view_forms) return {};
+    if (can_train_on && meet_.forms_without_a_trainer()) return {};
     meet_.sleep_until(lock, [&] {
       return meet_.failure || meet_.displaced || meet_.results.contains(place) || !meet_.commits ||
-             (can_train_on && meet_.view_forms) || !meet_.state_requests.empty();
+             (can_train_on && meet_.forms_without_a_trainer()) || !meet_.state_requests.empty();
     });
   }
 }

@@ -259,6 +259,7 @@ void Replica::make_step(std::optional<double> loss, std::uint64_t tokens) {
 double Replica::waited() const { return outer_.stats().stall_seconds + outer_.stats().warmup_wait_seconds; }
 
 void Replica::at_agreed_step() {
+  if (wants_evaluation()) outer_.complete_step();
   if (outer_.step() - first_step_ >= static_cast<std::uint64_t>(config_.run.trace_steps)) trace_.close();
 }
 
@@ -288,7 +289,10 @@ bool Replica::await_turn() {
   if (!drained_ && !stopped_ && has_gone_on) outer_.finish();
   if (drained_) stopped_ = false;
   // Now, while whoever calls may still fetch what is elsewhere.
-  if (!drained_) final_hash_ = outer_.global_hash();
+  if (!drained_) {
+    outer_.complete_step();
+    final_hash_ = outer_.global_hash();
+  }
   write_records();
   phase_ = Phase::over;
   return false;

@@ -335,6 +335,38 @@ TEST(ViewChange, AReplicaTrainsOnForOneIntervalHoweverManyResultsAreDue) {
   EXPECT_GE(stats.uncommitted_steps, replica.loop->step() / 2);
 }
 
+// Who looks at a step sees it as the others do, who may have had its results before they sealed.
+TEST(ViewChange, AStepIsCompleteBeforeItIsSavedOrTold) {
+  LoneReplica ahead(averaging(1, 4, 0, std::nullopt), FragmentLayout({{0, 16}}, 16)),
+      behind(averaging(1, 4, 0, std::nullopt), FragmentLayout({{0, 16}}, 16));
+  behind.exchange.view_forms = [](FragmentId, Round) { return true; };
+  for (int step = 0; step < 4; ++step) ahead.step(0.5F);
+  for (int step = 0; step < 6; ++step) behind.step(0.5F);
+  ASSERT_EQ(behind.loop->step(), 4U);
+  ASSERT_EQ(behind.loop->fragments()[0].round, 0U);
+  EXPECT_TRUE(behind.loop->complete_step());
+  EXPECT_EQ(behind.loop->global_hash(), ahead.loop->global_hash());
+  behind.step(0.5F);
+  EXPECT_EQ(behind.loop->step(), 5U);
+
+  LoneReplica saved(averaging(1, 4, 0, std::nullopt), FragmentLayout({{0, 16}}, 16));
+  saved.exchange.view_forms = [](FragmentId, Round) { return true; };
+  for (int step = 0; step < 6; ++step) saved.step(0.5F);
+  const auto own = saved.loop->save(), others = ahead.loop->save();
+  ASSERT_TRUE(own && others);
+  EXPECT_EQ(own->agreed, others->agreed);
+}
+
+// A limit of no local round is one for rounds that do not commit.
+TEST(ViewChange, ItsStepsDoNotCountAsLocalRounds) {
+  auto config = averaging(1, 4, 0, std::nullopt);
+  config.max_local_rounds = 0;
+  LoneReplica replica(config, FragmentLayout({{0, 16}}, 16));
+  replica.exchange.view_forms = [](FragmentId, Round) { return true; };
+  for (int step = 0; step < 40; ++step) replica.step(0.5F);
+  EXPECT_GT(replica.loop->stats().uncommitted_steps, 0U);
+}
+
 // A merge that keeps a part of the local steps would lose the rest of those made meanwhile.
 TEST(ViewChange, AReplicaThatMixesWaits) {
   LoneReplica replica(averaging(1, 4, 0, 0.5), FragmentLayout({{0, 16}}, 16));

@@ -122,6 +122,10 @@ class OuterLoop {
   [[nodiscard]] std::uint64_t inner_steps() const;
   /// Rounds do not commit, so the agreed step stands still: the last step was a local one.
   [[nodiscard]] bool frozen() const { return frozen_ && !commits_; }
+  /// Applies what is due at the agreed step and has not come because the next view formed, so that this step
+  /// is to this replica what it is to the others: to be called before its state is looked at. False where
+  /// rounds do not commit.
+  bool complete_step();
   /// Nothing of this replica's is under way.
   [[nodiscard]] bool quiet() const { return in_flight_.empty(); }
   /// After the last step: applies what is in flight and, with `outer.final_sync`, one more round of every

@@ -134,9 +134,9 @@ class RoundExchange {
   virtual void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes,
                           std::uint64_t weight, const SampleSet& samples) = 0;
   /// Blocks until the round's results are here. No result when rounds do not commit at present, or when the
-  /// next view forms and the caller `can_train_on`: train on, and ask again after the next step. (Who has no
-  /// step to make asks again at once, so it waits for a moment before it gives up.) Throws Error(network)
-  /// when they cannot come any more, and Displaced.
+  /// next view forms without one of the trainers and the caller `can_train_on`: train on, and ask again after
+  /// the next step. (Who has no step to make asks again at once, so it waits for a moment before it gives
+  /// up.) Throws Error(network) when they cannot come any more, and Displaced.
   [[nodiscard]] virtual Awaited wait(FragmentId fragment, protocol::Round round, bool can_train_on) = 0;
   /// The round is in the global parameters here. `samples` came with its result; none with a round that is
   /// followed.
