@@ -133,21 +133,29 @@ def test_every_public_name_is_documented(module):
             assert value.__doc__, f"{module}.{name} has no docstring"
 
 
-def test_the_trainer_example_stays_in_step_and_resumed_ends_as_one_that_never_stopped(run):
-    def hash_in(logs, name):
-        (said,) = {line.split()[-1] for line in logs.splitlines() if f"{name}: done: global hash" in line}
+def train_by_trainer(run, name, *settings):
+    config, script = ROOT / "examples/python/trainer.yaml", "examples/python/trainer.py"
+    return launch(run, config, script, "--set", f"run.name={name}", *settings, options=["--output", run.folder / name])
+
+
+def test_the_trainer_example_stays_in_step(run):
+    _, logs = train_by_trainer(run, "whole")
+    hashes = [line.split()[-1] for line in logs.splitlines() if line.startswith("global hash")]
+    assert len(hashes) == 2 and len(set(hashes)) == 1
+
+
+def test_the_trainer_example_resumed_ends_as_one_that_never_stopped(run):
+    def hash_in(logs):
+        (said,) = {line.split()[-1] for line in logs.splitlines() if "replica-0: done: global hash" in line}
         return said
 
-    def train(name, *settings):
-        config, script = ROOT / "examples/python/trainer.yaml", "examples/python/trainer.py"
-        options = ["--output", run.folder / name]
-        return launch(run, config, script, "--set", f"run.name={name}", *settings, options=options)
+    def log_of(name):
+        return (run.folder / "runs" / name / "replica-0/worker.log").read_text()
 
-    _, logs = train("whole")
-    assert len({line.split()[-1] for line in logs.splitlines() if line.startswith("global hash")}) == 1
-    whole = (run.folder / "runs/whole/replica-0/worker.log").read_text()
-    train("again", "--set", "run.stop_after=20")
-    half = (run.folder / "runs/again/replica-0/worker.log").read_text()
+    alone = ["--set", "replicas=1"]
+    train_by_trainer(run, "whole", *alone)
+    train_by_trainer(run, "again", *alone, "--set", "run.stop_after=20")
+    half = log_of("again")
     launched(run, "--resume", str(run.folder / "runs/again"), "--set", "run.stop_after=0")
-    resumed = (run.folder / "runs/again/replica-0/worker.log").read_text().removeprefix(half)
-    assert hash_in(resumed, "replica-0") == hash_in(whole, "replica-0") != hash_in(half, "replica-0")
+    resumed = log_of("again").removeprefix(half)
+    assert hash_in(resumed) == hash_in(log_of("whole")) != hash_in(half)

@@ -198,7 +198,7 @@ def main():
     parser.add_argument("trees", metavar="TREE", nargs="*", type=pathlib.Path, help="a build folder")
     parser.add_argument("--long", action="store_true", help=f"also entries with the label {LONG}")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() + 1,
-                        help="entries of a tree at the same time, one more of the first: many "
+                        help="entries of a tree at the same time, two more of the first: many "
                              "wait most of the time")
     parser.add_argument("--build", metavar="PROGRAM",
                         help="builds each tree but the first with `PROGRAM --tests PRESET`, while tests of the one before run")
@@ -209,7 +209,7 @@ def main():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     outcomes = [Outcome(name, "failed", "see above") for name in arguments.failed]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        jobs = [arguments.jobs + 1] + [arguments.jobs] * len(arguments.trees)
+        jobs = [arguments.jobs + 2] + [arguments.jobs] * len(arguments.trees)
         builds = [None] + [arguments.build] * len(arguments.trees)
         for found in pool.map(lambda *of_tree: run_tree(of_tree[0], of_tree[1], arguments.long, of_tree[2]),
                               arguments.trees, jobs, builds):
