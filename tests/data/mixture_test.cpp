@@ -178,7 +178,7 @@ RC_GTEST_PROP(MixtureProperty, BatchesAreTheWindowsThatTheNumbersSay, ()) {
   options.prefetch = *rc::gen::element(1, 2, 64);
   options.threads = *rc::gen::element(1, 3);
   options.shuffle_blocks = *rc::gen::element(1, 2, 7);
-  constexpr int batches = 40;
+  constexpr int batches = 20;
   const auto sequences = batches * static_cast<std::uint64_t>(options.batch);
   // More tracks than shares, so that some have another seed.
   const auto runs = random_runs(*rc::gen::arbitrary<std::uint32_t>(), *rc::gen::element(1, 3, 10),
