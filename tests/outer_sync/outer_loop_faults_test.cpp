@@ -335,7 +335,8 @@ TEST(ViewChange, AReplicaTrainsOnForOneIntervalHoweverManyResultsAreDue) {
   EXPECT_GE(stats.uncommitted_steps, replica.loop->step() / 2);
 }
 
-// Who looks at a step sees it as the others do, who may have had its results before they sealed.
+// Other replicas may have had the step's results before they sealed: what this one tells of the step must
+// agree with theirs.
 TEST(ViewChange, AStepIsCompleteBeforeItIsSavedOrTold) {
   LoneReplica ahead(averaging(1, 4, 0, std::nullopt), FragmentLayout({{0, 16}}, 16)),
       behind(averaging(1, 4, 0, std::nullopt), FragmentLayout({{0, 16}}, 16));

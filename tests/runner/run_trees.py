@@ -11,6 +11,7 @@ any other entry is one test. Prints what failed, each reason for a skip, and las
 import argparse
 import concurrent.futures
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
@@ -211,8 +212,7 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         jobs = [arguments.jobs + 2] + [arguments.jobs] * len(arguments.trees)
         builds = [None] + [arguments.build] * len(arguments.trees)
-        for found in pool.map(lambda *of_tree: run_tree(of_tree[0], of_tree[1], arguments.long, of_tree[2]),
-                              arguments.trees, jobs, builds):
+        for found in pool.map(run_tree, arguments.trees, jobs, itertools.repeat(arguments.long), builds):
             outcomes += found
     return report(outcomes)
 

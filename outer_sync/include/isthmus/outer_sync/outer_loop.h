@@ -270,9 +270,8 @@ class OuterLoop {
   std::uint64_t step_ = 0;
   bool frozen_ = false;  ///< the clock stands still; also while a view forms
   bool commits_ = true;
-  std::uint64_t extra_steps_ =
-      0;  ///< that may be made while a view forms, until the agreed step `extra_until_`
-  std::uint64_t extra_until_ = 0;
+  /// Steps that may still be made while a view forms; H again from the agreed step `extra_until_` on.
+  std::uint64_t extra_steps_ = 0, extra_until_ = 0;
   std::uint64_t local_steps_ = 0;  ///< since the clock froze
   std::uint64_t owed_ = 0;         ///< agreed steps that are completed by inner steps, and not made yet
   std::uint64_t limit_ = std::numeric_limits<std::uint64_t>::max();

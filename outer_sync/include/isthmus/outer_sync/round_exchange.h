@@ -101,7 +101,7 @@ struct RoundResult {
   std::chrono::steady_clock::time_point came = std::chrono::steady_clock::now();
 };
 
-/// What wait() found: the result, or whether rounds commit without it.
+/// The outcome of wait(): the result, or none, and whether rounds commit.
 struct Awaited {
   std::optional<RoundResult> result;
   bool commits = true;
