@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Runs the tests of build trees with ctest, two trees at the same time, and counts single tests rather than ctest's
-entries. The first tree should be the one that takes longest: it gets more jobs, because it runs alone at the end.
+entries. The first tree should be the one that takes longest.
 
     run_trees.py [--long] [--jobs N] [--build PROGRAM] [--failed NAME ...] TREE ...
 
@@ -198,9 +198,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trees", metavar="TREE", nargs="*", type=pathlib.Path, help="a build folder")
     parser.add_argument("--long", action="store_true", help=f"also entries with the label {LONG}")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() + 1,
-                        help="entries of a tree at the same time, two more of the first: many "
-                             "wait most of the time")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() + 3,
+                        help="entries of a tree at the same time: many wait most of the time")
     parser.add_argument("--build", metavar="PROGRAM",
                         help="builds each tree but the first with `PROGRAM --tests PRESET`, while tests of the one before run")
     parser.add_argument("--failed", action="append", default=[], metavar="NAME", help="count this as a failure too")
@@ -210,9 +209,9 @@ def main():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     outcomes = [Outcome(name, "failed", "see above") for name in arguments.failed]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        jobs = [arguments.jobs + 2] + [arguments.jobs] * len(arguments.trees)
         builds = [None] + [arguments.build] * len(arguments.trees)
-        for found in pool.map(run_tree, arguments.trees, jobs, itertools.repeat(arguments.long), builds):
+        for found in pool.map(run_tree, arguments.trees, itertools.repeat(arguments.jobs), itertools.repeat(arguments.long),
+                              builds):
             outcomes += found
     return report(outcomes)
 
