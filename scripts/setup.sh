@@ -213,15 +213,18 @@ install_torch() {
   ln -sfn "${include[0]#"$venv"/}" "$venv/corpus" # C++ text to train on in the quickstart
 }
 
-# A translation unit with libtorch takes about 2 GB, so memory can be what limits the number of jobs.
+# parallel_jobs PRESET. A translation unit with libtorch takes about 2 GB, so memory can be what limits the number of jobs.
+# The sanitizer trees get twice as many as there are processors: tests/run.sh builds them while tests run.
 parallel_jobs() {
-  local kib n cgroup=/sys/fs/cgroup/memory.max
+  local kib n most cgroup=/sys/fs/cgroup/memory.max
+  most=$(nproc)
+  [[ ! $1 =~ asan|tsan ]] || most=$((2 * most))
   kib=$(awk '$1 == "MemAvailable:" {print $2}' /proc/meminfo)
   if [[ -r $cgroup && $(cat $cgroup) =~ ^[0-9]+$ ]] && (($(cat $cgroup) / 1024 < kib)); then
     kib=$(($(cat $cgroup) / 1024))
   fi
   n=$((kib / 2000000))
-  ((n < $(nproc))) || n=$(nproc)
+  ((n < most)) || n=$most
   echo $((n > 0 ? n : 1))
 }
 
@@ -236,7 +239,7 @@ found_by_cmake() {
 }
 
 build() {
-  local preset=$1 dir=$root/build/$1 targets=() found
+  local preset=$1 dir=$root/build/$1 targets=() found jobs
   found=$(found_by_cmake)
   if [ ! -f "$dir/build.ninja" ] || [ "$(cat "$dir/configured-with" 2>/dev/null)" != "$found" ]; then
     rm -f "$dir/configured-with"
@@ -247,8 +250,9 @@ build() {
   # The other presets have nothing but tests.
   [ $tests = yes ] || [[ ! $preset =~ release|debug ]] || targets=(--target app/all)
   [ "$preset" != fuzz ] || targets=(--target tests/fuzz/all)
-  step "build-$preset" "building $preset ($(parallel_jobs) jobs)" "Mend what the log names and run this again: it continues from there." \
-    cmake --build "$dir" --parallel "$(parallel_jobs)" "${targets[@]}"
+  jobs=$(parallel_jobs "$preset")
+  step "build-$preset" "building $preset ($jobs jobs)" "Mend what the log names and run this again: it continues from there." \
+    cmake --build "$dir" --parallel "$jobs" "${targets[@]}"
 }
 
 cpu_only_box() {
