@@ -54,6 +54,11 @@ if(ISTHMUS_SANITIZE)
   target_compile_options(isthmus_options INTERFACE -fsanitize=${ISTHMUS_SANITIZE} -fno-omit-frame-pointer
     -fno-sanitize=null,vptr -fno-sanitize-recover=all -Og -g1 -Wno-maybe-uninitialized
     $<$<CXX_COMPILER_ID:GNU>:-Wno-tsan>)
+  if(ISTHMUS_SANITIZE MATCHES undefined)
+    # What is tested is the libraries. In the tests' own code these would be a third of the time to compile.
+    target_compile_options(isthmus_options INTERFACE $<$<BOOL:$<TARGET_PROPERTY:ISTHMUS_TEST_CODE>>:-fno-sanitize=undefined
+      $<$<CXX_COMPILER_ID:GNU>:--param=asan-instrumentation-with-call-threshold=0>>)
+  endif()
   target_link_options(isthmus_options INTERFACE -fsanitize=${ISTHMUS_SANITIZE})
 endif()
 find_package(Threads REQUIRED)

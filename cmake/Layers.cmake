@@ -35,6 +35,7 @@ function(isthmus_test folder)
   target_include_directories(test_${folder} PRIVATE ${CMAKE_SOURCE_DIR}/tests/support)
   target_link_libraries(test_${folder} PRIVATE isthmus_options ${T_USES} ${T_LIBRARIES}
     GTest::gmock GTest::gtest GTest::gtest_main)
+  set_target_properties(test_${folder} PROPERTIES ISTHMUS_TEST_CODE ON)
   # Test code runs once: less to optimise is less to compile.
   target_compile_options(test_${folder} PRIVATE $<$<CONFIG:Release>:-Og>)
   list(JOIN T_WITHOUT ":" without)

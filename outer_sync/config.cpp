@@ -201,7 +201,7 @@ std::vector<std::string> OuterConfig::notes() const {
     out.push_back(
         "outer.reject compares at least 3 contributions; with fewer replicas it leaves nothing out");
   const auto bits = quant::bits_per_element(codec_spec());
-  if (bits < 3 && !error_feedback) {
+  if (bits < (carries() ? 2 : 3) && !error_feedback) {
     out.push_back("outer.codec is " + codec + " without outer.error_feedback: what " +
                   (carries() ? "the owners of chunks lose" : "it loses") + " is lost");
   }

@@ -10,12 +10,12 @@
 # Exits with 77 and the reason where there can be no such sites.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-build=$root/build/release steps=600 kill_at=160 single_steps=600 keep=''
+build=$root/build/release steps=600 warmup=40 eval=20 kill_at=160 single_steps=600 keep=''
 
 usage() { echo "usage: examples/two_sites/run.sh [--short] [--keep FOLDER] [--build FOLDER]" >&2 && exit 2; }
 while [ $# -gt 0 ]; do
   case $1 in
-    --short) steps=400 kill_at=60 single_steps=60 ;;
+    --short) steps=300 warmup=10 eval=60 kill_at=30 single_steps=60 ;;
     --keep) keep=${2:?$(usage)} && shift ;;
     --build) build=${2:?$(usage)} && shift ;;
     *) usage ;;
@@ -77,13 +77,13 @@ cd "$work"
 "$isthmus" certs init two-sites >/dev/null
 for process in coordinator eu us; do "$isthmus" certs issue two-sites $process >/dev/null; done
 cat >single.yaml <<CONFIG
-run: {name: single, out: runs, steps: $steps, eval_every: 20, eval_sequences: 64, sample_tokens: 0, checkpoint_every: $steps}
+run: {name: single, out: runs, steps: $steps, eval_every: $eval, eval_sequences: 64, sample_tokens: 0, checkpoint_every: $steps}
 device: cpu
 model: {layers: 3, dim: 96, heads: 4}
 data: {path: corpus.txt, seq_len: 128}
 inner: {batch: 4, lr: 3e-3, warmup_steps: 20, precision: fp32}
 trainer: {threads: 1}
-outer: {num_fragments: 4, sync_every: 20, sync_delay: 4, codec: lloyd4, error_feedback: true, warmup_steps: 40}
+outer: {num_fragments: 4, sync_every: 20, sync_delay: 4, codec: lloyd4, error_feedback: true, warmup_steps: $warmup}
 CONFIG
 site() {
   cat <<CONFIG

@@ -1,12 +1,16 @@
-// simulate [--seeds N] [--from SEED] [--failures N]: runs the protocol in simulated worlds. Of a seed that
-// fails it prints the command that tells its story. simulate --seed SEED: tells that story. simulate --twice
-// N: runs N worlds twice each, which must be the same to the last event.
+// simulate [--seeds N] [--from SEED] [--failures N]: runs the protocol in simulated worlds, one on each core
+// at a time. Of a seed that fails it prints the command that tells its story. simulate --seed SEED: tells
+// that story. simulate --twice N: runs N worlds twice each, which must be the same to the last event.
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "world.h"
 
@@ -110,28 +114,38 @@ int missing(const Tally& reached) {
 }
 
 int simulate(const char* program, std::uint64_t from, std::uint64_t seeds, int most_failures) {
+  std::mutex mutex;  // of all that follows
   Tally reached, worlds;
   int failures = 0;
-  std::uint64_t ran = 0;
-  for (; ran < seeds && failures < most_failures; ++ran) {
-    World world(from + ran, false);
-    const auto problem = world.run();
-    for (const auto& [what, times] : world.tally()) {
-      reached[what] += times;
-      ++worlds[what];
+  std::uint64_t begun = 0;
+  const auto run_worlds = [&] {
+    for (std::unique_lock lock(mutex); begun < seeds && failures < most_failures;) {
+      const auto seed = from + begun++;
+      lock.unlock();
+      World world(seed, false);
+      const auto problem = world.run();
+      lock.lock();
+      for (const auto& [what, times] : world.tally()) {
+        reached[what] += times;
+        ++worlds[what];
+      }
+      if (problem.empty()) continue;
+      ++failures;
+      std::printf("%s\n  %s\n  to see it: %s --seed %llu\n", world.describe().c_str(), problem.c_str(),
+                  program, static_cast<unsigned long long>(seed));
     }
-    if (problem.empty()) continue;
-    ++failures;
-    std::printf("%s\n  %s\n  to see it: %s --seed %llu\n", world.describe().c_str(), problem.c_str(), program,
-                static_cast<unsigned long long>(from + ran));
-  }
+  };
+  std::vector<std::jthread> cores;
+  for (unsigned i = 0; i < std::max(1U, std::thread::hardware_concurrency()); ++i)
+    cores.emplace_back(run_worlds);
+  cores.clear();
   std::printf("%llu worlds, %d with a broken rule. What happened in them:\n",
-              static_cast<unsigned long long>(ran), failures);
+              static_cast<unsigned long long>(begun), failures);
   for (const auto& [what, times] : reached) {
     std::printf("  %-40s %10llu times in %llu worlds\n", what.c_str(), static_cast<unsigned long long>(times),
                 static_cast<unsigned long long>(worlds[what]));
   }
-  if (ran >= enough_worlds) failures += missing(reached);
+  if (begun >= enough_worlds) failures += missing(reached);
   return failures == 0 ? 0 : 1;
 }
 
