@@ -5,13 +5,21 @@ if(SKBUILD) # pip install ./python: without a trainer, with the libraries of thi
   install(TARGETS isthmus isthmus-coordinator RUNTIME DESTINATION isthmus/bin COMPONENT python)
 endif()
 install(FILES ${CMAKE_SOURCE_DIR}/docs/grafana/isthmus.json DESTINATION share/isthmus/grafana COMPONENT programs)
-install(FILES ${CMAKE_SOURCE_DIR}/configs/quickstart.yaml DESTINATION share/isthmus/configs COMPONENT programs)
+# Its text to train on is what comes along: the documentation.
+file(READ ${CMAKE_SOURCE_DIR}/configs/quickstart.yaml _quickstart)
+string(REGEX REPLACE "\n  path: [^\n]*" "\n  path: ../../doc/isthmus # any folder with text" _quickstart "${_quickstart}")
+file(WRITE ${CMAKE_BINARY_DIR}/generated/quickstart.yaml "${_quickstart}")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/configs/quickstart.yaml)
+install(FILES ${CMAKE_BINARY_DIR}/generated/quickstart.yaml DESTINATION share/isthmus/configs COMPONENT programs)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/docs/ DESTINATION share/doc/isthmus COMPONENT programs FILES_MATCHING PATTERN "*.md"
   PATTERN "*.svg")
-install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION share/doc/isthmus COMPONENT programs)
+install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/CHANGELOG.md DESTINATION share/doc/isthmus COMPONENT programs)
+# The build tree's programs take this machine's libraries; installed ones would take those that an earlier install has left.
+install(CODE "
+  set(isthmus_programs $<TARGET_FILE:isthmus> $<TARGET_FILE:isthmus-coordinator>)
+  set(isthmus_trainer $<$<TARGET_EXISTS:isthmus_trainer_library>:$<TARGET_FILE:isthmus_trainer_library>>)
+" COMPONENT programs)
 install(CODE [[
-  set(isthmus_programs ${CMAKE_INSTALL_PREFIX}/bin/isthmus ${CMAKE_INSTALL_PREFIX}/bin/isthmus-coordinator)
-  file(GLOB isthmus_trainer ${CMAKE_INSTALL_PREFIX}/lib/libisthmus_trainer.so)
   file(GET_RUNTIME_DEPENDENCIES EXECUTABLES ${isthmus_programs} MODULES ${isthmus_trainer}
     RESOLVED_DEPENDENCIES_VAR found UNRESOLVED_DEPENDENCIES_VAR missing
     PRE_EXCLUDE_REGEXES "^ld-linux" "^lib(c|m|dl|rt|pthread|gcc_s|stdc\\+\\+|gomp)\\.so"
@@ -22,10 +30,11 @@ install(CODE [[
   foreach(library ${found})
     file(INSTALL ${library} DESTINATION ${CMAKE_INSTALL_PREFIX}/lib FOLLOW_SYMLINK_CHAIN)
   endforeach()
-  set(share ${CMAKE_INSTALL_PREFIX}/share)
+  set(prefix $ENV{DESTDIR}${CMAKE_INSTALL_PREFIX})
+  set(share ${prefix}/share)
   file(MAKE_DIRECTORY ${share}/bash-completion/completions ${share}/zsh/site-functions)
-  execute_process(COMMAND ${CMAKE_INSTALL_PREFIX}/bin/isthmus completion bash
+  execute_process(COMMAND ${prefix}/bin/isthmus completion bash
     OUTPUT_FILE ${share}/bash-completion/completions/isthmus COMMAND_ERROR_IS_FATAL ANY)
-  execute_process(COMMAND ${CMAKE_INSTALL_PREFIX}/bin/isthmus completion zsh
+  execute_process(COMMAND ${prefix}/bin/isthmus completion zsh
     OUTPUT_FILE ${share}/zsh/site-functions/_isthmus COMMAND_ERROR_IS_FATAL ANY)
 ]] COMPONENT programs)

@@ -16,20 +16,26 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Of the CUDA whose libraries the trainer links (cmake/Cuda.cmake takes no other).
+constexpr const char* cuda_release = "13.";
+
 /// Without the folder in which the command was given, which -c puts first on Python's path.
 constexpr const char* ask_python =
     "import sys; sys.path[:] = [p for p in sys.path if p]; import importlib.util as u; "
     "s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')";
 
-/// Empty where the file is not there or names none.
-std::string version_in(const fs::path& package) {
+/// What stands in quotes on the line that begins so; empty where the file is not there or has no such line.
+std::string quoted_in_version_file(const fs::path& package, const std::string& begin) {
   std::ifstream file(package / "version.py");
-  const std::string begin = "__version__ = '";
   for (std::string line; std::getline(file, line) && line.size() < 1000;) {
     if (line.starts_with(begin))
       return line.substr(begin.size(), line.find('\'', begin.size()) - begin.size());
   }
   return {};
+}
+std::string version_in(const fs::path& package) { return quoted_in_version_file(package, "__version__ = '"); }
+std::string cuda_in(const fs::path& package) {
+  return quoted_in_version_file(package, "cuda: Optional[str] = '");
 }
 
 class Search {
@@ -64,6 +70,9 @@ class Search {
                              : "has torch " + version + "; expected " + need_.release + ".*";
     if (need_.cuda && !fs::exists(path / "lib/libtorch_cuda.so", none))
       return "has torch " + version + " without CUDA, which this build needs";
+    const auto cuda = cuda_in(path);
+    if (need_.cuda && !cuda.empty() && !cuda.starts_with(cuda_release))
+      return "has torch " + version + " for CUDA " + cuda + "; expected CUDA " + cuda_release + "*";
     return {};
   }
 
@@ -107,8 +116,9 @@ TorchSearch find_torch(const std::string& given, const fs::path& program, const 
     if (search.look("beside the program", folder / place)) return search.result();
   }
   const char* active = std::getenv("VIRTUAL_ENV");
-  const std::string python = active != nullptr ? std::string(active) + "/bin/python3" : "python3";
-  const auto place = active != nullptr ? "the active environment" : "python3 on PATH";
+  const bool is_active = active != nullptr && *active != '\0';
+  const std::string python = is_active ? std::string(active) + "/bin/python3" : "python3";
+  const auto place = is_active ? "the active environment" : "python3 on PATH";
   if (const auto torch = output_of({python, "-c", ask_python}); !torch.empty()) {
     search.look(place, torch);
   } else {

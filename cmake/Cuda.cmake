@@ -49,8 +49,11 @@ if(ISTHMUS_WITH_CUDA)
   set(CMAKE_CUDA_COMPILER ${ISTHMUS_NVCC})
   # Machine code for Ampere (and, by its compatibility, Ada), Hopper and both kinds of Blackwell; Hopper's PTX is what a
   # driver compiles for any other or later GPU. A list of the user's own (-DCMAKE_CUDA_ARCHITECTURES=..., CUDAARCHS) stands.
-  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND "$ENV{CUDAARCHS}" STREQUAL "")
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES 80-real 90 100-real 120-real)
+    if(NOT "$ENV{CUDAARCHS}" STREQUAL "") # CMake looks there at the first configure only
+      set(CMAKE_CUDA_ARCHITECTURES $ENV{CUDAARCHS})
+    endif()
   endif()
   enable_language(CUDA)
   isthmus_describe_architectures(ISTHMUS_CUDA_ARCHITECTURES ISTHMUS_LOWEST_CAPABILITY "${CMAKE_CUDA_ARCHITECTURES}")

@@ -26,7 +26,7 @@ clean_up() {
 trap clean_up EXIT
 
 if [ ! -f "$clean.made" ]; then
-  command -v debootstrap >/dev/null || apt-get install -y -q --no-install-recommends debootstrap
+  command -v debootstrap >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends debootstrap; }
   rm -rf "$clean"
   debootstrap --variant=minbase "$suite" "$clean" "$(debian_mirror)" >"$clean.log" 2>&1 || { tail -n 5 "$clean.log" >&2; exit 1; }
   # How this machine reaches the mirror and the package index.
@@ -75,7 +75,7 @@ as_user 'isthmus --version; isthmus-coordinator --version >version; isthmus cert
 if [ "$train" = yes ]; then
   echo "== with isthmus[train], in an environment that the user makes"
   as_user 'python3 -m venv v; v/bin/pip install -q --no-cache-dir "/handed-out/'"${wheel##*/}"'[train]"; v/bin/isthmus --version
-    v/bin/isthmus launch v/lib/python3*/site-packages/isthmus/share/isthmus/configs/quickstart.yaml
+    v/bin/isthmus launch v/lib/python3*/site-packages/isthmus/share/isthmus/configs/quickstart.yaml --set device=cpu
     test -s runs/quickstart/summary.json; v/bin/isthmus sample runs/quickstart --tokens 50'
 fi
 echo "well: ${wheel##*/} on $suite"

@@ -2,10 +2,11 @@
 # container_steps.sh WHEEL [EXTRA]: what an image is made of, as root on a bare Debian (packaging/Dockerfile runs it, and
 # packaging/check_wheel.sh in a tree of its own): Python, the wheel in /opt/isthmus, and a user without rights.
 set -eu
+[ $# -le 2 ] || { echo "$# arguments; expected one wheel, and perhaps [train]: are there several wheels in dist/?" >&2; exit 2; }
 wheel=$1 extra=${2-}
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -q
-apt-get install -y -q --no-install-recommends python3-venv ca-certificates
+apt-get install -y -q --no-install-recommends python3-venv ca-certificates openssh-client
 rm -rf /var/lib/apt/lists/*
 id isthmus >/dev/null 2>&1 || useradd --create-home isthmus
 python3 -m venv /opt/isthmus

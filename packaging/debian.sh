@@ -1,10 +1,12 @@
 # shellcheck shell=bash
 # What the scripts that make and check packages share; to be sourced.
 
-# Prints the mirror from which this machine gets Debian 12.
+# Prints the mirror from which this machine gets Debian 12; where it has no package lists, Debian's own.
 debian_mirror() {
+  local mirror
   # shellcheck disable=SC2016 # apt's own variable
-  apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' | sort -u | head -n 1
+  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' | sort -u | head -n 1)
+  echo "${mirror:-http://deb.debian.org/debian/}"
 }
 
 # private_apt FOLDER SOURCE COMMAND...: apt-get with the one source ("deb-src SUITE main", say) of the same mirror, and lists

@@ -30,7 +30,7 @@ clean_up() {
 }
 trap clean_up EXIT
 if [ ! -f "$system.made" ]; then
-  command -v debootstrap >/dev/null || apt-get install -y -q --no-install-recommends debootstrap
+  command -v debootstrap >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends debootstrap; }
   rm -rf --one-file-system "$system"
   debootstrap --variant=minbase trixie "$system" "$(debian_mirror)" >"$system.log" 2>&1 || { tail -n 5 "$system.log" >&2; exit 1; }
   cp -a /etc/apt/apt.conf.d/99* "$system/etc/apt/apt.conf.d/" 2>/dev/null || true

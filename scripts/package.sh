@@ -3,6 +3,7 @@
 # manylinux_2_36_x86_64. They hold programs, trainer and binding with the libraries that they need, but for libtorch.
 # They hold the licences of all that comes along. A file in dist/ is whole: it gets its name when it is done.
 set -euo pipefail
+shopt -s inherit_errexit
 [ $# -eq 0 ] || { echo "usage: scripts/package.sh (no arguments)" >&2 && exit 2; }
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=packaging/debian.sh
@@ -17,7 +18,7 @@ python=$PWD/.venv/bin/python
 abi3_headers() {
   local got=$work/headers.got
   if [ ! -d "$work/headers/usr/include/python$newer_python" ]; then
-    rm -rf "$got" "$work/headers.tmp"
+    rm -rf "$got" "$work/headers" "$work/headers.tmp"
     mkdir -p "$got"
     (cd "$got" && private_apt "$got/apt" "deb $newer_suite main" download "libpython$newer_python-dev") >&2
     dpkg -x "$got"/libpython*.deb "$work/headers.tmp"
@@ -50,7 +51,7 @@ make_wheel() {
   cp -r "$work/tree/bin" "$work/tree/share" "$stage/isthmus/"
   cp "$work/tree/lib/libisthmus_trainer.so" "$stage/isthmus/lib/"
   # The corpus of the quickstart is torch's include folder, which is a neighbour here.
-  sed -i 's|path: ../.venv/corpus.*|path: ../../../../torch/include # the headers of the torch beside this package|' \
+  sed -i 's|  path: .*|  path: ../../../../torch/include # the headers of the torch beside this package|' \
     "$stage/isthmus/share/isthmus/configs/quickstart.yaml"
   grep -q 'torch/include' "$stage/isthmus/share/isthmus/configs/quickstart.yaml"
   (cd python && "$python" -c "import sys; from scikit_build_core.build import prepare_metadata_for_build_wheel as make
@@ -85,3 +86,4 @@ wheel() {
 
 mkdir -p "$work"
 wheel
+echo "their trainer: $(build/release/isthmus --version | grep '^CUDA')"

@@ -16,6 +16,8 @@ changes=$(git status --porcelain)
 [ -z "$changes" ] || refuse "the checkout has changes that are not committed; commit or remove them:"$'\n'"$changes"
 grep -qE "^## \[${version//./\\.}\] - [0-9]{4}-[0-9]{2}-[0-9]{2}$" CHANGELOG.md ||
   refuse "CHANGELOG.md has no section of version $version; expected a line '## [$version] - YYYY-MM-DD'"
+unreleased=$(sed -n '/^## \[Unreleased\]/,/^## \[[0-9]/p' CHANGELOG.md | grep -m 1 '^- ' || true)
+[ -z "$unreleased" ] || refuse "CHANGELOG.md has entries under [Unreleased]; give them a version and a date, and CMakeLists.txt the version"
 [ "$(id -u)" -eq 0 ] || refuse "the wheels are checked in a system made by debootstrap, which needs root; run this as root"
 
 coordinator=isthmus-coordinator-linux-x86_64.tar.gz

@@ -55,6 +55,8 @@ reason() {
   if grep -qiE 'no space left on device|disk quota exceeded' <<<"$1"; then
     echo "A disk is full. Free now: $(df -h --output=avail,target "$root" /var /tmp | tail -n +2 |
       awk '!seen[$2]++ {printf "%s%s on %s", (NR > 1 ? ", " : ""), $1, $2}')."
+  elif grep -qE 'Killed signal terminated program|virtual memory exhausted|Cannot allocate memory' <<<"$1"; then
+    echo "Memory was full. Free now: $(awk '$1 == "MemAvailable:" {printf "%.1f GB", $2 / 1e6}' /proc/meminfo)."
   elif grep -qi 'do not match the hashes' <<<"$1"; then
     echo "A file arrived with another checksum than its index gives. Usually the connection broke off; if it happens again, ask who runs the index or the proxy."
   elif line=$(grep -m 1 -iE "$network" <<<"$1"); then
@@ -233,18 +235,20 @@ parallel_jobs() {
 found_by_cmake() {
   echo "$root"
   cksum <"$root/CMakePresets.json"
-  echo "nvcc: $nvcc"
+  echo "nvcc: $nvcc, for ${CUDAARCHS-}"
   printf '%s\n' "$venv"/lib/python3*/site-packages/*.dist-info
   dpkg-query -W -f '${Package} ${Version} ${db:Status-Status}\n' "${packages[@]}" "${test_packages[@]}" 2>/dev/null | sort -u || true
 }
 
 build() {
-  local preset=$1 dir=$root/build/$1 targets=() found jobs
+  local preset=$1 dir=$root/build/$1 targets=() found jobs architectures
   found=$(found_by_cmake)
   if [ ! -f "$dir/build.ninja" ] || [ "$(cat "$dir/configured-with" 2>/dev/null)" != "$found" ]; then
     rm -f "$dir/configured-with"
+    # --fresh forgets what a user has set; the GPUs to build for are worth keeping.
+    architectures=$(sed -n 's/^CMAKE_CUDA_ARCHITECTURES:[A-Z]*=/-DCMAKE_CUDA_ARCHITECTURES=/p' "$dir/CMakeCache.txt" 2>/dev/null || true)
     step "configure-$preset" "configuring $preset" "Fix what the log names, or remove build/$preset, and run this again." \
-      cmake --preset "$preset" --fresh
+      cmake --preset "$preset" --fresh ${architectures:+"$architectures"}
     echo "$found" >"$dir/configured-with"
   fi
   # The other presets have nothing but tests.
@@ -284,7 +288,7 @@ done
 
 cd "$root"
 real_venv=$(realpath -m "$venv") # a link in a checkout that shares it with another
-check_writable "$root" "$root/build" "$logs" "$real_venv" "$(dirname "$real_venv")"
+check_writable "$root" "$root/build" "$logs" "$root/build/setup.lock" "$real_venv" "$real_venv.lock" "$(dirname "$real_venv")"
 mkdir -p "$logs"
 lock "$real_venv.lock"
 install_packages "${packages[@]}"

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,13 +25,13 @@ def run(*words, env=None):
     return done.returncode, done.stdout + done.stderr
 
 
-def fake_torch(name, version):
+def fake_torch(name, version, cuda="13.0"):
     """Has the shape of a torch package, and nothing that could be loaded."""
     package = root / name / "torch"
     (package / "lib").mkdir(parents=True)
     for library in ("libtorch_cpu.so", "libtorch_cuda.so"):
         (package / "lib" / library).touch()
-    (package / "version.py").write_text(f"__version__ = '{version}'\n")
+    (package / "version.py").write_text(f"__version__ = '{version}'\ncuda: Optional[str] = '{cuda}'\n")
     return package
 
 
@@ -56,6 +57,44 @@ class Installed(unittest.TestCase):
     def test_another_version(self):
         other = fake_torch("other", "2.4.1+cu121")
         self.expect_refused(run("--torch", str(other), "eval", "runs/none"), "has torch 2.4.1+cu121; expected 2.11.*")
+
+    def test_another_cuda(self):
+        other = fake_torch("cuda", "2.11.0+cu126", cuda="12.6")
+        status, output = run("--torch", str(other), "eval", "runs/none")
+        self.assertEqual(status, 2)
+        built_for_gpus = "CPU only" not in run("--version")[1]
+        self.assertIn("for CUDA 12.6; expected CUDA 13.*" if built_for_gpus else "cannot load", output)
+
+    def test_programs_and_libraries_look_in_the_tree_alone(self):
+        binaries = [path for path in tree.rglob("*") if path.is_file() and path.read_bytes()[:4] == b"\x7fELF"]
+        self.assertGreater(len(binaries), 10)
+        for path in binaries:
+            dynamic = subprocess.run(["readelf", "-d", path], capture_output=True, text=True, check=True).stdout
+            for entries in re.findall(r"R(?:UN)?PATH\).*\[(.*)\]", dynamic):
+                for entry in entries.split(":"):
+                    self.assertTrue(entry.startswith("$ORIGIN"), f"{path} looks for libraries in '{entry}'")
+        for program in ("isthmus", "isthmus-coordinator"):
+            lines = subprocess.run(["ldd", tree / "bin" / program], capture_output=True, text=True, check=True).stdout
+            for library in (path.name for path in (tree / "lib").glob("lib*.so*")):
+                if f"{library} => " in lines:
+                    self.assertIn(f"{library} => {tree}/", lines)
+
+    def test_the_build_trees_programs_do_not_look_in_the_current_folder(self):
+        for name in ("isthmus", "isthmus-coordinator", "libisthmus_trainer.so"):
+            dynamic = subprocess.run(["readelf", "-d", build / name], capture_output=True, text=True, check=True).stdout
+            for entries in re.findall(r"R(?:UN)?PATH\).*\[(.*)\]", dynamic):
+                self.assertNotIn("", entries.split(":"), f"{name}: {entries}")
+
+    def test_everything_is_there(self):
+        for file in ("bin/isthmus-coordinator", "share/bash-completion/completions/isthmus", "share/zsh/site-functions/_isthmus",
+                     "share/isthmus/grafana/isthmus.json", "share/doc/isthmus/operations.md", "share/doc/isthmus/CHANGELOG.md",
+                     "share/doc/isthmus/LICENSE"):
+            self.assertTrue((tree / file).stat().st_size > 0, file)
+        done = subprocess.run([tree / "bin/isthmus-coordinator", "--version"], capture_output=True, text=True)
+        self.assertIn("protocol", done.stdout)
+        config = tree / "share/isthmus/configs/quickstart.yaml"
+        (text,) = (line for line in config.read_text().splitlines() if line.startswith("  path: "))
+        self.assertTrue((config.parent / text.split()[1]).is_dir(), text)
 
     def test_a_library_that_cannot_be_loaded(self):
         status, output = run(f"--torch={fake_torch('broken', '2.11.9')}", "eval", "runs/none")
