@@ -6,7 +6,7 @@
 #
 # installs what is missing of the Debian packages, makes .venv/ with the pinned libtorch, configures and builds the
 # presets (release where none is named). --setup-only stops before the build; --tests adds what the checks need and
-# builds the tests, a third of the whole, which the programs alone do without. --package adds what makes wheels.
+# builds the tests, half of the whole, which the programs alone do without. --package adds what makes wheels.
 # --static installs the Debian packages of packaging/static_coordinator.sh, and nothing else.
 # What is there already is left alone, so running it again costs a moment and needs no network; after a failure it
 # continues where it can and starts over where it must. What it installs is listed in scripts/pinned.sh.
