@@ -86,4 +86,4 @@ wheel() {
 
 mkdir -p "$work"
 wheel
-echo "their trainer: $(build/release/isthmus --version | grep '^CUDA')"
+echo "their trainer is built for: $(build/release/isthmus --version | sed -n "s/^CUDA *//p")"
