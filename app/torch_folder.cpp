@@ -24,7 +24,7 @@ constexpr const char* ask_python =
     "import sys; sys.path[:] = [p for p in sys.path if p]; import importlib.util as u; "
     "s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')";
 
-/// What stands in quotes on the line that begins so; empty where the file is not there or has no such line.
+/// The quoted text on the first line of version.py that starts with `begin`; empty if there is none.
 std::string quoted_in_version_file(const fs::path& package, const std::string& begin) {
   std::ifstream file(package / "version.py");
   for (std::string line; std::getline(file, line) && line.size() < 1000;) {

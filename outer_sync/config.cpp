@@ -118,10 +118,11 @@ void OuterConfig::resolve() {
         "at every "
         "step, which all must make");
   }
-  if (method == "diloco" || method == "local_sgd") sync_delay = 0;
+  const bool waits_for_results = method == "diloco" || method == "local_sgd";
+  if (waits_for_results) sync_delay = 0;
   chooses_merge = chooses_merge || merge == "auto";
   if (chooses_merge) merge = 3 * sync_delay <= sync_every.parts.back().value ? "carry" : "alpha";
-  if ((method == "diloco" || method == "local_sgd") && !carries()) merge_alpha = 0;
+  if (waits_for_results && !carries()) merge_alpha = 0;
   if (method == "diloco") num_fragments = 1;
   if (method == "local_sgd") optimizer = {.lr = 1, .momentum = 0, .nesterov = false};
   if (method == "sparse") methods::make_sparse(*this);

@@ -32,7 +32,7 @@ build() {
 
 # judge FOLDER NAME: one line of the table.
 judge() {
-  local folder=$1 name=$2 problem caught world
+  local folder=$1 name=$2 problem caught world seed
   if [ -f "$folder/unchanged" ]; then
     printf '%-52s %-18s %8s\n' "$name" "MEND THIS SCRIPT" "" >"$folder/line"
     return
@@ -44,8 +44,9 @@ judge() {
   "$folder/simulate" --seeds "$worlds" --failures 1 >"$folder/out" 2>&1 || true
   problem=$(sed -nE 's/^  (at .*)$/\1/p' "$folder/out" | head -1)
   caught=$(sed -nE 's/.*\((I[0-9, I]*)\).*/\1/p' <<<"$problem") world=$(sed -nE 's/^([0-9]+) worlds.*/\1/p' "$folder/out")
+  seed=$(sed -nE 's/^  to see it: .* --seed ([0-9]+)$/\1/p' "$folder/out" | head -1)
   if [ -n "$problem" ]; then
-    printf '%-52s %-18s %8s\n' "$name" "$caught" "$world" >"$folder/line"
+    printf '%-52s %-18s %8s\n' "$name" "$caught" "$seed" >"$folder/line"
   elif [ -z "$world" ]; then
     printf '%-52s %-18s %8s\n' "$name" "an assertion" "" >"$folder/line"
   else

@@ -7,7 +7,7 @@ import sys
 import isthmus
 
 HERE = pathlib.Path(__file__).parent
-# What mypy would read most of. Nothing of ours has its types, but for one base class of transformers.
+# mypy would spend most of its time in these. Our code uses none of their types but one base class of transformers.
 SETTINGS = """[mypy]
 check_untyped_defs = True
 follow_imports = silent

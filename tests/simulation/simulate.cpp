@@ -119,7 +119,8 @@ int simulate(const char* program, std::uint64_t from, std::uint64_t seeds, int m
   int failures = 0;
   std::uint64_t begun = 0;
   const auto run_worlds = [&] {
-    for (std::unique_lock lock(mutex); begun < seeds && failures < most_failures;) {
+    std::unique_lock lock(mutex);
+    while (begun < seeds && failures < most_failures) {
       const auto seed = from + begun++;
       lock.unlock();
       World world(seed, false);
