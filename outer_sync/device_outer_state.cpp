@@ -11,14 +11,9 @@
 namespace isthmus::outer_sync {
 namespace {
 
-/// Chunks that are on their way between device and host at a time; each has two marks at most.
-constexpr std::size_t slot_count = 16;
-static_assert(2 * slot_count < DevicePasses::marks);
-
-std::size_t slot_size(const FragmentLayout& layout, const protocol::CodecPlan& codecs) {
-  constexpr std::size_t alignment = 256;
-  return (largest_encoded_chunk(layout, codecs) + alignment - 1) / alignment * alignment;
-}
+/// Batches that may be on their way at a time. An outgoing one has two marks, an incoming one has one.
+constexpr std::size_t fewest_slots = 2;
+constexpr std::size_t most_slots = DevicePasses::marks / 4;
 
 std::size_t tiles_in(std::size_t elements) {
   return (elements + quant::products_tile - 1) / quant::products_tile;
@@ -36,30 +31,31 @@ std::size_t most_tiles(const FragmentLayout& layout) {
   return most;
 }
 
-std::size_t longest_chunk(const FragmentLayout& layout) {
-  std::size_t longest = 0;
-  for (ChunkId k = 0; k < layout.chunk_count(); ++k)
-    longest = std::max<std::size_t>(longest, layout.chunk(k).size);
-  return longest;
-}
+/// Where a chunk's scales and codes lie in its batch, in bytes.
+struct Place {
+  Place(const quant::CodecSpec& codec, std::size_t batch, std::size_t offset, std::size_t chunk)
+      : scales(quant::scale_part(codec, offset)),
+        scales_size(quant::scale_part(codec, chunk)),
+        codes(quant::scale_part(codec, batch) + quant::encoded_size(codec, offset) - scales),
+        codes_size(quant::encoded_size(codec, chunk) - scales_size) {}
+
+  std::size_t scales, scales_size, codes, codes_size;
+};
 
 }  // namespace
 
 DeviceOuterState::DeviceOuterState(const FragmentLayout& layout, const protocol::CodecPlan& codecs,
-                                   DeviceParameters& local, std::unique_ptr<DevicePasses> passes)
+                                   DeviceParameters& local, std::unique_ptr<DevicePasses> passes,
+                                   const Staging& staging)
     : layout_(layout),
       local_(local),
       error_feedback_(codecs.sender_feedback),
+      staging_(staging),
       passes_(std::move(passes)),
       global_(flat()),
       velocity_(flat()),
       residual_(error_feedback_ ? flat() : Flat{}) {
-  const auto size = slot_size(layout, codecs);
-  device_slots_ = passes_->device_memory(slot_count * size);
-  host_slots_ = passes_->host_memory(slot_count * size);
-  for (std::size_t i = 0; i < slot_count; ++i)
-    slots_.push_back({{device_slots_.get() + i * size, size}, {host_slots_.get() + i * size, size}, nullptr});
-  decoded_ = passes_->device_memory(longest_chunk(layout) * sizeof(float));
+  make_room(codecs.codec);
   const auto tiles = most_tiles(layout) * sizeof(quant::Products);
   device_tiles_ = passes_->device_memory(tiles);
   host_tiles_ = passes_->host_memory(tiles);
@@ -68,7 +64,9 @@ DeviceOuterState::DeviceOuterState(const FragmentLayout& layout, const protocol:
   take_local();
 }
 
-DeviceOuterState::~DeviceOuterState() = default;
+DeviceOuterState::~DeviceOuterState() {
+  if (handed_over_.valid()) handed_over_.wait();
+}
 
 DeviceOuterState::Flat DeviceOuterState::flat() {
   const auto size = layout_.buffer_size();
@@ -77,60 +75,125 @@ DeviceOuterState::Flat DeviceOuterState::flat() {
   return {std::move(memory), {values, size}};
 }
 
-// ---- chunks ----
+// ---- batches of chunks ----
+
+/// The longest one from a chunk on, before `last`.
+DeviceOuterState::Batch DeviceOuterState::batch_from(ChunkId first, ChunkId last,
+                                                     const quant::CodecSpec& codec) const {
+  auto range = layout_.chunk(first);
+  const bool joins = quant::joins(codec, range.size);
+  auto k = first + 1;
+  for (; joins && k < last && range.size + layout_.chunk(k).size <= staging_.batch_elements; ++k)
+    range.size += layout_.chunk(k).size;
+  return {first, k, range};
+}
+
+std::vector<DeviceOuterState::Batch> DeviceOuterState::batches_of(FragmentId p,
+                                                                  const quant::CodecSpec& codec) const {
+  std::vector<Batch> batches;
+  const auto chunks = layout_.chunks_of(p);
+  for (auto k = chunks.first; k < chunks.last; k = batches.back().last)
+    batches.push_back(batch_from(k, chunks.last, codec));
+  return batches;
+}
+
+/// Slots for as many batches as a fragment has at most, unless that is too much memory.
+void DeviceOuterState::make_room(const quant::CodecSpec& codec) {
+  std::size_t most = 0, longest = 0, bytes = 0;
+  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+    const auto batches = batches_of(p, codec);
+    most = std::max(most, batches.size());
+    for (const auto& batch : batches) {
+      longest = std::max<std::size_t>(longest, batch.range.size);
+      bytes = std::max(bytes, quant::encoded_size(codec, batch.range.size));
+    }
+  }
+  constexpr std::size_t alignment = 256;
+  bytes = (bytes + alignment - 1) / alignment * alignment;
+  const auto count = std::max(fewest_slots, std::min({most, most_slots, staging_.bytes / bytes}));
+  for (auto* slots : {&outgoing_, &incoming_}) {
+    slots->device = passes_->device_memory(count * bytes);
+    slots->host = passes_->host_memory(count * bytes);
+    for (std::size_t i = 0; i < count; ++i)
+      slots->slots.push_back(
+          {{slots->device.get() + i * bytes, bytes}, {slots->host.get() + i * bytes, bytes}, nullptr});
+  }
+  decoded_ = passes_->device_memory(longest * sizeof(float));
+}
 
 /// The one that was used longest ago.
-DeviceOuterState::Slot& DeviceOuterState::free_slot() {
-  auto& slot = slots_[next_slot_];
-  next_slot_ = (next_slot_ + 1) % slots_.size();
+DeviceOuterState::Slot& DeviceOuterState::next_slot(Slots& slots) {
+  auto& slot = slots.slots[slots.next];
+  slots.next = (slots.next + 1) % slots.slots.size();
   if (slot.busy) slot.busy->wait();
   slot.busy = nullptr;
   return slot;
 }
 
-void DeviceOuterState::encode(FragmentId p, const OuterEncoding& how, const BufferPool& buffers,
-                              const Leave& leave) {
+HandOver DeviceOuterState::encode(FragmentId p, const OuterEncoding& how, const BufferPool& buffers,
+                                  Leave leave) {
+  if (handed_over_.valid()) handed_over_.wait();
+  leaving_.clear();
   passes_->after_model();
-  const auto chunks = layout_.chunks_of(p);
-  std::deque<Leaving> leaving;
-  for (auto k = chunks.first; k < chunks.last; ++k) {
-    if (leaving.size() == slots_.size()) {
-      hand_over(std::move(leaving.front()), buffers, leave);
-      leaving.pop_front();
+  for (const auto& batch : batches_of(p, how.codec)) {
+    if (leaving_.size() == outgoing_.slots.size()) {
+      hand_over(leaving_.front(), how.codec, buffers, leave);
+      leaving_.pop_front();
     }
-    const auto& chunk = layout_.chunk(k);
-    const auto bytes = quant::encoded_size(how.codec, chunk.size);
-    const auto index = next_slot_;
-    auto& slot = free_slot();
+    const auto bytes = quant::encoded_size(how.codec, batch.range.size);
+    auto& slot = next_slot(outgoing_);
     quant::Feedback feedback;
-    if (error_feedback_) feedback = {residual_.part(chunk), how.carried};
+    if (error_feedback_) feedback = {residual_.part(batch.range), how.carried};
     auto encoded = passes_->encode_difference(
-        how.codec, global_.part(chunk), local_.device_values().subspan(chunk.begin, chunk.size), feedback,
-        noise_of(layout_, k, how.noise_seed, how.round), slot.device.first(bytes));
+        how.codec, global_.part(batch.range),
+        local_.device_values().subspan(batch.range.begin, batch.range.size), feedback,
+        noise_of(layout_, batch.first, how.noise_seed, how.round), slot.device.first(bytes));
     passes_->copy(slot.device.data(), slot.host.data(), bytes);
     slot.busy = passes_->mark();
-    leaving.push_back({k, bytes, index, std::move(encoded)});
+    leaving_.push_back({batch, &slot, std::move(encoded)});
   }
   // The next inner step changes the local parameters.
   passes_->before_model();
-  for (; !leaving.empty(); leaving.pop_front()) hand_over(std::move(leaving.front()), buffers, leave);
+  // Packing and copying chunks takes longer than the passes: training must not wait for it.
+  handed_over_ =
+      std::async(std::launch::async, [this, codec = how.codec, &buffers, leave = std::move(leave)] {
+        for (const auto& each : leaving_) hand_over(each, codec, buffers, leave);
+      }).share();
+  return HandOver(handed_over_);
 }
 
-void DeviceOuterState::hand_over(Leaving leaving, const BufferPool& buffers, const Leave& leave) {
-  auto& slot = slots_[leaving.slot];
-  slot.busy->wait();
-  slot.busy = nullptr;
+void DeviceOuterState::hand_over(const Leaving& leaving, const quant::CodecSpec& codec,
+                                 const BufferPool& buffers, const Leave& leave) const {
+  const auto& batch = leaving.batch;
+  leaving.slot->busy->wait();
   const auto bad = leaving.encoded->wait();
-  auto bytes = buffers.take(leaving.bytes);
-  std::memcpy(bytes->data(), slot.host.data(), leaving.bytes);
-  leave({leaving.chunk, bad, std::move(bytes)});
+  for (auto k = batch.first; k < batch.last; ++k) {
+    const auto& chunk = layout_.chunk(k);
+    const auto offset = chunk.begin - batch.range.begin;
+    const Place place(codec, batch.range.size, offset, chunk.size);
+    auto bytes = buffers.take(place.scales_size + place.codes_size);
+    std::memcpy(bytes->data(), leaving.slot->host.data() + place.scales, place.scales_size);
+    std::memcpy(bytes->data() + place.scales_size, leaving.slot->host.data() + place.codes, place.codes_size);
+    const bool is_bad = bad && *bad >= offset && *bad < offset + chunk.size;
+    leave({k, is_bad ? std::optional(*bad - offset) : std::nullopt, std::move(bytes)});
+  }
 }
 
-std::span<const std::byte> DeviceOuterState::upload(const Bytes& bytes, Slot& slot) {
-  assert(bytes.size() <= slot.host.size());
-  std::memcpy(slot.host.data(), bytes.data(), bytes.size());
-  passes_->copy(slot.host.data(), slot.device.data(), bytes.size());
-  return slot.device.first(bytes.size());
+/// `chunks`: the batch's, in order.
+std::span<const std::byte> DeviceOuterState::upload(const Batch& batch, const quant::CodecSpec& codec,
+                                                    std::span<const protocol::SharedBytes> chunks,
+                                                    Slot& slot) {
+  for (auto k = batch.first; k < batch.last; ++k) {
+    const auto& chunk = layout_.chunk(k);
+    const Place place(codec, batch.range.size, chunk.begin - batch.range.begin, chunk.size);
+    const auto& bytes = *chunks[k - batch.first];
+    assert(bytes.size() == place.scales_size + place.codes_size);
+    std::memcpy(slot.host.data() + place.scales, bytes.data(), place.scales_size);
+    std::memcpy(slot.host.data() + place.codes, bytes.data() + place.scales_size, place.codes_size);
+  }
+  const auto size = quant::encoded_size(codec, batch.range.size);
+  passes_->copy(slot.host.data(), slot.device.data(), size);
+  return slot.device.first(size);
 }
 
 std::span<quant::Products> DeviceOuterState::device_tiles(std::size_t first, std::size_t count) const {
@@ -147,23 +210,35 @@ quant::Products DeviceOuterState::sum_of_tiles(std::size_t count) {
   return out;
 }
 
-std::optional<quant::Products> DeviceOuterState::products(FragmentId p, const quant::CodecSpec& codec,
-                                                          std::span<const protocol::SharedBytes> results) {
+/// The first chunk whose bytes do not decode.
+std::optional<ChunkId> DeviceOuterState::first_invalid(FragmentId p, const quant::CodecSpec& codec,
+                                                       std::span<const protocol::SharedBytes> results) const {
   const auto chunks = layout_.chunks_of(p);
   assert(results.size() == chunks.size());
+  for (auto k = chunks.first; k < chunks.last; ++k)
+    if (!quant::valid(codec, *results[k - chunks.first], layout_.chunk(k).size)) return k;
+  return std::nullopt;
+}
+
+std::optional<quant::Products> DeviceOuterState::products(FragmentId p, const quant::CodecSpec& codec,
+                                                          std::span<const protocol::SharedBytes> results) {
+  if (first_invalid(p, codec, results)) return std::nullopt;
+  const auto first = layout_.chunks_of(p).first;
   std::size_t tiles = 0;
-  for (auto k = chunks.first; k < chunks.last; ++k) {
-    const auto& chunk = layout_.chunk(k);
-    const auto& bytes = *results[k - chunks.first];
-    if (!quant::valid(codec, bytes, chunk.size)) return std::nullopt;
-    auto& slot = free_slot();
-    const std::span decoded(reinterpret_cast<float*>(decoded_.get()), chunk.size);
+  for (const auto& batch : batches_of(p, codec)) {
+    auto& slot = next_slot(incoming_);
+    const std::span decoded(reinterpret_cast<float*>(decoded_.get()), batch.range.size);
     passes_->clear(decoded);
-    passes_->decode_accumulate(codec, upload(bytes, slot), 1, decoded);
+    passes_->decode_accumulate(codec, upload(batch, codec, results.subspan(batch.first - first), slot), 1,
+                               decoded);
     slot.busy = passes_->mark();
-    const auto count = tiles_in(chunk.size);
-    passes_->products(velocity_.part(chunk), decoded, device_tiles(tiles, count));
-    tiles += count;
+    for (auto k = batch.first; k < batch.last; ++k) {
+      const auto& chunk = layout_.chunk(k);
+      const auto count = tiles_in(chunk.size);
+      passes_->products(velocity_.part(chunk), decoded.subspan(chunk.begin - batch.range.begin, chunk.size),
+                        device_tiles(tiles, count));
+      tiles += count;
+    }
   }
   return sum_of_tiles(tiles);
 }
@@ -172,40 +247,38 @@ std::optional<ChunkId> DeviceOuterState::apply(FragmentId p, const quant::CodecS
                                                std::span<const protocol::SharedBytes> results,
                                                const methods::OuterRule& rule) {
   assert(!rule.co2);
-  const auto chunks = layout_.chunks_of(p);
-  assert(results.size() == chunks.size());
+  if (const auto bad = first_invalid(p, codec, results)) return bad;
+  const auto first = layout_.chunks_of(p).first;
   passes_->after_model();
-  std::optional<ChunkId> bad;
-  for (auto k = chunks.first; k < chunks.last && !bad; ++k) {
-    const auto& chunk = layout_.chunk(k);
-    const auto& bytes = *results[k - chunks.first];
-    if (!quant::valid(codec, bytes, chunk.size)) {
-      bad = k;
-      continue;
-    }
-    auto& slot = free_slot();
-    const auto own = local_.device_values().subspan(chunk.begin, chunk.size);
-    passes_->decode_apply(codec, upload(bytes, slot), rule.step, global_.part(chunk), velocity_.part(chunk),
-                          own);
+  for (const auto& batch : batches_of(p, codec)) {
+    auto& slot = next_slot(incoming_);
+    passes_->decode_apply(codec, upload(batch, codec, results.subspan(batch.first - first), slot), rule.step,
+                          global_.part(batch.range), velocity_.part(batch.range),
+                          local_.device_values().subspan(batch.range.begin, batch.range.size));
     slot.busy = passes_->mark();
   }
   passes_->before_model();
   local_.modified_on_device(layout_.fragment(p));
-  return bad;
+  return std::nullopt;
 }
 
 void DeviceOuterState::shift_local(FragmentId p, const quant::CodecSpec& codec,
                                    std::span<const protocol::SharedBytes> own, float weight) {
   passes_->after_model();
   const auto first = layout_.chunks_of(p).first;
-  for (ChunkId i = 0; i < own.size(); ++i) {
-    if (!own[i]) continue;
-    const auto& chunk = layout_.chunk(first + i);
-    assert(quant::valid(codec, *own[i], chunk.size));
-    auto& slot = free_slot();
-    passes_->decode_accumulate(codec, upload(*own[i], slot), weight,
-                               local_.device_values().subspan(chunk.begin, chunk.size));
+  for (std::size_t i = 0; i < own.size();) {
+    if (!own[i]) {
+      ++i;
+      continue;
+    }
+    auto end = i;
+    while (end < own.size() && own[end]) ++end;
+    const auto batch = batch_from(first + static_cast<ChunkId>(i), first + static_cast<ChunkId>(end), codec);
+    auto& slot = next_slot(incoming_);
+    passes_->decode_accumulate(codec, upload(batch, codec, own.subspan(i), slot), weight,
+                               local_.device_values().subspan(batch.range.begin, batch.range.size));
     slot.busy = passes_->mark();
+    i = batch.last - first;
   }
   passes_->before_model();
   local_.modified_on_device(layout_.fragment(p));

@@ -170,7 +170,7 @@ void OuterLoop::average_gradients(std::span<float> gradients, std::uint64_t toke
       const auto bad = quant::encode(codecs_.of(round), gradients.subspan(chunk.begin, chunk.size),
                                      {std::span(gradient_residual_).subspan(chunk.begin, chunk.size)},
                                      noise_of(layout_, k, noise_seed_, round), *bytes);
-      contribute(flight, tokens, {k, bad, std::move(bytes)});
+      contribute(flight, tokens, step_ + 1, {k, bad, std::move(bytes)});
     }
   }
   for (; !in_flight_.empty(); in_flight_.pop_front()) {
@@ -329,6 +329,7 @@ void OuterLoop::sync_once_more() {
     const auto last = schedule_.rounds_sent(p, step_) + 1;
     if (fragments_[p].round >= last) continue;  // whoever joined at the very end may have it
     auto& flight = send(p, last);
+    flight.leaving.finish();
     flight.is_last = true;
     flight.own.clear();
   }
@@ -363,14 +364,16 @@ OuterLoop::InFlight& OuterLoop::send(FragmentId p, protocol::Round round) {
   flight.weight = std::exchange(tokens_[p], 0);
   take_samples(flight);
   if (is_audited(p, round)) flight.spread = state_->spread(p);
-  state_->encode(p,
-                 {.codec = codecs_.of(round),
-                  .round = round,
-                  .carried = carried_into(p, round),
-                  .noise_seed = noise_seed_},
-                 exchange_.buffers(),
-                 // At once: the next chunk is encoded while this one travels.
-                 [&](EncodedChunk encoded) { contribute(flight, flight.weight, std::move(encoded)); });
+  flight.leaving = state_->encode(p,
+                                  {.codec = codecs_.of(round),
+                                   .round = round,
+                                   .carried = carried_into(p, round),
+                                   .noise_seed = noise_seed_},
+                                  exchange_.buffers(),
+                                  // At once: the next chunk is encoded while this one travels.
+                                  [this, &flight, step = step_](EncodedChunk encoded) {
+                                    contribute(flight, flight.weight, step, std::move(encoded));
+                                  });
   return flight;
 }
 
@@ -379,7 +382,8 @@ void OuterLoop::take_samples(InFlight& flight) {
   flight.samples = samples_[flight.fragment].take_front(protocol::most_trained_on);
 }
 
-void OuterLoop::contribute(InFlight& flight, std::uint64_t weight, EncodedChunk encoded) {
+/// On the thread that hands chunks over. `step`: where the contribution was made.
+void OuterLoop::contribute(InFlight& flight, std::uint64_t weight, std::uint64_t step, EncodedChunk encoded) {
   if (encoded.bad_element) {
     const bool warmup = flight.round <= codecs_.warmup_rounds;
     throw Error(ErrorKind::divergence,
@@ -387,7 +391,7 @@ void OuterLoop::contribute(InFlight& flight, std::uint64_t weight, EncodedChunk 
                     " is not finite, or too large for its codec, at element " +
                     std::to_string(layout_.place_in_fragment(encoded.chunk) + *encoded.bad_element) +
                     " of fragment " + std::to_string(layout_.fragment_of(encoded.chunk)) + " at step " +
-                    std::to_string(warmup ? step_ + 1 : step_));
+                    std::to_string(step));
   }
   flight.own.push_back(encoded.bytes);
   const bool first = encoded.chunk == layout_.chunks_of(flight.fragment).first;
@@ -504,6 +508,7 @@ bool OuterLoop::may_train_on() {
 
 /// Whether the result is here. In the warm-up and at the end there is nothing to train on with meanwhile.
 bool OuterLoop::fetch(InFlight& flight, Waiting why) {
+  flight.leaving.finish();
   if (flight.result) return true;
   const auto begin = Trace::Clock::now();
   const Trace::Scope scope(trace_, Trace::Row::train, "outer_wait",

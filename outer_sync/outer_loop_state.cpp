@@ -206,7 +206,7 @@ void OuterLoop::restore(std::span<const std::byte> agreed, std::span<const std::
       !mine.pace.sound() || (paced_by_time_ ? mine.owed > most_owed : mine.owed > 0)) {
     refuse_state("is of another layout or other settings");
   }
-  std::deque<InFlight> in_flight;
+  std::list<InFlight> in_flight;
   for (auto& saved : mine.in_flight) {
     const auto earlier =
         static_cast<std::uint64_t>(std::ranges::count(in_flight, saved.fragment, &InFlight::fragment));
@@ -256,7 +256,7 @@ AlignedVector<float> saved_global_parameters(std::span<const std::byte> agreed,
 /// Whether the rounds in flight are those that were sent by that step and are not applied. (Past the last
 /// step the final sync has applied one more.)
 bool OuterLoop::rounds_fit(const std::vector<protocol::FragmentState>& fragments,
-                           const std::deque<InFlight>& in_flight, std::uint64_t step) const {
+                           const std::list<InFlight>& in_flight, std::uint64_t step) const {
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
     const auto sent = schedule_.rounds_sent(p, step);
     const auto flying = static_cast<std::uint64_t>(std::ranges::count(in_flight, p, &InFlight::fragment));

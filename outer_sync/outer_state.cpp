@@ -53,8 +53,8 @@ std::span<const float> HostOuterState::start(Range range) {
   return scratch_;
 }
 
-void HostOuterState::encode(FragmentId p, const OuterEncoding& how, const BufferPool& buffers,
-                            const Leave& leave) {
+HandOver HostOuterState::encode(FragmentId p, const OuterEncoding& how, const BufferPool& buffers,
+                                Leave leave) {
   const auto& fragment = layout_.fragment(p);
   const auto local = local_.read(fragment);
   const auto chunks = layout_.chunks_of(p);
@@ -66,6 +66,7 @@ void HostOuterState::encode(FragmentId p, const OuterEncoding& how, const Buffer
         feedback(k, how.carried), noise_of(layout_, k, how.noise_seed, how.round), *bytes);
     leave({k, bad, std::move(bytes)});
   }
+  return {};
 }
 
 std::optional<quant::Products> HostOuterState::products(FragmentId p, const quant::CodecSpec& codec,

@@ -75,6 +75,11 @@ std::uint32_t unit_of(const CodecSpec& spec) {
   return has_blocks(spec.kind) ? spec.block : 1;
 }
 
+bool joins(const CodecSpec& spec, std::size_t elements) {
+  const auto group = has_blocks(spec.kind) ? group_rows(code_bits(spec.kind)) * row : 1;
+  return elements % unit_of(spec) == 0 && elements % group == 0;
+}
+
 std::size_t scale_part(const CodecSpec& spec, std::size_t elements) {
   return has_blocks(spec.kind) ? blocks_of(spec, elements) * scale_bytes(spec.scale) : 0;
 }

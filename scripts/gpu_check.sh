@@ -95,7 +95,9 @@ speed() {
     --compile --precision bf16 --case gpt2-124m-gpu llama-350m-gpu --rounds 5
   check codec_speed 90 "${ours[@]}" "$kit/bin/bench_quant_cuda" --benchmark_min_time=0.05 \
     --benchmark_filter='^(lloyd4|int8|fp32)/.*thread_blocks:(16|1024)/manual_time$'
-  for case in step_gpt2_16_50304 step_gpt2_64_50304 step_gpt2_16_50257 step_llama nanogpt; do
+  check outer_device 60 "${ours[@]}" "$kit/bin/bench_outer_device" 124
+  check outer_device_1b 90 "${ours[@]}" "$kit/bin/bench_outer_device" 1000 lloyd4 16
+  for case in outer_device outer_device_1b step_gpt2_16_50304 step_gpt2_64_50304 step_gpt2_16_50257 step_llama nanogpt; do
     echo "== $case" && tail -n 2 "$logs/$case.log" | cut -c 1-600
   done
 }

@@ -6,7 +6,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=${1:-$root/build/release}
 programs=(isthmus libisthmus_trainer.so tests/trainer/test_trainer tests/quant/test_quant_cuda tests/data/test_data bench/bench_step
-  bench/bench_quant_cuda)
+  bench/bench_outer_device bench/bench_quant_cuda)
 
 kit=$(mktemp -d)/gpu-kit
 trap 'rm -rf "$(dirname "$kit")"' EXIT

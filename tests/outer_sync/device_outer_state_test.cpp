@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <latch>
+#include <thread>
 
 #include "emulated_device.h"
 #include "isthmus/base/error.h"
@@ -17,8 +19,10 @@ namespace {
 using protocol::Round;
 using testing::HasSubstr;
 
-/// Two fragments of 3 and 40 chunks, more than fit on their way at once; the last ones are short.
+/// Two fragments of 3 and 40 chunks; the last ones are short.
 const FragmentLayout chunks_of_64({{0, 160}, {192, 2500}}, 64);
+/// Ten batches, of four chunks, in the larger fragment: more than fit on their way at once.
+constexpr Staging small_staging{.batch_elements = 300, .bytes = 600};
 
 OuterConfig config_in(const std::string& codec, bool error_feedback, bool carry = false) {
   auto config = config_of(2, 4, 1, carry ? std::nullopt : std::optional(0.5));
@@ -37,10 +41,10 @@ struct OwnParameters {
 };
 class EmulatedState final : private OwnParameters, public DeviceOuterState {
  public:
-  EmulatedState(LoneReplica& replica, quant::EmulatedPasses& kernels)
+  EmulatedState(LoneReplica& replica, quant::EmulatedPasses& kernels, const Staging& staging = small_staging)
       : OwnParameters(replica.local),
         DeviceOuterState(replica.layout, codec_plan(replica.config), parameters,
-                         std::make_unique<EmulatedDevice>(kernels)) {}
+                         std::make_unique<EmulatedDevice>(kernels), staging) {}
 };
 
 /// A replica whose outer state lies on the emulated device.
@@ -63,6 +67,7 @@ std::function<float(std::uint64_t)> moves(int step) {
 }
 
 void expect_same(LoneReplica& device, LoneReplica& host) {
+  ASSERT_TRUE(device.exchange.has(host.exchange.contributions.size()));
   ASSERT_EQ(device.exchange.contributions.size(), host.exchange.contributions.size());
   for (std::size_t i = 0; i < host.exchange.contributions.size(); ++i) {
     ASSERT_EQ(*device.exchange.contributions[i].bytes, *host.exchange.contributions[i].bytes)
@@ -74,7 +79,7 @@ void expect_same(LoneReplica& device, LoneReplica& host) {
 }
 
 TEST_F(DeviceState, GivesTheHostsBits) {
-  for (const auto* codec : {"fp32", "lloyd4", "int8", "lloyd2"}) {
+  for (const auto* codec : {"fp32", "lloyd4", "int8", "lloyd2", "lloyd3"}) {
     for (const auto& [error_feedback, carry] :
          {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
       SCOPED_TRACE(std::string(codec) + (error_feedback ? " with error feedback" : "") +
@@ -193,10 +198,40 @@ TEST_F(DeviceState, ValuesThatAreNotFiniteAreNamed) {
   device.step(0.5F);
   try {
     device.step([](std::uint64_t i) { return i == 192 + 70 ? INFINITY : 0.5F; });
+    device.step(0.5F);  // where it is found at the latest
     FAIL() << "an infinite outer gradient must end the run";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("at element 70 of fragment 1 at step 2"));
   }
+}
+
+TEST_F(DeviceState, TrainingGoesOnWhileChunksAreHandedOver) {
+  auto config = config_in("lloyd4", false);
+  config.warmup_steps = 0;
+  std::latch step_made(1);
+  // In one batch: where the slots are used up, the training thread hands over the first ones itself.
+  LoneReplica device(config, chunks_of_64, [&](LoneReplica& replica) {
+    return std::make_unique<EmulatedState>(replica, kernels, Staging());
+  });
+  LoneReplica host(config, chunks_of_64);
+  device.exchange.before_contribute = [&] { step_made.wait(); };
+  device.step(moves(1));
+  EXPECT_TRUE(device.exchange.contributions.empty());
+  step_made.count_down();
+  for (int step = 2; step <= 9; ++step) device.step(moves(step));
+  for (int step = 1; step <= 9; ++step) host.step(moves(step));
+  expect_same(device, host);
+}
+
+TEST_F(DeviceState, AReplicaThatEndsHasHandedOverEverything) {
+  OnDevice device(config_in("lloyd4", false), kernels);
+  LoneReplica host(device.config, chunks_of_64);
+  device.exchange.before_contribute = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
+  for (LoneReplica* replica : {static_cast<LoneReplica*>(&device), &host}) {
+    for (int step = 1; step <= 4; ++step) replica->step(moves(step));
+    replica->loop = nullptr;
+  }
+  EXPECT_EQ(device.exchange.contributions.size(), host.exchange.contributions.size());
 }
 
 TEST_F(DeviceState, BytesThatDoNotDecodeNeverReachTheDevice) {

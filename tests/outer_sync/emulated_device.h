@@ -10,6 +10,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 
 #include "emulated_passes.h"
@@ -106,10 +107,12 @@ class EmulatedDevice final : public DevicePasses {
   };
 
   void queue(std::function<void()> work) {
+    const std::lock_guard lock(mutex_);
     work_.push_back(std::move(work));
     ++queued_;
   }
   void run_until(std::size_t count) {
+    const std::lock_guard lock(mutex_);
     for (; done_ < count; ++done_) {
       work_.front()();
       work_.pop_front();
@@ -123,6 +126,7 @@ class EmulatedDevice final : public DevicePasses {
   }
 
   quant::EmulatedPasses& kernels_;
+  static inline std::mutex mutex_;  ///< one thread queues, two wait; and devices share the kernels
   std::deque<std::function<void()>> work_;
   std::size_t queued_ = 0, done_ = 0, marks_now_ = 0;
 };

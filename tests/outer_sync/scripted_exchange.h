@@ -4,10 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -34,6 +37,9 @@ class ScriptedExchange final : public RoundExchange {
   /// Whether it is left out of the result for its norm.
   std::function<bool(ChunkId, protocol::Round)> rejects = [](ChunkId, protocol::Round) { return false; };
 
+  /// Called by the thread that hands a chunk in, if set.
+  std::function<void()> before_contribute;
+
   struct Contribution {
     ChunkId chunk;
     protocol::Round round;
@@ -42,7 +48,7 @@ class ScriptedExchange final : public RoundExchange {
     SampleSet samples{};
     friend bool operator==(const Contribution&, const Contribution&) = default;
   };
-  std::vector<Contribution> contributions;  ///< all that were handed in
+  std::vector<Contribution> contributions;  ///< all that were handed in, which may be by another thread
   std::map<std::pair<FragmentId, protocol::Round>, std::vector<protocol::SharedBytes>> results;
   std::map<FragmentId, protocol::FragmentState> chains;
   StateSource source;
@@ -60,10 +66,19 @@ class ScriptedExchange final : public RoundExchange {
 
   void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes, std::uint64_t weight,
                   const SampleSet& samples) override {
+    if (before_contribute) before_contribute();
+    const std::lock_guard lock(mutex_);
     for (const auto& other : contributions)
       EXPECT_FALSE(other.chunk == chunk && other.round == round)
           << "chunk " << chunk << " was handed in twice";
     contributions.push_back({chunk, round, weight, std::move(bytes), samples});
+    contributed_.notify_all();
+  }
+  /// Whether so many chunks have been handed in, within ten seconds.
+  [[nodiscard]] bool has(std::size_t count) {
+    std::unique_lock lock(mutex_);
+    return contributed_.wait_for(lock, std::chrono::seconds(10),
+                                 [&] { return contributions.size() >= count; });
   }
 
   Awaited wait(FragmentId p, protocol::Round round, bool can_train_on) override {
@@ -96,7 +111,8 @@ class ScriptedExchange final : public RoundExchange {
   Reducer& reducer() override { return reducer_; }
 
  private:
-  protocol::SharedBytes contribution_of(ChunkId chunk, protocol::Round round) const {
+  protocol::SharedBytes contribution_of(ChunkId chunk, protocol::Round round) {
+    const std::lock_guard lock(mutex_);
     for (const auto& contribution : contributions) {
       if (contribution.chunk == chunk && contribution.round == round) return contribution.bytes;
     }
@@ -113,6 +129,8 @@ class ScriptedExchange final : public RoundExchange {
   const FragmentLayout& layout_;
   protocol::CodecPlan codecs_;
   Reducer reducer_;
+  std::mutex mutex_;
+  std::condition_variable contributed_;
 };
 
 /// One replica against a ScriptedExchange.

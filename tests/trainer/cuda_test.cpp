@@ -160,10 +160,11 @@ TEST_F(Cuda, TheOuterStateGivesTheCpusBits) {
     const outer_sync::BufferPool buffers(outer_sync::largest_encoded_chunk(layout, codecs), 100);
     const auto encoded = [&](outer_sync::OuterState& state, std::uint64_t round, outer_sync::FragmentId p) {
       std::vector<outer_sync::protocol::SharedBytes> chunks;
-      state.encode(p, {.codec = codecs.codec, .round = round, .carried = 0.5F}, buffers, [&](auto chunk) {
+      const auto take = [&](const auto& chunk) {
         EXPECT_FALSE(chunk.bad_element);
         chunks.push_back(chunk.bytes);
-      });
+      };
+      state.encode(p, {.codec = codecs.codec, .round = round, .carried = 0.5F}, buffers, take).finish();
       return chunks;
     };
     for (std::uint64_t round = 1; round <= 3; ++round) {

@@ -3,6 +3,8 @@
 // parameters never come to the host but for a checkpoint, an evaluation or a newcomer; encoded bytes do.
 
 #include <cstddef>
+#include <deque>
+#include <future>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,8 +16,8 @@
 namespace isthmus::outer_sync {
 
 /// A device's memory, and the passes of quant/passes.h over it. Everything is queued, in the order of the
-/// calls, and runs beside the queue in which the model computes; one thread calls. Throws Error(data) when
-/// the device reports a fault.
+/// calls, and runs beside the queue in which the model computes. One thread calls; another one may wait for
+/// marks. Throws Error(data) when the device reports a fault.
 class DevicePasses {
  public:
   virtual ~DevicePasses() = default;
@@ -34,7 +36,7 @@ class DevicePasses {
     /// quant/passes.h.
     virtual std::optional<std::size_t> wait() = 0;
   };
-  static constexpr std::size_t marks = 64;  ///< that there may be at a time
+  static constexpr std::size_t marks = 1024;  ///< that there may be at a time
 
   /// Between any two memories; both must stay until it is done.
   virtual void copy(const void* from, void* to, std::size_t bytes) = 0;
@@ -71,16 +73,24 @@ class DeviceParameters : public LocalParameters {
   virtual void modified_on_device(Range range) = 0;
 };
 
+/// Memory through which encoded chunks come and go, in each direction and on both sides. Chunks are encoded
+/// and decoded in batches: a pass over too few elements takes less time than queueing it does.
+struct Staging {
+  std::uint64_t batch_elements = 1 << 20;
+  std::size_t bytes = 64 << 20;  ///< at most, but for two batches
+};
+
 /// The same bits as HostOuterState. It has no passes for eager and co2.
 class DeviceOuterState : public OuterState {
  public:
   /// As HostOuterState; `codecs` are the run's. All memory is taken here.
   DeviceOuterState(const FragmentLayout& layout, const protocol::CodecPlan& codecs, DeviceParameters& local,
-                   std::unique_ptr<DevicePasses> passes);
+                   std::unique_ptr<DevicePasses> passes, const Staging& staging = {});
   ~DeviceOuterState() override;
 
-  void encode(FragmentId fragment, const OuterEncoding& how, const BufferPool& buffers,
-              const Leave& leave) override;
+  /// Queues the passes and returns; `leave` is called on another thread.
+  [[nodiscard]] HandOver encode(FragmentId fragment, const OuterEncoding& how, const BufferPool& buffers,
+                                Leave leave) override;
   [[nodiscard]] std::optional<quant::Products> products(
       FragmentId fragment, const quant::CodecSpec& codec,
       std::span<const protocol::SharedBytes> results) override;
@@ -112,22 +122,40 @@ class DeviceOuterState : public OuterState {
     std::span<float> values;
     [[nodiscard]] std::span<float> part(Range range) const { return values.subspan(range.begin, range.size); }
   };
-  /// Room for one encoded chunk, on the device and on the host.
+  /// Consecutive chunks of one fragment that one pass takes: their encodings join to one.
+  struct Batch {
+    ChunkId first, last;
+    Range range;  ///< in the flat buffer
+  };
+  /// Room for an encoded batch, on the device and on the host.
   struct Slot {
     std::span<std::byte> device, host;
-    Mark busy;  ///< until then the last chunk in it is in use
+    Mark busy;  ///< behind the last pass or copy that uses it
   };
-  /// A chunk on its way to the host.
+  /// Slots that are used in turn.
+  struct Slots {
+    std::shared_ptr<std::byte> device, host;
+    std::vector<Slot> slots;
+    std::size_t next = 0;
+  };
+  /// An encoded batch on its way to the host.
   struct Leaving {
-    ChunkId chunk;
-    std::size_t bytes, slot;
+    Batch batch;
+    Slot* slot;
     Mark encoded;
   };
 
   [[nodiscard]] Flat flat();
-  [[nodiscard]] Slot& free_slot();
-  [[nodiscard]] std::span<const std::byte> upload(const Bytes& bytes, Slot& slot);
-  void hand_over(Leaving leaving, const BufferPool& buffers, const Leave& leave);
+  void make_room(const quant::CodecSpec& codec);
+  [[nodiscard]] static Slot& next_slot(Slots& slots);
+  [[nodiscard]] std::vector<Batch> batches_of(FragmentId fragment, const quant::CodecSpec& codec) const;
+  [[nodiscard]] Batch batch_from(ChunkId first, ChunkId last, const quant::CodecSpec& codec) const;
+  [[nodiscard]] std::optional<ChunkId> first_invalid(FragmentId fragment, const quant::CodecSpec& codec,
+                                                     std::span<const protocol::SharedBytes> results) const;
+  void hand_over(const Leaving& leaving, const quant::CodecSpec& codec, const BufferPool& buffers,
+                 const Leave& leave) const;
+  [[nodiscard]] std::span<const std::byte> upload(const Batch& batch, const quant::CodecSpec& codec,
+                                                  std::span<const protocol::SharedBytes> chunks, Slot& slot);
   [[nodiscard]] std::span<quant::Products> device_tiles(std::size_t first, std::size_t count) const;
   [[nodiscard]] quant::Products sum_of_tiles(std::size_t count);
   [[nodiscard]] std::span<const float> download(std::span<const float> values, AlignedVector<float>& to);
@@ -137,12 +165,13 @@ class DeviceOuterState : public OuterState {
   const FragmentLayout& layout_;
   DeviceParameters& local_;
   const bool error_feedback_;
+  const Staging staging_;
   std::unique_ptr<DevicePasses> passes_;
   Flat global_, velocity_, residual_;  ///< the last one only with error feedback
-  std::shared_ptr<std::byte> device_slots_, host_slots_;
-  std::vector<Slot> slots_;
-  std::size_t next_slot_ = 0;
-  /// One decoded chunk; the products of a fragment's tiles, on the device and on the host.
+  Slots outgoing_, incoming_;
+  std::deque<Leaving> leaving_;           ///< while they are handed over: of the other thread
+  std::shared_future<void> handed_over_;  ///< valid from the first one on
+  /// One decoded batch; the products of a fragment's tiles, on the device and on the host.
   std::shared_ptr<std::byte> decoded_, device_tiles_, host_tiles_;
   AlignedVector<float> host_global_, host_velocity_;  ///< what was given out last
 };

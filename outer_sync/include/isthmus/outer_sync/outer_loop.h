@@ -17,10 +17,10 @@
 // or none (methods/pace.h).
 
 #include <cstdint>
-#include <deque>
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -206,6 +206,7 @@ class OuterLoop {
     std::uint64_t weight = 0;           ///< tokens behind it; 0 in the warm-up, where no count is kept
     SampleSet samples = {};             ///< and sequences
     std::optional<double> spread = {};  ///< before it was encoded, if its round is audited
+    HandOver leaving = {};              ///< last: until it is over, another thread writes `own`
   };
   enum class Waiting { stall, warmup, finish, save };
 
@@ -233,7 +234,7 @@ class OuterLoop {
   void settle(const InFlight& flight, const quant::OuterStep& step);
   void put_back_gradient(ChunkId chunk, const Bytes& bytes);
   void take_samples(InFlight& flight);
-  void contribute(InFlight& flight, std::uint64_t weight, EncodedChunk encoded);
+  void contribute(InFlight& flight, std::uint64_t weight, std::uint64_t step, EncodedChunk encoded);
   void end_warmup();
   void offer_state();
   void begin_log();
@@ -241,7 +242,7 @@ class OuterLoop {
   void count_moment_steps();
   [[noreturn]] static void refuse_result(protocol::Round round, ChunkId chunk);
   [[nodiscard]] bool rounds_fit(const std::vector<protocol::FragmentState>& fragments,
-                                const std::deque<InFlight>& in_flight, std::uint64_t step) const;
+                                const std::list<InFlight>& in_flight, std::uint64_t step) const;
   [[nodiscard]] bool is_late() const;
   void record(const InFlight& flight);
   void extend_chain(FragmentId p, std::span<const protocol::SharedBytes> results,
@@ -285,7 +286,7 @@ class OuterLoop {
   /// By fragment: inner steps behind the moments that came with it; nothing where none came.
   std::vector<std::optional<std::uint64_t>> moment_steps_;
   AlignedVector<float> gradient_residual_;  ///< of warm-up gradients; empty after the warm-up
-  std::deque<InFlight> in_flight_;          ///< in the order they were sent
+  std::list<InFlight> in_flight_;           ///< in the order they were sent
   GradientObserver gradient_observer_;
   std::optional<LogPlan> log_plan_;
   std::unique_ptr<log::RoundLog> log_;

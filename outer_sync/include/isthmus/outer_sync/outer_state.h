@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "isthmus/base/aligned.h"
@@ -36,15 +38,39 @@ struct EncodedChunk {
   protocol::SharedBytes bytes;
 };
 
+/// Encoded chunks that another thread is still handing over. Its destructor waits for that.
+class HandOver {
+ public:
+  HandOver() = default;  ///< all are handed over
+  explicit HandOver(std::shared_future<void> done) : done_(std::move(done)) {}
+  HandOver(HandOver&&) = default;
+  HandOver& operator=(HandOver&& other) noexcept {
+    std::swap(done_, other.done_);
+    return *this;
+  }
+  ~HandOver() {
+    if (done_.valid()) done_.wait();
+  }
+
+  /// Waits until the last one is handed over. Throws what `leave` threw, once.
+  void finish() {
+    if (done_.valid()) std::exchange(done_, {}).get();
+  }
+
+ private:
+  std::shared_future<void> done_;
+};
+
 class OuterState {
  public:
   virtual ~OuterState() = default;
 
   /// Encodes a fragment's outer gradient, global minus local parameters + carried * residual, in the memory
-  /// of `buffers`. `leave` gets every chunk in order, as soon as it is encoded.
+  /// of `buffers`. `leave` gets every chunk in order, as soon as it is encoded: on this thread before the
+  /// call returns, or on another one before HandOver::finish() does.
   using Leave = std::function<void(EncodedChunk)>;
-  virtual void encode(FragmentId fragment, const OuterEncoding& how, const BufferPool& buffers,
-                      const Leave& leave) = 0;
+  [[nodiscard]] virtual HandOver encode(FragmentId fragment, const OuterEncoding& how,
+                                        const BufferPool& buffers, Leave leave) = 0;
   /// Of a fragment's velocity and what `results`, its chunks in order, decode to; nothing where one does not.
   [[nodiscard]] virtual std::optional<quant::Products> products(
       FragmentId fragment, const quant::CodecSpec& codec, std::span<const protocol::SharedBytes> results) = 0;
@@ -114,8 +140,8 @@ class HostOuterState final : public OuterState {
   HostOuterState(const FragmentLayout& layout, LocalParameters& local, bool error_feedback,
                  bool eager = false);
 
-  void encode(FragmentId fragment, const OuterEncoding& how, const BufferPool& buffers,
-              const Leave& leave) override;
+  [[nodiscard]] HandOver encode(FragmentId fragment, const OuterEncoding& how, const BufferPool& buffers,
+                                Leave leave) override;
   void shift_local(FragmentId fragment, const quant::CodecSpec& codec,
                    std::span<const protocol::SharedBytes> own, float weight) override;
   [[nodiscard]] std::optional<quant::Products> products(

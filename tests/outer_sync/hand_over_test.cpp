@@ -1,0 +1,104 @@
+// A device's outer state and the thread that hands its chunks over, with a device that computes at once: this
+// runs under ThreadSanitizer, which the emulated GPU (device_outer_state_test.cpp) does not.
+
+#include <gtest/gtest.h>
+
+#include "isthmus/base/aligned.h"
+#include "isthmus/base/random.h"
+#include "isthmus/outer_sync/audit.h"
+#include "isthmus/outer_sync/device_outer_state.h"
+#include "scripted_exchange.h"
+
+namespace isthmus::outer_sync {
+namespace {
+
+/// Each pass is over when the call returns.
+class ImmediateDevice final : public DevicePasses {
+ public:
+  std::shared_ptr<std::byte> device_memory(std::size_t bytes) override {
+    const auto owner = std::make_shared<AlignedVector<std::byte>>(bytes);
+    return {owner, owner->data()};
+  }
+  std::shared_ptr<std::byte> host_memory(std::size_t bytes) override { return device_memory(bytes); }
+  void copy(const void* from, void* to, std::size_t bytes) override { std::memcpy(to, from, bytes); }
+  void clear(std::span<float> values) override { std::ranges::fill(values, 0.0F); }
+  std::unique_ptr<Mark> encode_difference(const quant::CodecSpec& spec, std::span<const float> minuend,
+                                          std::span<const float> subtrahend, quant::Feedback feedback,
+                                          const quant::Noise& noise, std::span<std::byte> out) override {
+    return std::make_unique<Over>(quant::encode_difference(spec, minuend, subtrahend, feedback, noise, out));
+  }
+  void decode_accumulate(const quant::CodecSpec& spec, std::span<const std::byte> in, float weight,
+                         std::span<float> sum) override {
+    EXPECT_TRUE(quant::decode_accumulate(spec, in, weight, sum));
+  }
+  void decode_apply(const quant::CodecSpec& spec, std::span<const std::byte> in, const quant::OuterStep& step,
+                    std::span<float> theta, std::span<float> velocity, std::span<float> local) override {
+    EXPECT_TRUE(quant::decode_apply(spec, in, step, theta, velocity, local));
+  }
+  void products(std::span<const float> x, std::span<const float> y,
+                std::span<quant::Products> tiles) override {
+    for (std::size_t t = 0; t < tiles.size(); ++t) {
+      const auto begin = t * quant::products_tile;
+      const auto size = std::min(x.size() - begin, quant::products_tile);
+      tiles[t] = {};
+      quant::add_products(x.subspan(begin, size), y.subspan(begin, size), tiles[t]);
+    }
+  }
+  std::uint64_t digest(std::span<const float> values) override { return digest_of(values); }
+  std::unique_ptr<Mark> mark() override { return std::make_unique<Over>(std::nullopt); }
+  void after_model() override {}
+  void before_model() override {}
+
+ private:
+  class Over final : public Mark {
+   public:
+    explicit Over(std::optional<std::size_t> bad) : bad_(bad) {}
+    std::optional<std::size_t> wait() override { return bad_; }
+
+   private:
+    std::optional<std::size_t> bad_;
+  };
+};
+
+class HostParameters final : public DeviceParameters {
+ public:
+  explicit HostParameters(PlainParameters& plain) : plain_(plain) {}
+  std::span<const float> read(Range range) override { return plain_.read(range); }
+  std::span<float> modify(Range range) override { return plain_.modify(range); }
+  void modified(Range range) override { plain_.modified(range); }
+  std::span<float> device_values() override { return plain_.values; }
+  void modified_on_device(Range) override {}
+
+ private:
+  PlainParameters& plain_;
+};
+
+TEST(HandOver, GivesTheBitsOfOneThread) {
+  const FragmentLayout layout({{0, 160}, {192, 2500}}, 64);
+  auto config = config_of(2, 4, 1, std::nullopt);
+  config.codec = "lloyd4";
+  config.codec_block = 0;
+  config.chunk_elements = 64;
+  std::unique_ptr<HostParameters> parameters;
+  LoneReplica device(config, layout, [&](LoneReplica& replica) {
+    parameters = std::make_unique<HostParameters>(replica.local);
+    return std::make_unique<DeviceOuterState>(replica.layout, codec_plan(replica.config), *parameters,
+                                              std::make_unique<ImmediateDevice>());
+  });
+  LoneReplica host(config, layout);
+  for (int step = 1; step <= 40; ++step) {
+    const auto move = [step](std::uint64_t i) {
+      return 0.1F * (random_unit(5, static_cast<std::uint64_t>(step), i) - 0.5F);
+    };
+    device.step(move);
+    host.step(move);
+  }
+  device.loop->finish();
+  host.loop->finish();
+  EXPECT_EQ(device.loop->global_hash().hex(), host.loop->global_hash().hex());
+  EXPECT_EQ(device.local.values, host.local.values);
+  EXPECT_EQ(device.exchange.contributions.size(), host.exchange.contributions.size());
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync
