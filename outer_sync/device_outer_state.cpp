@@ -142,6 +142,7 @@ HandOver DeviceOuterState::encode(FragmentId p, const OuterEncoding& how, const 
     }
     const auto bytes = quant::encoded_size(how.codec, batch.range.size);
     auto& slot = next_slot(outgoing_);
+    assert(bytes <= slot.device.size());
     quant::Feedback feedback;
     if (error_feedback_) feedback = {residual_.part(batch.range), how.carried};
     auto encoded = passes_->encode_difference(

@@ -308,7 +308,8 @@ void OuterLoop::count_local_step() {
 void OuterLoop::finish() {
   begin_log();
   // What is overdue first. (Its rounds may be several, and each is sent when the one before is applied.)
-  if (!synchronous()) static_cast<void>(keep_up(Waiting::finish));
+  // A data-parallel run has no rounds, though its schedule counts one a step.
+  if (step_ > schedule_.warmup_steps()) static_cast<void>(keep_up(Waiting::finish));
   // With whole-round overlap a result that is applied takes all local steps for sent: so they are sent first.
   if (!whole_round_) apply_all_in_flight();
   if (step_ > schedule_.warmup_steps() && final_sync_) sync_once_more();

@@ -75,6 +75,7 @@ YAML
   check selftest 200 "${ours[@]}" "$kit/bin/isthmus" selftest --gpus all &
   train first &
   train again &
+  train data_parallel replicas=1 outer.method=data_parallel outer.error_feedback=false &
   train warmup outer.warmup_steps=10 model.architecture=llama trainer.deterministic=false &
   wait
   check same_bits 20 bash -c 'same_hash "$@"' _ "$logs/runs/first" "$logs/runs/again"

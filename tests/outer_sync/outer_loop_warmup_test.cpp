@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "replicas.h"
+#include "scripted_exchange.h"
 
 namespace isthmus::outer_sync {
 namespace {
@@ -120,6 +121,16 @@ TEST(Warmup, GlobalParametersFollowTheLocalOnes) {
   const auto global = replica.loop.global_parameters();
   EXPECT_EQ(Values(global.begin(), global.end()), replica.local.values);
   EXPECT_EQ(replica.loop.global_hash(), hash_of(std::as_bytes(std::span(replica.local.values))));
+}
+
+TEST(Warmup, ADataParallelRunMakesNoRounds) {
+  const auto config = warm("fp32", 4);
+  LoneReplica replica(config, layout_of(3));
+  // Its gradients are averaged elsewhere.
+  for (int step = 1; step <= 4; ++step) replica.loop->after_step(1);
+  replica.loop->finish();
+  EXPECT_TRUE(replica.exchange.contributions.empty());
+  EXPECT_EQ(replica.loop->stats().rounds, 0U);
 }
 
 }  // namespace
