@@ -44,6 +44,17 @@ struct Place {
 
 }  // namespace
 
+std::size_t memory_beside(const FragmentLayout& layout, const quant::CodecSpec& codec,
+                          const Staging& staging) {
+  std::uint64_t longest = 0;
+  for (const auto& fragment : layout.fragments()) longest = std::max(longest, fragment.size);
+  const auto batch = std::min(longest, staging.batch_elements);
+  const auto fragment = quant::encoded_size(codec, longest + batch);
+  const auto slots =
+      std::max(fewest_slots * quant::encoded_size(codec, batch), std::min(staging.bytes, fragment));
+  return 2 * slots + batch * sizeof(float) + most_tiles(layout) * sizeof(quant::Products);
+}
+
 DeviceOuterState::DeviceOuterState(const FragmentLayout& layout, const protocol::CodecPlan& codecs,
                                    DeviceParameters& local, std::unique_ptr<DevicePasses> passes,
                                    const Staging& staging)

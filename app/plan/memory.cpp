@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "isthmus/outer_sync/device_outer_state.h"
 #include "isthmus/outer_sync/memory.h"
 #include "isthmus/outer_sync/protocol/topology.h"
 
@@ -34,12 +35,13 @@ PlanMemory plan_memory(const Experiment& experiment, const outer_sync::FragmentL
   m.evaluation = computed;
   m.moments = 2 * vector;
   if (experiment.replica.zero) m.moments /= static_cast<std::uint64_t>(experiment.replica.ranks);
-  std::uint64_t state = 0;
+  std::uint64_t state = 0, staged = 0;
   if (!outer.data_parallel()) {
     const auto bound = outer_sync::memory_bound(outer, layout, mesh_of(experiment, layout), 0);
     state = bound.state;
     m.global_parameters = m.outer_momentum = vector;
     m.residuals = state - 2 * vector;
+    if (!m.one_memory) staged = outer_sync::memory_beside(layout, outer.codec_spec());
     m.chunks = bound.usual;
     m.most_chunks = bound.usual + bound.most;
   }
@@ -55,13 +57,14 @@ PlanMemory plan_memory(const Experiment& experiment, const outer_sync::FragmentL
   m.checkpoints = m.checkpoint * static_cast<std::uint64_t>(kept > 0 ? std::min(kept, made) + 1 : made);
   m.log = outer.log.empty() ? 0 : static_cast<std::uint64_t>(outer.log_budget.bytes);
   const auto trained = m.parameters + m.gradient + m.moments;
-  m.device = trained + m.evaluation + state;
+  m.device = trained + m.evaluation + state + staged;
   m.host = m.chunks + m.checkpoint_buffer;
   if (m.one_memory) {
     m.device += trained * static_cast<std::uint64_t>(experiment.replica.ranks - 1);
     m.host += m.device;
   } else {
-    m.host += vector;  // pinned, through which parameters come and go
+    m.host +=
+        vector + staged;  // pinned: parameters come and go through the one, encoded chunks through the other
   }
   m.disk = m.checkpoints + m.log;
   return m;

@@ -80,6 +80,10 @@ struct Staging {
   std::size_t bytes = 64 << 20;  ///< at most, but for two batches
 };
 
+/// What a DeviceOuterState takes at most beside its vectors, in bytes: on the device, and pinned on the host.
+[[nodiscard]] std::size_t memory_beside(const FragmentLayout& layout, const quant::CodecSpec& codec,
+                                        const Staging& staging = {});
+
 /// The same bits as HostOuterState. It has no passes for eager and co2.
 class DeviceOuterState : public OuterState {
  public:
