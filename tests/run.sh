@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-build_only=no options=() presets=(release asan tsan)
+build_only=no options=() presets=(release tsan asan)
 for argument in "$@"; do
   case $argument in
     --build-only) build_only=yes ;;
@@ -15,7 +15,8 @@ for argument in "$@"; do
   esac
 done
 
-# After the first tree run_trees.py builds the others, while its tests run: many of them wait most of the time.
+# After the first tree run_trees.py builds the others, while its tests run: many of them wait most of the time. Of the
+# sanitizers' trees the one whose tests take longest is built first.
 trees=()
 for preset in "${presets[@]}"; do
   if [ ${#trees[@]} -gt 0 ] && [ $build_only = no ] || scripts/setup.sh --tests "$preset"; then

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the tests of build trees with ctest, two trees at the same time, and counts single tests rather than ctest's
-entries. The first tree should be the one that takes longest.
+"""Runs the tests of build trees with ctest, all trees at the same time, and counts single tests rather than ctest's
+entries.
 
     run_trees.py [--long] [--jobs N] [--build PROGRAM] [--failed NAME ...] TREE ...
 
@@ -11,7 +11,6 @@ any other entry is one test. Prints what failed, each reason for a skip, and las
 import argparse
 import concurrent.futures
 import dataclasses
-import itertools
 import json
 import os
 import pathlib
@@ -111,17 +110,18 @@ def plainly():
 
 
 def build_tree(tree, program):
-    """Whether `PROGRAM --tests PRESET` has built it; its preset is its folder's name."""
-    with subprocess.Popen([program, "--tests", tree.name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    """Whether `PROGRAM --tests PRESET` has built it; its preset is its folder's name. Tests that run meanwhile come first:
+    most of them wait for something most of the time, and time-outs are for a machine that is not busy."""
+    with subprocess.Popen(["nice", "-n", "10", program, "--tests", tree.name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           errors="replace") as build:
         for line in build.stdout:
             print(f"{tree.name}: {line}", end="", flush=True)
     return build.returncode == 0
 
 
-def run_tree(tree, jobs, run_long, build=None):
-    """The outcomes of all entries of one tree, which is built first where `build` says by what."""
-    if build and not build_tree(tree, build):
+def run_tree(tree, jobs, run_long, built=None):
+    """The outcomes of all entries of one tree, once `built`, a future, says that it is there."""
+    if built and not built.result():
         return [Outcome(f"build of {tree.name}", "failed", "see above")]
     listing = subprocess.run(["ctest", "--test-dir", str(tree), "--show-only=json-v1"], stdout=subprocess.PIPE, text=True)
     if listing.returncode != 0:
@@ -201,18 +201,19 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count() + 3,
                         help="entries of a tree at the same time: many wait most of the time")
     parser.add_argument("--build", metavar="PROGRAM",
-                        help="builds each tree but the first with `PROGRAM --tests PRESET`, while tests of the one before run")
+                        help="builds each tree but the first with `PROGRAM --tests PRESET`, in order, while tests run")
     parser.add_argument("--failed", action="append", default=[], metavar="NAME", help="count this as a failure too")
     arguments = parser.parse_args()
     # A shell without job control starts what it puts in the background with SIGINT ignored, and so would be the tests that
     # send it to what they have started.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     outcomes = [Outcome(name, "failed", "see above") for name in arguments.failed]
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        builds = [None] + [arguments.build] * len(arguments.trees)
-        for found in pool.map(run_tree, arguments.trees, itertools.repeat(arguments.jobs), itertools.repeat(arguments.long),
-                              builds):
-            outcomes += found
+    others = arguments.trees[1:]
+    with concurrent.futures.ThreadPoolExecutor(1) as builder, concurrent.futures.ThreadPoolExecutor() as runner:
+        built = {tree: builder.submit(build_tree, tree, arguments.build) for tree in others if arguments.build}
+        runs = [runner.submit(run_tree, tree, arguments.jobs, arguments.long, built.get(tree)) for tree in arguments.trees]
+        for run in runs:
+            outcomes += run.result()
     return report(outcomes)
 
 
