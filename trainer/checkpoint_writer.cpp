@@ -135,12 +135,13 @@ void CheckpointWriter::loop() {
     } else {
       changed_.wait(lock, has_work);
     }
+    // First: a process that is killed again and again must not leave one more each time.
+    if (common_ > removed_for_) remove_superseded(lock);
     if (state_ == State::ready) {
       write_snapshot(lock);
-    } else if (closing_) {
+    } else if (closing_ && common_ <= removed_for_) {
       return;
     }
-    if (common_ > removed_for_) remove_superseded(lock);
   }
 }
 
