@@ -9,6 +9,17 @@
 using namespace isthmus;
 using namespace isthmus::app;
 
+namespace {
+
+Finding find_device(const Experiment& experiment) {
+  const auto device = trainer::choose_device(experiment.device, trainer::probe_hardware());
+  return {"device", Level::ok,
+          "trains on " + std::string(to_string(device)) + " with libtorch in " +
+              trainer::torch_in_use().string()};
+}
+
+}  // namespace
+
 extern "C" __attribute__((visibility("default"))) const char* isthmus_trainer_build() noexcept {
   static const auto build = trainer_library_build();
   return build.c_str();
@@ -17,19 +28,14 @@ extern "C" __attribute__((visibility("default"))) const char* isthmus_trainer_bu
 extern "C" __attribute__((visibility("default"))) int isthmus_trainer_main(int argc, char** argv,
                                                                            const char* torch) noexcept {
   CommandLine commands(isthmus_description, trainer_build(), torch);
-  const TrainerVerbs verbs{
-      .worker = run_worker,
-      .observe = run_observe,
-      .write_model = run_export,
-      .evaluate = run_eval,
-      .sample = run_sample,
-      .selftest = run_selftest,
-      .rank = run_rank,
-      .device =
-          [](const Experiment& experiment) {
-            const auto device = trainer::choose_device(experiment.device, trainer::probe_hardware());
-            return Finding{"device", Level::ok, "trains on " + std::string(to_string(device))};
-          },
-      .measure_step = measure_step};
+  const TrainerVerbs verbs{.worker = run_worker,
+                           .observe = run_observe,
+                           .write_model = run_export,
+                           .evaluate = run_eval,
+                           .sample = run_sample,
+                           .selftest = run_selftest,
+                           .rank = run_rank,
+                           .device = find_device,
+                           .measure_step = measure_step};
   return run_verbs(commands, &verbs, argc, argv);
 }

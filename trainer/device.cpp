@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <dlfcn.h>
 #include <torch/cuda.h>
 
 #include <cstdlib>
@@ -63,6 +64,13 @@ void prepare_process(const TrainerConfig& config) {
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, -1);
 #endif
+}
+
+std::filesystem::path torch_in_use() {
+  Dl_info library = {};
+  if (dladdr(reinterpret_cast<void*>(&at::globalContext), &library) == 0 || library.dli_fname == nullptr)
+    return {};
+  return std::filesystem::path(library.dli_fname).parent_path();
 }
 
 std::uint64_t peak_gpu_bytes() {

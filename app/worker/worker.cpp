@@ -174,6 +174,7 @@ class Worker {
                     to_string(setup_.hardware.precision), config_.trainer.threads,
                     ranks_ ? fmt::format(" in each of {} ranks", config_.replica.ranks) : ""));
     if (config_.outer.data_parallel() && rank.of > 1) join_gloo();
+    say("libtorch in " + trainer::torch_in_use().string());
     say(memory_line());
   }
 

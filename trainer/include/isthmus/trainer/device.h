@@ -56,6 +56,9 @@ struct Hardware {
 /// cost more than the arithmetic on them.
 void prepare_process(const TrainerConfig& config);
 
+/// The folder of the libtorch that this process has loaded, for logs. Empty where the system cannot tell.
+[[nodiscard]] std::filesystem::path torch_in_use();
+
 /// The most bytes that libtorch's tensors took of GPU 0 at a time, since the process began; 0 without a GPU.
 [[nodiscard]] std::uint64_t peak_gpu_bytes();
 
