@@ -111,9 +111,9 @@ def plainly():
 
 def build_tree(tree, program):
     """Whether `PROGRAM --tests PRESET` has built it; its preset is its folder's name. Tests that run meanwhile come first:
-    most of them wait for something most of the time, and time-outs are for a machine that is not busy."""
-    with subprocess.Popen(["nice", "-n", "10", program, "--tests", tree.name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          errors="replace") as build:
+    most of them wait for something most of the time."""
+    command = ["nice", "-n", "10", program, "--tests", tree.name]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as build:
         for line in build.stdout:
             print(f"{tree.name}: {line}", end="", flush=True)
     return build.returncode == 0
@@ -121,8 +121,11 @@ def build_tree(tree, program):
 
 def run_tree(tree, jobs, run_long, built=None):
     """The outcomes of all entries of one tree, once `built`, a future, says that it is there."""
-    if built and not built.result():
-        return [Outcome(f"build of {tree.name}", "failed", "see above")]
+    try:
+        if built and not built.result():
+            return [Outcome(f"build of {tree.name}", "failed", "see above")]
+    except OSError as error:
+        return [Outcome(f"build of {tree.name}", "failed", str(error))]
     listing = subprocess.run(["ctest", "--test-dir", str(tree), "--show-only=json-v1"], stdout=subprocess.PIPE, text=True)
     if listing.returncode != 0:
         return [Outcome(f"tests of {tree.name}", "failed", f"ctest cannot list the tests of {tree}")]
@@ -212,8 +215,13 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(1) as builder, concurrent.futures.ThreadPoolExecutor() as runner:
         built = {tree: builder.submit(build_tree, tree, arguments.build) for tree in others if arguments.build}
         runs = [runner.submit(run_tree, tree, arguments.jobs, arguments.long, built.get(tree)) for tree in arguments.trees]
-        for run in runs:
-            outcomes += run.result()
+        try:
+            for run in runs:
+                outcomes += run.result()
+        except BaseException:  # Ctrl-C reaches what runs; what has not begun must not
+            builder.shutdown(wait=False, cancel_futures=True)
+            runner.shutdown(wait=False, cancel_futures=True)
+            raise
     return report(outcomes)
 
 

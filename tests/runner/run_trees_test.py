@@ -1,10 +1,13 @@
 """run_trees.py on a small tree whose tests pass, fail, skip, crash, hang and lie."""
 
+import os
 import pathlib
+import signal
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
@@ -93,6 +96,22 @@ class Trees(unittest.TestCase):
         counts, status, output = self.run_trees("--build", str(program), trees=[str(self.tree), other])
         self.assertEqual((counts, status), ((1, 1, 0), 1), "it cannot be built twice")
         self.assertIn("FAILED build of other\nsee above", output)
+
+    def test_after_ctrl_c_nothing_more_is_built(self):
+        self.add("slow", "sleep 60")
+        (self.tree / "CTestTestfile.cmake").write_text("\n".join(self.entries))
+        program, built = self.tree.parent / "build.sh", self.tree.parent / "built"
+        program.write_text(f"#!/bin/sh\necho $2 >> {built}\nexec sleep 60\n")
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        trees = [str(self.tree), *(str(self.tree.parent / name) for name in ("one", "two"))]
+        with subprocess.Popen([sys.executable, "-B", str(PROGRAM), "--build", str(program), *trees], start_new_session=True,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+            while not (built.exists() and (self.tree / "Testing").exists()):
+                self.assertIsNone(run.poll())
+                time.sleep(0.05)
+            os.killpg(run.pid, signal.SIGINT)
+            self.assertNotEqual(run.wait(20), 0)
+        self.assertEqual(built.read_text(), "one\n")
 
     def test_results_of_pytest(self):
         self.add("pytest", 'cp "$here/pytest.in" "$file"; exit 1', PYTEST)
