@@ -31,6 +31,27 @@ std::size_t most_tiles(const FragmentLayout& layout) {
   return most;
 }
 
+/// The longest batch that begins with chunk `first` and ends before `last`.
+ChunkBatch batch_from(const FragmentLayout& layout, ChunkId first, ChunkId last,
+                      const quant::CodecSpec& codec, const Staging& staging) {
+  auto range = layout.chunk(first);
+  const bool joins = quant::joins(codec, range.size);
+  auto k = first + 1;
+  for (; joins && k < last && range.size + layout.chunk(k).size <= staging.batch_elements; ++k)
+    range.size += layout.chunk(k).size;
+  return {first, k, range};
+}
+
+/// Of one fragment, in order.
+std::vector<ChunkBatch> all_batches(const FragmentLayout& layout, FragmentId p, const quant::CodecSpec& codec,
+                                    const Staging& staging) {
+  std::vector<ChunkBatch> batches;
+  const auto chunks = layout.chunks_of(p);
+  for (auto k = chunks.first; k < chunks.last; k = batches.back().last)
+    batches.push_back(batch_from(layout, k, chunks.last, codec, staging));
+  return batches;
+}
+
 /// Where a chunk's scales and codes lie in its batch, in bytes.
 struct Place {
   Place(const quant::CodecSpec& codec, std::size_t batch, std::size_t offset, std::size_t chunk)
@@ -44,15 +65,28 @@ struct Place {
 
 }  // namespace
 
-std::size_t memory_beside(const FragmentLayout& layout, const quant::CodecSpec& codec,
-                          const Staging& staging) {
+StagingRoom::StagingRoom(const FragmentLayout& layout, const quant::CodecSpec& codec,
+                         const Staging& staging) {
+  std::size_t most = 0, bytes = 1;
   std::uint64_t longest = 0;
-  for (const auto& fragment : layout.fragments()) longest = std::max(longest, fragment.size);
-  const auto batch = std::min(longest, staging.batch_elements);
-  const auto fragment = quant::encoded_size(codec, longest + batch);
-  const auto slots =
-      std::max(fewest_slots * quant::encoded_size(codec, batch), std::min(staging.bytes, fragment));
-  return 2 * slots + batch * sizeof(float) + most_tiles(layout) * sizeof(quant::Products);
+  for (FragmentId p = 0; p < layout.fragment_count(); ++p) {
+    std::size_t count = 0;
+    for (const auto& batch : all_batches(layout, p, codec, staging)) {
+      ++count;
+      longest = std::max(longest, batch.range.size);
+      bytes = std::max(bytes, quant::encoded_size(codec, batch.range.size));
+    }
+    most = std::max(most, count);
+  }
+  constexpr std::size_t alignment = 256;
+  slot = (bytes + alignment - 1) / alignment * alignment;
+  const auto slots = [&](std::size_t limit) {
+    return std::max(fewest_slots, std::min({most, most_slots, limit / slot}));
+  };
+  outgoing = slots(staging.outgoing);
+  incoming = slots(staging.incoming);
+  decoded = longest * sizeof(float);
+  tiles = most_tiles(layout) * sizeof(quant::Products);
 }
 
 DeviceOuterState::DeviceOuterState(const FragmentLayout& layout, const protocol::CodecPlan& codecs,
@@ -66,10 +100,12 @@ DeviceOuterState::DeviceOuterState(const FragmentLayout& layout, const protocol:
       global_(flat()),
       velocity_(flat()),
       residual_(error_feedback_ ? flat() : Flat{}) {
-  make_room(codecs.codec);
-  const auto tiles = most_tiles(layout) * sizeof(quant::Products);
-  device_tiles_ = passes_->device_memory(tiles);
-  host_tiles_ = passes_->host_memory(tiles);
+  const StagingRoom room(layout, codecs.codec, staging_);
+  outgoing_ = make_slots(room.outgoing, room.slot);
+  incoming_ = make_slots(room.incoming, room.slot);
+  decoded_ = passes_->device_memory(room.decoded);
+  device_tiles_ = passes_->device_memory(room.tiles);
+  host_tiles_ = passes_->host_memory(room.tiles);
   passes_->clear(velocity_.values);
   if (error_feedback_) passes_->clear(residual_.values);
   take_local();
@@ -88,48 +124,17 @@ DeviceOuterState::Flat DeviceOuterState::flat() {
 
 // ---- batches of chunks ----
 
-/// The longest one from a chunk on, before `last`.
-DeviceOuterState::Batch DeviceOuterState::batch_from(ChunkId first, ChunkId last,
-                                                     const quant::CodecSpec& codec) const {
-  auto range = layout_.chunk(first);
-  const bool joins = quant::joins(codec, range.size);
-  auto k = first + 1;
-  for (; joins && k < last && range.size + layout_.chunk(k).size <= staging_.batch_elements; ++k)
-    range.size += layout_.chunk(k).size;
-  return {first, k, range};
+std::vector<ChunkBatch> DeviceOuterState::batches_of(FragmentId p, const quant::CodecSpec& codec) const {
+  return all_batches(layout_, p, codec, staging_);
 }
 
-std::vector<DeviceOuterState::Batch> DeviceOuterState::batches_of(FragmentId p,
-                                                                  const quant::CodecSpec& codec) const {
-  std::vector<Batch> batches;
-  const auto chunks = layout_.chunks_of(p);
-  for (auto k = chunks.first; k < chunks.last; k = batches.back().last)
-    batches.push_back(batch_from(k, chunks.last, codec));
-  return batches;
-}
-
-/// Slots for as many batches as a fragment has at most, unless that is too much memory.
-void DeviceOuterState::make_room(const quant::CodecSpec& codec) {
-  std::size_t most = 0, longest = 0, bytes = 0;
-  for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
-    const auto batches = batches_of(p, codec);
-    most = std::max(most, batches.size());
-    for (const auto& batch : batches) {
-      longest = std::max<std::size_t>(longest, batch.range.size);
-      bytes = std::max(bytes, quant::encoded_size(codec, batch.range.size));
-    }
+DeviceOuterState::Slots DeviceOuterState::make_slots(std::size_t count, std::size_t bytes) const {
+  Slots slots{passes_->device_memory(count * bytes), passes_->host_memory(count * bytes), {}};
+  for (std::size_t i = 0; i < count; ++i) {
+    slots.slots.push_back(
+        {{slots.device.get() + i * bytes, bytes}, {slots.host.get() + i * bytes, bytes}, nullptr});
   }
-  constexpr std::size_t alignment = 256;
-  bytes = (bytes + alignment - 1) / alignment * alignment;
-  const auto count = std::max(fewest_slots, std::min({most, most_slots, staging_.bytes / bytes}));
-  for (auto* slots : {&outgoing_, &incoming_}) {
-    slots->device = passes_->device_memory(count * bytes);
-    slots->host = passes_->host_memory(count * bytes);
-    for (std::size_t i = 0; i < count; ++i)
-      slots->slots.push_back(
-          {{slots->device.get() + i * bytes, bytes}, {slots->host.get() + i * bytes, bytes}, nullptr});
-  }
-  decoded_ = passes_->device_memory(longest * sizeof(float));
+  return slots;
 }
 
 /// The one that was used longest ago.
@@ -192,7 +197,7 @@ void DeviceOuterState::hand_over(const Leaving& leaving, const quant::CodecSpec&
 }
 
 /// `chunks`: the batch's, in order.
-std::span<const std::byte> DeviceOuterState::upload(const Batch& batch, const quant::CodecSpec& codec,
+std::span<const std::byte> DeviceOuterState::upload(const ChunkBatch& batch, const quant::CodecSpec& codec,
                                                     std::span<const protocol::SharedBytes> chunks,
                                                     Slot& slot) {
   for (auto k = batch.first; k < batch.last; ++k) {
@@ -285,7 +290,8 @@ void DeviceOuterState::shift_local(FragmentId p, const quant::CodecSpec& codec,
     }
     auto end = i;
     while (end < own.size() && own[end]) ++end;
-    const auto batch = batch_from(first + static_cast<ChunkId>(i), first + static_cast<ChunkId>(end), codec);
+    const auto batch = batch_from(layout_, first + static_cast<ChunkId>(i), first + static_cast<ChunkId>(end),
+                                  codec, staging_);
     auto& slot = next_slot(incoming_);
     passes_->decode_accumulate(codec, upload(batch, codec, own.subspan(i), slot), weight,
                                local_.device_values().subspan(batch.range.begin, batch.range.size));

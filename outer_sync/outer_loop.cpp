@@ -193,6 +193,7 @@ void OuterLoop::average_gradients(std::span<float> gradients, std::uint64_t toke
 // ---- the schedule ----
 
 void OuterLoop::after_step(std::uint64_t tokens, std::span<const SampleRange> samples) {
+  for (auto& flight : in_flight_) flight.leaving.check();
   exchange_.serve();
   take_settings();
   begin_log();
@@ -441,11 +442,17 @@ void OuterLoop::go_ahead(FragmentId p, std::span<const protocol::SharedBytes> st
       in_flight_, [&](const InFlight& flight) { return flight.fragment == p && !flight.ahead; });
   std::span<const protocol::SharedBytes> own;
   if (fresh != in_flight_.end()) {
+    fresh->leaving.finish();
     own = fresh->own;
     fresh->ahead = true;
   }
   state_->go_ahead(p, codecs_.codec, own, stale, share_,
                    outer_sync::rule_of(eras_.at(step_ + 1), step_ + 1).step);
+}
+
+/// By a replica that takes the state of others: what it still hands over must not come after that.
+void OuterLoop::finish_hand_overs() {
+  for (auto& flight : in_flight_) flight.leaving = {};
 }
 
 /// Makes sure that each contribution reaches the other replicas exactly once. Let x be the contribution, u
@@ -509,11 +516,11 @@ bool OuterLoop::may_train_on() {
 
 /// Whether the result is here. In the warm-up and at the end there is nothing to train on with meanwhile.
 bool OuterLoop::fetch(InFlight& flight, Waiting why) {
-  flight.leaving.finish();
   if (flight.result) return true;
   const auto begin = Trace::Clock::now();
   const Trace::Scope scope(trace_, Trace::Row::train, "outer_wait",
                            round_args(flight.fragment, flight.round));
+  flight.leaving.finish();
   const bool must = why == Waiting::warmup || why == Waiting::finish;
   const bool can_train_on = why == Waiting::stall && may_train_on();
   do {

@@ -35,13 +35,14 @@ PlanMemory plan_memory(const Experiment& experiment, const outer_sync::FragmentL
   m.evaluation = computed;
   m.moments = 2 * vector;
   if (experiment.replica.zero) m.moments /= static_cast<std::uint64_t>(experiment.replica.ranks);
-  std::uint64_t state = 0, staged = 0;
+  // A data-parallel run has an outer loop too, which makes no rounds.
+  std::uint64_t state = 2 * vector;
+  m.global_parameters = m.outer_momentum = vector;
+  if (!m.one_memory) m.staging = outer_sync::StagingRoom(layout, outer.codec_spec()).on_device();
   if (!outer.data_parallel()) {
     const auto bound = outer_sync::memory_bound(outer, layout, mesh_of(experiment, layout), 0);
     state = bound.state;
-    m.global_parameters = m.outer_momentum = vector;
     m.residuals = state - 2 * vector;
-    if (!m.one_memory) staged = outer_sync::memory_beside(layout, outer.codec_spec());
     m.chunks = bound.usual;
     m.most_chunks = bound.usual + bound.most;
   }
@@ -57,14 +58,14 @@ PlanMemory plan_memory(const Experiment& experiment, const outer_sync::FragmentL
   m.checkpoints = m.checkpoint * static_cast<std::uint64_t>(kept > 0 ? std::min(kept, made) + 1 : made);
   m.log = outer.log.empty() ? 0 : static_cast<std::uint64_t>(outer.log_budget.bytes);
   const auto trained = m.parameters + m.gradient + m.moments;
-  m.device = trained + m.evaluation + state + staged;
+  m.device = trained + m.evaluation + state + m.staging;
   m.host = m.chunks + m.checkpoint_buffer;
   if (m.one_memory) {
     m.device += trained * static_cast<std::uint64_t>(experiment.replica.ranks - 1);
     m.host += m.device;
   } else {
-    m.host +=
-        vector + staged;  // pinned: parameters come and go through the one, encoded chunks through the other
+    // Pinned: parameters come and go through the one, encoded chunks through the other.
+    m.host += vector + m.staging;
   }
   m.disk = m.checkpoints + m.log;
   return m;
@@ -80,6 +81,7 @@ nlohmann::ordered_json to_json(const PlanMemory& m) {
           {"residuals", m.residuals},
           {"chunks", m.chunks},
           {"chunks_at_worst", m.most_chunks},
+          {"staging", m.staging},
           {"checkpoint_buffer", m.checkpoint_buffer},
           {"device", m.device},
           {"host", m.host},

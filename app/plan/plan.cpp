@@ -89,7 +89,9 @@ std::string memory(const ordered_json& j) {
                       bytes("parameters"), bytes("gradient"), bytes("moments"));
   text += fmt::format("  {:>20} global parameters {}, outer momentum {}, residuals {},\n", "",
                       bytes("global_parameters"), bytes("outer_momentum"), bytes("residuals"));
-  text += fmt::format("  {:>20} a copy for evaluations {}\n", "", bytes("evaluation"));
+  text +=
+      fmt::format("  {:>20} a copy for evaluations {}{}\n", "", bytes("evaluation"),
+                  number(m, "staging") > 0 ? fmt::format(", chunks on their way {}", bytes("staging")) : "");
   text += fmt::format("  host    {:>9}   {}chunks {} (at worst {}), checkpoint {}\n", bytes("host"),
                       m["device_is_host"].get<bool>() ? "with the device's; " : "", bytes("chunks"),
                       bytes("chunks_at_worst"), bytes("checkpoint_buffer"));

@@ -15,6 +15,7 @@ FollowerSide::FollowerSide(const NetworkConfig& network, Rendezvous& meet, Netwo
     : network_(network), meet_(meet), side_(side) {}
 
 void FollowerSide::catch_up(OuterLoop& loop) {
+  loop.finish_hand_overs();
   meet_.update([&] {
     meet_.order.forget();
     meet_.audits.clear();

@@ -58,7 +58,7 @@ std::optional<MemberIndex> Rounds::index_of(ReplicaId peer) const {
   return static_cast<MemberIndex>(place - ids_.begin());
 }
 
-// ---- from the trainer's thread ----
+// ---- from the trainer ----
 
 void Rounds::contribute(ChunkId chunk, Round round, const SharedBytes& bytes, const SharedBytes& packed,
                         std::uint64_t weight, double squares, const SampleSet& samples) {

@@ -57,7 +57,7 @@ class Rounds {
   /// Counts the trainers of the view to whom there is a connection.
   void count_live();
 
-  // ---- from the trainer's thread ----
+  // ---- from the trainer ----
 
   /// `packed` is null where that would not be smaller.
   void contribute(ChunkId chunk, protocol::Round round, const protocol::SharedBytes& bytes,

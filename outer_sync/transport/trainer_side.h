@@ -1,6 +1,7 @@
 #pragma once
-// The side of a member that faces whoever trains. Everything here runs on the caller's thread, which meets
-// the io thread in the rendezvous: calls that must be answered block there, all others return at once.
+// The side of a member that faces whoever trains. Everything here runs on the caller's thread (contribute()
+// also on that of a hand-over, outer_state.h), which meets the io thread in the rendezvous: calls that must
+// be answered block there, all others return at once.
 
 #include <cstdint>
 #include <memory>

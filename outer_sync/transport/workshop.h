@@ -31,7 +31,7 @@ struct Workshop {
   const FragmentLayout layout;
   const protocol::CodecPlan codecs;
   Reducer reducer;                  ///< of the codec thread, but for what is const
-  ChunkPacker contribution_packer;  ///< of the trainer's thread
+  ChunkPacker contribution_packer;  ///< of whichever thread hands contributions in, one at a time
   ChunkPacker result_packer;        ///< of the codec thread
   ChunkUnpacker unpacker;           ///< of the io thread
 };

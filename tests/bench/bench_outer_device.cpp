@@ -81,8 +81,8 @@ int run(std::size_t elements, const std::string& codec_name, std::size_t fragmen
       held[2] += milliseconds(
           [&] { good = !state.apply(p, codecs.codec, chunks, {.step = {.merge = quant::Merge::carry}}); });
       held[3] += milliseconds([&] { static_cast<void>(state.velocity({0, 16})); });
-      const std::vector<std::span<const std::byte>> bytes(chunks.size(),
-                                                          std::as_bytes(std::span(*chunks[0])));
+      std::vector<std::span<const std::byte>> bytes;
+      for (const auto& chunk : chunks) bytes.emplace_back(*chunk);
       held[4] += milliseconds([&] { static_cast<void>(log::next_chain({}, p, 1, bytes)); });
       if (!good) return 1;
     }

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <cmath>
 #include <latch>
 #include <thread>
@@ -21,8 +22,8 @@ using testing::HasSubstr;
 
 /// Two fragments of 3 and 40 chunks; the last ones are short.
 const FragmentLayout chunks_of_64({{0, 160}, {192, 2500}}, 64);
-/// Ten batches, of four chunks, in the larger fragment: more than fit on their way at once.
-constexpr Staging small_staging{.batch_elements = 300, .bytes = 600};
+/// Batches of four chunks, of which two are on their way at once.
+constexpr Staging small_staging{.batch_elements = 300, .outgoing = 1, .incoming = 1};
 
 OuterConfig config_in(const std::string& codec, bool error_feedback, bool carry = false) {
   auto config = config_of(2, 4, 1, carry ? std::nullopt : std::optional(0.5));
@@ -41,7 +42,7 @@ struct OwnParameters {
 };
 class EmulatedState final : private OwnParameters, public DeviceOuterState {
  public:
-  EmulatedState(LoneReplica& replica, quant::EmulatedPasses& kernels, const Staging& staging = small_staging)
+  EmulatedState(LoneReplica& replica, quant::EmulatedPasses& kernels, const Staging& staging)
       : OwnParameters(replica.local),
         DeviceOuterState(replica.layout, codec_plan(replica.config), parameters,
                          std::make_unique<EmulatedDevice>(kernels), staging) {}
@@ -50,10 +51,11 @@ class EmulatedState final : private OwnParameters, public DeviceOuterState {
 /// A replica whose outer state lies on the emulated device.
 class OnDevice final : public LoneReplica {
  public:
-  OnDevice(const OuterConfig& its_config, quant::EmulatedPasses& kernels)
-      : LoneReplica(its_config, chunks_of_64,
-                    [&](LoneReplica& replica) { return std::make_unique<EmulatedState>(replica, kernels); }) {
-  }
+  OnDevice(const OuterConfig& its_config, quant::EmulatedPasses& kernels,
+           const FragmentLayout& layout = chunks_of_64, const Staging& staging = small_staging)
+      : LoneReplica(its_config, layout, [&](LoneReplica& replica) {
+          return std::make_unique<EmulatedState>(replica, kernels, staging);
+        }) {}
 };
 
 class DeviceState : public testing::Test {
@@ -78,15 +80,28 @@ void expect_same(LoneReplica& device, LoneReplica& host) {
   ASSERT_EQ(device.local.values, host.local.values);
 }
 
+/// What a case of GivesTheHostsBits encodes, and how it merges.
+struct Case {
+  const char* codec;
+  std::uint64_t chunk;  ///< elements; blocks and groups of 128 join only where chunks are multiples
+  const char* rounding = "nearest";
+};
+
 TEST_F(DeviceState, GivesTheHostsBits) {
-  for (const auto* codec : {"fp32", "lloyd4", "int8", "lloyd2", "lloyd3"}) {
+  for (const auto& [codec, chunk, rounding] :
+       {Case{"fp32", 64}, Case{"lloyd4", 64}, Case{"int8", 64}, Case{"lloyd2", 64}, Case{"int8", 128},
+        Case{"lloyd3", 128}, Case{"lloyd2", 128, "stochastic"}, Case{"sign", 128}, Case{"topk", 4096}}) {
+    const FragmentLayout layout({{0, 5 * chunk / 2}, {3 * chunk, 10 * chunk + 36}}, chunk);
+    const Staging staging{.batch_elements = 4 * chunk + 1, .outgoing = 1, .incoming = 1};
     for (const auto& [error_feedback, carry] :
          {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
-      SCOPED_TRACE(std::string(codec) + (error_feedback ? " with error feedback" : "") +
-                   (carry ? ", carry" : ""));
-      const auto config = config_in(codec, error_feedback, carry);
-      OnDevice device(config, kernels);
-      LoneReplica host(config, chunks_of_64);
+      SCOPED_TRACE(std::string(codec) + " in chunks of " + std::to_string(chunk) +
+                   (error_feedback ? " with error feedback" : "") + (carry ? ", carry" : ""));
+      auto config = config_in(codec, error_feedback, carry);
+      config.chunk_elements = static_cast<std::int64_t>(chunk);
+      config.codec_rounding = rounding;
+      OnDevice device(config, kernels, layout, staging);
+      LoneReplica host(config, layout);
       for (LoneReplica* replica : {static_cast<LoneReplica*>(&device), &host}) {
         // Now and then a chunk is left out, so that all that the state can do is done.
         replica->exchange.includes = [](ChunkId k, Round round) { return (k + round) % 5 != 0; };
@@ -194,14 +209,20 @@ TEST_F(DeviceState, WhatItChangesReachesTheModel) {
 TEST_F(DeviceState, ValuesThatAreNotFiniteAreNamed) {
   auto config = config_in("lloyd4", false);
   config.warmup_steps = 0;
-  OnDevice device(config, kernels);
-  device.step(0.5F);
-  try {
-    device.step([](std::uint64_t i) { return i == 192 + 70 ? INFINITY : 0.5F; });
-    device.step(0.5F);  // where it is found at the latest
-    FAIL() << "an infinite outer gradient must end the run";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("at element 70 of fragment 1 at step 2"));
+  // By the training thread, by the other one, and by that in the last batch.
+  for (const auto& [staging, bad] :
+       {std::pair(small_staging, 70), std::pair(Staging(), 70), std::pair(small_staging, 2470)}) {
+    OnDevice device(config, kernels, chunks_of_64, staging);
+    device.step(0.5F);
+    try {
+      device.step([bad = bad](std::uint64_t i) {
+        return i == 192 + static_cast<std::uint64_t>(bad) ? INFINITY : 0.5F;
+      });
+      device.step(0.5F);  // where it is found at the latest
+      ADD_FAILURE() << "an infinite outer gradient must end the run";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("at element " + std::to_string(bad) + " of fragment 1 at step 2"));
+    }
   }
 }
 
@@ -210,9 +231,7 @@ TEST_F(DeviceState, TrainingGoesOnWhileChunksAreHandedOver) {
   config.warmup_steps = 0;
   std::latch step_made(1);
   // In one batch: where the slots are used up, the training thread hands over the first ones itself.
-  LoneReplica device(config, chunks_of_64, [&](LoneReplica& replica) {
-    return std::make_unique<EmulatedState>(replica, kernels, Staging());
-  });
+  OnDevice device(config, kernels, chunks_of_64, Staging());
   LoneReplica host(config, chunks_of_64);
   device.exchange.before_contribute = [&] { step_made.wait(); };
   device.step(moves(1));
@@ -221,6 +240,40 @@ TEST_F(DeviceState, TrainingGoesOnWhileChunksAreHandedOver) {
   for (int step = 2; step <= 9; ++step) device.step(moves(step));
   for (int step = 1; step <= 9; ++step) host.step(moves(step));
   expect_same(device, host);
+}
+
+TEST_F(DeviceState, AFailureIsKnownAtTheNextStep) {
+  auto config = config_in("lloyd4", false);
+  config.warmup_steps = 0;
+  config.sync_delay = 3;
+  OnDevice device(config, kernels, chunks_of_64, Staging());
+  std::atomic<bool> sent = false;
+  device.exchange.before_contribute = [&] { sent = true; };
+  for (int step = 1; !sent; ++step) device.step(moves(step));
+  ASSERT_TRUE(device.exchange.has(1));
+  device.exchange.before_contribute = [] { throw Error(ErrorKind::data, "nothing can be handed in"); };
+  const auto at = device.loop->step();
+  EXPECT_THROW(
+      while (device.loop->step() < at + 12) {
+        device.step(moves(99));
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      },
+      Error);
+  // Sent at one step, told at the next.
+  EXPECT_LE(device.loop->step(), at + 4);
+}
+
+TEST_F(DeviceState, WhoTakesTheStateOfOthersHasHandedOverEverything) {
+  auto config = config_in("lloyd4", false);
+  config.warmup_steps = 0;
+  OnDevice device(config, kernels, chunks_of_64, Staging());
+  device.exchange.before_contribute = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
+  for (int step = 1; step <= 2; ++step) device.step(moves(step));
+  device.loop->finish_hand_overs();
+  const auto all = device.exchange.contributions.size();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(device.exchange.contributions.size(), all);
+  EXPECT_GT(all, 0U);
 }
 
 TEST_F(DeviceState, AReplicaThatEndsHasHandedOverEverything) {

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "isthmus/base/aligned.h"
 #include "isthmus/base/random.h"
 #include "isthmus/outer_sync/audit.h"
@@ -15,11 +18,16 @@ namespace {
 /// Each pass is over when the call returns.
 class ImmediateDevice final : public DevicePasses {
  public:
+  std::size_t on_device = 0, on_host = 0;  ///< bytes taken
+
   std::shared_ptr<std::byte> device_memory(std::size_t bytes) override {
-    const auto owner = std::make_shared<AlignedVector<std::byte>>(bytes);
-    return {owner, owner->data()};
+    on_device += bytes;
+    return memory(bytes);
   }
-  std::shared_ptr<std::byte> host_memory(std::size_t bytes) override { return device_memory(bytes); }
+  std::shared_ptr<std::byte> host_memory(std::size_t bytes) override {
+    on_host += bytes;
+    return memory(bytes);
+  }
   void copy(const void* from, void* to, std::size_t bytes) override { std::memcpy(to, from, bytes); }
   void clear(std::span<float> values) override { std::ranges::fill(values, 0.0F); }
   std::unique_ptr<Mark> encode_difference(const quant::CodecSpec& spec, std::span<const float> minuend,
@@ -50,6 +58,10 @@ class ImmediateDevice final : public DevicePasses {
   void before_model() override {}
 
  private:
+  static std::shared_ptr<std::byte> memory(std::size_t bytes) {
+    const auto owner = std::make_shared<AlignedVector<std::byte>>(bytes);
+    return {owner, owner->data()};
+  }
   class Over final : public Mark {
    public:
     explicit Over(std::optional<std::size_t> bad) : bad_(bad) {}
@@ -73,31 +85,60 @@ class HostParameters final : public DeviceParameters {
   PlainParameters& plain_;
 };
 
-TEST(HandOver, GivesTheBitsOfOneThread) {
-  const FragmentLayout layout({{0, 160}, {192, 2500}}, 64);
+const FragmentLayout layout({{0, 160}, {192, 2500}}, 64);
+
+OuterConfig four_bits() {
   auto config = config_of(2, 4, 1, std::nullopt);
   config.codec = "lloyd4";
   config.codec_block = 0;
   config.chunk_elements = 64;
-  std::unique_ptr<HostParameters> parameters;
-  LoneReplica device(config, layout, [&](LoneReplica& replica) {
-    parameters = std::make_unique<HostParameters>(replica.local);
-    return std::make_unique<DeviceOuterState>(replica.layout, codec_plan(replica.config), *parameters,
-                                              std::make_unique<ImmediateDevice>());
-  });
-  LoneReplica host(config, layout);
-  for (int step = 1; step <= 40; ++step) {
-    const auto move = [step](std::uint64_t i) {
-      return 0.1F * (random_unit(5, static_cast<std::uint64_t>(step), i) - 0.5F);
-    };
-    device.step(move);
-    host.step(move);
+  return config;
+}
+
+TEST(HandOver, GivesTheBitsOfOneThread) {
+  // All of a fragment by the other thread; and most of it by the training thread, since only two batches have
+  // room.
+  for (const Staging& staging : {Staging(), Staging{.batch_elements = 300, .outgoing = 1, .incoming = 1}}) {
+    const auto config = four_bits();
+    std::unique_ptr<HostParameters> parameters;
+    LoneReplica device(config, layout, [&](LoneReplica& replica) {
+      parameters = std::make_unique<HostParameters>(replica.local);
+      return std::make_unique<DeviceOuterState>(replica.layout, codec_plan(replica.config), *parameters,
+                                                std::make_unique<ImmediateDevice>(), staging);
+    });
+    LoneReplica host(config, layout);
+    for (int step = 1; step <= 40; ++step) {
+      const auto move = [step](std::uint64_t i) {
+        return 0.1F * (random_unit(5, static_cast<std::uint64_t>(step), i) - 0.5F);
+      };
+      device.step(move);
+      host.step(move);
+    }
+    device.loop->finish();
+    host.loop->finish();
+    EXPECT_EQ(device.loop->global_hash().hex(), host.loop->global_hash().hex());
+    EXPECT_EQ(device.local.values, host.local.values);
+    EXPECT_EQ(device.exchange.contributions.size(), host.exchange.contributions.size());
   }
-  device.loop->finish();
-  host.loop->finish();
-  EXPECT_EQ(device.loop->global_hash().hex(), host.loop->global_hash().hex());
-  EXPECT_EQ(device.local.values, host.local.values);
-  EXPECT_EQ(device.exchange.contributions.size(), host.exchange.contributions.size());
+}
+
+TEST(HandOver, TakesTheMemoryThatIsPlanned) {
+  for (const auto& name : {"fp32", "lloyd4", "topk"}) {
+    for (const std::uint64_t chunk : {4096, 65536, 1 << 21}) {
+      auto config = four_bits();
+      config.codec = name;
+      const FragmentLayout large({{0, 3'000'000}, {3'000'000, 1'000'000}}, chunk);
+      PlainParameters plain(std::vector<float>(large.buffer_size()));
+      HostParameters parameters(plain);
+      auto device = std::make_unique<ImmediateDevice>();
+      const auto& taken = *device;
+      const auto plan = codec_plan(config);
+      const DeviceOuterState state(large, plan, parameters, std::move(device));
+      const StagingRoom room(large, plan.codec);
+      EXPECT_EQ(taken.on_device, 2 * sizeof(float) * large.buffer_size() + room.on_device()) << name << chunk;
+      EXPECT_EQ(taken.on_host, room.on_host()) << name << chunk;
+    }
+  }
 }
 
 }  // namespace

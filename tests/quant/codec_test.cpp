@@ -90,6 +90,38 @@ TEST(Codec, SizesCountScalesPartialBlocksAndWholeGroups) {
   for (const auto kind : all_kinds) EXPECT_EQ(encoded_size({.kind = kind}, 0), 0U);
 }
 
+TEST(Codec, PartsThatJoinAreTheEncodingOfTheWhole) {
+  const auto values = gaussian(3 * 4096 + 100, 3);
+  int joined = 0;
+  for (const auto kind : all_kinds) {
+    for (const auto rounding : all_roundings) {
+      for (const std::size_t part : {16, 32, 48, 64, 112, 128, 192, 4096}) {
+        auto spec = default_spec(kind);
+        if (kind != CodecKind::fp32) spec.rounding = rounding;
+        if (!joins(spec, part)) continue;
+        ++joined;
+        auto whole = buffer(spec, values.size());
+        ASSERT_FALSE(encode(spec, values, {}, {.key = 7}, whole));
+        Encoded scales, codes;
+        for (std::size_t begin = 0; begin < values.size(); begin += part) {
+          const auto size = std::min(part, values.size() - begin);
+          auto bytes = buffer(spec, size);
+          const Noise noise{.key = 7, .first_element = begin};
+          ASSERT_FALSE(encode(spec, std::span(values).subspan(begin, size), {}, noise, bytes));
+          const auto code = bytes.begin() + static_cast<std::ptrdiff_t>(scale_part(spec, size));
+          scales.insert(scales.end(), bytes.begin(), code);
+          codes.insert(codes.end(), code, bytes.end());
+        }
+        scales.insert(scales.end(), codes.begin(), codes.end());
+        ASSERT_EQ(scales, whole) << text_of(spec) << " in parts of " << part;
+      }
+    }
+  }
+  EXPECT_GT(joined, 40);
+  EXPECT_FALSE(joins({.kind = CodecKind::lloyd4, .block = 16}, 48)) << "a group has 32 elements";
+  EXPECT_FALSE(joins({.kind = CodecKind::sign, .block = 16}, 112)) << "a group has 128";
+}
+
 TEST(Codec, BitsPerElement) {
   EXPECT_DOUBLE_EQ(bits_per_element({.kind = CodecKind::bf16}), 16);
   EXPECT_DOUBLE_EQ(bits_per_element({.kind = CodecKind::int8}), 8.25);

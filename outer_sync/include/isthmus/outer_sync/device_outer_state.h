@@ -73,16 +73,30 @@ class DeviceParameters : public LocalParameters {
   virtual void modified_on_device(Range range) = 0;
 };
 
-/// Memory through which encoded chunks come and go, in each direction and on both sides. Chunks are encoded
-/// and decoded in batches: a pass over too few elements takes less time than queueing it does.
+/// Limits of the memory through which encoded chunks go to the host and come from it. Chunks are encoded and
+/// decoded in batches: a pass over few elements takes less time than queueing it does.
 struct Staging {
   std::uint64_t batch_elements = 1 << 20;
-  std::size_t bytes = 64 << 20;  ///< at most, but for two batches
+  std::size_t outgoing = 256 << 20;  ///< bytes, unless two batches need more
+  std::size_t incoming = 32 << 20;   ///< as well
 };
 
-/// What a DeviceOuterState takes at most beside its vectors, in bytes: on the device, and pinned on the host.
-[[nodiscard]] std::size_t memory_beside(const FragmentLayout& layout, const quant::CodecSpec& codec,
-                                        const Staging& staging = {});
+/// Consecutive chunks of one fragment that one pass takes: their encodings join to one.
+struct ChunkBatch {
+  ChunkId first, last;
+  Range range;  ///< in the flat buffer
+};
+
+/// What the batches of a layout need, by these limits.
+struct StagingRoom {
+  StagingRoom(const FragmentLayout& layout, const quant::CodecSpec& codec, const Staging& staging = {});
+
+  std::size_t slot = 0;                    ///< bytes of the longest batch encoded, aligned
+  std::size_t outgoing = 0, incoming = 0;  ///< slots
+  std::size_t decoded = 0, tiles = 0;  ///< bytes: of the longest batch in fp32, and of a fragment's products
+  [[nodiscard]] std::size_t on_device() const { return (outgoing + incoming) * slot + decoded + tiles; }
+  [[nodiscard]] std::size_t on_host() const { return (outgoing + incoming) * slot + tiles; }
+};
 
 /// The same bits as HostOuterState. It has no passes for eager and co2.
 class DeviceOuterState : public OuterState {
@@ -92,7 +106,8 @@ class DeviceOuterState : public OuterState {
                    std::unique_ptr<DevicePasses> passes, const Staging& staging = {});
   ~DeviceOuterState() override;
 
-  /// Queues the passes and returns; `leave` is called on another thread.
+  /// Queues the passes and returns; `leave` is called on another thread. The first batches of a fragment that
+  /// needs more than Staging::outgoing are handed over before it returns.
   [[nodiscard]] HandOver encode(FragmentId fragment, const OuterEncoding& how, const BufferPool& buffers,
                                 Leave leave) override;
   [[nodiscard]] std::optional<quant::Products> products(
@@ -126,11 +141,6 @@ class DeviceOuterState : public OuterState {
     std::span<float> values;
     [[nodiscard]] std::span<float> part(Range range) const { return values.subspan(range.begin, range.size); }
   };
-  /// Consecutive chunks of one fragment that one pass takes: their encodings join to one.
-  struct Batch {
-    ChunkId first, last;
-    Range range;  ///< in the flat buffer
-  };
   /// Room for an encoded batch, on the device and on the host.
   struct Slot {
     std::span<std::byte> device, host;
@@ -144,21 +154,20 @@ class DeviceOuterState : public OuterState {
   };
   /// An encoded batch on its way to the host.
   struct Leaving {
-    Batch batch;
+    ChunkBatch batch;
     Slot* slot;
     Mark encoded;
   };
 
   [[nodiscard]] Flat flat();
-  void make_room(const quant::CodecSpec& codec);
+  [[nodiscard]] Slots make_slots(std::size_t count, std::size_t bytes) const;
   [[nodiscard]] static Slot& next_slot(Slots& slots);
-  [[nodiscard]] std::vector<Batch> batches_of(FragmentId fragment, const quant::CodecSpec& codec) const;
-  [[nodiscard]] Batch batch_from(ChunkId first, ChunkId last, const quant::CodecSpec& codec) const;
+  [[nodiscard]] std::vector<ChunkBatch> batches_of(FragmentId fragment, const quant::CodecSpec& codec) const;
   [[nodiscard]] std::optional<ChunkId> first_invalid(FragmentId fragment, const quant::CodecSpec& codec,
                                                      std::span<const protocol::SharedBytes> results) const;
   void hand_over(const Leaving& leaving, const quant::CodecSpec& codec, const BufferPool& buffers,
                  const Leave& leave) const;
-  [[nodiscard]] std::span<const std::byte> upload(const Batch& batch, const quant::CodecSpec& codec,
+  [[nodiscard]] std::span<const std::byte> upload(const ChunkBatch& batch, const quant::CodecSpec& codec,
                                                   std::span<const protocol::SharedBytes> chunks, Slot& slot);
   [[nodiscard]] std::span<quant::Products> device_tiles(std::size_t first, std::size_t count) const;
   [[nodiscard]] quant::Products sum_of_tiles(std::size_t count);
@@ -173,8 +182,8 @@ class DeviceOuterState : public OuterState {
   std::unique_ptr<DevicePasses> passes_;
   Flat global_, velocity_, residual_;  ///< the last one only with error feedback
   Slots outgoing_, incoming_;
-  std::deque<Leaving> leaving_;           ///< while they are handed over: of the other thread
-  std::shared_future<void> handed_over_;  ///< valid from the first one on
+  std::deque<Leaving> leaving_;           ///< owned by the other thread during a hand-over
+  std::shared_future<void> handed_over_;  ///< of the last fragment sent; invalid before the first
   /// One decoded batch; the products of a fragment's tiles, on the device and on the host.
   std::shared_ptr<std::byte> decoded_, device_tiles_, host_tiles_;
   AlignedVector<float> host_global_, host_velocity_;  ///< what was given out last

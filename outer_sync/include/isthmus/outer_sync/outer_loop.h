@@ -150,6 +150,8 @@ class OuterLoop {
   /// this replica contributes nothing, with weight 0. Throws Error(network) when step and rounds cannot be of
   /// one run.
   void begin_at(std::uint64_t step);
+  /// To be called before the state is taken from others. Waits.
+  void finish_hand_overs();
 
   [[nodiscard]] std::uint64_t step() const { return step_; }
   /// What this replica was trained on that is not in a round of every fragment that is applied here, with
@@ -286,7 +288,9 @@ class OuterLoop {
   /// By fragment: inner steps behind the moments that came with it; nothing where none came.
   std::vector<std::optional<std::uint64_t>> moment_steps_;
   AlignedVector<float> gradient_residual_;  ///< of warm-up gradients; empty after the warm-up
-  std::list<InFlight> in_flight_;           ///< in the order they were sent
+  /// In the order they were sent. A list: another thread may hold a reference to one while others come and
+  /// go.
+  std::list<InFlight> in_flight_;
   GradientObserver gradient_observer_;
   std::optional<LogPlan> log_plan_;
   std::unique_ptr<log::RoundLog> log_;

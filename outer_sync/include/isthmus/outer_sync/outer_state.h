@@ -3,6 +3,7 @@
 // loop knows schedule, rounds and chains; where the numbers lie, and on which device their passes run, is
 // known here alone.
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <future>
@@ -38,7 +39,8 @@ struct EncodedChunk {
   protocol::SharedBytes bytes;
 };
 
-/// Encoded chunks that another thread is still handing over. Its destructor waits for that.
+/// Encoded chunks that another thread is still handing over. Its destructor waits for the last one, and drops
+/// an error.
 class HandOver {
  public:
   HandOver() = default;  ///< all are handed over
@@ -52,9 +54,13 @@ class HandOver {
     if (done_.valid()) done_.wait();
   }
 
-  /// Waits until the last one is handed over. Throws what `leave` threw, once.
+  /// Waits until the last one is handed over. Throws what `leave` or the device threw, once.
   void finish() {
     if (done_.valid()) std::exchange(done_, {}).get();
+  }
+  /// Throws it if that is known by now; does not wait.
+  void check() {
+    if (done_.valid() && done_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) finish();
   }
 
  private:

@@ -128,9 +128,9 @@ class Displaced : public std::runtime_error {
 class RoundExchange {
  public:
   virtual ~RoundExchange() = default;
-  /// Hands in one encoded chunk; returns at once. `weight`: tokens behind it; 0 for what is nothing yet.
-  /// `samples`, with a fragment's first chunk only: the sequences behind it, at most
-  /// protocol::most_trained_on ranges.
+  /// Hands in one encoded chunk; returns at once. Called by one thread at a time, which may be another than
+  /// the one that calls the rest. `weight`: tokens behind it; 0 for what is nothing yet. `samples`, with a
+  /// fragment's first chunk only: the sequences behind it, at most protocol::most_trained_on ranges.
   virtual void contribute(ChunkId chunk, protocol::Round round, protocol::SharedBytes bytes,
                           std::uint64_t weight, const SampleSet& samples) = 0;
   /// Blocks until the round's results are here. No result when rounds do not commit at present, or when the

@@ -75,8 +75,8 @@ struct CodecSpec {
 /// Elements that a run may be cut after without changing what its parts are encoded to.
 [[nodiscard]] std::uint32_t unit_of(const CodecSpec& spec);
 
-/// Whether encoded runs of so many elements each, one after the other, are the encoding of all their
-/// elements: scales follow scales, and codes codes.
+/// Whether a long run may be encoded in parts of so many elements: its encoding is then the parts' scales in
+/// order, and after them the parts' codes in order.
 [[nodiscard]] bool joins(const CodecSpec& spec, std::size_t elements);
 
 /// How many bytes at the front of an encoded run are scales: they and the codes are distributed differently.

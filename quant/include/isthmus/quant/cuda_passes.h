@@ -49,8 +49,8 @@ class CudaMark {
   std::size_t place_;
 };
 
-/// Passes run in the order of the calls, which return at once; one thread at a time may call. Nothing is
-/// allocated after construction.
+/// Passes run in the order of the calls, which return at once; one thread at a time may call, while another
+/// one waits for marks. Nothing is allocated after construction.
 class CudaPasses {
  public:
   /// Throws Error(config) if there is no such GPU or this build has no CUDA.
