@@ -22,7 +22,7 @@ const std::vector<std::string_view> lossless_stages(std::begin(quant::lossless_n
                                                     std::end(quant::lossless_names));
 const std::vector<std::string_view> method_names = {
     "streaming_diloco", "diloco", "local_sgd", "eager", "co2", "sparse", "data_parallel"};
-const std::vector<std::string_view> merges = {"auto", "carry", "alpha"};
+const std::vector<std::string_view> merges = {"carry", "alpha"};
 const std::vector<std::string_view> topologies(std::begin(protocol::topology_names),
                                                std::end(protocol::topology_names));
 }  // namespace
@@ -56,8 +56,7 @@ void OuterConfig::serialize(config::Archive& ar) {
       "inner steps tau between sending a fragment and applying its result", 0, 1e9});
   ar({"merge", &merge, Scope::agreed,
       "how a result changes the local parameters: carry keeps all steps made while it was under way; alpha "
-      "weighs local against global parameters; auto is carry where sync_delay is at most a third of "
-      "sync_every",
+      "weighs local against global parameters",
       -config::unbounded, config::unbounded, merges});
   ar({"merge_alpha", &merge_alpha, Scope::live,
       "with merge alpha: weight of the local parameters when a result is merged", 0, 1});
@@ -120,8 +119,6 @@ void OuterConfig::resolve() {
   }
   const bool waits_for_results = method == "diloco" || method == "local_sgd";
   if (waits_for_results) sync_delay = 0;
-  chooses_merge = chooses_merge || merge == "auto";
-  if (chooses_merge) merge = 3 * sync_delay <= sync_every.parts.back().value ? "carry" : "alpha";
   if (waits_for_results && !carries()) merge_alpha = 0;
   if (method == "diloco") num_fragments = 1;
   if (method == "local_sgd") optimizer = {.lr = 1, .momentum = 0, .nesterov = false};

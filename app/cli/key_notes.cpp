@@ -67,9 +67,7 @@ constexpr auto notes = std::to_array<KeyNote>({
     {"outer.sync_delay", "inner steps",
      "one step hides a fragment on a fast line; it must be longer than a fragment takes (`isthmus bench "
      "outer` says)"},
-    {"outer.merge", "",
-     "carry loses no step made meanwhile; auto leaves it where results are later than a third of "
-     "sync_every"},
+    {"outer.merge", "", "carry loses no step made meanwhile; alpha is Streaming DiLoCo's"},
     {"outer.merge_alpha", "", "half and half, as Streaming DiLoCo has it"},
     {"outer.codec", "",
      "4 bits with levels that fit outer gradients; the quickstart uses 2, at no measurable cost"},

@@ -29,7 +29,6 @@ OuterConfig changed(OuterConfig config, const config::SharedItems& items) {
   config::Reader reader(source);
   section.serialize(reader);
   reader.finish();
-  config.chooses_merge = false;  // rounds in flight keep what theirs needs
   config.resolve();
   return config;
 }

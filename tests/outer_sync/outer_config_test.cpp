@@ -78,10 +78,6 @@ TEST(OuterConfig, WhatHasAMergeOfItsOwnKeepsIt) {
   EXPECT_TRUE(read("{}").carries());
   EXPECT_TRUE(read("method: diloco").carries());
   EXPECT_FALSE(read("merge: alpha").carries());
-  EXPECT_TRUE(read("{sync_every: 12, sync_delay: 4}").carries());
-  EXPECT_FALSE(read("{sync_every: 12, sync_delay: 5}").carries()) << "late by more than a third";
-  EXPECT_TRUE(read("{sync_every: {0: 6, 100: 30}, sync_delay: 5}").carries()) << "by the longest interval";
-  EXPECT_TRUE(read("{sync_every: 12, sync_delay: 5, merge: carry}").carries());
   for (const auto* method : {"eager", "co2", "sparse"})
     EXPECT_FALSE(read(std::string("method: ") + method).carries()) << method;
   EXPECT_FALSE(read("error_feedback: true").sender_feedback());

@@ -27,7 +27,7 @@ struct OuterConfig {
   config::Stepped sync_every = 30;
   std::string pace = "steps";
   std::int64_t sync_delay = 1;
-  std::string merge = "auto";
+  std::string merge = "carry";
   double merge_alpha = 0.5;
   double staleness_penalty = 1;
   double momentum_clip = 0;
@@ -59,8 +59,6 @@ struct OuterConfig {
   std::int64_t replicas = 0;
   /// The experiment's `run.steps`, likewise; 0: not known, and no round only averages.
   std::int64_t steps = 0;
-  /// `merge` was auto: `resolve` chooses it by sync_delay and sync_every.
-  bool chooses_merge = false;
 
   /// The method's own rules, applied after reading: diloco is one fragment without delay, local_sgd plain
   /// averaging, the others what methods/*.h say; and the codec's defaults. Throws Error(config) for
