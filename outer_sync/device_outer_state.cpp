@@ -70,13 +70,14 @@ StagingRoom::StagingRoom(const FragmentLayout& layout, const quant::CodecSpec& c
   std::size_t most = 0, bytes = 1;
   std::uint64_t longest = 0;
   for (FragmentId p = 0; p < layout.fragment_count(); ++p) {
-    std::size_t count = 0;
-    for (const auto& batch : all_batches(layout, p, codec, staging)) {
-      ++count;
+    most = std::max(most, all_batches(layout, p, codec, staging).size());
+    // A batch begins at any chunk: where the one before it is left out (shift_local).
+    const auto chunks = layout.chunks_of(p);
+    for (auto k = chunks.first; k < chunks.last; ++k) {
+      const auto batch = batch_from(layout, k, chunks.last, codec, staging);
       longest = std::max(longest, batch.range.size);
       bytes = std::max(bytes, quant::encoded_size(codec, batch.range.size));
     }
-    most = std::max(most, count);
   }
   constexpr std::size_t alignment = 256;
   slot = (bytes + alignment - 1) / alignment * alignment;
@@ -200,6 +201,8 @@ void DeviceOuterState::hand_over(const Leaving& leaving, const quant::CodecSpec&
 std::span<const std::byte> DeviceOuterState::upload(const ChunkBatch& batch, const quant::CodecSpec& codec,
                                                     std::span<const protocol::SharedBytes> chunks,
                                                     Slot& slot) {
+  const auto size = quant::encoded_size(codec, batch.range.size);
+  assert(size <= slot.host.size());
   for (auto k = batch.first; k < batch.last; ++k) {
     const auto& chunk = layout_.chunk(k);
     const Place place(codec, batch.range.size, chunk.begin - batch.range.begin, chunk.size);
@@ -208,7 +211,6 @@ std::span<const std::byte> DeviceOuterState::upload(const ChunkBatch& batch, con
     std::memcpy(slot.host.data() + place.scales, bytes.data(), place.scales_size);
     std::memcpy(slot.host.data() + place.codes, bytes.data() + place.scales_size, place.codes_size);
   }
-  const auto size = quant::encoded_size(codec, batch.range.size);
   passes_->copy(slot.host.data(), slot.device.data(), size);
   return slot.device.first(size);
 }

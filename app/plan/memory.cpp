@@ -36,15 +36,19 @@ PlanMemory plan_memory(const Experiment& experiment, const outer_sync::FragmentL
   m.moments = 2 * vector;
   if (experiment.replica.zero) m.moments /= static_cast<std::uint64_t>(experiment.replica.ranks);
   // A data-parallel run has an outer loop too, which makes no rounds.
-  std::uint64_t state = 2 * vector;
+  const auto bound = outer_sync::memory_bound(outer, layout, mesh_of(experiment, layout), 0);
+  const auto state = bound.state;
   m.global_parameters = m.outer_momentum = vector;
-  if (!m.one_memory) m.staging = outer_sync::StagingRoom(layout, outer.codec_spec()).on_device();
+  m.residuals = state - 2 * vector;
   if (!outer.data_parallel()) {
-    const auto bound = outer_sync::memory_bound(outer, layout, mesh_of(experiment, layout), 0);
-    state = bound.state;
-    m.residuals = state - 2 * vector;
     m.chunks = bound.usual;
     m.most_chunks = bound.usual + bound.most;
+  }
+  std::size_t pinned = 0;
+  if (!m.one_memory) {
+    const outer_sync::StagingRoom room(layout, outer.codec_spec());
+    m.staging = room.on_device();
+    pinned = room.on_host();
   }
   // Parameters, both moments, and the outer loop's state.
   m.checkpoint = 3 * vector + state;
@@ -65,7 +69,7 @@ PlanMemory plan_memory(const Experiment& experiment, const outer_sync::FragmentL
     m.host += m.device;
   } else {
     // Pinned: parameters come and go through the one, encoded chunks through the other.
-    m.host += vector + m.staging;
+    m.host += vector + pinned;
   }
   m.disk = m.checkpoints + m.log;
   return m;

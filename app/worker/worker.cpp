@@ -174,7 +174,7 @@ class Worker {
                     to_string(setup_.hardware.precision), config_.trainer.threads,
                     ranks_ ? fmt::format(" in each of {} ranks", config_.replica.ranks) : ""));
     if (config_.outer.data_parallel() && rank.of > 1) join_gloo();
-    say("libtorch in " + trainer::torch_in_use().string());
+    if (const auto torch = trainer::torch_in_use(); !torch.empty()) say("libtorch in " + torch.string());
     say(memory_line());
   }
 

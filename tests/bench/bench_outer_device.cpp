@@ -92,9 +92,9 @@ int run(std::size_t elements, const std::string& codec_name, std::size_t fragmen
   std::printf(
       "%zu parameters in %zu fragments, %s: the training thread is held for %.1f ms by encode, %.1f ms by "
       "apply and "
-      "%.1f ms by the chain's hash; the last chunk is handed over %.1f ms after encode, passes end %.1f ms "
-      "after "
-      "apply\n",
+      "%.1f ms by the chain's hash; meanwhile, from the end of encode to the last chunk handed over %.1f ms, "
+      "from "
+      "the end of apply to that of its passes %.1f ms (sums over the fragments)\n",
       elements, fragments, codec_name.c_str(), median(encode), median(apply), median(chain),
       median(handed_over), median(applied));
   return 0;

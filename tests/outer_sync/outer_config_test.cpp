@@ -78,6 +78,7 @@ TEST(OuterConfig, WhatHasAMergeOfItsOwnKeepsIt) {
   EXPECT_TRUE(read("{}").carries());
   EXPECT_TRUE(read("method: diloco").carries());
   EXPECT_FALSE(read("merge: alpha").carries());
+  EXPECT_TRUE(read("{sync_every: 12, sync_delay: 11}").carries()) << "also where results are late";
   for (const auto* method : {"eager", "co2", "sparse"})
     EXPECT_FALSE(read(std::string("method: ") + method).carries()) << method;
   EXPECT_FALSE(read("error_feedback: true").sender_feedback());

@@ -74,11 +74,10 @@ class ScriptedExchange final : public RoundExchange {
     contributions.push_back({chunk, round, weight, std::move(bytes), samples});
     contributed_.notify_all();
   }
-  /// Whether so many chunks have been handed in, within ten seconds.
-  [[nodiscard]] bool has(std::size_t count) {
+  /// Whether so many chunks have been handed in by then.
+  [[nodiscard]] bool has(std::size_t count, std::chrono::milliseconds within = std::chrono::seconds(10)) {
     std::unique_lock lock(mutex_);
-    return contributed_.wait_for(lock, std::chrono::seconds(10),
-                                 [&] { return contributions.size() >= count; });
+    return contributed_.wait_for(lock, within, [&] { return contributions.size() >= count; });
   }
 
   Awaited wait(FragmentId p, protocol::Round round, bool can_train_on) override {

@@ -19,6 +19,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import xml.etree.ElementTree as ElementTree
 
 SLOW_S = 60
@@ -109,13 +110,20 @@ def plainly():
     return setarch if works else []
 
 
+STOPPED = threading.Event()  # by Ctrl-C, which reaches what runs: nothing more is to begin
+
+
 def build_tree(tree, program):
     """Whether `PROGRAM --tests PRESET` has built it; its preset is its folder's name. Tests that run meanwhile come first:
     most of them wait for something most of the time."""
+    if STOPPED.is_set():
+        return False
     command = ["nice", "-n", "10", program, "--tests", tree.name]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as build:
         for line in build.stdout:
             print(f"{tree.name}: {line}", end="", flush=True)
+    if build.returncode in (-signal.SIGINT, 128 + signal.SIGINT):
+        STOPPED.set()
     return build.returncode == 0
 
 
@@ -143,6 +151,8 @@ def run_tree(tree, jobs, run_long, built=None):
     command = [*plainly(), "ctest", "--test-dir", str(tree), "--parallel", str(jobs), "--no-tests=error",
                "--test-output-size-passed", size, "--test-output-size-failed", size,
                "--output-junit", str(junit.resolve()), *([] if run_long else ["--label-exclude", f"^{LONG}$"])]
+    if STOPPED.is_set():
+        return [Outcome(f"tests of {tree.name}", "failed", "stopped")]
     verdicts, ctest = {}, subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace")
     for line in ctest.stdout:
         print(f"{tree.name}: {line}", end="", flush=True)
@@ -218,7 +228,8 @@ def main():
         try:
             for run in runs:
                 outcomes += run.result()
-        except BaseException:  # Ctrl-C reaches what runs; what has not begun must not
+        except BaseException:
+            STOPPED.set()
             builder.shutdown(wait=False, cancel_futures=True)
             runner.shutdown(wait=False, cancel_futures=True)
             raise

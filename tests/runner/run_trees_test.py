@@ -98,7 +98,7 @@ class Trees(unittest.TestCase):
         self.assertIn("FAILED build of other\nsee above", output)
 
     def test_after_ctrl_c_nothing_more_is_built(self):
-        self.add("slow", "sleep 60")
+        self.add("slow", "touch $here/started; sleep 60")
         (self.tree / "CTestTestfile.cmake").write_text("\n".join(self.entries))
         program, built = self.tree.parent / "build.sh", self.tree.parent / "built"
         program.write_text(f"#!/bin/sh\necho $2 >> {built}\nexec sleep 60\n")
@@ -106,7 +106,7 @@ class Trees(unittest.TestCase):
         trees = [str(self.tree), *(str(self.tree.parent / name) for name in ("one", "two"))]
         with subprocess.Popen([sys.executable, "-B", str(PROGRAM), "--build", str(program), *trees], start_new_session=True,
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
-            while not (built.exists() and (self.tree / "Testing").exists()):
+            while not (built.exists() and (self.tree / "started").exists()):
                 self.assertIsNone(run.poll())
                 time.sleep(0.05)
             os.killpg(run.pid, signal.SIGINT)

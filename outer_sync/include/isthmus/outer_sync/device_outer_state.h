@@ -106,8 +106,8 @@ class DeviceOuterState : public OuterState {
                    std::unique_ptr<DevicePasses> passes, const Staging& staging = {});
   ~DeviceOuterState() override;
 
-  /// Queues the passes and returns; `leave` is called on another thread. The first batches of a fragment that
-  /// needs more than Staging::outgoing are handed over before it returns.
+  /// Queues the passes and returns; `leave` is called on another thread. Where a fragment needs more than
+  /// Staging::outgoing, or has more than marks / 4 batches, the first ones are handed over before it returns.
   [[nodiscard]] HandOver encode(FragmentId fragment, const OuterEncoding& how, const BufferPool& buffers,
                                 Leave leave) override;
   [[nodiscard]] std::optional<quant::Products> products(
