@@ -320,8 +320,9 @@ TEST(TokenStream, AStoreThatCannotGrowEndsItAndIsGoneOnWith) {
     reader.corpus.commit();
     const FileLimit limit(40'000);
     server.release();
+    // The blocks' file, or the journal, which has the unfinished block and is written every few seconds.
     EXPECT_THAT(error_of(ErrorKind::data, [&] { reader.next(20'000); }),
-                HasSubstr("store.partial/store/blocks"));
+                AllOf(HasSubstr("store.partial/"), HasSubstr("File too large")));
   }
   Reader reader(server.address(), folder / "store", first * batch);
   const auto rest = expected.windows() / batch - first;
