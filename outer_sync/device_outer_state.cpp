@@ -42,7 +42,7 @@ ChunkBatch batch_from(const FragmentLayout& layout, ChunkId first, ChunkId last,
   return {first, k, range};
 }
 
-/// Of one fragment, in order.
+/// The batches that a fragment is cut into, in order.
 std::vector<ChunkBatch> all_batches(const FragmentLayout& layout, FragmentId p, const quant::CodecSpec& codec,
                                     const Staging& staging) {
   std::vector<ChunkBatch> batches;

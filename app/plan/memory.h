@@ -16,8 +16,8 @@ struct PlanMemory {
   std::uint64_t global_parameters = 0, outer_momentum = 0, residuals = 0;  ///< the outer loop's, of rank 0
   std::uint64_t evaluation = 0;  ///< the copy that losses of global parameters are computed with, of rank 0
   std::uint64_t chunks = 0, most_chunks = 0;  ///< in host memory: usually, and at worst
-  std::uint64_t staging =
-      0;  ///< for encoded chunks on their way from and to a GPU, on it; somewhat less on the host
+  /// On a GPU, for encoded chunks that come and go; the host pins as much, but for one decoded batch.
+  std::uint64_t staging = 0;
   std::uint64_t checkpoint_buffer = 0;           ///< in host memory, from the first checkpoint on
   std::uint64_t device = 0, host = 0, disk = 0;  ///< sums; the same memory, where the device is the CPU
   std::uint64_t checkpoint = 0, checkpoints = 0, log = 0;  ///< on disk: one, all that are kept, the round log
