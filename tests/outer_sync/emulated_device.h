@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 
+#include "device_parameters.h"
 #include "emulated_passes.h"
 #include "isthmus/base/aligned.h"
 #include "isthmus/outer_sync/audit.h"
@@ -129,22 +130,6 @@ class EmulatedDevice final : public DevicePasses {
   static inline std::mutex mutex_;  ///< one thread queues, two wait; and devices share the kernels
   std::deque<std::function<void()>> work_;
   std::size_t queued_ = 0, done_ = 0, marks_now_ = 0;
-};
-
-/// Plain parameters that pass for a device's.
-class EmulatedParameters final : public DeviceParameters {
- public:
-  explicit EmulatedParameters(PlainParameters& plain) : plain_(plain) {}
-  std::span<const float> read(Range range) override { return plain_.read(range); }
-  std::span<float> modify(Range range) override { return plain_.modify(range); }
-  void modified(Range range) override { plain_.modified(range); }
-  std::span<float> device_values() override { return plain_.values; }
-  void modified_on_device(Range range) override { refreshed.push_back(range); }
-
-  std::vector<Range> refreshed;
-
- private:
-  PlainParameters& plain_;
 };
 
 }  // namespace isthmus::outer_sync

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "device_parameters.h"
 #include "isthmus/base/aligned.h"
 #include "isthmus/base/random.h"
 #include "isthmus/outer_sync/audit.h"
@@ -72,19 +73,6 @@ class ImmediateDevice final : public DevicePasses {
   };
 };
 
-class HostParameters final : public DeviceParameters {
- public:
-  explicit HostParameters(PlainParameters& plain) : plain_(plain) {}
-  std::span<const float> read(Range range) override { return plain_.read(range); }
-  std::span<float> modify(Range range) override { return plain_.modify(range); }
-  void modified(Range range) override { plain_.modified(range); }
-  std::span<float> device_values() override { return plain_.values; }
-  void modified_on_device(Range) override {}
-
- private:
-  PlainParameters& plain_;
-};
-
 const FragmentLayout layout({{0, 160}, {192, 2500}}, 64);
 
 OuterConfig four_bits() {
@@ -101,9 +89,9 @@ TEST(HandOver, GivesTheBitsOfOneThread) {
   for (const Staging& staging :
        {Staging(), Staging{.batch_elements = 4 * 64 + 32, .outgoing = 1, .incoming = 1}}) {
     const auto config = four_bits();
-    std::unique_ptr<HostParameters> parameters;
+    std::unique_ptr<EmulatedParameters> parameters;
     LoneReplica device(config, layout, [&](LoneReplica& replica) {
-      parameters = std::make_unique<HostParameters>(replica.local);
+      parameters = std::make_unique<EmulatedParameters>(replica.local);
       return std::make_unique<DeviceOuterState>(replica.layout, codec_plan(replica.config), *parameters,
                                                 std::make_unique<ImmediateDevice>(), staging);
     });
@@ -132,7 +120,7 @@ TEST(HandOver, TakesTheMemoryThatIsPlanned) {
       config.codec = name;
       const FragmentLayout large({{0, 3'000'000}, {3'000'000, 1'000'000}}, chunk);
       PlainParameters plain(std::vector<float>(large.buffer_size()));
-      HostParameters parameters(plain);
+      EmulatedParameters parameters(plain);
       auto device = std::make_unique<ImmediateDevice>();
       const auto& taken = *device;
       const auto plan = codec_plan(config);

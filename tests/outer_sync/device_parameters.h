@@ -1,0 +1,28 @@
+#pragma once
+// Local parameters for tests of DeviceOuterState.
+
+#include <span>
+#include <vector>
+
+#include "isthmus/outer_sync/device_outer_state.h"
+#include "replicas.h"
+
+namespace isthmus::outer_sync {
+
+/// Plain parameters that pass for a device's.
+class EmulatedParameters final : public DeviceParameters {
+ public:
+  explicit EmulatedParameters(PlainParameters& plain) : plain_(plain) {}
+  std::span<const float> read(Range range) override { return plain_.read(range); }
+  std::span<float> modify(Range range) override { return plain_.modify(range); }
+  void modified(Range range) override { plain_.modified(range); }
+  std::span<float> device_values() override { return plain_.values; }
+  void modified_on_device(Range range) override { refreshed.push_back(range); }
+
+  std::vector<Range> refreshed;
+
+ private:
+  PlainParameters& plain_;
+};
+
+}  // namespace isthmus::outer_sync
