@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "run/free_port.h"
+#include "reserved_port.h"
 #include "sshd.h"
 
 namespace isthmus {
@@ -119,8 +119,9 @@ TEST_F(DoctorOfSites, WhoDoesNotGetThroughSaysWhy) {
 }
 
 TEST_F(DoctorOfSites, OneThatCannotBeReachedIsARedCell) {
+  const ReservedPort nobody;
   const auto result = doctor("  eu: {" + ssh("eu") + "}\n  us: {launch: {ssh: me@127.0.0.1, port: " +
-                             std::to_string(app::free_port()) + "}}\n");
+                             std::to_string(nobody.number()) + "}}\n");
   EXPECT_EQ(result.status, 4) << result.report();
   EXPECT_THAT(result.output, AllOf(HasSubstr("FAIL us, ssh: us (me@127.0.0.1): "),
                                    HasSubstr("Connection refused"), HasSubstr("failures: 1")));

@@ -5,8 +5,6 @@
 
 #include <stdexcept>
 
-#include "run/free_port.h"
-
 namespace isthmus {
 
 namespace {
@@ -25,12 +23,11 @@ Sshd::Sshd() {
   if (entry == nullptr) throw NoSshd("this user has no name");
   user_ = entry->pw_name;
   for (const auto* key : {"host", "user", "other"}) make_key(key);
-  port_ = app::free_port();
   folder_.write("known_hosts", known_line("host"));
   folder_.write("wrong_known_hosts", known_line("other"));
   const auto path = folder_.path().string();
   const auto config =
-      folder_.write("sshd_config", "ListenAddress 127.0.0.1:" + std::to_string(port_) + "\nHostKey " + path +
+      folder_.write("sshd_config", "ListenAddress 127.0.0.1:" + std::to_string(port()) + "\nHostKey " + path +
                                        "/host\nAuthorizedKeysFile " + path +
                                        "/user.pub\nPidFile none\nStrictModes no\nUsePAM no\n"
                                        "PasswordAuthentication no\nPermitRootLogin yes\n"
@@ -49,12 +46,12 @@ void Sshd::make_key(const std::string& name) {
 }
 
 std::string Sshd::known_line(const std::string& key) const {
-  return "[127.0.0.1]:" + std::to_string(port_) + " " + read_all(folder_ / (key + ".pub"));
+  return "[127.0.0.1]:" + std::to_string(port()) + " " + read_all(folder_ / (key + ".pub"));
 }
 
 std::string Sshd::launcher(const std::string& program, const std::filesystem::path& folder,
                            const std::string& more) const {
-  return "launch: {ssh: " + user_at_host() + ", port: " + std::to_string(port_) +
+  return "launch: {ssh: " + user_at_host() + ", port: " + std::to_string(port()) +
          ", identity: " + (folder_ / "user").string() +
          ", options: [\"UserKnownHostsFile=" + (folder_ / "known_hosts").string() +
          "\", GlobalKnownHostsFile=/dev/null], program: " + program + ", folder: " + folder.string() +

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "command.h"
+#include "reserved_port.h"
 #include "temporary_folder.h"
 
 namespace isthmus {
@@ -19,7 +20,7 @@ class Sshd {
   [[nodiscard]] std::string launcher(const std::string& program, const std::filesystem::path& folder,
                                      const std::string& more = {}) const;
   [[nodiscard]] std::string user_at_host() const { return user_ + "@127.0.0.1"; }
-  [[nodiscard]] std::uint16_t port() const { return port_; }
+  [[nodiscard]] std::uint16_t port() const { return port_.number(); }
   /// What a client has noted of another server at this address.
   [[nodiscard]] std::filesystem::path wrong_known_hosts() const { return folder_ / "wrong_known_hosts"; }
 
@@ -29,7 +30,7 @@ class Sshd {
 
   TemporaryFolder folder_;
   std::string user_;
-  std::uint16_t port_ = 0;
+  ReservedPort port_;
   std::unique_ptr<Command> server_;
 };
 

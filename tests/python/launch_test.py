@@ -55,9 +55,10 @@ def ssh(run):
     folder.mkdir()
     for key in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    reserved = socket.socket()  # no other process can take the port; sshd can, as both set this option
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    port = reserved.getsockname()[1]
     kind, key, *_ = (folder / "host.pub").read_text().split()
     (folder / "known").write_text(f"[127.0.0.1]:{port} {kind} {key}\n")
     (folder / "config").write_text(
@@ -79,6 +80,7 @@ def ssh(run):
     }
     process.terminate()
     process.wait(timeout=30)
+    reserved.close()
 
 
 def test_launch_starts_it_by_ssh_too(run, ssh):

@@ -12,6 +12,7 @@ import os
 import pathlib
 import posixpath
 import shutil
+import socket
 import subprocess
 import tempfile
 import threading
@@ -70,7 +71,13 @@ class Server:
             def log_message(self, *arguments):
                 pass
 
-        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler, bind_and_activate=False)
+        self.http.server_bind()
+        # Keeps the port after `close`, so that a client is refused: else another process's server may have it by then.
+        self.port = socket.socket()
+        self.port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.port.bind(self.http.server_address)
+        self.http.server_activate()
         self.url = f"http://127.0.0.1:{self.http.server_port}"
         self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.05})
         self.thread.start()
@@ -130,6 +137,7 @@ class Machine:
 
     def close(self):
         self.index.close()
+        self.index.port.close()
         shutil.rmtree(self.folder)
 
     def bare(self):

@@ -2,9 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <functional>
 #include <string>
@@ -12,26 +9,15 @@
 #include <vector>
 
 #include "isthmus/base/error.h"
+#include "reserved_port.h"
 
 namespace isthmus::trainer {
 namespace {
 
-/// A port that was free a moment ago.
-std::uint16_t free_port() {
-  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  EXPECT_EQ(::bind(socket, reinterpret_cast<sockaddr*>(&address), size), 0);
-  EXPECT_EQ(::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  ::close(socket);
-  return ntohs(address.sin_port);
-}
-
 /// Each rank on a thread of its own.
 void with_ranks(int world, const std::function<void(GlooAllReduce&, int)>& work) {
-  const auto port = free_port();
+  const ReservedPort reserved;
+  const auto port = reserved.number();
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < world; ++rank) {
     ranks.emplace_back([=, &work] {
@@ -64,7 +50,8 @@ TEST(GlooAllReduce, GivesAllRanksTheSameMean) {
 }
 
 TEST(GlooAllReduce, AStoreThatNobodyServesIsAnError) {
-  const auto port = free_port();
+  const ReservedPort nobody;
+  const auto port = nobody.number();
   try {
     GlooAllReduce gloo(
         {.store_port = port, .rank = 1, .world = 2, .timeout = std::chrono::milliseconds(500)});
