@@ -85,5 +85,7 @@ wheel() {
 }
 
 mkdir -p "$work"
+exec 8>"$work/lock" # setup.sh, which runs in here, has a lock of its own
+flock -n 8 || { echo "waiting for another package.sh, which holds $work/lock" >&2 && flock 8; }
 wheel
 echo "their trainer is built for: $(build/release/isthmus --version | sed -n "s/^CUDA *//p")"

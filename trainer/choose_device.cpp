@@ -65,8 +65,9 @@ Obstacle obstacle_of(const Hardware& found) {
             "check CUDA_VISIBLE_DEVICES and what nvidia-smi lists"};
   const auto& gpu = found.gpus.front();
   return {"GPU 0" + in_brackets(gpu.name) + " has compute capability " + capability_text(gpu.capability) +
-              "; expected " + capability_text(found.lowest_capability) + " or later",
-          "choose another GPU by CUDA_VISIBLE_DEVICES"};
+              ", and this build has code for " + found.code_for + " only",
+          "choose another GPU by CUDA_VISIBLE_DEVICES, or build with -DCMAKE_CUDA_ARCHITECTURES=" +
+              std::to_string(gpu.capability) + " (expected 80, which is 8.0, or later)"};
 }
 
 }  // namespace
@@ -87,10 +88,27 @@ Hardware probe_driver_files(const fs::path& root) {
   return found;
 }
 
+bool has_code_for(std::string_view code_for, int capability) {
+  if (code_for == "all" || code_for == "all-major") return capability >= 75;  // all that nvcc 13 knows
+  static const std::regex form(R"((\d{2,3})([af]?)(-real|-virtual)?)");
+  while (!code_for.empty()) {
+    const auto end = std::min(code_for.find(','), code_for.size());
+    const std::string one(code_for.substr(0, end));
+    code_for.remove_prefix(std::min(end + 1, code_for.size()));
+    std::smatch match;
+    if (!std::regex_match(one, match, form)) continue;
+    const int built = std::stoi(match[1]);
+    const bool one_major = match[2] == "f" || match[3] == "-real";
+    const bool later = capability >= built && (!one_major || capability / 10 == built / 10);
+    if (match[2] == "a" ? capability == built : later) return true;
+  }
+  return false;
+}
+
 std::int64_t Hardware::usable_gpus() const {
   if (!built_with_cuda || driver_cuda < needed_cuda) return 0;
   const auto unusable = std::find_if(gpus.begin(), gpus.end(),
-                                     [&](const Gpu& gpu) { return gpu.capability < lowest_capability; });
+                                     [&](const Gpu& gpu) { return !has_code_for(code_for, gpu.capability); });
   return unusable - gpus.begin();
 }
 

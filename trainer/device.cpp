@@ -39,7 +39,7 @@ Hardware probe_hardware(const std::filesystem::path& root) {
   found.built_with_cuda = true;
   found.needed_cuda =
       CUDART_VERSION / 1000 * 1000;  // CUDA's minor versions run on any driver of their major one
-  found.lowest_capability = ISTHMUS_LOWEST_CAPABILITY;
+  found.code_for = ISTHMUS_CODE_FOR;
   if (cudaDriverGetVersion(&found.driver_cuda) != cudaSuccess) found.driver_cuda = 0;
   // libtorch's own count: it leaves out what it cannot start.
   const auto gpus = torch::cuda::device_count();

@@ -22,7 +22,7 @@ Hardware with_gpu() {
   hardware.nvidia_name = "NVIDIA H100 80GB HBM3";
   hardware.driver = "580.65.06";
   hardware.driver_cuda = hardware.needed_cuda = 13000;
-  hardware.lowest_capability = 80;
+  hardware.code_for = "80-real,90,100-real,120-real";
   hardware.gpus = {{"NVIDIA H100 80GB HBM3", 90}};
   return hardware;
 }
@@ -89,13 +89,49 @@ TEST(ChooseDevice, AGpuThatTheBuildHasNoCodeForIsNamed) {
   hardware.gpus = {{"NVIDIA GeForce GTX 1080 Ti", 61}, {"NVIDIA H100 80GB HBM3", 90}};
   EXPECT_THAT(refusal("auto", hardware),
               AllOf(HasSubstr("GPU 0 (NVIDIA GeForce GTX 1080 Ti) has compute capability 6.1"),
-                    HasSubstr("expected 8.0 or later"), HasSubstr("CUDA_VISIBLE_DEVICES")));
+                    HasSubstr("has code for 80-real,90,100-real,120-real only"),
+                    HasSubstr("-DCMAKE_CUDA_ARCHITECTURES=61"), HasSubstr("8.0, or later"),
+                    HasSubstr("CUDA_VISIBLE_DEVICES")));
   EXPECT_EQ(hardware.usable_gpus(), 0);
   std::swap(hardware.gpus[0], hardware.gpus[1]);
   EXPECT_EQ(hardware.usable_gpus(), 1);
   EXPECT_EQ(choose_device({"auto"}, hardware), Device::cuda);
-  hardware.lowest_capability = 60;  // a build for older ones too
+  hardware.code_for = "61,90";
   EXPECT_EQ(hardware.usable_gpus(), 2);
+}
+
+TEST(ChooseDevice, ANewerGpuThatTheBuildHasNoCodeForIsNamed) {
+  auto hardware = with_gpu();
+  hardware.code_for = "90-real";  // a build for that machine alone
+  hardware.gpus = {{"NVIDIA B200", 100}};
+  EXPECT_THAT(refusal("auto", hardware),
+              AllOf(HasSubstr("GPU 0 (NVIDIA B200) has compute capability 10.0"),
+                    HasSubstr("has code for 90-real only"), HasSubstr("-DCMAKE_CUDA_ARCHITECTURES=100")));
+}
+
+TEST(HasCodeFor, MachineCodeIsForItsMajorVersionAndPtxForAllLater) {
+  struct Case {
+    const char* code_for;
+    std::vector<int> runs, not_runs;
+  };
+  for (const auto& [code_for, runs, not_runs] :
+       std::vector<Case>{{"80-real", {80, 86, 89}, {75, 90, 100}},
+                         {"86-real", {86, 89}, {80, 90}},
+                         {"90-virtual", {90, 100, 103, 120}, {89}},
+                         {"90", {90, 100, 121}, {89, 80}},
+                         {"80-real,90,100-real,120-real", {80, 86, 89, 90, 100, 103, 120}, {75, 61, 0}},
+                         {"90a", {90}, {80, 100}},
+                         {"100f-real", {100, 103}, {90, 110, 120}},
+                         {"120a-virtual,80-real", {80, 120}, {121, 90}},
+                         {"all", {75, 120}, {70}},
+                         {"all-major", {75, 121}, {61}},
+                         {"", {}, {75, 90}},
+                         {"none,9", {}, {8, 90}}}) {
+    for (const int capability : runs)
+      EXPECT_TRUE(has_code_for(code_for, capability)) << code_for << " " << capability;
+    for (const int capability : not_runs)
+      EXPECT_FALSE(has_code_for(code_for, capability)) << code_for << " " << capability;
+  }
 }
 
 TEST(ChooseDevice, AHiddenGpuIsNotLeftIdleUnasked) {

@@ -31,12 +31,18 @@ struct Hardware {
   std::string driver;       ///< version of the NVIDIA driver, "580.65.06"; empty where none is loaded
   int driver_cuda = 0;      ///< newest CUDA that the driver supports, 1000 * major + 10 * minor; 0: no driver
   int needed_cuda = 0;      ///< CUDA that the build needs, in the same form
-  int lowest_capability = 0;  ///< lowest compute capability that the build has code for
-  std::vector<Gpu> gpus;      ///< that libtorch sees, by their numbers
+  std::string code_for;     ///< what the build has code for, as has_code_for takes it
+  std::vector<Gpu> gpus;    ///< that libtorch sees, by their numbers
 
   /// GPUs from number 0 on that this build can compute on.
   [[nodiscard]] std::int64_t usable_gpus() const;
 };
+/// Whether code for `code_for` ("80-real,90": CMAKE_CUDA_ARCHITECTURES with commas) runs on a GPU of this
+/// compute capability: machine code (-real) on GPUs of its major version from its minor one on, PTX
+/// (-virtual) on all from its version on, a plain number is both, and `a` is for that very capability only.
+/// Source: CUDA C++ Programming Guide, section 5.1.
+[[nodiscard]] bool has_code_for(std::string_view code_for, int capability);
+
 /// `root` stands before the probed paths (/dev/nvidia0, /proc/driver/nvidia).
 [[nodiscard]] Hardware probe_hardware(const std::filesystem::path& root = "/");
 
