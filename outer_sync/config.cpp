@@ -169,6 +169,10 @@ bool OuterConfig::averages_at(std::uint64_t step) const {
          (optimizer.average_last > 0 && at > (1 - optimizer.average_last) * end);
 }
 
+bool OuterConfig::needs_feedback() const {
+  return quant::bits_per_element(codec_spec()) < (carries() ? 2 : 3);
+}
+
 std::vector<SyncPhase> OuterConfig::sync_phases() const {
   std::vector<SyncPhase> phases;
   for (const auto& part : sync_every.parts)
@@ -199,8 +203,7 @@ std::vector<std::string> OuterConfig::notes() const {
   if (reject > 0 && replicas > 0 && replicas < static_cast<std::int64_t>(protocol::fewest_to_compare))
     out.push_back(
         "outer.reject compares at least 3 contributions; with fewer replicas it leaves nothing out");
-  const auto bits = quant::bits_per_element(codec_spec());
-  if (bits < (carries() ? 2 : 3) && !error_feedback) {
+  if (needs_feedback() && !error_feedback) {
     out.push_back("outer.codec is " + codec + " without outer.error_feedback: what " +
                   (carries() ? "the owners of chunks lose" : "it loses") + " is lost");
   }

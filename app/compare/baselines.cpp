@@ -72,6 +72,11 @@ Source with_baselines(const fs::path& experiment, const std::vector<std::string>
 
   const auto judged = with_settings(experiment, source);
   check(experiment, judged);
+  if (judged.inner.is_muon() && judged.replicas > 1) {  // Muon's steps repeat on one kind of processor only
+    source.set("arms.data_parallel.about=the whole batch in one replica, without an outer loop");
+    put("arms.data_parallel.replicas", "1");
+    put("arms.data_parallel.inner.batch", std::to_string(judged.replicas * judged.inner.batch));
+  }
   if (judged.replicas == 1) {  // it is that arm itself
     static_cast<void>(source.take_section("arms.one_replica"));
     return source;

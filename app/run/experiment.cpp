@@ -337,7 +337,14 @@ Experiment read_experiment(const config::Source& source, bool needs_data) {
     throw Error(ErrorKind::config,
                 "network.listen is none and outer.method is data_parallel; expected ADDRESS:PORT: with Gloo "
                 "every worker must have an address that the others can dial");
-  if (experiment.inner.is_muon() && experiment.outer.warmup_steps > 0)
+  if (experiment.inner.is_muon() && experiment.outer.data_parallel() && experiment.replicas > 1)
+    throw Error(
+        ErrorKind::config,
+        fmt::format("inner.optimizer is muon, outer.method is data_parallel and replicas is {0}; expected "
+                    "replicas 1 with {0} times the batch, which computes the same: the steps of several "
+                    "replicas must have the same bits on any processor, and Muon's have not",
+                    experiment.replicas));
+  if (experiment.inner.is_muon() && !experiment.outer.data_parallel() && experiment.outer.warmup_steps > 0)
     throw Error(
         ErrorKind::config,
         fmt::format("inner.optimizer is muon and outer.warmup_steps is {}; expected 0: steps that all "

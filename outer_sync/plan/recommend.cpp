@@ -24,6 +24,10 @@ constexpr std::array<std::int64_t, 19> intervals = {5,   10,  15,  20,  30,  40,
 /// Drift between replicas costs little up to here (arXiv 2501.18512, section 3.3).
 constexpr std::int64_t usual_interval = 100;
 
+/// What an interval and a delay cost in loss, in steps of interval: a step of delay costs about as much as
+/// four of interval (docs/learning.md, "Late results").
+constexpr std::int64_t learning_cost(std::int64_t every, std::int64_t delay) { return every + 4 * delay; }
+
 class Search {
  public:
   Search(OuterConfig base, const Cut& cut, const Setting& setting, const Wanted& wanted)
@@ -33,7 +37,8 @@ class Search {
         worse_(worse(setting, wanted.margin)),
         wanted_(wanted) {}
 
-  /// Longer intervals need less of the lines, so the least that will do is found by halving.
+  /// Longer intervals need less of the links, so for each delay the shortest that will do is found by
+  /// halving.
   std::optional<Choice> least() {
     const auto shortest = wanted_.shortest_interval;
     const auto fits = [&](std::int64_t every) {
@@ -42,31 +47,27 @@ class Search {
     std::vector<std::int64_t> tried;
     if (shortest > 1) tried.push_back(shortest);
     std::ranges::copy_if(intervals, std::back_inserter(tried), fits);
-    const auto found =
-        std::ranges::partition_point(tried, [&](auto every) { return !at(every, most_delay(every)); });
-    if (found == tried.end()) return {};
-    auto choice = with_least_delay(*found);
-    choice.prediction = predict(choice.outer, cut_, setting_);  // as they are said to be
-    return choice;
+    if (tried.empty()) return {};
+    std::optional<Choice> least;
+    for (auto delay = wanted_.shortest_delay; delay <= wanted_.longest_delay; ++delay) {
+      if (least && learning_cost(tried.front(), delay) >= cost_of(*least)) break;
+      const auto found = std::ranges::partition_point(
+          tried, [&](auto every) { return !at(every, std::min(delay, most_delay(every))); });
+      if (found == tried.end()) continue;
+      const auto& choice = at(*found, std::min(delay, most_delay(*found)));
+      if (!least || cost_of(*choice) < cost_of(*least)) least = choice;
+    }
+    if (least) least->prediction = predict(least->outer, cut_, setting_);  // as they are said to be
+    return least;
   }
 
  private:
   [[nodiscard]] std::int64_t most_delay(std::int64_t every) const {
-    return std::min(std::max(wanted_.shortest_delay, std::min(wanted_.longest_delay, every / 2)), every - 1);
+    return std::min(std::max(wanted_.shortest_delay, every / 2), every - 1);
   }
 
-  Choice with_least_delay(std::int64_t every) {
-    std::int64_t high = most_delay(every);  // enough
-    std::int64_t low = std::min(wanted_.shortest_delay, high);
-    while (low < high) {
-      const auto middle = (low + high) / 2;
-      if (at(every, middle)) {
-        high = middle;
-      } else {
-        low = middle + 1;
-      }
-    }
-    return *at(every, low);
+  static std::int64_t cost_of(const Choice& choice) {
+    return learning_cost(choice.outer.sync_every.parts.back().value, choice.outer.sync_delay);
   }
 
   /// With these; nothing where it is too little.
@@ -91,7 +92,8 @@ class Search {
 };
 
 auto cost(const OuterConfig& outer) {
-  return std::tuple(outer.sync_every.parts.back().value, outer.sync_delay, outer.num_fragments);
+  const auto every = outer.sync_every.parts.back().value;
+  return std::tuple(learning_cost(every, outer.sync_delay), outer.sync_delay, outer.num_fragments);
 }
 
 }  // namespace
@@ -109,7 +111,7 @@ std::vector<Choice> choices(const OuterConfig& base, const MakeCut& cut_into, co
       auto outer = base;
       outer.codec = codec;
       outer.num_fragments = count;
-      outer.error_feedback = base.error_feedback || quant::bits_per_element(outer.codec_spec()) < 3;
+      outer.error_feedback = base.error_feedback || outer.needs_feedback();
       const auto& cut = cut_into(count);
       auto choice = Search(std::move(outer), cut, setting, wanted).least();
       if (choice && (!least || cost(choice->outer) < cost(least->outer))) least = std::move(choice);

@@ -88,6 +88,11 @@ const std::vector<BadSetting> bad_settings = {
      {"inner.optimizer=muon"},
      2,
      {"inner.optimizer is muon and outer.warmup_steps is 10; expected 0"}},
+    {"MuonOnSeveralReplicasInStep",
+     {"inner.optimizer=muon", "outer.method=data_parallel"},
+     2,
+     {"inner.optimizer is muon, outer.method is data_parallel and replicas is 2; expected replicas 1 with 2 "
+      "times"}},
     {"MuonInShares",
      {"inner.optimizer=muon", "outer.warmup_steps=0", "replica.ranks=2", "replica.zero=true"},
      2,

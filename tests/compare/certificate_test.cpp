@@ -266,6 +266,15 @@ TEST_F(PlainExperiment, IsComparedWithItsBaselines) {
   EXPECT_DOUBLE_EQ(comparison.gates[0].at_most, 0.01);
 }
 
+TEST_F(PlainExperiment, WithMuonIsComparedWithTheWholeBatchOnOneReplica) {
+  const auto comparison = certified({"settings.inner.optimizer=muon"});
+  for (const auto& run : comparison.runs) {
+    EXPECT_EQ(app::tokens_per_step(run.experiment), 256) << run.name();
+    EXPECT_EQ(run.experiment.outer.data_parallel(), run.arm == 0);
+    EXPECT_EQ(run.experiment.replicas, run.arm == 2 ? 2 : 1);
+  }
+}
+
 TEST_F(PlainExperiment, TakesAssignmentsAsAComparisonDoes) {
   const auto comparison = certified({"seeds=[7, 8]", "settings.inner.batch=6", "settings.replicas=3",
                                      "gates.parity={at_most: 2, bits: 0.44}"});

@@ -152,15 +152,16 @@ TEST(Plan, WhatIsRecommendedReachesWhatIsWanted) {
   };
   Wanted wanted;
   wanted.num_fragments = {8};
-  wanted.codecs = {"fp32", "lloyd4", "lloyd2"};
+  wanted.codecs = {"fp32", "lloyd4", "lloyd2", "sign"};
   const auto found = choices(model.outer, cut, model.setting, wanted);
-  ASSERT_THAT(found, testing::SizeIs(3));
+  ASSERT_THAT(found, testing::SizeIs(4));
   EXPECT_THAT(found,
               Each(Field(&Choice::prediction, Field(&Prediction::utilization, Ge(wanted.utilization)))));
   const auto every = [](const Choice& choice) { return choice.outer.sync_every.parts.back().value; };
   EXPECT_GT(every(found[0]), every(found[1])) << "32 bits need a longer interval than four";
   EXPECT_GE(every(found[1]), every(found[2]));
-  EXPECT_TRUE(found[2].outer.error_feedback) << "two bits do not go without";
+  EXPECT_FALSE(found[2].outer.error_feedback) << "with carry two bits do without";
+  EXPECT_TRUE(found[3].outer.error_feedback) << "one bit does not";
   ASSERT_NE(best(found), nullptr);
   EXPECT_THAT(every(*best(found)), Le(every(found[0])));
 }

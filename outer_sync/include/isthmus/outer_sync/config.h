@@ -82,6 +82,8 @@ struct OuterConfig {
   [[nodiscard]] bool carries() const { return merge == "carry"; }
   /// The sender keeps what its codec lost. With carry what is lost stays in the local parameters.
   [[nodiscard]] bool sender_feedback() const { return error_feedback && !carries(); }
+  /// Without error feedback the codec loses something for good: with carry below two bits, else below three.
+  [[nodiscard]] bool needs_feedback() const;
   [[nodiscard]] bool paced_by_time() const { return pace == "time"; }
   [[nodiscard]] bool data_parallel() const { return method == "data_parallel"; }
   [[nodiscard]] bool eager() const { return method == "eager"; }

@@ -20,7 +20,7 @@ struct Wanted {
   std::vector<std::string> codecs;          ///< to try, the best liked first
   /// None below these are tried; the interval itself is, whatever the model's fragments.
   std::int64_t shortest_delay = 1, shortest_interval = 1;
-  std::int64_t longest_delay = 10;  ///< tau up to 5 costs nothing measurable, up to 10 next to nothing
+  std::int64_t longest_delay = 10;
   std::int64_t longest_interval = 1000;
   double margin = 0.1;  ///< by which rates may be lower and round trips longer than they are said to be
 };
@@ -33,9 +33,10 @@ struct Choice {
   Prediction prediction;
 };
 
-/// The least sync_every of each codec with which the wanted utilisation is reached, of those the least
-/// sync_delay, then the fewest fragments. Codecs with which it cannot be reached are left out. `base` gives
-/// all other settings; its method should be streaming_diloco.
+/// For each codec the sync_every and sync_delay that reach the wanted utilisation at the least cost in loss,
+/// where a step of delay counts as four of interval; of equal ones the least delay, then the fewest
+/// fragments. Codecs with which it cannot be reached are left out. `base` gives all other settings; its
+/// method should be streaming_diloco.
 [[nodiscard]] std::vector<Choice> choices(const OuterConfig& base, const MakeCut& cut_into,
                                           const Setting& setting, const Wanted& wanted);
 
