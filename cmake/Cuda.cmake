@@ -53,6 +53,10 @@ if(ISTHMUS_WITH_CUDA)
   if(ISTHMUS_CODE_FOR STREQUAL "native") # whatever GPU the machine has that builds
     set(ISTHMUS_CODE_FOR ${CMAKE_CUDA_ARCHITECTURES_NATIVE})
   endif()
+  if(NOT ISTHMUS_CODE_FOR)
+    message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES is ${CMAKE_CUDA_ARCHITECTURES}, which names no GPU (native finds none "
+      "here); expected a list like 80-real;90")
+  endif()
   isthmus_describe_architectures(ISTHMUS_CUDA_ARCHITECTURES "${ISTHMUS_CODE_FOR}")
   list(JOIN ISTHMUS_CODE_FOR "," ISTHMUS_CODE_FOR)
   if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION) # CMake 3.25 does not know that nvcc has it

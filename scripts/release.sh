@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # scripts/release.sh: everything that a release consists of, in dist/, on Debian 12: the wheels and the static coordinator,
 # each tried on a bare system, and SHA256SUMS, which is written last: without it dist/ is not a release. Needs a clean
-# checkout, a section of this version in CHANGELOG.md, root (for debootstrap) and the network.
+# checkout, a section of this version in CHANGELOG.md, root (for debootstrap) the network and 12 GB of disk.
 set -euo pipefail
 [ $# -eq 0 ] || { echo "usage: scripts/release.sh (no arguments)" >&2 && exit 2; }
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -14,6 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int oldest_capability = 80;     // whose tensor cores know bf16
 constexpr std::size_t file_limit = 4096;  // the driver's files are shorter
 
 std::string head_of(const fs::path& path) {
@@ -64,10 +65,13 @@ Obstacle obstacle_of(const Hardware& found) {
     return {"libtorch can use no GPU here, though the driver" + in_brackets(found.driver) + " is loaded",
             "check CUDA_VISIBLE_DEVICES and what nvidia-smi lists"};
   const auto& gpu = found.gpus.front();
+  const std::string another = "choose another GPU by CUDA_VISIBLE_DEVICES";
+  const auto build = "build with -DCMAKE_CUDA_ARCHITECTURES=" + std::to_string(gpu.capability);
+  const bool too_old = gpu.capability < oldest_capability;
   return {"GPU 0" + in_brackets(gpu.name) + " has compute capability " + capability_text(gpu.capability) +
-              ", and this build has code for " + found.code_for + " only",
-          "choose another GPU by CUDA_VISIBLE_DEVICES, or build with -DCMAKE_CUDA_ARCHITECTURES=" +
-              std::to_string(gpu.capability) + " (expected 80, which is 8.0, or later)"};
+              (too_old ? "; expected " + capability_text(oldest_capability) + " or later"
+                       : ", and this build has code for " + found.code_for + " only"),
+          too_old ? another : another + ", or " + build};
 }
 
 }  // namespace

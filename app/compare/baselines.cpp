@@ -58,7 +58,6 @@ Source with_baselines(const fs::path& experiment, const std::vector<std::string>
   };
   put("name", experiment.stem().string() + "-certificate");
   source.put({"seeds", {"1", "2", "3"}, true, false, experiment.string(), {}});
-  put("arms.data_parallel.about", "gradients averaged at every step");
   put("arms.data_parallel.outer.method", "data_parallel");
   put("arms.data_parallel.reducers", "0");
   put("arms.one_replica.about", "the whole batch in one replica, under the same outer step");
@@ -72,20 +71,22 @@ Source with_baselines(const fs::path& experiment, const std::vector<std::string>
 
   const auto judged = with_settings(experiment, source);
   check(experiment, judged);
-  if (judged.inner.is_muon() && judged.replicas > 1) {  // Muon's steps repeat on one kind of processor only
-    source.set("arms.data_parallel.about=the whole batch in one replica, without an outer loop");
-    put("arms.data_parallel.replicas", "1");
-    put("arms.data_parallel.inner.batch", std::to_string(judged.replicas * judged.inner.batch));
-  }
+  const auto hold_the_whole_batch = [&](const std::string& arm) {
+    put(arm + ".replicas", "1");
+    put(arm + ".inner.batch", std::to_string(judged.replicas * judged.inner.batch));
+    put(arm + ".reducers", "0");
+    put(arm + ".outer.min_replicas", "0");
+    put(arm + ".outer.quorum", "0");
+  };
+  const bool alone = judged.inner.is_muon();  // Muon's steps repeat on one kind of processor only
+  put("arms.data_parallel.about",
+      alone ? "the whole batch in one replica, without an outer loop" : "gradients averaged at every step");
+  if (alone) hold_the_whole_batch("arms.data_parallel");
   if (judged.replicas == 1) {  // it is that arm itself
     static_cast<void>(source.take_section("arms.one_replica"));
     return source;
   }
-  put("arms.one_replica.replicas", "1");
-  put("arms.one_replica.inner.batch", std::to_string(judged.replicas * judged.inner.batch));
-  put("arms.one_replica.reducers", "0");
-  put("arms.one_replica.outer.min_replicas", "0");
-  put("arms.one_replica.outer.quorum", "0");
+  hold_the_whole_batch("arms.one_replica");
   return source;
 }
 

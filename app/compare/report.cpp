@@ -242,7 +242,8 @@ class Reporter {
       auto& arm = arms[i];
       if (i != comparison_.baseline) {
         if (const auto difference = difference_of(i)) arm["difference"] = json_of(*difference);
-        if (arm["bytes"].is_number() && baseline["bytes"].is_number() && arm["bytes"].get<double>() > 0)
+        if (arm["bytes"].is_number() && baseline["bytes"].is_number() && arm["bytes"].get<double>() > 0 &&
+            baseline["bytes"].get<double>() > 0)
           arm["fewer_bytes"] = baseline["bytes"].get<double>() / arm["bytes"].get<double>();
       }
       arm["verdict"] = verdict_of(arm, baseline);

@@ -18,7 +18,7 @@ std::string percent(double part) {
 }
 
 std::string signed_percent(double part) {
-  const auto text = percent(part);
+  auto text = percent(part);
   if (part == 0 || text.starts_with("below")) return text;
   return (part < 0 ? "-" : "+") + text;
 }
@@ -31,23 +31,30 @@ std::string seeds_words(std::size_t count) { return fmt::format("{} seed{}", cou
 
 namespace {
 
+/// How many times less it sends than a ring all-reduce of bf16 gradients at every step among its own replicas
+/// would, where the baseline is data parallel: Gloo sends fp32, and one replica nothing. 0 where it is not to
+/// be said.
+double fewer_than_bf16(const ordered_json& arm, const ordered_json& baseline) {
+  if (baseline.value("method", "") != "data_parallel" || arm.value("method", "") == "data_parallel") return 0;
+  if (!arm["bits_per_parameter_per_step"].is_number() || !arm["replicas"].is_number()) return 0;
+  const double replicas = arm["replicas"], bits = arm["bits_per_parameter_per_step"];
+  const double bf16 = 16 * 2 * (replicas - 1) / replicas;
+  return bits > 0 && bf16 > bits ? bf16 / bits : 0;
+}
+
 /// How many times less it sends than the baseline; " with ..." or nothing.
 std::string bytes_words(const ordered_json& arm, const ordered_json& baseline) {
   if (!arm["bytes"].is_number() || !baseline["bytes"].is_number()) return {};
   const double ours = arm["bytes"], theirs = baseline["bytes"];
-  if (theirs == 0) return {};
+  const double bf16 = fewer_than_bf16(arm, baseline);
+  if (theirs == 0)
+    return bf16 > 0 ? fmt::format(" with {} times fewer bytes than bf16 gradients", times(bf16)) : "";
   if (ours == 0) return " and sends nothing";
   const bool fewer = ours <= theirs;
   const double factor = fewer ? theirs / ours : ours / theirs;
   if (factor < 1.005) return " with as many bytes";
   auto text = fmt::format(" with {} times {} bytes", times(factor), fewer ? "fewer" : "more");
-  // What is compared with is a ring all-reduce of bf16 gradients at every step, whatever Gloo sends.
-  if (baseline.value("method", "") == "data_parallel" && arm.value("method", "") != "data_parallel" &&
-      arm["bits_per_parameter_per_step"].is_number() && baseline["replicas"].is_number()) {
-    const double replicas = baseline["replicas"], bits = arm["bits_per_parameter_per_step"];
-    const double bf16 = 16 * 2 * (replicas - 1) / replicas;
-    if (bits > 0 && bf16 > bits) text += fmt::format(" ({} against bf16)", times(bf16 / bits));
-  }
+  if (bf16 > 0) text += fmt::format(" ({} against bf16)", times(bf16));
   return text;
 }
 

@@ -236,6 +236,7 @@ outer_sync::protocol::ChangeVerdict judge_change(const Experiment& experiment,
   auto asked = experiment;
   const auto keys = config::list(asked);
   std::vector<std::string> names;
+  names.reserve(keys.size());
   for (const auto& key : keys) names.push_back(key.key);
   std::size_t at_once = 0;
   config::Source source;
@@ -342,13 +343,13 @@ Experiment read_experiment(const config::Source& source, bool needs_data) {
         ErrorKind::config,
         fmt::format("inner.optimizer is muon, outer.method is data_parallel and replicas is {0}; expected "
                     "replicas 1 with {0} times the batch, which computes the same: the steps of several "
-                    "replicas must have the same bits on any processor, and Muon's have not",
+                    "replicas must have the same bits on any processor, and Muon's do not",
                     experiment.replicas));
   if (experiment.inner.is_muon() && !experiment.outer.data_parallel() && experiment.outer.warmup_steps > 0)
     throw Error(
         ErrorKind::config,
         fmt::format("inner.optimizer is muon and outer.warmup_steps is {}; expected 0: steps that all "
-                    "make alike must have the same bits on any processor, and Muon's have not",
+                    "make alike must have the same bits on any processor, and Muon's do not",
                     experiment.outer.warmup_steps));
   if (experiment.inner.is_muon() && experiment.replica.zero)
     throw Error(ErrorKind::config,
@@ -425,6 +426,7 @@ Experiment load_experiment(config::Source source, const std::vector<std::string>
   std::vector<Experiment> at_sites;
   const bool chooses = purpose == Purpose::training || purpose == Purpose::own_data;
   const bool needs_data = purpose == Purpose::training;
+  at_sites.reserve(sites.size());
   for (const auto& site : sites) at_sites.push_back(read_experiment(at_site(source, site), needs_data));
   check_equal_batches(sites, at_sites);
   const auto* site = worker ? site_of(sites, worker->name, worker->site) : nullptr;

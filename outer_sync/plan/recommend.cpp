@@ -24,9 +24,9 @@ constexpr std::array<std::int64_t, 19> intervals = {5,   10,  15,  20,  30,  40,
 /// Drift between replicas costs little up to here (arXiv 2501.18512, section 3.3).
 constexpr std::int64_t usual_interval = 100;
 
-/// What an interval and a delay cost in loss, in steps of interval: a step of delay costs about as much as
-/// four of interval (docs/learning.md, "Late results").
-constexpr std::int64_t learning_cost(std::int64_t every, std::int64_t delay) { return every + 4 * delay; }
+std::int64_t cost_of(const Choice& choice) {
+  return learning_cost(choice.outer.sync_every.parts.back().value, choice.outer.sync_delay);
+}
 
 class Search {
  public:
@@ -37,39 +37,35 @@ class Search {
         worse_(worse(setting, wanted.margin)),
         wanted_(wanted) {}
 
-  /// Longer intervals need less of the links, so for each delay the shortest that will do is found by
-  /// halving.
-  std::optional<Choice> least() {
+  /// The cheapest pair with an interval of at most `longest`. Longer intervals need less of the links, so for
+  /// each delay the shortest that will do is found by halving.
+  std::optional<Choice> cheapest(std::int64_t longest) {
     const auto shortest = wanted_.shortest_interval;
     const auto fits = [&](std::int64_t every) {
-      return every >= base_.num_fragments && every > shortest && every <= wanted_.longest_interval;
+      return every >= base_.num_fragments && every > shortest && every <= longest;
     };
     std::vector<std::int64_t> tried;
     if (shortest > 1) tried.push_back(shortest);
     std::ranges::copy_if(intervals, std::back_inserter(tried), fits);
-    if (tried.empty()) return {};
-    std::optional<Choice> least;
-    for (auto delay = wanted_.shortest_delay; delay <= wanted_.longest_delay; ++delay) {
-      if (least && learning_cost(tried.front(), delay) >= cost_of(*least)) break;
-      const auto found = std::ranges::partition_point(
-          tried, [&](auto every) { return !at(every, std::min(delay, most_delay(every))); });
+    const auto delay_at = [&](std::int64_t every, std::int64_t delay) {
+      return std::min({delay, std::max(wanted_.shortest_delay, every / 2), every - 1});
+    };
+    const auto longest_delay = std::max(wanted_.shortest_delay, wanted_.longest_delay);
+    if (tried.empty() || !at(tried.back(), delay_at(tried.back(), longest_delay))) return {};
+    std::optional<Choice> best;
+    for (auto delay = wanted_.shortest_delay; delay <= longest_delay; ++delay) {
+      if (best && learning_cost(tried.front(), delay) >= cost_of(*best)) break;
+      const auto found =
+          std::ranges::partition_point(tried, [&](auto every) { return !at(every, delay_at(every, delay)); });
       if (found == tried.end()) continue;
-      const auto& choice = at(*found, std::min(delay, most_delay(*found)));
-      if (!least || cost_of(*choice) < cost_of(*least)) least = choice;
+      const auto& choice = at(*found, delay_at(*found, delay));
+      if (!best || cost_of(*choice) < cost_of(*best)) best = choice;
     }
-    if (least) least->prediction = predict(least->outer, cut_, setting_);  // as they are said to be
-    return least;
+    if (best) best->prediction = predict(best->outer, cut_, setting_);  // as they are said to be
+    return best;
   }
 
  private:
-  [[nodiscard]] std::int64_t most_delay(std::int64_t every) const {
-    return std::min(std::max(wanted_.shortest_delay, every / 2), every - 1);
-  }
-
-  static std::int64_t cost_of(const Choice& choice) {
-    return learning_cost(choice.outer.sync_every.parts.back().value, choice.outer.sync_delay);
-  }
-
   /// With these; nothing where it is too little.
   const std::optional<Choice>& at(std::int64_t every, std::int64_t delay) {
     auto [entry, is_new] = known_.try_emplace({every, delay});
@@ -91,11 +87,6 @@ class Search {
   std::map<std::pair<std::int64_t, std::int64_t>, std::optional<Choice>> known_;
 };
 
-auto cost(const OuterConfig& outer) {
-  const auto every = outer.sync_every.parts.back().value;
-  return std::tuple(learning_cost(every, outer.sync_delay), outer.sync_delay, outer.num_fragments);
-}
-
 }  // namespace
 
 std::vector<Choice> choices(const OuterConfig& base, const MakeCut& cut_into, const Setting& setting,
@@ -105,28 +96,36 @@ std::vector<Choice> choices(const OuterConfig& base, const MakeCut& cut_into, co
   fragments.insert(fragments.begin(), base.num_fragments);
   std::ranges::sort(fragments);
   fragments.erase(std::unique(fragments.begin(), fragments.end()), fragments.end());
-  for (const auto& codec : wanted.codecs) {
+  const auto order = [](const Choice& choice) {
+    return std::tuple(cost_of(choice), choice.outer.sync_delay, choice.outer.num_fragments);
+  };
+  const auto cheapest = [&](const std::string& codec, std::int64_t longest) {
     std::optional<Choice> least;
     for (const auto count : fragments) {
       auto outer = base;
       outer.codec = codec;
       outer.num_fragments = count;
       outer.error_feedback = base.error_feedback || outer.needs_feedback();
-      const auto& cut = cut_into(count);
-      auto choice = Search(std::move(outer), cut, setting, wanted).least();
-      if (choice && (!least || cost(choice->outer) < cost(least->outer))) least = std::move(choice);
+      auto choice = Search(std::move(outer), cut_into(count), setting, wanted).cheapest(longest);
+      if (choice && (!least || order(*choice) < order(*least))) least = std::move(choice);
     }
-    if (least) out.push_back(std::move(*least));
+    return least;
+  };
+  const auto usual = std::max(usual_interval, wanted.shortest_interval);
+  for (const auto& codec : wanted.codecs) {
+    auto choice = cheapest(codec, std::min(usual, wanted.longest_interval));
+    if (!choice) choice = cheapest(codec, wanted.longest_interval);
+    if (choice) out.push_back(std::move(*choice));
   }
   return out;
 }
 
 const Choice* best(const std::vector<Choice>& choices) {
   if (choices.empty()) return nullptr;
-  const auto every = [](const Choice& choice) { return choice.outer.sync_every.parts.back().value; };
-  const auto usual =
-      std::ranges::find_if(choices, [&](const Choice& c) { return every(c) <= usual_interval; });
-  return usual != choices.end() ? &*usual : &*std::ranges::min_element(choices, {}, every);
+  const auto usual = std::ranges::find_if(choices, [](const Choice& choice) {
+    return choice.outer.sync_every.parts.back().value <= usual_interval;
+  });
+  return usual != choices.end() ? &*usual : &*std::ranges::min_element(choices, {}, cost_of);
 }
 
 }  // namespace isthmus::outer_sync::plan

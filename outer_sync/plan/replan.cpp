@@ -20,8 +20,8 @@ constexpr double margin_up = 0.1, margin_down = 1.0 / 3;
 constexpr double tolerated = 0.2;
 /// A change is to bring that part of the rest, or this.
 constexpr double gain_part = 0.25, least_gain = 0.002;
-/// Down, so much of the present interval at most.
-constexpr double shorter = 2.0 / 3;
+/// Down, so much of the present cost at most.
+constexpr double cheaper = 2.0 / 3;
 /// Lines that differ by less are the same: they are measured.
 constexpr double alike = 0.05;
 /// What a cause is to be called one for.
@@ -244,7 +244,7 @@ std::optional<Proposal> Replanner::look(double seconds, const LineReadings& read
     wanted_since_.reset();
     return {};
   }
-  const bool up = proposal->every > every_ || proposal->delay > delay_;
+  const bool up = learning_cost(proposal->every, proposal->delay) > learning_cost(every_, delay_);
   if (!wanted_since_ || wanted_up_ != up) wanted_since_ = seconds;
   wanted_up_ = up;
   if (seconds - *wanted_since_ < rules_.confirmed_for) return {};
@@ -332,10 +332,12 @@ std::optional<OuterConfig> Replanner::down(const Setting& setting, const Cut& cu
   if (every_ <= least_every_ && delay_ <= least_delay_) return {};
   auto found = least(setting, cut, now, least_every_, least_delay_, margin_down);
   if (!found) return {};
-  const auto every = every_of(*found);
-  const bool much = static_cast<double>(every) <= shorter * static_cast<double>(every_);
-  const bool back = every == every_ && every == least_every_ && found->sync_delay <= delay_ / 2;
-  return much || back ? found : std::nullopt;
+  const auto cost = [](std::int64_t every, std::int64_t delay) {
+    return static_cast<double>(learning_cost(every, delay));
+  };
+  const bool much = cost(every_of(*found), found->sync_delay) <= cheaper * cost(every_, delay_);
+  const bool sooner = every_of(*found) == every_ && found->sync_delay <= delay_ / 2;
+  return much || sooner ? found : std::nullopt;
 }
 
 /// That reaches what is wanted, of those that may be set, from this interval and delay on.

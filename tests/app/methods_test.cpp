@@ -27,6 +27,25 @@ INSTANTIATE_TEST_SUITE_P(Methods, Setting,
                                            "outer.codec_rounding=stochastic", "outer.codec_scale=e5m3",
                                            "outer.error_feedback=true"));
 
+// The baseline of Muon's comparisons. An outer step that only averages changes nothing of one replica but
+// roundings.
+TEST(Muon, OneReplicaTrainsWithoutAnOuterLoopAsUnderOneThatOnlyAverages) {
+  const auto loss = [](Words settings) {
+    Site site;
+    for (const auto* setting : {"replicas=1", "inner.optimizer=muon", "outer.warmup_steps=0", "run.steps=20"})
+      settings.emplace_back(setting);
+    const auto result = site.launch(settings);
+    EXPECT_EQ(result.status, 0) << result.report() << site.logs();
+    const auto summary = site.summary();
+    EXPECT_LT(summary["final_eval_loss"].get<double>(), summary["initial_eval_loss"].get<double>() - 0.3);
+    return summary["final_eval_loss"].get<double>();
+  };
+  EXPECT_NEAR(loss({"outer.method=data_parallel"}),
+              loss({"outer.sync_every=5", "outer.codec=fp32", "outer.merge=carry", "outer.optimizer.lr=1",
+                    "outer.optimizer.momentum=0"}),
+              1e-3);
+}
+
 TEST(Wire, FourBitsPerParameterAndLittleElse) {
   Site site;
   // 1.2 M parameters, one fragment: so every round carries each of them once.

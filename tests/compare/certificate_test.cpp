@@ -267,8 +267,12 @@ TEST_F(PlainExperiment, IsComparedWithItsBaselines) {
 }
 
 TEST_F(PlainExperiment, WithMuonIsComparedWithTheWholeBatchOnOneReplica) {
-  const auto comparison = certified({"settings.inner.optimizer=muon"});
+  const auto comparison = certified(
+      {"settings.inner.optimizer=muon", "settings.outer.min_replicas=2", "settings.outer.quorum=2"});
+  ASSERT_THAT(comparison.runs, SizeIs(9));
+  EXPECT_THAT(comparison.arms[0].about, HasSubstr("one replica"));
   for (const auto& run : comparison.runs) {
+    EXPECT_TRUE(run.experiment.inner.is_muon());
     EXPECT_EQ(app::tokens_per_step(run.experiment), 256) << run.name();
     EXPECT_EQ(run.experiment.outer.data_parallel(), run.arm == 0);
     EXPECT_EQ(run.experiment.replicas, run.arm == 2 ? 2 : 1);

@@ -166,6 +166,40 @@ TEST(Plan, WhatIsRecommendedReachesWhatIsWanted) {
   EXPECT_THAT(every(*best(found)), Le(every(found[0])));
 }
 
+TEST(Plan, TheCheapestOfAllPairsIsRecommended) {
+  int on_time = 0;
+  for (const double round_trip : {0.05, 1.5}) {
+    for (double up = 150e3; up < 500e3; up += 25e3) {
+      Model model;
+      model.setting.network = network(2, up, round_trip);
+      const auto cut = model.cut(4);
+      Wanted wanted;
+      wanted.codecs = {"lloyd4"};
+      const auto found = choices(
+          model.outer, [&](std::int64_t) -> const Cut& { return cut; }, model.setting, wanted);
+      std::int64_t cheapest = 0, shortest = 0, its_delay = 0;
+      for (const std::int64_t every : {5, 10, 15, 20, 30, 40, 50, 60, 80, 100}) {
+        for (std::int64_t delay = 1; delay <= std::min<std::int64_t>(10, every / 2); ++delay) {
+          auto outer = model.outer;
+          outer.sync_every = every;
+          outer.sync_delay = delay;
+          if (predict(outer, cut, worse(model.setting, wanted.margin)).utilization < wanted.utilization)
+            continue;
+          const auto cost = learning_cost(every, delay);
+          if (cheapest == 0 || cost < cheapest) cheapest = cost;
+          if (shortest == 0) shortest = every, its_delay = delay;
+        }
+      }
+      if (cheapest == 0) continue;
+      ASSERT_THAT(found, testing::SizeIs(1)) << up << " " << round_trip;
+      const auto every = found[0].outer.sync_every.parts.back().value, delay = found[0].outer.sync_delay;
+      EXPECT_EQ(learning_cost(every, delay), cheapest) << up << " " << round_trip;
+      if (every > shortest && delay < its_delay) ++on_time;
+    }
+  }
+  EXPECT_GT(on_time, 0) << "a longer interval is taken for a shorter delay";
+}
+
 TEST(Plan, WhatNoSettingReachesIsNotRecommended) {
   Model model;
   model.setting.network = network(2, 10);

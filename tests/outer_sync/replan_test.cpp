@@ -123,7 +123,32 @@ TEST_F(Replan, AStepOfDelayMoreIsNotTakenBack) {
   EXPECT_EQ(up[0].every, 20);
   EXPECT_EQ(up[0].delay, 3);
   lines.members[0].up *= 8;
-  EXPECT_TRUE(watch(300).empty()) << "it costs nothing, and a change does";
+  EXPECT_TRUE(watch(300).empty()) << "it costs less than a change is worth";
+}
+
+TEST_F(Replan, ADelayThatIsNotNeededAnyMoreIsTakenBackWithALongerIntervalToo) {
+  ASSERT_TRUE(watch(120).empty());
+  set_rates(0.2 * mbit);
+  ASSERT_EQ(watch(300).size(), 1U);
+  outer.sync_every = 100;  // the most that there is, whatever it was
+  outer.sync_delay = 10;
+  set_rates(1.2 * mbit);
+  const auto down = watch(600);
+  ASSERT_EQ(down.size(), 1U);
+  EXPECT_LE(3 * learning_cost(down[0].every, down[0].delay), 2 * learning_cost(100, 10));
+  EXPECT_GE(down[0].after, 0.99);
+}
+
+TEST_F(Replan, ADelayBeyondTheLongestStays) {
+  outer.sync_delay = 15;  // set by hand, with a coordinator that has forgotten it
+  begin();
+  outer.sync_delay = 17;
+  ASSERT_TRUE(watch(120).empty());
+  lines.members[0].up /= 32;
+  const auto up = watch(300);
+  ASSERT_EQ(up.size(), 1U);
+  EXPECT_EQ(up[0].delay, 17);
+  EXPECT_LT(up[0].every, 100) << "the shortest that does, not the most that there is";
 }
 
 TEST_F(Replan, NeverBelowWhatTheRunBeganWith) {

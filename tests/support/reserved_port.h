@@ -1,5 +1,5 @@
 #pragma once
-// A TCP port of 127.0.0.1 that no other process can take.
+// A TCP port of 127.0.0.1 that the system gives to nobody else.
 
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -10,8 +10,8 @@
 
 namespace isthmus {
 
-/// Bound but not listening: a client that connects is refused. The system gives the port to nobody else. A
-/// server that sets SO_REUSEADDR, as sshd, Gloo and Asio do, can still listen at it.
+/// Bound but not listening: a client that connects is refused. A server that sets SO_REUSEADDR, as sshd, Gloo
+/// and Asio do, can still listen at it.
 class ReservedPort {
  public:
   ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

@@ -89,8 +89,7 @@ TEST(ChooseDevice, AGpuThatTheBuildHasNoCodeForIsNamed) {
   hardware.gpus = {{"NVIDIA GeForce GTX 1080 Ti", 61}, {"NVIDIA H100 80GB HBM3", 90}};
   EXPECT_THAT(refusal("auto", hardware),
               AllOf(HasSubstr("GPU 0 (NVIDIA GeForce GTX 1080 Ti) has compute capability 6.1"),
-                    HasSubstr("has code for 80-real,90,100-real,120-real only"),
-                    HasSubstr("-DCMAKE_CUDA_ARCHITECTURES=61"), HasSubstr("8.0, or later"),
+                    HasSubstr("expected 8.0 or later"), Not(HasSubstr("CMAKE_CUDA_ARCHITECTURES")),
                     HasSubstr("CUDA_VISIBLE_DEVICES")));
   EXPECT_EQ(hardware.usable_gpus(), 0);
   std::swap(hardware.gpus[0], hardware.gpus[1]);

@@ -25,6 +25,12 @@ struct Wanted {
   double margin = 0.1;  ///< by which rates may be lower and round trips longer than they are said to be
 };
 
+/// What an interval and a delay cost in loss, in steps of interval: a step of delay costs about as much as
+/// four of interval (docs/learning.md, "Late results").
+[[nodiscard]] constexpr std::int64_t learning_cost(std::int64_t every, std::int64_t delay) {
+  return every + 4 * delay;
+}
+
 /// The setting with lines that are so much worse than they are said to be.
 [[nodiscard]] Setting worse(Setting setting, double margin);
 
@@ -33,15 +39,15 @@ struct Choice {
   Prediction prediction;
 };
 
-/// For each codec the sync_every and sync_delay that reach the wanted utilisation at the least cost in loss,
-/// where a step of delay counts as four of interval; of equal ones the least delay, then the fewest
-/// fragments. Codecs with which it cannot be reached are left out. `base` gives all other settings; its
-/// method should be streaming_diloco.
+/// For each codec the sync_every and sync_delay that reach the wanted utilisation at the least learning_cost,
+/// with an interval of at most 100 if there is one; of equal ones the least delay, then the fewest fragments.
+/// Codecs with which it cannot be reached are left out. `base` gives all other settings; its method should be
+/// streaming_diloco.
 [[nodiscard]] std::vector<Choice> choices(const OuterConfig& base, const MakeCut& cut_into,
                                           const Setting& setting, const Wanted& wanted);
 
-/// Of `choices`, the one to take: the first with a sync_every that is at most 100, else the one with the
-/// least. Null where there is none.
+/// Of `choices`, the one to take: the first with a sync_every that is at most 100, else the one of the least
+/// learning_cost. Null where there is none.
 [[nodiscard]] const Choice* best(const std::vector<Choice>& choices);
 
 }  // namespace isthmus::outer_sync::plan

@@ -63,9 +63,10 @@ struct ReplanRules {
 };
 
 /// Rules, so that it does not flap. Up, to a longer interval or delay: where the prediction falls short of
-/// what is wanted, to the least that reaches it with lines a tenth worse than they are; where none does, to
-/// the longest if that gains something. Down: no further than to what the run began with, by a third of the
-/// interval at least, and only to what does with lines a third worse than they are.
+/// what is wanted, to the cheapest (learning_cost) that reaches it with lines a tenth worse than they are;
+/// where none does, to the longest if that gains something. Down: no further than to what the run began with,
+/// to two thirds of the cost at most or half of the delay, and only to what does with lines a third worse
+/// than they are.
 class Replanner {
  public:
   /// `began` says what it never goes below, `expected` what lines the run was planned with: what is not known
