@@ -105,7 +105,9 @@ TEST(Comparison, GatesThatAreShippedAreSound) {
   const auto one = certified("gate_one_replica.yaml"), longer = certified("gate_one_replica.yaml", "long"),
              two = certified("gate_two_replicas.yaml"), delay = certified("gate_delay.yaml"),
              four_times = certified("gate_long.yaml"), bits = certified("gate_bits.yaml"),
-             many = certified("gate_replicas.yaml");
+             many = certified("gate_replicas.yaml"), muon = certified("gate_muon.yaml"),
+             muon_longer = certified("gate_muon.yaml", "long"), scale = certified("gate_scale.yaml"),
+             larger = certified("gate_scale.yaml", "10m");
   EXPECT_EQ(one.runs[0].experiment.run.steps, 400);
   EXPECT_EQ(longer.runs[0].experiment.run.steps, 1600);
   EXPECT_EQ(two.gates.at(0).bits, 0.44);
@@ -114,7 +116,12 @@ TEST(Comparison, GatesThatAreShippedAreSound) {
   ASSERT_THAT(many.gates, SizeIs(2));
   EXPECT_EQ(many.gates[1].bits, 0.3);
   EXPECT_FALSE(bits.runs[3].experiment.outer.error_feedback);
-  for (const auto* comparison : {&one, &longer, &two, &delay, &four_times, &bits, &many}) {
+  EXPECT_EQ(muon_longer.runs[0].experiment.run.steps, 1600);
+  EXPECT_TRUE(muon.runs[0].experiment.inner.is_muon());
+  EXPECT_EQ(scale.runs[0].experiment.model.dim, 112);
+  EXPECT_EQ(larger.runs[0].experiment.model.dim, 384);
+  for (const auto* comparison :
+       {&one, &longer, &two, &delay, &four_times, &bits, &many, &muon, &muon_longer, &scale, &larger}) {
     ASSERT_FALSE(comparison->gates.empty());
     EXPECT_THAT(comparison->keys.seeds, SizeIs(3));
     for (const auto& run : comparison->runs) EXPECT_EQ(app::tokens_per_step(run.experiment), 64 * 128);
