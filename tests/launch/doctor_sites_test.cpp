@@ -119,9 +119,9 @@ TEST_F(DoctorOfSites, WhoDoesNotGetThroughSaysWhy) {
 }
 
 TEST_F(DoctorOfSites, OneThatCannotBeReachedIsARedCell) {
-  const ReservedPort nobody;
+  const ReservedPort unused;
   const auto result = doctor("  eu: {" + ssh("eu") + "}\n  us: {launch: {ssh: me@127.0.0.1, port: " +
-                             std::to_string(nobody.number()) + "}}\n");
+                             std::to_string(unused.number()) + "}}\n");
   EXPECT_EQ(result.status, 4) << result.report();
   EXPECT_THAT(result.output, AllOf(HasSubstr("FAIL us, ssh: us (me@127.0.0.1): "),
                                    HasSubstr("Connection refused"), HasSubstr("failures: 1")));

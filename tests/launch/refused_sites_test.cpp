@@ -88,8 +88,8 @@ TEST_F(RefusedSites, ANameThatDoesNotResolve) {
 }
 
 TEST_F(RefusedSites, AMachineThatRefuses) {
-  const ReservedPort nobody;
-  expect_refused(launch(good_site(), {"sites.eu.launch.port=" + std::to_string(nobody.number())}), 4,
+  const ReservedPort unused;
+  expect_refused(launch(good_site(), {"sites.eu.launch.port=" + std::to_string(unused.number())}), 4,
                  "Connection refused");
 }
 
@@ -138,10 +138,10 @@ TEST_F(RefusedSites, ACertificateThatIsNotHere) {
 }
 
 TEST_F(RefusedSites, HalfOfThemAreNamedAndTheOthersEnd) {
-  const ReservedPort nobody;
+  const ReservedPort unused;
   const auto result =
       launch(good_site() + "}\n  us: {" + sshd_->launcher("/opt/none", folder_ / "us") +
-             "}\n  ap: {launch: {ssh: me@127.0.0.1, port: " + std::to_string(nobody.number()) +
+             "}\n  ap: {launch: {ssh: me@127.0.0.1, port: " + std::to_string(unused.number()) +
              "}}\n  sa: {" + sshd_->launcher(ISTHMUS_COORDINATOR_BINARY, folder_ / "sa"));
   EXPECT_THAT(result.output,
               AllOf(HasSubstr("us (" + sshd_->user_at_host() + "): there is no program /opt/none"),

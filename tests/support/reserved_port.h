@@ -1,5 +1,5 @@
 #pragma once
-// A TCP port of 127.0.0.1 that the system gives to nobody else.
+// A TCP port of 127.0.0.1 that the system assigns to no other process.
 
 #include <netinet/in.h>
 #include <sys/socket.h>

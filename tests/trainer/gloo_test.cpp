@@ -50,8 +50,8 @@ TEST(GlooAllReduce, GivesAllRanksTheSameMean) {
 }
 
 TEST(GlooAllReduce, AStoreThatNobodyServesIsAnError) {
-  const ReservedPort nobody;
-  const auto port = nobody.number();
+  const ReservedPort unused;
+  const auto port = unused.number();
   try {
     GlooAllReduce gloo(
         {.store_port = port, .rank = 1, .world = 2, .timeout = std::chrono::milliseconds(500)});

@@ -40,7 +40,7 @@ struct Hardware {
 /// Whether code for `code_for` ("80-real,90": CMAKE_CUDA_ARCHITECTURES with commas) runs on a GPU of this
 /// compute capability: machine code (-real) on GPUs of its major version from its minor one on, PTX
 /// (-virtual) on all from its version on, a plain number is both, and `a` is for that very capability only.
-/// Source: CUDA C++ Programming Guide, section 5.1.
+/// Source: nvcc's manual, "GPU Compilation".
 [[nodiscard]] bool has_code_for(std::string_view code_for, int capability);
 
 /// `root` stands before the probed paths (/dev/nvidia0, /proc/driver/nvidia).

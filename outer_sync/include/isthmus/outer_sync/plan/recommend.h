@@ -47,7 +47,7 @@ struct Choice {
                                           const Setting& setting, const Wanted& wanted);
 
 /// Of `choices`, the one to take: the first with a sync_every that is at most 100, else the one of the least
-/// learning_cost. Null where there is none.
+/// learning_cost. Null if `choices` is empty.
 [[nodiscard]] const Choice* best(const std::vector<Choice>& choices);
 
 }  // namespace isthmus::outer_sync::plan
