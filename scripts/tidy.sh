@@ -23,6 +23,8 @@ clang_tidy=$(command -v clang-tidy-14 || command -v clang-tidy) ||
 # clang 14 compiles C++20's coroutines but does not say so, on which libstdc++ and Asio leave theirs out; and it need not
 # know the warnings that g++ is told about.
 extra=(-D__cpp_impl_coroutine=201902L -DASIO_HAS_CO_AWAIT=1 -DASIO_HAS_STD_COROUTINE=1 -Wno-unknown-warning-option)
+# Without OpenMP, whose header clang cannot read from g++ and may not have itself; libtorch then does without it too.
+extra+=(-fno-openmp -Wno-unknown-pragmas -Wno-source-uses-openmp)
 
 compiled() { grep -qF "\"file\": \"$PWD/$1\"" $database; }
 
