@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # scripts/mutate_protocol.sh [WORLDS [NAME]]: takes each rule of the sync protocol out in turn and asks the simulator
-# whether it notices, in so many worlds at most (20,000). A rule that it does not notice is one that nothing tests, and
-# fails this script. With NAME: only the rules whose name has that in it. The table says which invariant of
-# docs/protocol.md saw the harm, and in which world for the first time; `simulate --seed` tells the story of that one.
+# whether it notices, in so many worlds at most (20,000), and if not, the coordinator's unit tests. A rule that neither
+# notices is one that nothing tests, and fails this script. With NAME: only the rules whose name has that in it. The table
+# says which invariant of docs/protocol.md saw the harm, and in which world for the first time; `simulate --seed` tells
+# the story of that one.
 # shellcheck disable=SC2016 # what Perl expands, the shell must not
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -17,17 +18,21 @@ compiler=(g++)
 sources=(outer_sync/protocol/*.cpp outer_sync/layout.cpp
   tests/simulation/{world,world_coordinator,world_training,network,invariants,simulate}.cpp)
 
-# build FOLDER: compiles what has been changed in it, and takes the rest from what was compiled before.
+tests=(outer_sync/protocol/*.cpp outer_sync/layout.cpp tests/outer_sync/protocol_coordinator_test.cpp)
+
+# build FOLDER PROGRAM SOURCE...: compiles what has been changed in it, and takes the rest from what was compiled before.
 build() {
-  local folder=$1 file objects=()
-  for file in "${sources[@]}"; do
+  local folder=$1 program=$2 file objects=()
+  shift 2
+  for file in "$@"; do
     local object=$work/plain/${file//\//_}.o source=$file
     if [ -f "$folder/$file" ]; then object=$folder/${file//\//_}.o source=$folder/$file; fi
     [ -f "$object" ] || "${compiler[@]}" -std=c++20 -O1 -Iouter_sync/include -Iouter_sync -Ibase/include -Iquant/include \
       -Itests/simulation -c "$source" -o "$object"
     objects+=("$object")
   done
-  g++ "${objects[@]}" "${libraries[@]}" -lhwy -lzstd -lyaml-cpp -lfmt -lcrypto -lisal -o "$folder/simulate"
+  g++ "${objects[@]}" "${libraries[@]}" -lhwy -lzstd -lyaml-cpp -lfmt -lcrypto -lisal -lgmock -lgtest -lgtest_main \
+    -o "$folder/$program"
 }
 
 # judge FOLDER NAME: one line of the table.
@@ -37,7 +42,7 @@ judge() {
     printf '%-52s %-18s %8s\n' "$name" "MEND THIS SCRIPT" "" >"$folder/line"
     return
   fi
-  if ! build "$folder" >"$folder/out" 2>&1; then
+  if ! build "$folder" simulate "${sources[@]}" >"$folder/out" 2>&1; then
     printf '%-52s %-18s %8s\n' "$name" "DOES NOT COMPILE" "" >"$folder/line"
     return
   fi
@@ -49,6 +54,8 @@ judge() {
     printf '%-52s %-18s %8s\n' "$name" "$caught" "$seed" >"$folder/line"
   elif [ -z "$world" ]; then
     printf '%-52s %-18s %8s\n' "$name" "an assertion" "" >"$folder/line"
+  elif build "$folder" tests "${tests[@]}" >"$folder/out" 2>&1 && ! "$folder/tests" >"$folder/out" 2>&1; then
+    printf '%-52s %-18s %8s\n' "$name" "a unit test" "" >"$folder/line"
   else
     printf '%-52s %-18s %8s\n' "$name" "NOT NOTICED" "$world" >"$folder/line"
   fi
@@ -73,7 +80,9 @@ mutate() {
 }
 
 mkdir -p "$work/plain"
-build "$work/plain"
+build "$work/plain" simulate "${sources[@]}"
+build "$work/plain" tests "${tests[@]}"
+"$work/plain/tests" >/dev/null || { echo "the coordinator's unit tests fail without any change" >&2 && exit 2; }
 
 member=$(echo outer_sync/protocol/member*.cpp) coordinator=$(echo outer_sync/protocol/coordinator*.cpp)
 change=outer_sync/protocol/view_change.cpp messages=outer_sync/protocol/messages.cpp relays=outer_sync/protocol/relays.cpp
