@@ -118,13 +118,14 @@ TEST(Comparison, GatesThatAreShippedAreSound) {
   EXPECT_FALSE(bits.runs[3].experiment.outer.error_feedback);
   EXPECT_EQ(muon_longer.runs[0].experiment.run.steps, 1600);
   EXPECT_TRUE(muon.runs[0].experiment.inner.is_muon());
-  EXPECT_EQ(scale.runs[0].experiment.model.dim, 112);
+  EXPECT_EQ(scale.runs[0].experiment.model.dim, 96);
   EXPECT_EQ(larger.runs[0].experiment.model.dim, 384);
   for (const auto* comparison :
        {&one, &longer, &two, &delay, &four_times, &bits, &many, &muon, &muon_longer, &scale, &larger}) {
     ASSERT_FALSE(comparison->gates.empty());
     EXPECT_THAT(comparison->keys.seeds, SizeIs(3));
-    for (const auto& run : comparison->runs) EXPECT_EQ(app::tokens_per_step(run.experiment), 64 * 128);
+    const auto tokens = comparison == &larger ? 128 * 256 : 64 * 128;
+    for (const auto& run : comparison->runs) EXPECT_EQ(app::tokens_per_step(run.experiment), tokens);
   }
 }
 
