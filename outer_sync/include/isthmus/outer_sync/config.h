@@ -17,7 +17,7 @@ struct OuterOptimizerConfig {
   double lr = 0.7;
   double momentum = 0.8;
   bool nesterov = true;
-  double average_first = 0.1, average_last = 0.2;  ///< parts of the run
+  double average_first = 0.1, average_last = 0.1;  ///< parts of the run
   void serialize(config::Archive& ar);
 };
 
