@@ -24,7 +24,7 @@ clang_tidy=$(command -v clang-tidy-14 || command -v clang-tidy) ||
 # know the warnings that g++ is told about.
 extra=(-D__cpp_impl_coroutine=201902L -DASIO_HAS_CO_AWAIT=1 -DASIO_HAS_STD_COROUTINE=1 -Wno-unknown-warning-option)
 # Without OpenMP, whose header clang cannot read from g++ and may not have itself; libtorch then does without it too.
-extra+=(-fno-openmp -Wno-unknown-pragmas -Wno-source-uses-openmp)
+extra+=(-fno-openmp -Wno-source-uses-openmp)
 
 compiled() { grep -qF "\"file\": \"$PWD/$1\"" $database; }
 
