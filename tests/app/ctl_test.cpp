@@ -124,7 +124,8 @@ TEST_F(SteeredOn, PausesWritesACheckpointAndLetsOneLeave) {
   const auto saved = ctl({"checkpoint", "--json"});
   ASSERT_EQ(saved.status, 0) << saved.report() << site.logs();
   const auto at = Json::parse(saved.output)["checkpoint_after_step"];
-  ASSERT_TRUE(eventually([&] { return status()["checkpoint"] == at; })) << site.logs();
+  // Where a replica has heard of that step too late, the coordinator names a later one.
+  ASSERT_TRUE(eventually([&] { return status()["checkpoint"] >= at; })) << status().dump() << site.logs();
 
   const auto drained = ctl({"drain", "replica-1"});
   ASSERT_EQ(drained.status, 0) << drained.report();
