@@ -125,7 +125,9 @@ TEST_F(SteeredOn, PausesWritesACheckpointAndLetsOneLeave) {
   ASSERT_EQ(saved.status, 0) << saved.report() << site.logs();
   const auto at = Json::parse(saved.output)["checkpoint_after_step"];
   // Where a replica has heard of that step too late, the coordinator names a later one.
-  ASSERT_TRUE(eventually([&] { return status()["checkpoint"] >= at; })) << status().dump() << site.logs();
+  Json complete;
+  ASSERT_TRUE(eventually([&] { return (complete = status()["checkpoint"]) >= at; }))
+      << complete.dump() << site.logs();
 
   const auto drained = ctl({"drain", "replica-1"});
   ASSERT_EQ(drained.status, 0) << drained.report();
@@ -134,6 +136,7 @@ TEST_F(SteeredOn, PausesWritesACheckpointAndLetsOneLeave) {
   launch->signal(SIGINT);
   const auto end = launch->wait();
   EXPECT_EQ(end.status, 130) << end.report() << site.logs();
+  EXPECT_THAT(end.output, HasSubstr("all write a checkpoint after step " + complete.dump() + " ("));
   EXPECT_THAT(site.processes(), SizeIs(0));
 }
 
