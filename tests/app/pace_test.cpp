@@ -50,8 +50,8 @@ TEST(PaceByTime, TheSlowOneDoesNotHoldUpTheFastOne) {
     settings.push_back("run.steps=" + std::to_string(steps));
     ElasticRun run(settings);
     run.start({});
-    run.add("fast", {"--set", "inner.batch=8"});
-    run.add("slow", {"--set", "inner.batch=64"});
+    run.add("fast", {"--set", "inner.batch=4"});
+    run.add("slow", {"--set", "inner.batch=32"});
     run.finish();
     fast[pace] = course_of(run, "fast", half);
     slow[pace] = course_of(run, "slow", half);
