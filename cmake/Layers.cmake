@@ -33,7 +33,7 @@ function(isthmus_test folder)
   add_executable(test_${folder} ${T_SOURCES})
   list(TRANSFORM T_USES PREPEND isthmus_)
   target_include_directories(test_${folder} PRIVATE ${CMAKE_SOURCE_DIR}/tests/support)
-  target_link_libraries(test_${folder} PRIVATE isthmus_options ${T_USES} ${T_LIBRARIES}
+  target_link_libraries(test_${folder} PRIVATE isthmus_options isthmus_test_paths ${T_USES} ${T_LIBRARIES}
     GTest::gmock GTest::gtest GTest::gtest_main)
   set_target_properties(test_${folder} PROPERTIES ISTHMUS_TEST_CODE ON)
   # Test code runs once: less to optimise is less to compile.

@@ -120,7 +120,7 @@ TEST_F(BenchOuter, ALinkThatIsTooSlowIsWaitedFor) {
 TEST_F(BenchOuter, ByPartsItNeedsNoTrainerAndOneSetting) {
   const auto start = [&](const Words& more) {
     auto words = outer(more);
-    words.insert(words.begin(), ISTHMUS_COORDINATOR_BINARY);
+    words.insert(words.begin(), coordinator_program);
     return Command(std::move(words), site / (more[1] + (more.size() > 3 ? more[3] : "") + ".log"));
   };
   auto coordinator = start({"--role", "coordinator", "--listen", "127.0.0.1:0"});

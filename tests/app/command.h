@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "paths.h"
+
 namespace isthmus {
 
 using namespace std::chrono_literals;

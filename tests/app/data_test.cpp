@@ -91,7 +91,7 @@ TEST(Data, GoesOnWhereItWasKilledAndEndsWithTheSameBytes) {
     // One that was done before it could be killed has tested nothing.
     fs::remove_all(site / "store");
     auto words = tokenize_words(site, site / "store");
-    words.insert(words.begin(), {ISTHMUS_COORDINATOR_BINARY});  // which starts at once
+    words.insert(words.begin(), {coordinator_program});  // which starts at once
     // Different numbers of threads on the way, which must not show; slow to pack, so that kills find it at
     // work.
     words.insert(words.end(), {"--commit-every", "0", "--threads", std::to_string(1 + attempt % 3)});
@@ -128,7 +128,7 @@ TEST(Data, GoesOnWithStandardInputIfItIsTheSame) {
     stream += R"({"text": ")" + std::string(1 + i % 900, static_cast<char>('a' + i % 26)) + "\"}\n";
   const auto file = site.write("stream", stream).string();
   const auto tokenize = [&](const char* out) {
-    return std::string(ISTHMUS_COORDINATOR_BINARY) +
+    return std::string(coordinator_program) +
            " data tokenize - --jsonl --block 20000 --commit-every 0 --out " + (site / out).string() +
            " --tokenizer bytes";
   };
@@ -170,7 +170,7 @@ TEST(Data, IsInBothBinariesAndSaysWhatItNeeds) {
   Site site;
   write_corpus(site / "texts");
   auto words = tokenize_words(site, site / "store");
-  words.insert(words.begin(), {ISTHMUS_COORDINATOR_BINARY});
+  words.insert(words.begin(), {coordinator_program});
   const auto made = run_command(words, site / "log");
   ASSERT_EQ(made.status, 0) << made.report();
   const auto none =

@@ -17,7 +17,7 @@ class JsonTest : public ::testing::Test {
  protected:
   std::string shell(const std::string& command, int status = 0) {
     const auto out = site_ / "out.json";
-    const auto line = "cd " + (site_ / ".").string() + " && " + ISTHMUS_BINARY + " " + command + " >" +
+    const auto line = "cd " + (site_ / ".").string() + " && " + isthmus_program + " " + command + " >" +
                       out.string() + " 2>err.log";
     const auto result = run_command({"/bin/bash", "-c", line}, site_ / "shell.log");
     EXPECT_EQ(result.status, status) << result.report() << read_all(site_ / "err.log");
@@ -89,7 +89,7 @@ TEST_F(JsonTest, OfWhatFails) {
   EXPECT_THAT(shell("data show nowhere --json", 3), "");
   EXPECT_THAT(read_all(site_ / "err.log"), HasSubstr("nowhere"));
   EXPECT_THAT(shell("launch tiny.yaml --json --set outer.sync_every=0", 2), "");
-  EXPECT_NE(std::system((std::string(ISTHMUS_BINARY) + " config --json >/dev/full 2>/dev/null").c_str()), 0);
+  EXPECT_NE(std::system((std::string(isthmus_program) + " config --json >/dev/full 2>/dev/null").c_str()), 0);
 }
 
 }  // namespace

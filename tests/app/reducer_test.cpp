@@ -81,17 +81,16 @@ TEST(Topology, ADataParallelRunNeedsPorts) {
 
 TEST(SmallBinary, LinksNoLibtorch) {
   Site site;
-  const auto needs =
-      run_command({"/usr/bin/readelf", "-d", ISTHMUS_COORDINATOR_BINARY}, site / "readelf.log");
+  const auto needs = run_command({"/usr/bin/readelf", "-d", coordinator_program}, site / "readelf.log");
   ASSERT_EQ(needs.status, 0) << needs.report();
   EXPECT_THAT(needs.output, AllOf(HasSubstr("NEEDED"), Not(HasSubstr("torch")), Not(HasSubstr("c10"))));
 }
 
 TEST(SmallBinary, CoordinatesAndReduces) {
   Site site;
-  auto coordinator = Command({ISTHMUS_COORDINATOR_BINARY, "coordinator", "--config", site.config().string(),
-                              "--listen", "127.0.0.1:0"},
-                             site / "coordinator.log");
+  auto coordinator = Command(
+      {coordinator_program, "coordinator", "--config", site.config().string(), "--listen", "127.0.0.1:0"},
+      site / "coordinator.log");
   const std::string words = "listens at port ";
   ASSERT_TRUE(eventually([&] {
     const auto text = coordinator.output();
@@ -104,7 +103,7 @@ TEST(SmallBinary, CoordinatesAndReduces) {
     return Words{"worker", "--config", site.config().string(), "--coordinator", "127.0.0.1:" + port,
                  "--name", name};
   };
-  Words reducing = {ISTHMUS_COORDINATOR_BINARY};
+  Words reducing = {coordinator_program};
   for (const auto& word : worker("third")) reducing.push_back(word);
   reducing.emplace_back("--reduce-only");
   auto reducer = Command(reducing, site / "reducer.log");
@@ -122,7 +121,7 @@ TEST(SmallBinary, CoordinatesAndReduces) {
 
 TEST(SmallBinary, TrainsNothing) {
   Site site;
-  const auto result = run_command({ISTHMUS_COORDINATOR_BINARY, "worker", "--config", site.config().string(),
+  const auto result = run_command({coordinator_program, "worker", "--config", site.config().string(),
                                    "--coordinator", "127.0.0.1:1", "--name", "eu-1"},
                                   site / "worker.log");
   EXPECT_EQ(result.status, 2) << result.report();

@@ -227,7 +227,7 @@ TEST(Resume, OnAFullDiskTrainingGoesOnAndSaysSo) {
   Site site;
   // No file of these processes can grow beyond so much: less than a checkpoint, more than all else.
   constexpr auto limit = "ulimit -f 400; trap '' XFSZ; exec \"$@\"";
-  auto words = with_settings({"sh", "-c", limit, "sh", ISTHMUS_BINARY, "launch", site.config().string()},
+  auto words = with_settings({"sh", "-c", limit, "sh", isthmus_program, "launch", site.config().string()},
                              {"run.checkpoint_every=5", "run.trace_steps=0"});
   words.front() = "/bin/sh";
   const auto result = run_command(words, site / "full.log");

@@ -47,7 +47,7 @@ Site::~Site() {
 }
 
 Command Site::start(Words words) {
-  words.insert(words.begin(), ISTHMUS_BINARY);
+  words.insert(words.begin(), PROGRAM_UNDER_TEST);
   return {std::move(words), folder_ / ("command-" + std::to_string(++commands_) + ".log")};
 }
 

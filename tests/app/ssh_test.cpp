@@ -26,7 +26,7 @@ class Ssh : public ::testing::Test {
                                           launcher("us") + "}\n");
   }
   [[nodiscard]] std::string launcher(const std::string& name, const std::string& more = {}) const {
-    return sshd_->launcher(ISTHMUS_BINARY, site_ / name, more);
+    return sshd_->launcher(isthmus_program, site_ / name, more);
   }
   [[nodiscard]] Command start(const Words& settings, const Words& flags = {}) {
     Words words = {"launch", config_.string()};

@@ -193,7 +193,7 @@ TEST(Stop, AKilledWorkerIsStartedAgainAsOftenAsAskedFor) {
 void expect_restart_with_standard_error(const std::string& redirection) {
   Site site;
   auto words =
-      with_settings({"/bin/bash", "-c", "exec \"$@\" " + redirection, "bash", ISTHMUS_BINARY, "launch",
+      with_settings({"/bin/bash", "-c", "exec \"$@\" " + redirection, "bash", isthmus_program, "launch",
                      site.config().string()},
                     {"run.restarts=1", "run.steps=100000", "run.eval_every=0", "run.checkpoint_every=10",
                      "outer.max_local_rounds=1000", "run.stop_grace=60s"});

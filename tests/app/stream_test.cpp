@@ -27,7 +27,7 @@ std::function<std::string(const std::string&)> endless_text() {
 /// `cat STREAM | isthmus launch WORDS`
 Command piped(const Site& site, const std::string& words) {
   return {{"/bin/sh", "-c",
-           "cat " + (site / "stream").string() + " | exec " + ISTHMUS_BINARY + " launch " + words},
+           "cat " + (site / "stream").string() + " | exec " + isthmus_program + " launch " + words},
           site / "piped.log"};
 }
 
@@ -75,8 +75,8 @@ TEST(Stream, OfStandardInputGivesWhatASocketDoes) {
   ASSERT_EQ(::mkfifo((pipe / "fifo").c_str(), 0600), 0);
   {
     Command first({"/bin/sh", "-c",
-                   std::string("exec ") + ISTHMUS_BINARY + " launch" + words + " --set run.stop_after=17 < " +
-                       (pipe / "fifo").string()},
+                   std::string("exec ") + isthmus_program + " launch" + words +
+                       " --set run.stop_after=17 < " + (pipe / "fifo").string()},
                   pipe / "first.log");
     std::ofstream fifo(pipe / "fifo", std::ios::binary);
     fifo << stream.substr(0, 5000);

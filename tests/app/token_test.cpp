@@ -12,7 +12,7 @@ TEST(JoinByToken, AThirdReplicaComesInMidRunAndAllEndAlike) {
   const TemporaryFolder folder;
   const auto certs = (folder / "certs").string();
   const auto expect_certs = [&](Words words) {
-    words.insert(words.begin(), {ISTHMUS_BINARY, "certs"});
+    words.insert(words.begin(), {isthmus_program, "certs"});
     words.insert(words.end(), {"--dir", certs});
     const auto result = run_command(std::move(words), folder / "certs.log");
     EXPECT_EQ(result.status, 0) << result.report();

@@ -333,7 +333,7 @@ TEST(Certify, TheExitStatusSaysWhetherAllPassed) {
   std::ofstream(comparison.folder / "comparison.json") << R"({"name":"base-certificate","size":""})";
   const auto certify = [&](std::vector<std::string> more = {}) {
     std::vector<std::string> words = {
-        ISTHMUS_COORDINATOR_BINARY, "compare", folder / "base.yaml", "--no-run", "--certify", "--set", out};
+        coordinator_program, "compare", folder / "base.yaml", "--no-run", "--certify", "--set", out};
     words.insert(words.end(), more.begin(), more.end());
     return run_command(words, folder / "command.log");
   };

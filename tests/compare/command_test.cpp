@@ -26,7 +26,7 @@ class Compare : public ::testing::Test {
   }
   void claim(const std::string& text) const { std::ofstream(comparison.folder / "comparison.json") << text; }
   Result compare(std::vector<std::string> more = {"--no-run"}) const {
-    std::vector<std::string> words = {ISTHMUS_COORDINATOR_BINARY, "compare", folder.file(), "--set",
+    std::vector<std::string> words = {coordinator_program, "compare", folder.file(), "--set",
                                       "out=" + (folder / "out").string()};
     words.insert(words.end(), more.begin(), more.end());
     return run_command(words, folder / "command.log");
@@ -93,7 +93,7 @@ TEST_F(Compare, WithoutAProgramThatTrainsItSaysSo) {
   std::filesystem::remove_all(comparison.runs[0].folder());
   // Beside this copy there is no isthmus.
   std::filesystem::create_directory(folder / "bin");
-  std::filesystem::copy(ISTHMUS_COORDINATOR_BINARY, folder / "bin/isthmus-coordinator");
+  std::filesystem::copy(coordinator_program, folder / "bin/isthmus-coordinator");
   const auto result = run_command({folder / "bin/isthmus-coordinator", "compare", folder.file(), "--set",
                                    "out=" + (folder / "out").string()},
                                   folder / "command.log");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "paths.h"
 #include "recorded.h"
 
 namespace isthmus {
@@ -11,6 +12,8 @@ using app::load_comparison;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
+
+std::filesystem::path compare_configs() { return std::filesystem::path(source_folder) / "configs/compare"; }
 
 constexpr const char* two_arms = R"(
 base: base.yaml
@@ -87,7 +90,7 @@ TEST(Comparison, TheBaselineIsRunFirst) {
 
 TEST(Comparison, WhatIsShippedIsSound) {
   std::size_t files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(CONFIGS "/compare")) {
+  for (const auto& entry : std::filesystem::directory_iterator(compare_configs())) {
     const auto name = entry.path().filename().string();
     if (name == "gpu.yaml" || name.starts_with("gate_")) continue;  // the base of the others; those below
     ++files;
@@ -100,7 +103,7 @@ TEST(Comparison, WhatIsShippedIsSound) {
 
 TEST(Comparison, GatesThatAreShippedAreSound) {
   const auto certified = [](const std::string& name, const std::string& size = {}) {
-    return app::load_certified(std::filesystem::path(CONFIGS "/compare") / name, size, {});
+    return app::load_certified(compare_configs() / name, size, {});
   };
   const auto one = certified("gate_one_replica.yaml"), longer = certified("gate_one_replica.yaml", "long"),
              two = certified("gate_two_replicas.yaml"), delay = certified("gate_delay.yaml"),

@@ -30,7 +30,7 @@ class DoctorOfSites : public ::testing::Test {
   }
 
   [[nodiscard]] std::string ssh(const std::string& site, const std::string& more = {}) const {
-    return sshd_->launcher(ISTHMUS_COORDINATOR_BINARY, folder_ / site, more);
+    return sshd_->launcher(coordinator_program, folder_ / site, more);
   }
   Result doctor(const std::string& sites, const std::vector<std::string>& flags = {}) {
     const auto config = folder_.write("run.yaml",
@@ -41,7 +41,7 @@ class DoctorOfSites : public ::testing::Test {
                                       "network: {lanes: 1}\n"
                                       "sites:\n" +
                                           sites);
-    std::vector<std::string> words = {ISTHMUS_COORDINATOR_BINARY, "doctor", config.string()};
+    std::vector<std::string> words = {coordinator_program, "doctor", config.string()};
     words.insert(words.end(), flags.begin(), flags.end());
     return run_command(std::move(words), folder_ / "doctor.log");
   }
@@ -79,7 +79,7 @@ TEST_F(DoctorOfSites, OneTableOfAllPlaces) {
 TEST_F(DoctorOfSites, WithCertificatesAndTheCoordinatorAtASite) {
   const auto certs = (folder_ / "certs").string();
   const auto make = [&](std::vector<std::string> words) {
-    words.insert(words.begin(), {ISTHMUS_COORDINATOR_BINARY, "certs"});
+    words.insert(words.begin(), {coordinator_program, "certs"});
     words.insert(words.end(), {"--dir", certs});
     ASSERT_EQ(run_command(std::move(words), folder_ / "certs.log").status, 0);
   };

@@ -58,12 +58,12 @@ class RefusedSites : public ::testing::Test {
   Result launch(const std::string& site, const std::vector<std::string>& settings = {}) {
     std::string text = experiment;
     text.replace(text.find("SITE"), 4, site);
-    std::vector<std::string> words = {ISTHMUS_COORDINATOR_BINARY, "launch",
+    std::vector<std::string> words = {coordinator_program, "launch",
                                       folder_.write("run.yaml", text).string()};
     for (const auto& setting : settings) words.insert(words.end(), {"--set", setting});
     return run_command(std::move(words), folder_ / "launch.log");
   }
-  [[nodiscard]] std::string good_site(const std::string& program = ISTHMUS_COORDINATOR_BINARY,
+  [[nodiscard]] std::string good_site(const std::string& program = coordinator_program,
                                       const std::string& more = {}) const {
     return sshd_->launcher(program, there(), more);
   }
@@ -119,7 +119,7 @@ TEST_F(RefusedSites, AProgramThatIsAnother) {
 }
 
 TEST_F(RefusedSites, ASetUpLineThatFails) {
-  expect_refused(launch(good_site(ISTHMUS_COORDINATOR_BINARY, "setup: [\"true\", \"test -d /none\"]")), 3,
+  expect_refused(launch(good_site(coordinator_program, "setup: [\"true\", \"test -d /none\"]")), 3,
                  "this set-up line failed: test -d /none");
 }
 
@@ -142,7 +142,7 @@ TEST_F(RefusedSites, HalfOfThemAreNamedAndTheOthersEnd) {
   const auto result =
       launch(good_site() + "}\n  us: {" + sshd_->launcher("/opt/none", folder_ / "us") +
              "}\n  ap: {launch: {ssh: me@127.0.0.1, port: " + std::to_string(unused.number()) +
-             "}}\n  sa: {" + sshd_->launcher(ISTHMUS_COORDINATOR_BINARY, folder_ / "sa"));
+             "}}\n  sa: {" + sshd_->launcher(coordinator_program, folder_ / "sa"));
   EXPECT_THAT(result.output,
               AllOf(HasSubstr("us (" + sshd_->user_at_host() + "): there is no program /opt/none"),
                     HasSubstr("ap (me@127.0.0.1): ")));
@@ -170,9 +170,9 @@ TEST_F(RefusedSites, AWorkerThatFailsAtItsBeginEndsTheRunWithItsStatus) {
 TEST_F(RefusedSites, ADetachedLaunchThatFailsSaysSoHere) {
   std::string text = experiment;
   text.replace(text.find("SITE"), 4, good_site("/opt/none"));
-  const auto result = run_command(
-      {ISTHMUS_COORDINATOR_BINARY, "launch", "--detach", folder_.write("run.yaml", text).string()},
-      folder_ / "launch.log");
+  const auto result =
+      run_command({coordinator_program, "launch", "--detach", folder_.write("run.yaml", text).string()},
+                  folder_ / "launch.log");
   EXPECT_EQ(result.status, 3) << result.report();
   EXPECT_THAT(result.output, HasSubstr("there is no program /opt/none"));
 }

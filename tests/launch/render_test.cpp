@@ -38,7 +38,7 @@ class Render : public ::testing::Test {
  protected:
   Result launch(const std::string& kind, const std::vector<std::string>& more = {},
                 const std::string& text = rendered_experiment) {
-    std::vector<std::string> words = {ISTHMUS_COORDINATOR_BINARY,
+    std::vector<std::string> words = {coordinator_program,
                                       "launch",
                                       folder_.write("run.yaml", text).string(),
                                       "--render",
@@ -184,11 +184,11 @@ TEST_F(Render, ManifestsThatReferToSecrets) {
 }
 
 TEST_F(Render, ManifestsOfTheirSchemas) {
-  if (!std::filesystem::exists(ISTHMUS_KUBERNETES_VALIDATE))
-    GTEST_SKIP() << "there is no " << ISTHMUS_KUBERNETES_VALIDATE << ": scripts/setup.sh --tests installs it";
+  const auto validate = std::string(python_environment) + "/bin/kubernetes-validate";
+  if (!std::filesystem::exists(validate))
+    GTEST_SKIP() << "there is no " << validate << ": scripts/setup.sh --tests installs it";
   ASSERT_EQ(launch("kubernetes", {"--set", "sites.us.launch.coordinator=true"}).status, 0);
-  const auto checked =
-      run({ISTHMUS_KUBERNETES_VALIDATE, "--strict", (folder_ / "kubernetes/us.manifests.yaml").string()});
+  const auto checked = run({validate, "--strict", (folder_ / "kubernetes/us.manifests.yaml").string()});
   EXPECT_EQ(checked.status, 0) << checked.report();
   EXPECT_THAT(checked.output, HasSubstr("passed for resource job/two-sites-coordinator"));
 }

@@ -44,7 +44,7 @@ class TetherRun {
     command_ = std::make_unique<Command>(
         std::vector<std::string>{"/bin/sh", "-c",
                                  "cd " + folder_.path().string() + "; { cat input; " + rest + "; } | " +
-                                     ISTHMUS_COORDINATOR_BINARY + " tether --folder " + there().string() +
+                                     coordinator_program + " tether --folder " + there().string() +
                                      " --run run --site eu " + flags},
         folder_ / "output.log");
   }
@@ -168,9 +168,9 @@ TEST(Tether, TheNewestLaunchCounts) {
   TetherRun first(waiting_coordinator, "exec sleep 100");
   ASSERT_TRUE(eventually([&] { return first.output().find("{\"port\":") != std::string::npos; }))
       << first.output();
-  auto second = Command({ISTHMUS_COORDINATOR_BINARY, "tether", "--folder", first.there().string(), "--run",
-                         "run", "--site", "eu"},
-                        first.file("second.log"));
+  auto second = Command(
+      {coordinator_program, "tether", "--folder", first.there().string(), "--run", "run", "--site", "eu"},
+      first.file("second.log"));
   EXPECT_TRUE(eventually([&] { return first.output().find("{\"replaced\":true}") != std::string::npos; }));
   EXPECT_EQ(first.coordinators(), 1U);
 }

@@ -9,14 +9,15 @@
 
 #include "isthmus/outer_sync/log/safetensors.h"
 #include "log_support.h"
+#include "paths.h"
 
 namespace isthmus::outer_sync::log {
 namespace {
 
 /// What the reader prints, and its exit status.
 std::pair<std::string, int> read_with_python(const std::filesystem::path& file) {
-  const auto command =
-      std::string(ISTHMUS_PYTHON) + " -B " + ISTHMUS_READER + " '" + file.string() + "' 2>&1";
+  const auto command = "python3 -B " + std::string(source_folder) +
+                       "/tests/outer_sync/read_safetensors.py '" + file.string() + "' 2>&1";
   auto* pipe = ::popen(command.c_str(), "r");
   if (pipe == nullptr) return {"cannot start " + command, -1};
   std::string output;

@@ -12,6 +12,8 @@
 #include <cstring>
 #include <system_error>
 
+#include "paths.h"
+
 extern char** environ;
 
 namespace isthmus::wan_lab {
@@ -43,13 +45,14 @@ pid_t spawn(const std::vector<std::string>& command, int input, int output) {
 }
 
 std::vector<std::string> lab_command(std::vector<std::string> words) {
-  words.insert(words.begin(), ISTHMUS_LAB);
+  words.insert(words.begin(), std::string(source_folder) + "/tests/wan_lab/lab");
   return words;
 }
 
 // `lab with` ends when its command does, which reads until nobody is left to write.
 std::vector<std::string> keeper(const std::string& name, const std::vector<std::string>& options) {
-  auto words = lab_command({"with", "--name", name, "--forwarder", ISTHMUS_WAN_FORWARDER});
+  auto words = lab_command(
+      {"with", "--name", name, "--forwarder", std::string(build_folder) + "/tests/wan_lab/wan_forwarder"});
   words.insert(words.end(), options.begin(), options.end());
   words.insert(words.end(), {"--", "sh", "-c", "echo up; exec cat"});
   return words;
