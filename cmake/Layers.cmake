@@ -21,14 +21,19 @@ file(MAKE_DIRECTORY ${ISTHMUS_RESULTS})
 # isthmus_test(FOLDER USES layers ... SOURCES files ... [LIBRARIES ...] [TIMEOUT s] [SHARDS n] [COST n] [WITHOUT tests ...]
 # [LONG]): one GoogleTest binary per folder, run as n processes of which each takes every n-th test; entries of a higher
 # COST begin first. WITHOUT: these are left out, named as in --gtest_filter. LONG: it has suites called Long..., which
-# take minutes and run only with `tests/run.sh --long`.
+# take minutes and run only with `tests/run.sh --long`. COMPUTES: it computes where others wait most of the time, and so
+# counts as two of the tests that run at once; instrumented code always does.
 function(isthmus_test folder)
-  cmake_parse_arguments(T "LONG" "TIMEOUT;SHARDS;COST" "SOURCES;USES;LIBRARIES;WITHOUT" ${ARGN})
+  cmake_parse_arguments(T "LONG;COMPUTES" "TIMEOUT;SHARDS;COST" "SOURCES;USES;LIBRARIES;WITHOUT" ${ARGN})
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 900)
   endif()
   if(NOT T_COST)
     set(T_COST 0)
+  endif()
+  set(processors 1)
+  if(T_COMPUTES OR ISTHMUS_SANITIZE)
+    set(processors 2)
   endif()
   add_executable(test_${folder} ${T_SOURCES})
   list(TRANSFORM T_USES PREPEND isthmus_)
@@ -50,12 +55,13 @@ function(isthmus_test folder)
     foreach(shard RANGE 1 ${T_SHARDS})
       math(EXPR index "${shard} - 1")
       isthmus_gtest(${folder}.${shard} test_${folder} ${short})
-      set_tests_properties(${folder}.${shard} PROPERTIES TIMEOUT ${T_TIMEOUT} COST ${T_COST}
+      set_tests_properties(${folder}.${shard} PROPERTIES TIMEOUT ${T_TIMEOUT} COST ${T_COST} PROCESSORS ${processors}
         ENVIRONMENT "${environment};GTEST_TOTAL_SHARDS=${T_SHARDS};GTEST_SHARD_INDEX=${index}")
     endforeach()
   else()
     isthmus_gtest(${folder} test_${folder} ${short})
-    set_tests_properties(${folder} PROPERTIES TIMEOUT ${T_TIMEOUT} COST ${T_COST} ENVIRONMENT "${environment}")
+    set_tests_properties(${folder} PROPERTIES TIMEOUT ${T_TIMEOUT} COST ${T_COST} PROCESSORS ${processors}
+      ENVIRONMENT "${environment}")
   endif()
   if(T_LONG)
     isthmus_gtest(${folder}.long test_${folder} Long*)

@@ -22,7 +22,7 @@ target_include_directories(isthmus_fuzzed PUBLIC ${CMAKE_SOURCE_DIR}/app ${CMAKE
 # may make anybody allocate MEGABYTES at once (0: any).
 function(fuzz_test name runs max_length megabytes)
   add_test(NAME ${name} COMMAND ${name} ${runs} ${max_length} ${ARGN})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 300)
+  set_tests_properties(${name} PROPERTIES TIMEOUT 300 PROCESSORS 2)
   if(megabytes GREATER 0)
     set_tests_properties(${name} PROPERTIES ENVIRONMENT "ASAN_OPTIONS=max_allocation_size_mb=${megabytes}")
   endif()

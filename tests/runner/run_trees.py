@@ -211,8 +211,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trees", metavar="TREE", nargs="*", type=pathlib.Path, help="a build folder")
     parser.add_argument("--long", action="store_true", help=f"also entries with the label {LONG}")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() + 3,
-                        help="entries of a tree at the same time: many wait most of the time")
+    parser.add_argument("--jobs", type=int, default=2 * os.cpu_count() + 3,
+                        help="entries of a tree at the same time; one that computes counts as two (its property PROCESSORS)")
     parser.add_argument("--build", metavar="PROGRAM",
                         help="builds each tree but the first with `PROGRAM --tests PRESET`, in order, while tests run")
     parser.add_argument("--failed", action="append", default=[], metavar="NAME", help="count this as a failure too")
