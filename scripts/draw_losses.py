@@ -46,10 +46,10 @@ class Panel:
         x, _ = self.at(value, self.ys[0])
         self.shapes.append(f'<text x="{x:.1f}" y="{TOP + HEIGHT + 16}" text-anchor="middle">{text}</text>')
 
-    def tick_y(self, value):
+    def tick_y(self, value, text=None):
         _, y = self.at(self.xs[0], value)
         self.shapes += [f'<line x1="{self.x}" x2="{self.x + WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>',
-                        f'<text x="{self.x - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.2f}</text>']
+                        f'<text x="{self.x - 6}" y="{y + 4:.1f}" text-anchor="end">{text or f"{value:.2f}"}</text>']
 
 
 def ticks(low, high, count=5):
