@@ -57,8 +57,8 @@ def ticks(low, high, count=5):
     rough = (high - low) / count
     step = min((s for power in range(-4, 3) for s in (10.0**power, 2 * 10.0**power, 5 * 10.0**power)),
                key=lambda s: abs(s - rough))
-    first = int(low / step) + 1
-    return [step * i for i in range(first, int(high / step) + 1)]
+    first = math.floor(low / step) + 1
+    return [step * i for i in range(first, math.floor(high / step) + 1)]
 
 
 def main():
