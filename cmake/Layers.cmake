@@ -65,7 +65,7 @@ function(isthmus_test folder)
   endif()
   if(T_LONG)
     isthmus_gtest(${folder}.long test_${folder} Long*)
-    set_tests_properties(${folder}.long PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS long)
+    set_tests_properties(${folder}.long PROPERTIES TIMEOUT ${T_TIMEOUT} PROCESSORS ${processors} LABELS long)
   endif()
 endfunction()
 

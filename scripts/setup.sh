@@ -213,9 +213,12 @@ install_torch() {
   fi
   local include=("$venv"/lib/python3*/site-packages/torch/include)
   ln -sfn "${include[0]#"$venv"/}" "$venv/corpus" # C++ text to train on in the quickstart
-  # With #pragma once, g++ reads two equal headers of the same second once: what ccache compares would depend on the second
-  # in which pip wrote each.
-  find "${include[0]}" -name "*.h" -newermt 2000-01-02 -exec touch -d 2000-01-01 {} + 2>/dev/null || true # another's .venv
+  # g++ skips a #pragma once header that equals one already read in contents, size and second of modification, so pip's
+  # dates would change the text that ccache compares. One date for all, which moves with each install, as ninja compares
+  # it too. The headers of another user's .venv stay as they are.
+  local mark=$venv/isthmus-torch
+  [ -e "$mark" ] || mark=$venv/isthmus-torch_cpu
+  find "${include[0]}" -name "*.h" -exec touch -r "$mark" {} + 2>/dev/null || true
 }
 
 # parallel_jobs PRESET. A translation unit with libtorch takes about 2 GB, so memory can be what limits the number of jobs.

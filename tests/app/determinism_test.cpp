@@ -34,7 +34,7 @@ TEST(Determinism, TwoThreadsRepeatWhatTwoThreadsDid) {
   // libtorch may sum in another order with another number of threads.
   Site one, other;
   for (auto* site : {&one, &other}) {
-    const auto result = site->launch({"trainer.threads=2", "run.steps=20"});
+    const auto result = site->launch({"trainer.threads=2", "run.steps=30"});
     ASSERT_EQ(result.status, 0) << result.report() << site->logs();
   }
   EXPECT_EQ(one.hash(), other.hash());

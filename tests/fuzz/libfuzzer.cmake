@@ -85,6 +85,6 @@ function(fuzz_test name runs max_length megabytes)
     add_test(NAME ${entry} COMMAND sh -c "rm -rf '${entry}.found' && mkdir '${entry}.found' && exec './${name}' \"$@\"" sh
       ${inputs} -max_len=${max_length} -malloc_limit_mb=${megabytes} -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1
       ${entry}.found ${ARGN})
-    set_tests_properties(${entry} PROPERTIES TIMEOUT 600)
+    set_tests_properties(${entry} PROPERTIES TIMEOUT 600 PROCESSORS 2)
   endforeach()
 endfunction()

@@ -16,8 +16,8 @@ namespace {
 
 /// What the reader prints, and its exit status.
 std::pair<std::string, int> read_with_python(const std::filesystem::path& file) {
-  const auto command = "python3 -B " + std::string(source_folder) +
-                       "/tests/outer_sync/read_safetensors.py '" + file.string() + "' 2>&1";
+  const auto command = std::string(python_program) + " -B '" + source_folder +
+                       "/tests/outer_sync/read_safetensors.py' '" + file.string() + "' 2>&1";
   auto* pipe = ::popen(command.c_str(), "r");
   if (pipe == nullptr) return {"cannot start " + command, -1};
   std::string output;

@@ -1,6 +1,6 @@
 #pragma once
 // Where the programs and files that tests use lie. Only paths.cpp is compiled with these paths, so that
-// ccache gives another checkout every other object.
+// another checkout takes all other objects from ccache.
 
 namespace isthmus {
 
@@ -8,6 +8,7 @@ extern const char* const build_folder;  ///< such as CHECKOUT/build/release
 extern const char* const isthmus_program;
 extern const char* const coordinator_program;
 extern const char* const source_folder;
-extern const char* const python_environment;  ///< the checkout's .venv
+extern const char* const python_environment;  ///< the one that holds torch
+extern const char* const python_program;      ///< with the standard library alone
 
 }  // namespace isthmus
