@@ -148,6 +148,7 @@ mutate "who lags is taken out" "$coordinator" 's/if \(phase_ == Phase::running\)
 mutate "who lacks peers is left out" "$coordinator" 's/if \(!helpless\.empty\(\)\) leave_out\(helpless\);//'
 mutate "a third one relays" $relays 's/if \(best && least <= cost\) continue;/continue;/'
 mutate "the rounds wait for who misses view after view" "$coordinator" 's/missed->second < tries/true/'
+mutate "the last who leaves ends no run of those cut off" "$coordinator" 's/ && !somebody_may_return\(\)//'
 mutate "newcomers are told of donors later" "$coordinator" 's/(void Coordinator::admit_waiting\(\) \{)/$1 return;/'
 wait
 printf '%-52s %-18s %8s\n' "rule" "noticed by" "world"

@@ -184,6 +184,7 @@ void Coordinator::lose(const std::vector<std::string>& names, const std::string&
     mattered = mattered || place->second.role == Role::member || place->second.role == Role::ready;
     trained = trained || trains_here;
     remove(place);
+    if (trains_here && !left) lost_at_[name] = now_;
     say(name + " " + how + (phase_ == Phase::joining && trains_here ? "; its place is free again" : ""));
     lost += (lost.empty() ? "" : "; ") + name + " " + how;
   }
@@ -196,9 +197,15 @@ void Coordinator::lose(const std::vector<std::string>& names, const std::string&
     return begin_first_view_if_sealed();  // it may be what the others waited for
   }
   actions_.push_back(MembersChanged{});
-  if (trained && trainers() == 0 && left) return end(Ended::How::failed, lost);
+  if (trained && trainers() == 0 && left && !somebody_may_return()) return end(Ended::How::failed, lost);
   if (mattered) change_view(lost);
   settle_stop();
+}
+
+/// A coordinator that stood still finds the connections of all closed, and they come back.
+bool Coordinator::somebody_may_return() {
+  std::erase_if(lost_at_, [this](const auto& entry) { return now_ - entry.second > options_.join_timeout; });
+  return !lost_at_.empty();
 }
 
 void Coordinator::tick(Time now) {

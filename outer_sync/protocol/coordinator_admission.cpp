@@ -145,6 +145,7 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
   }
   if (hello.activated == 0 && hello.fresh) forget_state_before(hello.member);
   const bool was_member = take_over_from(hello);
+  lost_at_.erase(name);
   if (!options_.build.empty() && hello.build != options_.build && hello.activated == 0)
     say(name + " is of build " + hello.build + ", and the coordinator of " + options_.build +
         ": they speak the same protocol and compute alike");

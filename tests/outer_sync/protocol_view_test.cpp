@@ -699,6 +699,32 @@ TEST(Leaving, PolitelyCostsNoTime) {
   expect_equal(cluster, {"a", "b"}, 1);
 }
 
+TEST(Leaving, TheLastOneDoesNotEndTheRunOfThoseWhoAreOnlyCutOff) {
+  Cluster cluster({"a", "b", "c"}, 2);
+  cluster.train();
+  cluster.isolate("a");
+  cluster.isolate("b");
+  cluster.pass(2 * Cluster::detect_timeout);
+  cluster.say("c", Leave{"asked to by a signal"});
+  ASSERT_FALSE(cluster.ended);
+  cluster.heal();
+  cluster.reconnect("a");
+  cluster.reconnect("b");
+  EXPECT_THAT(cluster.view(), ElementsAre("a", "b"));
+  cluster.contribute({"a", "b"});
+  expect_equal(cluster, {"a", "b"}, 2);
+}
+
+TEST(Leaving, TheLastOneEndsTheRunIfTheOthersHaveLeft) {
+  Cluster cluster({"a", "b"}, 1);
+  cluster.kill("b");
+  cluster.reconnect("b");
+  cluster.say("b", Leave{"asked to by a signal"});
+  EXPECT_FALSE(cluster.ended);
+  cluster.say("a", Leave{"asked to by a signal"});
+  EXPECT_TRUE(cluster.ended);
+}
+
 TEST(Leaving, BelowTheLeastRoundsDoNotCommit) {
   Cluster cluster({"a", "b", "c"}, 2);
   cluster.train();

@@ -376,6 +376,7 @@ class Coordinator {
   void lose(const std::string& name, const std::string& how) { lose(std::vector{name}, how); }
   /// All at once: one view follows. `left`: they have said goodbye, and do not come back by themselves.
   void lose(const std::vector<std::string>& names, const std::string& how, bool left = false);
+  [[nodiscard]] bool somebody_may_return();
   void end(Ended::How how, const std::string& reason);
   void say(std::string text);
   void say_of_stranger(std::string text);
@@ -425,6 +426,7 @@ class Coordinator {
   Time change_began_{};
   Time foreign_leases_end_{};  ///< of those that are gone
   std::optional<Time> nobody_since_;
+  std::map<std::string, Time> lost_at_;  ///< trainers that were lost and have not come back
   std::optional<Time> gathering_until_;  ///< of one that has come back: waits for its members
   /// Who has no connection to another member is left out for a while, longer each time: views with both would
   /// stall again and again.
