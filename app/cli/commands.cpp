@@ -217,7 +217,7 @@ void CommandLine::add_replay() {
   verb->add_option("--until", flags_.until, "last round of each fragment to apply; all by default");
   verb->add_option("--out", flags_.out, "safetensors file to write");
   add_json(*verb);
-  verb->footer("Example: isthmus replay runs/my/eu-1/log --until 500 --out model.safetensors");
+  verb->footer("Example: isthmus replay runs/my/log/eu-1 --until 500 --out model.safetensors");
   on(*verb, [this] {
     return run_replay({.log = flags_.log, .until = flags_.until, .json = flags_.json, .out = flags_.out});
   });

@@ -24,7 +24,7 @@ constexpr auto notes = std::to_array<KeyNote>({
     {"run.gather", "", "one folder shows the whole run, also of sites that nobody can log in to"},
     {"run.gather_limit", "", "hundreds of thousands of steps of a worker, and a run's disk holds several"},
     {"run.restarts", "restarts", "a week of bad luck, and an end to a worker that crashes each time"},
-    {"run.stop_grace", "", "longer than an agreed stop with a small checkpoint; raise it for large models"},
+    {"run.stop_grace", "", "an agreed stop with its checkpoint; raise it where a checkpoint takes longer"},
     {"launch.silence", "", "a night in which nobody mends the launch's machine or its line"},
     {"replicas", "replicas", "the fewest that have something to agree on"},
     {"reducers", "workers", "with two replicas a reducer saves nothing"},

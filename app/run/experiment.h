@@ -39,7 +39,7 @@ struct RunConfig {
   bool gather = true;
   config::Size gather_limit{256'000'000};
   config::Size disk_low{2'000'000'000};
-  config::Duration stop_grace{5};
+  config::Duration stop_grace{60};
   /// Not only at the end.
   [[nodiscard]] bool writes_checkpoints_meanwhile() const {
     return checkpoint_every > 0 || checkpoint_interval.seconds > 0;
