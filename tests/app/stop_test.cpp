@@ -118,7 +118,8 @@ TEST_F(MidRun, ItsFolderIsNobodyElses) {
 TEST(Stop, AWorkerThatDoesNotStopIsKilledWhenTheGraceIsOver) {
   Site site;
   const auto defaults = site.isthmus({"config", site.config().string()}).output;
-  EXPECT_THAT(defaults, HasSubstr("stop_grace: 1min"));  // what users are promised; here a shorter one will do
+  EXPECT_THAT(defaults,
+              HasSubstr("stop_grace: 1min"));  // what users are promised; here a shorter one will do
   auto launch = site.start_launch({"network.emulate.rtt=150ms", "run.stop_grace=1s"});
   ASSERT_TRUE(eventually([&] { return site.metric_lines() > 3; })) << site.logs();
   ASSERT_EQ(kill(site.process("--name replica-1"), SIGSTOP), 0);
