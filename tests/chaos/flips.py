@@ -1,6 +1,5 @@
 """Bits that a soak flips in the memory of running workers, one at a time, until the run finds each of them."""
 
-import collections
 import dataclasses
 import random
 import re
@@ -28,12 +27,16 @@ class Flip:
 
 
 class Flips:
-    FOUND = re.compile(r"^(\w+) must take the state from others: its global parameters differ", re.M)
+    EVENT = re.compile(r"^(\w+) (?:(takes the state from \d)|must take the state from others: its global parameters differ)", re.M)
 
     def __init__(self, cluster):
         self.cluster = cluster
         self.pending = None  # the Flip that the run has not found yet
-        self.known = collections.Counter()  # found so far, by worker
+        self.read = 0  # events so far
+        # Workers that have taken the state while another had a flipped bit, or from one of those: they may have copied it,
+        # and a later comparison finds them too. With the step then.
+        self.exposed = {}
+        self.unexplained = []  # workers that were named although nobody had flipped a bit of theirs
         self.found_after = []  # seconds
         self.next_look = 0.0
 
@@ -48,6 +51,7 @@ class Flips:
         observed = cluster.folder / "now.safetensors"
         observed.unlink(missing_ok=True)
         observer = self._start_observer(observed)
+        self._read_events()
         give_up = time.monotonic() + OBSERVE_WITHIN
         while not observed.exists() and observer.poll() is None and time.monotonic() < give_up:
             time.sleep(0.005)
@@ -87,28 +91,43 @@ class Flips:
                 names[values] = name
         return names
 
-    def _found(self):
-        """How often, by worker, the coordinator has named one whose parameters differ."""
-        return collections.Counter(name for log in self.cluster.folder.glob("coordinator.*.log")
-                                   for name in self.FOUND.findall(log.read_text(errors="replace")))
+    def _events(self):
+        """What the coordinators have said, in order: (worker, whether it was named as one whose parameters differ; else it
+        takes the state from others)."""
+        logs = sorted(self.cluster.folder.glob("coordinator.*.log"), key=lambda log: int(log.name.split(".")[1]))
+        return [(match[1], not match[2]) for log in logs for match in self.EVENT.finditer(log.read_text(errors="replace"))]
+
+    def _read_events(self):
+        events, step = self._events(), self.cluster.step()
+        self.exposed = {name: at for name, at in self.exposed.items() if step <= at + 2 * AUDITED_WITHIN}
+        for name, differs in events[self.read:]:
+            flip = self.pending
+            if not differs:
+                if self.exposed or flip and name != flip.worker.name:
+                    self.exposed[name] = step
+            elif flip and name == flip.worker.name:
+                self.found_after.append(time.monotonic() - flip.at)
+                self.cluster.note(f"it was found after {self.found_after[-1]:.1f} s")
+                self.pending = None
+            elif self.exposed.pop(name, None) is not None:
+                self.cluster.note(f"{name} had copied the flipped bit; it was found too")
+            else:
+                self.unexplained.append(name)
+        self.read = len(events)
 
     def explain(self, difference):
         """Whether that line of a log is about a flip, and the run has found nothing but flips."""
-        return "global parameters differ from those of the majority" in difference and self._found() == self.known
+        self._read_events()
+        return "global parameters differ from those of the majority" in difference and not self.unexplained
 
     def watch(self):
         """Called often: takes note when the run has found the flip, and tries again when it has had time for that."""
-        flip = self.pending
-        if not flip or time.monotonic() < self.next_look:
+        if time.monotonic() < self.next_look:
             return
         self.next_look = time.monotonic() + LOOK_EVERY
-        name = flip.worker.name
-        if self._found()[name] > self.known[name]:
-            self.known[name] += 1
-            self.found_after.append(time.monotonic() - flip.at)
-            self.cluster.note(f"it was found after {self.found_after[-1]:.1f} s")
-            self.pending = None
-        elif self.cluster.step() > flip.step + AUDITED_WITHIN:
+        self._read_events()
+        flip = self.pending
+        if flip and self.cluster.step() > flip.step + AUDITED_WITHIN:
             if flip.tries == MOST_TRIES:
-                raise Failure(f"a bit of {name} was flipped {MOST_TRIES} times and never found")
+                raise Failure(f"a bit of {flip.worker.name} was flipped {MOST_TRIES} times and never found")
             self.flip(flip.worker, random.Random(self.cluster.step()))
