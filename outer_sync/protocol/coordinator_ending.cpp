@@ -83,6 +83,7 @@ void Coordinator::finish_if_all_done() {
 }
 
 void Coordinator::finish() {
+  settle_evaluations(true);
   std::string problem, first;
   Digest hash;
   for (const auto& [name, member] : members_) {

@@ -293,15 +293,16 @@ void Coordinator::on_eval(const MemberStatus& member, const EvalReport& report) 
   settle_evaluations();
 }
 
-/// Done when everybody who is still a member has reported.
-void Coordinator::settle_evaluations() {
+/// Done when everybody who is still a member has reported; when all are done, whether a view holds or not: a
+/// coordinator that comes back at the end forms none.
+void Coordinator::settle_evaluations(bool all_done) {
   for (auto at = evaluations_.begin(); at != evaluations_.end();) {
     const auto& evaluation = at->second;
     const auto missing = count([&](const MemberStatus& member) {
-      return member.role == Role::member && trains(member) &&
+      return (all_done ? member.done : member.role == Role::member) && trains(member) &&
              std::ranges::find(evaluation.by, member.hello.member.name) == evaluation.by.end();
     });
-    if (missing > 0 || phase_ != Phase::running) {
+    if (missing > 0 || (phase_ != Phase::running && !all_done)) {
       ++at;
       continue;
     }

@@ -771,6 +771,24 @@ TEST(Finishing, OneThatIsDoneAndReconnectsSaysItsHashAgain) {
   EXPECT_EQ(harness.ended->how, Ended::How::finished);
 }
 
+TEST(Finishing, WhileAViewChangesTheLastEvaluationCountsToo) {
+  CoordinatorHarness harness(2);
+  harness.run_all({"eu-1", "us-1"});
+  harness.receive(1, Done{"{}", digest_of(4)});
+  auto back = CoordinatorHarness::hello("eu-1");
+  back.activated = back.sealed = 1;
+  back.token = digest_of(99);
+  back.done = true;
+  harness.receive(3, back);
+  for (const ConnectionId member : {2, 3}) harness.receive(member, EvalReport{100, 20, 10});
+  harness.receive(2, Done{"{}", digest_of(4)});
+  EXPECT_TRUE(harness.evaluated.empty()) << "who is in the next view is not known yet";
+  harness.receive(3, Done{"{}", digest_of(4)});
+  ASSERT_TRUE(harness.ended);
+  ASSERT_EQ(harness.evaluated.size(), 1U);
+  EXPECT_EQ(harness.evaluated[0].loss, 2.0);
+}
+
 TEST(Finishing, WhoHasTrainedNothingIsNotDone) {
   CoordinatorHarness harness(1);
   harness.run_all({"us-1"});

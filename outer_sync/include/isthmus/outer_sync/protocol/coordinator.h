@@ -364,7 +364,7 @@ class Coordinator {
   void bar(const std::string& name);
   void displace(std::string name, const std::string& reason);
   void remove(Members::iterator place);
-  void settle_evaluations();
+  void settle_evaluations(bool all_done = false);
   void settle_stop();
   void announce_stop_step();
   void begin_to_end();
