@@ -63,7 +63,7 @@ if(ISTHMUS_WITH_CUDA)
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
   endif()
-  set(CMAKE_INCLUDE_SYSTEM_FLAG_CUDA "-isystem ") # the path in CMake's own -isystem=PATH is none to ccache
+  set(CMAKE_INCLUDE_SYSTEM_FLAG_CUDA "-isystem ") # ccache does not rewrite the path in CMake's default -isystem=PATH
   find_package(CUDAToolkit REQUIRED)
 else()
   set(ISTHMUS_CUDA_ARCHITECTURES "none (CPU only)")

@@ -36,7 +36,7 @@ class Flips:
         # Workers that have taken the state while another had a flipped bit, or from one of those: they may have copied it,
         # and a later comparison finds them too. With the step then.
         self.exposed = {}
-        self.unexplained = []  # workers that were named although nobody had flipped a bit of theirs
+        self.unexplained = []  # workers that the coordinator named without a flip in their memory
         self.found_after = []  # seconds
         self.next_look = 0.0
 
@@ -92,8 +92,8 @@ class Flips:
         return names
 
     def _events(self):
-        """What the coordinators have said, in order: (worker, whether it was named as one whose parameters differ; else it
-        takes the state from others)."""
+        """The coordinators' lines, in order, as (worker, differs): True where they evict it for its parameters, False where
+        it takes the state from others."""
         logs = sorted(self.cluster.folder.glob("coordinator.*.log"), key=lambda log: int(log.name.split(".")[1]))
         return [(match[1], not match[2]) for log in logs for match in self.EVENT.finditer(log.read_text(errors="replace"))]
 

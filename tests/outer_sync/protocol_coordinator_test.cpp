@@ -156,6 +156,15 @@ TEST(Losses, AMembersReasonReachesTheOthers) {
   EXPECT_EQ(harness.ended->how, How::failed);
 }
 
+TEST(Losses, TheLastWhoLeavesEndsNoRunOfThoseCutOff) {
+  CoordinatorHarness harness(3);
+  harness.run_all({"asia-1", "eu-1", "us-1"});
+  harness.close(1);
+  harness.close(2);
+  harness.receive(3, Leave{"asked to by a signal"});
+  EXPECT_FALSE(harness.ended);
+}
+
 TEST(Losses, MessagesThatAreNotAMembersAreDropped) {
   const std::vector<ControlMessage> foreign{CoordinatorHarness::hello("us-1"),
                                             Refused{},

@@ -743,6 +743,15 @@ TEST(Leaving, BelowTheLeastRoundsDoNotCommit) {
   EXPECT_FALSE(cluster.ended);
 }
 
+/// A member that was done when its connection broke.
+Hello done_and_back(const std::string& name) {
+  auto hello = CoordinatorHarness::hello(name);
+  hello.activated = hello.sealed = 1;
+  hello.token = digest_of(99);
+  hello.done = true;
+  return hello;
+}
+
 TEST(Finishing, WithMembersLostAtTheEnd) {
   CoordinatorHarness harness(3);
   harness.run_all({"asia-1", "eu-1", "us-1"});
@@ -759,11 +768,7 @@ TEST(Finishing, OneThatIsDoneAndReconnectsSaysItsHashAgain) {
   CoordinatorHarness harness(2);
   harness.run_all({"eu-1", "us-1"});
   harness.receive(1, Done{"{}", digest_of(4)});
-  auto back = CoordinatorHarness::hello("eu-1");
-  back.activated = back.sealed = 1;
-  back.token = digest_of(99);
-  back.done = true;
-  harness.receive(3, back);
+  harness.receive(3, done_and_back("eu-1"));
   harness.receive(2, Done{"{}", digest_of(4)});
   EXPECT_FALSE(harness.ended) << "eu-1's hash went with its connection";
   harness.receive(3, Done{"{}", digest_of(4)});
@@ -775,11 +780,7 @@ TEST(Finishing, WhileAViewChangesTheLastEvaluationCountsToo) {
   CoordinatorHarness harness(2);
   harness.run_all({"eu-1", "us-1"});
   harness.receive(1, Done{"{}", digest_of(4)});
-  auto back = CoordinatorHarness::hello("eu-1");
-  back.activated = back.sealed = 1;
-  back.token = digest_of(99);
-  back.done = true;
-  harness.receive(3, back);
+  harness.receive(3, done_and_back("eu-1"));
   for (const ConnectionId member : {2, 3}) harness.receive(member, EvalReport{100, 20, 10});
   harness.receive(2, Done{"{}", digest_of(4)});
   EXPECT_TRUE(harness.evaluated.empty()) << "who is in the next view is not known yet";
