@@ -7,6 +7,9 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 scripts/setup.sh --static
+mkdir -p build/static-libraries
+exec 8>build/static-libraries/lock
+flock -n 8 || { echo "waiting for another static_coordinator.sh, which holds build/static-libraries/lock" >&2 && flock 8; }
 packaging/static_libraries.sh build/static-libraries
 cmake --preset static
 cmake --build --preset static

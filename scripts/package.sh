@@ -76,6 +76,10 @@ wheel() {
   local headers
   scripts/setup.sh --package release
   headers=$(abi3_headers)
+  # The locks of setup.sh: nobody else configures, builds or installs from here on.
+  exec 7>>"$(realpath .venv).lock" 9>>build/setup.lock
+  flock --shared 7
+  flock 9
   cmake -S . -B build/release -DISTHMUS_PYTHON=on "-DISTHMUS_ABI3_HEADERS=$headers"
   cmake --build build/release --target isthmus isthmus-coordinator isthmus_python isthmus_python_stub isthmus_python_abi3
   rm -rf "$work/tree"

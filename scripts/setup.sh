@@ -12,8 +12,10 @@
 # continues where it can and starts over where it must. What it installs is listed in scripts/pinned.sh.
 set -euo pipefail
 
+export LC_ALL=C.UTF-8 # `reason` looks for English words
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$root/.venv
+real_venv=$(realpath -m "$venv") # a link in a checkout that shares it with another
 logs=$root/build/logs
 downloads=$root/build/downloads # on their way into .venv
 # shellcheck source=scripts/pinned.sh
@@ -35,7 +37,7 @@ step() {
   local log=$logs/$1.log what=$2 hint=$3 start=$SECONDS end
   shift 3
   printf '%s ... ' "$what" >&2
-  if end=$("$@" 2>&1 </dev/null | { tee "$log" 2>/dev/null || true; } | tail -n 200); then
+  if end=$("$@" 2>&1 </dev/null | { tee "$log" 2>/dev/null || true; } | tail -n 200 | tail -c 60000); then
     say "done ($((SECONDS - start)) s)"
     return
   fi
@@ -53,10 +55,14 @@ reason() {
   local line network='connection(error| refused| reset| broken| failed| timed out)|timed out|incompleteread'
   network+='|could not (resolve|connect)|temporary failure|failed to fetch'
   if grep -qiE 'no space left on device|disk quota exceeded' <<<"$1"; then
-    echo "A disk is full. Free now: $(df -h --output=avail,target "$root" /var /tmp | tail -n +2 |
+    echo "A disk is full. Free now: $(df -h --output=avail,target "$root" "${HOME:-/}" /var /tmp | tail -n +2 |
       awk '!seen[$2]++ {printf "%s%s on %s", (NR > 1 ? ", " : ""), $1, $2}')."
   elif grep -qE 'Killed signal terminated program|virtual memory exhausted|Cannot allocate memory' <<<"$1"; then
     echo "Memory was full. Free now: $(awk '$1 == "MemAvailable:" {printf "%.1f GB", $2 / 1e6}' /proc/meminfo)."
+  elif grep -qE 'Could not get lock|is another process using it' <<<"$1"; then
+    echo "Another program is installing Debian packages, as a new machine does after it has started. Wait until it has finished."
+  elif grep -qiE 'permission denied|operation not permitted' <<<"$1"; then
+    echo "A file here belongs to another user than $(id -un), perhaps after a run with sudo: give the checkout and .venv to one user (chown -R)."
   elif grep -qi 'do not match the hashes' <<<"$1"; then
     echo "A file arrived with another checksum than its index gives. Usually the connection broke off; if it happens again, ask who runs the index or the proxy."
   elif line=$(grep -m 1 -iE "$network" <<<"$1"); then
@@ -76,11 +82,12 @@ check_writable() {
   done
 }
 
-# lock FILE: waits until no other setup.sh holds it; gives up the one held before.
+# lock HOW DESCRIPTOR FILE: takes the lock of FILE, open as DESCRIPTOR, or changes one that this process has. HOW is
+# --exclusive or --shared.
 lock() {
-  exec 9>>"$1"
-  flock -n 9 || { say "waiting for another setup.sh, process $(tail -n 1 "$1"), which holds $1" && flock 9; }
-  echo $$ >"$1"
+  flock --nonblock "$1" "$2" ||
+    { say "waiting for another setup.sh, process $(tail -n 1 "$3"), which holds $3" && flock "$1" "$2"; }
+  echo $$ >"$3"
 }
 
 missing_packages() {
@@ -99,7 +106,19 @@ apt_install() {
   "${as_root[@]}" dpkg --configure -a || true
   # The package lists of a new machine are empty and those of an old one outdated; others need no update.
   "${get[@]}" install --fix-broken --no-install-recommends "$@" ||
-    { "${get[@]}" update && "${get[@]}" install --fix-broken --no-install-recommends "$@"; }
+    { update_lists "${get[@]}" && "${get[@]}" install --fix-broken --no-install-recommends "$@"; }
+}
+
+# update_lists APT_GET...: DPkg::Lock::Timeout does not cover the lock of the lists, which a new machine holds as it starts.
+update_lists() {
+  local output
+  for _ in {1..30}; do
+    output=$("$@" update 2>&1) && echo "$output" && return
+    echo "$output"
+    grep -q 'Could not get lock' <<<"$output" || return 1
+    sleep 10
+  done
+  return 1
 }
 
 install_packages() {
@@ -162,27 +181,37 @@ find_python() {
     "Install one of those, put it on PATH as python3, and run this again."
 }
 
+# new_venv PYTHON. What is left of an old environment whose removal is cut off has no Python, and is removed by the next run.
 # Not by venv alone, which hides why pip could not be installed.
-new_venv() { "$1" -m venv --without-pip "$venv" && "$venv/bin/python" -m ensurepip --default-pip; }
+new_venv() {
+  rm -rf "${real_venv:?}/bin" && rm -rf "$real_venv" && mkdir "$real_venv" && touch "$real_venv/isthmus-unfinished" &&
+    "$1" -m venv --without-pip "$real_venv" && "$real_venv/bin/python" -m ensurepip --default-pip
+}
 
-# Makes .venv; again if an install into it was cut off, or if its Python is gone or another version than it was.
+# Whether an install into .venv was not cut off, and its Python is there and the version it was.
+venv_is_whole() {
+  local version
+  version=$(python_version "$venv/bin/python") && [ ! -e "$venv/isthmus-unfinished" ] && has_torch "$version" &&
+    [ -d "$venv/lib/python$version" ]
+}
+
 make_venv() {
   local version python
+  ! venv_is_whole || return 0
   if [ -e "$venv" ]; then
     version=$(python_version "$venv/bin/python") || version=none
-    [ -e "$venv/isthmus-unfinished" ] || ! has_torch "$version" || [ ! -d "$venv/lib/python$version" ] || return 0
     say "making .venv anew: $([ -e "$venv/isthmus-unfinished" ] && echo "an install into it did not finish" ||
       echo "its Python (now $version) is not the one it was made with")"
   fi
   find_python
-  rm -rf "$venv"
-  mkdir "$venv"
-  touch "$venv/isthmus-unfinished"
   step venv "making .venv with $python" "Mend what the log names and run this again." new_venv "$python"
   rm "$venv/isthmus-unfinished"
 }
 
 pip() { TMPDIR=$downloads "$venv/bin/python" -m pip "$@"; }
+
+# is_installed NAME ARGUMENT...: whether install_python has brought all of it into .venv.
+is_installed() { [ "$(cat "$venv/isthmus-$1" 2>/dev/null)" = "${*:2}" ]; }
 
 # install_python NAME DISK ARGUMENT...: brings what pip's ARGUMENTs name into .venv, once: .venv/isthmus-NAME holds them
 # when all is there. Everything is downloaded first, so a connection that breaks leaves .venv as it was. An install that
@@ -191,7 +220,7 @@ install_python() {
   local name=$1 mark=$venv/isthmus-$1 hint="Mend that and run this again. It needs the network and $2 of disk."
   local options=(--no-input --disable-pip-version-check --progress-bar off)
   shift 2
-  [ "$(cat "$mark" 2>/dev/null)" != "$*" ] || return 0
+  ! is_installed "$name" "$@" || return 0
   rm -rf "$downloads"
   mkdir -p "$downloads"
   step "$name-download" "downloading $*" "$hint" pip download "${options[@]}" --only-binary :all: -d "$downloads" "$@"
@@ -204,13 +233,22 @@ install_python() {
   rm "$venv/isthmus-unfinished"
 }
 
-install_torch() {
+# Prints what this run needs in .venv, a line for each set: install_python's NAME, DISK and ARGUMENTs, with | between.
+wanted_python() {
   # Tests of the binding import torch, which does not load without all of CUDA's libraries, GPU or not.
   if [ -n "$nvcc" ] || [ $tests = yes ] || [ -e "$venv/isthmus-torch" ]; then
-    install_python torch "12 GB" "$torch"
+    echo "torch|12 GB|$torch"
   else
-    install_python torch_cpu "3 GB" --no-deps "${torch_cpu[@]}"
+    echo "torch_cpu|3 GB|--no-deps ${torch_cpu[*]}"
   fi
+  if [ $tests = yes ]; then
+    echo "tests|2 GB|${test_python[*]}"
+    echo "binding|500 MB|--no-deps ${binding[*]}"
+  fi
+  [ $package = no ] || echo "packaging|100 MB|--no-deps ${packaging[*]}"
+}
+
+prepare_headers() {
   local include=("$venv"/lib/python3*/site-packages/torch/include)
   ln -sfn "${include[0]#"$venv"/}" "$venv/corpus" # C++ text to train on in the quickstart
   # g++ skips a #pragma once header that equals one already read in contents, size and second of modification, so pip's
@@ -219,6 +257,34 @@ install_torch() {
   local mark=$venv/isthmus-torch
   [ -e "$mark" ] || mark=$venv/isthmus-torch_cpu
   find "${include[0]}" -name "*.h" -exec touch -r "$mark" {} + 2>/dev/null || true
+}
+
+# Whether there is nothing to install.
+all_is_there() {
+  local wanted name arguments
+  ! command -v dpkg-query >/dev/null || [ -z "$(missing_packages "${packages[@]}")" ] || return 1
+  [ $static = no ] || return 0
+  venv_is_whole && [ -e "$venv/corpus" ] || return 1
+  mapfile -t wanted < <(wanted_python)
+  for arguments in "${wanted[@]}"; do
+    IFS='|' read -r name _ arguments <<<"$arguments"
+    is_installed "$name" "$arguments" || return 1
+  done
+}
+
+install() {
+  local wanted name disk arguments
+  install_packages "${packages[@]}"
+  check_tools
+  [ $static = no ] || return 0
+  make_venv
+  mapfile -t wanted < <(wanted_python)
+  for arguments in "${wanted[@]}"; do
+    IFS='|' read -r name disk arguments <<<"$arguments"
+    # shellcheck disable=SC2086 # words
+    install_python "$name" "$disk" $arguments
+  done
+  prepare_headers
 }
 
 # parallel_jobs PRESET. A translation unit with libtorch takes about 2 GB, so memory can be what limits the number of jobs.
@@ -239,9 +305,12 @@ parallel_jobs() {
 # Everything that CMake searches for outside the checkout, where the checkout is, and the presets: ninja notices changes
 # of none.
 found_by_cmake() {
+  local cache
   echo "$root"
   cksum <"$root/CMakePresets.json"
   echo "nvcc: $nvcc, for ${CUDAARCHS-}"
+  cache=$(ccache --get-config cache_dir 2>/dev/null) || cache=none
+  echo "ccache: $cache$(mkdir -p "$cache/tmp" 2>/dev/null && [ -w "$cache/tmp" ] || echo ", cannot be written")"
   printf '%s\n' "$venv"/lib/python3*/site-packages/*.dist-info
   dpkg-query -W -f '${Package} ${Version} ${db:Status-Status}\n' "${packages[@]}" "${test_packages[@]}" 2>/dev/null | sort -u || true
 }
@@ -293,23 +362,22 @@ done
 [ $static = no ] || packages+=("${static_packages[@]}")
 
 cd "$root"
-real_venv=$(realpath -m "$venv") # a link in a checkout that shares it with another
-check_writable "$root" "$root/build" "$logs" "$root/build/setup.lock" "$real_venv" "$real_venv.lock" "$(dirname "$real_venv")"
+check_writable "$root" "$root/build" "$logs" "$logs"/*.log "${presets[@]/#/$root/build/}" "$root/build/setup.lock" \
+  "$real_venv" "$real_venv.lock" "$(dirname "$real_venv")"
 mkdir -p "$logs"
-lock "$real_venv.lock"
-install_packages "${packages[@]}"
-check_tools
-[ $static = no ] || exit 0
+exec 9>>"$real_venv.lock" 8>>"$root/build/setup.lock"
 nvcc=$(find_nvcc)
-make_venv
-install_torch
-if [ $tests = yes ]; then
-  install_python tests "2 GB" "${test_python[@]}"
-  install_python binding "500 MB" --no-deps "${binding[@]}"
+# Others that share .venv may build with it at the same time, and nobody installs meanwhile.
+lock --shared 9 "$real_venv.lock"
+if all_is_there; then
+  check_tools
+else
+  lock --exclusive 9 "$real_venv.lock"
+  install
+  lock --shared 9 "$real_venv.lock"
 fi
-[ $package = no ] || install_python packaging "100 MB" --no-deps "${packaging[@]}"
-[ $build = yes ] || exit 0
-lock "$root/build/setup.lock"
+[ $static = no ] && [ $build = yes ] || exit 0
+lock --exclusive 8 "$root/build/setup.lock"
 for preset in "${presets[@]}"; do
   build "$preset"
 done

@@ -10,7 +10,9 @@ any other entry is one test. Prints what failed, each reason for a skip, and las
 
 import argparse
 import concurrent.futures
+import contextlib
 import dataclasses
+import fcntl
 import json
 import os
 import pathlib
@@ -207,6 +209,20 @@ def report(outcomes):
     return 0 if counts["passed"] and not counts["failed"] else 1
 
 
+def take(tree):
+    """The lock of this tree's tests and of those that come with it; it is held while the file is open, by this process
+    alone."""
+    if not tree.is_dir():
+        return contextlib.nullcontext()
+    lock = open(tree / "run_trees.lock", "w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"waiting for another tests/run.sh, which runs the tests of {tree}", flush=True)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trees", metavar="TREE", nargs="*", type=pathlib.Path, help="a build folder")
@@ -222,7 +238,8 @@ def main():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     outcomes = [Outcome(name, "failed", "see above") for name in arguments.failed]
     others = arguments.trees[1:]
-    with concurrent.futures.ThreadPoolExecutor(1) as builder, concurrent.futures.ThreadPoolExecutor() as runner:
+    lock = take(arguments.trees[0]) if arguments.trees else contextlib.nullcontext()
+    with lock, concurrent.futures.ThreadPoolExecutor(1) as builder, concurrent.futures.ThreadPoolExecutor() as runner:
         built = {tree: builder.submit(build_tree, tree, arguments.build) for tree in others if arguments.build}
         runs = [runner.submit(run_tree, tree, arguments.jobs, arguments.long, built.get(tree)) for tree in arguments.trees]
         try:

@@ -146,20 +146,45 @@ class Machine:
     def pin(self, packages="bash", pythons="3.10 3.11 3.12 3.13 3.14"):
         (self.checkout / "scripts/pinned.sh").write_text(PINNED.format(packages=packages, pythons=pythons))
 
+    def stand_ins(self):
+        """Puts a cmake, g++ and ninja in front of the real ones. Returns a function for what cmake was asked to do since
+        the last call: "configure PRESET" or "build PRESET TARGET"."""
+        folder, log = self.folder / "stand-ins", self.folder / "asked"
+        folder.mkdir()
+        (self.checkout / "CMakePresets.json").write_text("{}\n")
+        cmake = f"""#!/bin/sh
+target=
+for word; do [ "$last" != --target ] || target=$word; last=$word; done
+case $1 in
+  --version) echo "cmake version 3.25.1" ;;
+  --preset) mkdir -p build/$2 && touch build/$2/build.ninja && echo "configure $2" >>{log} ;;
+  --build) echo "build ${{2##*/}}${{target:+ $target}}" >>{log} ;;
+esac
+"""
+        for name, text in (("cmake", cmake), ("g++", "#!/bin/sh\necho 12.2.0\n"), ("ninja", "#!/bin/sh\n")):
+            (folder / name).write_text(text)
+            (folder / name).chmod(0o755)
+        self.environment["PATH"] = f"{folder}:{self.environment['PATH']}"
+
+        def asked():
+            lines = log.read_text().splitlines() if log.exists() else []
+            log.unlink(missing_ok=True)
+            return lines
+
+        return asked
+
     @property
     def venv(self):
         return self.checkout / ".venv"
 
-    def command(self, *arguments, prefix=()):
-        return [*prefix, str(self.checkout / "scripts/setup.sh"), "--setup-only", *arguments]
+    def start(self, *arguments, prefix=(), builds=False):
+        command = [*prefix, str(self.checkout / "scripts/setup.sh"), *([] if builds else ["--setup-only"]), *arguments]
+        return subprocess.Popen(command, env=self.environment, cwd="/", text=True, stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
-    def start(self, *arguments, prefix=()):
-        return subprocess.Popen(self.command(*arguments, prefix=prefix), env=self.environment, cwd="/", text=True,
-                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
-    def run(self, *arguments, prefix=()):
+    def run(self, *arguments, prefix=(), builds=False):
         """(exit status, output) of a run of setup.sh."""
-        process = self.start(*arguments, prefix=prefix)
+        process = self.start(*arguments, prefix=prefix, builds=builds)
         output = process.communicate(timeout=120)[0]
         return process.returncode, output
 

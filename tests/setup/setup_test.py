@@ -98,6 +98,24 @@ class CutOff(Setup):
         self.assertEqual(len(list((site / "tiny").glob("*.py"))), len(files))
 
 
+    def test_a_removal_that_was_cut_off_is_gone_on_with(self):
+        """The interpreter goes first, whatever else is left."""
+        self.succeeds()
+        (self.machine.venv / "isthmus-unfinished").touch()
+        rm = self.machine.folder / "stand-in/rm"
+        rm.parent.mkdir()
+        real = shutil.which("rm")
+        rm.write_text(f'#!/bin/sh\ncase "$*" in *.venv) exit 1 ;; esac\nexec {real} "$@"\n')
+        rm.chmod(0o755)
+        path = self.machine.environment["PATH"]
+        self.machine.environment["PATH"] = f"{rm.parent}:{path}"
+        self.fails("error: this step failed: making .venv")
+        self.machine.environment["PATH"] = path
+        (self.machine.venv / "isthmus-unfinished").unlink()  # it may have gone before the rest
+        self.assertTrue(self.machine.installed("torch"))
+        self.assertIn("making .venv anew: its Python (now none)", self.succeeds())
+
+
 class FullDisk(Setup):
     def on_a_small_disk(self, megabytes, *words):
         """One run on a disk of this size fails with these words; the next, on a larger one, succeeds."""
@@ -245,7 +263,57 @@ class Rights(Setup):
             self.assertIn(words, done.stdout)
 
 
+class Builds(Setup):
+    def builds(self, *arguments):
+        status, output = self.machine.run(*arguments, builds=True)
+        self.assertEqual(status, 0, output)
+
+    def test_what_tests_install_is_found_whichever_comes_first(self):
+        asked = self.machine.stand_ins()
+        self.builds("release")
+        self.assertEqual(asked(), ["configure release", "build release app/all"])
+        self.builds("release")
+        self.assertEqual(asked(), ["build release app/all"])
+        self.builds("--tests", "release", "asan")
+        self.assertEqual(asked(), ["configure release", "build release", "configure asan", "build asan"])
+        self.builds("release")
+        self.assertEqual(asked(), ["build release app/all"])
+
+    def test_another_place_of_ccache_is_looked_at_again(self):
+        if shutil.which("ccache") is None:
+            self.skipTest("there is no ccache: scripts/setup.sh installs it")
+        asked = self.machine.stand_ins()
+        self.builds("release")
+        self.machine.environment["CCACHE_DIR"] = "/proc/nothing/can/be/written/here"
+        self.builds("release")
+        self.assertEqual(asked()[2:], ["configure release", "build release app/all"])
+
+    def test_a_tree_of_somebody_else(self):
+        if os.getuid() != 0:
+            self.skipTest("only root has files of somebody else")
+        self.machine.stand_ins()
+        self.builds("release")  # as root, for once
+        prefix = self.machine.give_to_nobody()
+        os.chown(self.machine.checkout / "build/release", 0, 0)
+        status, output = self.machine.run("release", prefix=prefix, builds=True)
+        self.assertEqual(status, 1, output)
+        self.assertIn(f"error: {self.machine.checkout}/build/release cannot be written by user ", output)
+
+
 class TwoAtOnce(Setup):
+    def test_nobody_installs_while_another_one_builds(self):
+        self.succeeds()
+        with open(self.machine.checkout / ".venv.lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            self.assertEqual(self.succeeds(), "", "there is nothing to install, so nothing to wait for")
+            process = self.machine.start("--tests")
+            line = process.stdout.readline()
+            self.assertIn("waiting for another setup.sh", line)
+            self.assertFalse(self.machine.installed("tests_need"))
+        process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 0)
+        self.assertTrue(self.machine.installed("tests_need"))
+
     def test_one_waits_for_the_other(self):
         self.machine.bare()
         lock = self.machine.checkout / ".venv.lock"
