@@ -44,14 +44,4 @@ for option in $options; do
   "$binary" launch --help | grep -q -- "$option\b" || { echo "launch --help does not know $option" >&2 && failed=1; }
 done
 [ "$(wc -w <<<"$options")" -ge 4 ] || { echo "of launch's options only '$options' are offered" >&2 && failed=1; }
-
-"$binary" completion zsh >"$script"
-if command -v zsh >/dev/null; then
-  zsh -n "$script" || failed=1
-  # Loaded as a user's zsh does; the function and its tables are there.
-  got=$(zsh -f -c "autoload -Uz compinit && compinit -u -D && source '$script' && _isthmus_options 'data show' && echo \$out")
-  [[ $got == *--verify* ]] || { echo "zsh has for data show: '$got'" >&2 && failed=1; }
-else
-  echo "no zsh: its script is not looked at (scripts/setup.sh --tests installs it)"
-fi
 exit $failed
