@@ -31,6 +31,42 @@ void for_each_overlap(const Ranges& a, const Ranges& b, Overlap overlap) {
   }
 }
 
+auto place_of(const SampleRange& range) { return std::pair(range.track, range.begin); }
+
+/// Those that are not empty.
+Ranges sorted_by_begin(std::span<const SampleRange> ranges) {
+  Ranges out;
+  std::ranges::copy_if(ranges, std::back_inserter(out),
+                       [](const SampleRange& range) { return range.begin < range.end; });
+  std::ranges::sort(out, {}, place_of);
+  return out;
+}
+
+/// Ranges that are sorted by their begin, with those that touch each other made one.
+Ranges joined(const Ranges& sorted) {
+  Ranges out;
+  for (const auto& range : sorted) {
+    if (!out.empty() && out.back().track == range.track && range.begin <= out.back().end)
+      out.back().end = std::max(out.back().end, range.end);
+    else
+      out.push_back(range);
+  }
+  return out;
+}
+
+/// What is in more than one of them.
+Ranges overlaps_within(const Ranges& sorted) {
+  Ranges out;
+  std::uint64_t track = 0, end = 0;
+  for (const auto& range : sorted) {
+    if (range.track != track) end = 0;
+    if (range.begin < end) out.push_back({range.track, range.begin, std::min(range.end, end)});
+    track = range.track;
+    end = std::max(end, range.end);
+  }
+  return out;
+}
+
 }  // namespace
 
 void SampleSet::add(const SampleRange& range, SampleSet* twice) {
@@ -53,7 +89,15 @@ void SampleSet::add(const SampleRange& range, SampleSet* twice) {
 }
 
 void SampleSet::add(std::span<const SampleRange> ranges, SampleSet* twice) {
-  for (const auto& range : ranges) add(range, twice);
+  auto sorted = sorted_by_begin(ranges);
+  if (twice != nullptr) {
+    auto again = overlaps_within(sorted);
+    for_each_overlap(ranges_, joined(sorted), [&](const SampleRange& range) { again.push_back(range); });
+    twice->add(again);
+  }
+  Ranges all;
+  std::ranges::merge(ranges_, sorted, std::back_inserter(all), {}, place_of, place_of);
+  ranges_ = joined(all);
 }
 
 void SampleSet::remove(const SampleSet& other) {
@@ -102,7 +146,7 @@ std::vector<SampleRange> SampleSet::missing(std::uint64_t track, std::uint64_t e
 
 bool SampleSet::sound() const {
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
-    if (ranges_[i].begin >= ranges_[i].end) return false;
+    if (!ranges_[i].sound()) return false;
     if (i > 0 &&
         std::pair(ranges_[i - 1].track, ranges_[i - 1].end) >= std::pair(ranges_[i].track, ranges_[i].begin))
       return false;

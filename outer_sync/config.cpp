@@ -4,11 +4,11 @@
 #include <sstream>
 
 #include "isthmus/base/error.h"
+#include "isthmus/outer_sync/address.h"
 #include "isthmus/outer_sync/methods/co2.h"
 #include "isthmus/outer_sync/methods/eager.h"
 #include "isthmus/outer_sync/methods/sparse.h"
 #include "isthmus/outer_sync/protocol/rejection.h"
-#include "isthmus/outer_sync/transport/address.h"
 
 namespace isthmus::outer_sync {
 
@@ -91,7 +91,8 @@ void OuterConfig::serialize(config::Archive& ar) {
       -config::unbounded, config::unbounded, codecs});
   ar({"final_sync", &final_sync, Scope::agreed, "one more round of every fragment after the last step"});
   ar({"max_local_rounds", &max_local_rounds, Scope::live,
-      "rounds, of H steps each, that a replica trains alone while rounds do not commit", 0, 1e9});
+      "rounds, of H steps each, that a replica trains alone while rounds do not commit, before it waits", 0,
+      1e9});
   ar({"min_replicas", &min_replicas, Scope::agreed,
       "minimum number of replicas for a round to commit; 0: half of the configured ones", 0, 1024});
   ar({"quorum", &quorum, Scope::agreed,

@@ -14,7 +14,7 @@ libraries=(build/release/quant/libisthmus_quant.a build/release/base/libisthmus_
 compiler=(g++)
 ! command -v ccache >/dev/null || compiler=(ccache g++)
 
-core=(outer_sync/protocol/*.cpp outer_sync/layout.cpp)
+core=(outer_sync/protocol/*.cpp outer_sync/address.cpp outer_sync/layout.cpp)
 simulator=("${core[@]}" tests/simulation/{world,world_coordinator,world_training,network,invariants,simulate}.cpp)
 tests=("${core[@]}" tests/outer_sync/protocol_coordinator_test.cpp)
 

@@ -20,10 +20,10 @@
 
 #include "isthmus/data/corpus.h"
 #include "isthmus/data/tokenizer.h"
+#include "isthmus/outer_sync/address.h"
 #include "isthmus/outer_sync/protocol/messages.h"
 #include "isthmus/outer_sync/tls/authority.h"
 #include "isthmus/outer_sync/tls/certificate_state.h"
-#include "isthmus/outer_sync/transport/address.h"
 #include "isthmus/trainer/parameter_table.h"
 #include "run/certs.h"
 

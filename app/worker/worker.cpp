@@ -19,9 +19,9 @@
 #include "isthmus/base/text_file.h"
 #include "isthmus/data/device_timeline.h"
 #include "isthmus/data/loader.h"
+#include "isthmus/outer_sync/address.h"
 #include "isthmus/outer_sync/memory.h"
 #include "isthmus/outer_sync/outer_loop.h"
-#include "isthmus/outer_sync/transport/address.h"
 #include "isthmus/outer_sync/transport/member_node.h"
 #include "isthmus/trainer/evaluate.h"
 #include "isthmus/trainer/gloo.h"
@@ -102,6 +102,7 @@ class Worker {
     server_ = serve_metrics(
         config_.metrics, {config_.run.name, request_.name}, [this] { return *readings_.get(); },
         [this](const std::string& text) { say(text); });
+    if (!trace_.problem().empty()) say(trace_.problem());
     for (const auto& note : setup_.corpus.notes()) say(note);
     for (const auto& note : config_.outer.notes()) say(note);
     if (!config_.outer.log.empty())

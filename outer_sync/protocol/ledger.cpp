@@ -41,10 +41,10 @@ SampleSet FragmentLedger::twice() const {
 
 bool FragmentLedger::sound() const {
   constexpr std::uint64_t most = std::uint64_t{1} << 62;  // so that a few more are still a number
-  const auto fits = [](const SampleRange& range) { return range.begin < range.end && range.end <= most; };
   return base_ <= most && unknown_ <= round() && later_.size() <= most_later && done_.sound() &&
-         twice_.sound() && std::ranges::all_of(done_.ranges(), fits) &&
-         std::ranges::all_of(later_, [&](const auto& samples) { return std::ranges::all_of(samples, fits); });
+         twice_.sound() && std::ranges::all_of(later_, [](const auto& samples) {
+           return std::ranges::all_of(samples, &SampleRange::sound);
+         });
 }
 
 SampleSet done_everywhere(const Ledger& ledger) {

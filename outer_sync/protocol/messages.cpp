@@ -21,10 +21,8 @@ ReplicaId id_of(const MemberInfo& member) {
 }
 
 bool are_sound(std::span<const TrainedOn> rows, std::size_t replicas) {
-  return rows.size() <= most_trained_on * replicas && std::ranges::all_of(rows, [](const TrainedOn& row) {
-           return row.samples.begin < row.samples.end && row.samples.end < highest_view &&
-                  row.samples.track < 2 * most_members;
-         });
+  return rows.size() <= most_trained_on * replicas &&
+         std::ranges::all_of(rows, [](const TrainedOn& row) { return row.samples.sound(); });
 }
 
 void keep_common(std::optional<std::vector<ReplicaId>>& in_all, const std::vector<ReplicaId>& contributors) {

@@ -10,18 +10,20 @@
 #include <utility>
 #include <variant>
 
+#include "isthmus/outer_sync/address.h"
 #include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/outer_sync/protocol/view_change.h"
 
 namespace isthmus::outer_sync::protocol {
 namespace {
 
-constexpr std::size_t longest_name = 64;
+constexpr std::size_t longest_name = 64, longest_address = 512;
 constexpr std::size_t longest_words = 16 * 1024;
 constexpr std::size_t longest_summary = 1024 * 1024;
 constexpr std::size_t most_fragments = std::size_t{1} << 20;  // where the layout is not known
 constexpr std::size_t most_checkpoints = 1024;                // of which a heartbeat says the newest
 constexpr std::uint64_t most_tokens = std::uint64_t{1} << 50;
+constexpr std::uint64_t most_relay_lists = std::uint64_t{1} << 48;
 
 std::string above(std::string_view what, std::uint64_t value, std::uint64_t most) {
   if (value <= most) return {};
@@ -45,6 +47,25 @@ std::string first_of(std::initializer_list<std::string> problems) {
 
 std::string unless(bool good, std::string_view problem) {
   return good ? std::string() : std::string(problem);
+}
+
+/// What peers dial is an address; one that has none dials them.
+std::string problem_of_member(const MemberInfo& member) {
+  if (member.name.empty() || member.name.size() > longest_name)
+    return "a name of " + std::to_string(member.name.size()) + " characters; expected 1 to " +
+           std::to_string(longest_name);
+  if (auto problem = too_long("an address", member.address, longest_address); !problem.empty())
+    return problem;
+  return unless(!can_be_dialled(member) || address_in(member.address),
+                "an address that is none; expected HOST:PORT");
+}
+
+std::string problem_of_members(const std::vector<MemberInfo>& members) {
+  if (auto problem = too_many("members", members.size(), most_members); !problem.empty()) return problem;
+  for (const auto& member : members) {
+    if (auto problem = problem_of_member(member); !problem.empty()) return problem;
+  }
+  return {};
 }
 
 std::string rounds_above(const std::vector<Round>& rounds, const Bounds& bounds) {
@@ -134,8 +155,7 @@ std::string problem_of_view(const NewView& message, const Bounds& bounds) {
   };
   return first_of(
       {unless(view.number > message.reference, "a view that is not later than the one it goes on from"),
-       above("the view's number", view.number, highest_view),
-       too_many("members", view.members.size(), most_members),
+       above("the view's number", view.number, highest_view), problem_of_members(view.members),
        unless(std::ranges::all_of(view.members, takes_part), "a member that takes no part in a view"),
        unless(std::ranges::any_of(view.members, [](const auto& member) { return trains(member); }),
               "a view without a trainer"),
@@ -151,12 +171,9 @@ std::string problem_of_view(const NewView& message, const Bounds& bounds) {
 // ---- what members say ----
 
 std::string problem_of(const Hello& hello, const Bounds& bounds) {
-  if (hello.member.name.empty() || hello.member.name.size() > longest_name)
-    return "a name of " + std::to_string(hello.member.name.size()) + " characters; expected 1 to " +
-           std::to_string(longest_name);
   return first_of(
-      {too_long("a site", hello.site, longest_name), too_long("a build", hello.build, 256),
-       too_long("an address", hello.member.address, 512), problem_of_settings(hello.settings, bounds),
+      {problem_of_member(hello.member), too_long("a site", hello.site, longest_name),
+       too_long("a build", hello.build, 256), problem_of_settings(hello.settings, bounds),
        above("the step of a checkpoint", newest_step(hello.checkpoints), Bounds::most_steps),
        above("the view it has sealed or begun", std::max(hello.sealed, hello.activated), highest_view)});
 }
@@ -168,8 +185,7 @@ std::string problem_of(const Sealed& sealed, const Bounds& bounds) {
   if (auto problem =
           first_of({unless(sealed.activated < sealed.view, "a view that has begun and is not yet to begin"),
                     above("the agreed step", sealed.step, bounds.max_step()),
-                    problem_of_settings(sealed.settings, bounds),
-                    too_many("members", sealed.members.size(), most_members),
+                    problem_of_settings(sealed.settings, bounds), problem_of_members(sealed.members),
                     unless(sealed.taken.sound() && sealed.reserved.sound(), "unsound samples")});
       !problem.empty())
     return problem;
@@ -203,6 +219,7 @@ std::string problem_of(const Heartbeat& beat, const Bounds& bounds) {
                    above("the number of contributors", beat.contributed, most_members),
                    too_many("lost members", beat.lost.size(), most_members),
                    too_many("relayed members", beat.relayed.size(), most_members),
+                   above("the number of relay lists", beat.relays, most_relay_lists),
                    too_many("paths", beat.paths.size(), most_members),
                    too_many("checkpoints", beat.checkpoints.size(), most_checkpoints),
                    too_many("audits", beat.audits.size(), most_audits),
@@ -302,8 +319,7 @@ std::string problem_of(const CheckpointAt& checkpoint, const Bounds& bounds) {
 }
 
 std::string problem_of(const Admitted& admitted, const Bounds& bounds) {
-  return first_of({too_many("members to take the state from", admitted.donors.size(), most_members),
-                   problem_of_settings(admitted.settings, bounds)});
+  return first_of({problem_of_members(admitted.donors), problem_of_settings(admitted.settings, bounds)});
 }
 
 std::string problem_of(const Steered& steered, const Bounds& bounds) {

@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "isthmus/base/error.h"
-#include "isthmus/outer_sync/transport/address.h"
+#include "isthmus/outer_sync/address.h"
 #include "tls/stream.h"
 #include "transport/run_secret.h"
 #include "transport/spawn.h"
@@ -203,7 +203,7 @@ asio::awaitable<void> Connection::shake_hands() {
     if (tls_) {
       co_await show_certificates();
     } else {
-      co_await show_secret(socket_, *secret_, other_.dialled);
+      co_await show_secret(socket_, *secret_, other_.dialled ? &other_.name : nullptr);
     }
     introduced_ = true;
     trusted_ = !newcomer();

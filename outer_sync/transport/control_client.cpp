@@ -8,8 +8,8 @@
 #include <string>
 
 #include "isthmus/base/error.h"
+#include "isthmus/outer_sync/address.h"
 #include "isthmus/outer_sync/tls/authority.h"
-#include "isthmus/outer_sync/transport/address.h"
 #include "tls/credentials.h"
 #include "transport/connection.h"
 #include "transport/duration.h"

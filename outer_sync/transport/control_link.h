@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "isthmus/outer_sync/transport/address.h"
+#include "isthmus/outer_sync/address.h"
 #include "transport/awake_clock.h"
 #include "transport/connection.h"
 

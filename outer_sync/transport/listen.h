@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "isthmus/outer_sync/transport/address.h"
+#include "isthmus/outer_sync/address.h"
 
 namespace isthmus::outer_sync::transport {
 

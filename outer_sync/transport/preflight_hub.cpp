@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "isthmus/base/error.h"
-#include "isthmus/outer_sync/transport/address.h"
+#include "isthmus/outer_sync/address.h"
 #include "transport/listen.h"
 #include "transport/preflight.h"
 #include "transport/spawn.h"

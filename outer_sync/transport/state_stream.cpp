@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "isthmus/base/error.h"
-#include "isthmus/outer_sync/transport/address.h"
+#include "isthmus/outer_sync/address.h"
 #include "transport/listen.h"
 
 namespace isthmus::outer_sync::transport {

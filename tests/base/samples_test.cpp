@@ -45,6 +45,40 @@ RC_GTEST_PROP(Samples, AreWhatWasPutInAndWhatWasThereTwiceIsNamed, ()) {
   RC_ASSERT(set.size() == expected.size());
 }
 
+/// All at once or one by one.
+RC_GTEST_PROP(Samples, ArePutInAllAtOnceAsOneByOne, ()) {
+  SampleSet one_by_one(any_ranges()), twice;
+  auto at_once = one_by_one;
+  SampleSet twice_at_once;
+  const auto more = any_ranges();
+  for (const auto& range : more) one_by_one.add(range, &twice);
+  at_once.add(more, &twice_at_once);
+  RC_ASSERT(at_once == one_by_one);
+  RC_ASSERT(twice_at_once == twice);
+  RC_ASSERT(at_once.sound());
+}
+
+TEST(Samples, ManyInterleavedOnesAreAddedInLinearTime) {
+  constexpr std::uint64_t count = 1'000'000;  // one by one this takes minutes
+  std::vector<SampleRange> even, odd;
+  for (std::uint64_t k = 0; k < count; ++k) {
+    even.push_back({0, 4 * k, 4 * k + 1});
+    odd.push_back({0, 4 * k + 2, 4 * k + 3});
+  }
+  SampleSet set(even);
+  set.add(odd);
+  EXPECT_EQ(set.ranges().size(), 2 * count);
+  EXPECT_EQ(set.size(), 2 * count);
+}
+
+TEST(Samples, ARangeFromElsewhereIsHeldToWhatARunCanHave) {
+  EXPECT_TRUE((SampleRange{2047, 0, SampleRange::most_sequences}.sound()));
+  EXPECT_FALSE((SampleRange{2048, 0, 1}.sound()));
+  EXPECT_FALSE((SampleRange{0, 0, SampleRange::most_sequences + 1}.sound()));
+  EXPECT_FALSE((SampleRange{0, 5, 5}.sound()));
+  EXPECT_FALSE(SampleSet({{0, 0, std::uint64_t{1} << 62}}).sound());
+}
+
 RC_GTEST_PROP(Samples, AreTakenOutAndComparedAsSetsAre, ()) {
   const SampleSet a(any_ranges()), b(any_ranges());
   Members left, both;

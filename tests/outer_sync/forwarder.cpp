@@ -13,7 +13,7 @@
 #include <optional>
 
 #include "isthmus/base/random.h"
-#include "isthmus/outer_sync/transport/address.h"
+#include "isthmus/outer_sync/address.h"
 
 namespace isthmus::outer_sync {
 

@@ -142,6 +142,37 @@ TEST_F(Received, AnAgreedStepThatTheRunHasNotIsInNoView) {
   EXPECT_EQ(run.last<NewView>(3)->step, 0U);
 }
 
+/// A view with them would leave the others nothing to train on.
+TEST_F(Received, SamplesThatNoTrackHasAreInNoView) {
+  constexpr auto end = SampleRange::most_sequences;
+  using Change = std::function<void(Sealed&)>;
+  const std::vector<Change> changes{
+      [](Sealed& sealed) {
+        sealed.taken = SampleSet({{0, 0, end + 1}});
+      },
+      [](Sealed& sealed) {
+        sealed.reserved = SampleSet({{1, end, end + 1}});
+      },
+      [](Sealed& sealed) {
+        sealed.taken = SampleSet({{SampleRange::most_tracks, 0, 1}});
+      },
+  };
+  ConnectionId number = 3;
+  for (const auto& change : changes) {
+    CoordinatorHarness fresh(options_of(1));
+    fresh.receive(1, CoordinatorHarness::hello("a"));
+    fresh.receive(1, CoordinatorHarness::sealed());
+    fresh.receive(number, CoordinatorHarness::hello("c"));
+    fresh.receive(number, Ready{});
+    auto answer = CoordinatorHarness::sealed();
+    answer.view = fresh.last<Seal>(number)->view;
+    change(answer);
+    fresh.receive(number, answer);
+    EXPECT_THAT(fresh.refusal(number), HasSubstr("unsound samples"));
+    ++number;
+  }
+}
+
 TEST_F(Received, AnEvaluationOfAStepThatTheRunHasNot) {
   run.receive(1, EvalReport{huge, 1, 1});
   expect_dropped("the step of an evaluation is");
@@ -198,6 +229,18 @@ TEST_F(Received, AHelloFromAViewOfOthers) {
   run.receive(5, hello);
   EXPECT_TRUE(run.closed.contains(5));
   EXPECT_THAT(run.said, Contains(HasSubstr("has not announced to it (its newest is 1)")));
+}
+
+/// Its peers would have it from the view, and dial it.
+TEST_F(Received, AnAddressThatNobodyCanDial) {
+  for (const auto& address :
+       std::vector<std::string>{"x", "host:70000", "host:", std::string(600, 'a') + ":1"}) {
+    auto hello = CoordinatorHarness::hello("c");
+    hello.member.address = address;
+    run.receive(5, hello);
+    EXPECT_THAT(run.refusal(5), HasSubstr("an address")) << address;
+    run.close(5);
+  }
 }
 
 TEST(ReceivedHellos, NoClaimLeavesTooFewNumbersForTheViewsToCome) {
@@ -331,6 +374,10 @@ TEST(ReceivedViews, AreJudgedByTheMemberToo) {
   EXPECT_FALSE(fits_with([](NewView& view) { view.applied[0][0] = huge; }));
   EXPECT_FALSE(fits_with([](NewView& view) { view.view.owners[0] = 1; }));
   EXPECT_FALSE(fits_with([](NewView& view) { view.settings.changes = {{1, {}}}; }));
+  EXPECT_FALSE(fits_with([](NewView& view) { view.view.members[0].address = "x"; }));
+  EXPECT_FALSE(fits_with([](NewView& view) {
+    view.taken = SampleSet({{0, 0, SampleRange::most_sequences + 1}});
+  })) << "nothing would be left to train on";
 }
 
 TEST(ReceivedReplies, OfTheCoordinatorAreJudged) {

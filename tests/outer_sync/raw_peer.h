@@ -13,7 +13,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/random.h"
-#include "isthmus/outer_sync/transport/address.h"
+#include "isthmus/outer_sync/address.h"
 #include "transport/connection.h"
 #include "transport/frame.h"
 

@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "isthmus/outer_sync/transport/address.h"
+#include "isthmus/outer_sync/address.h"
 #include "transport/frame.h"
 
 namespace isthmus::outer_sync {

@@ -12,8 +12,13 @@ namespace isthmus {
 
 /// Sequences [begin, end) of one track.
 struct SampleRange {
+  /// No run has more tracks, or more sequences in one.
+  static constexpr std::uint64_t most_tracks = 2048, most_sequences = std::uint64_t{1} << 56;
+
   std::uint64_t track = 0, begin = 0, end = 0;
   [[nodiscard]] std::uint64_t size() const { return end - begin; }
+  /// Whether it can be one, as it came from elsewhere.
+  [[nodiscard]] bool sound() const { return track < most_tracks && begin < end && end <= most_sequences; }
   friend bool operator==(const SampleRange&, const SampleRange&) = default;
   template <class Archive>
   void serialize(Archive& ar) {
@@ -30,6 +35,7 @@ class SampleSet {
 
   /// Puts a range in; `twice`, if given, gets what of it was there already. An empty range is none.
   void add(const SampleRange& range, SampleSet* twice = nullptr);
+  /// Linear in the size of the set, whatever the order of the ranges.
   void add(std::span<const SampleRange> ranges, SampleSet* twice = nullptr);
   void add(const SampleSet& other, SampleSet* twice = nullptr) { add(std::span(other.ranges_), twice); }
   void remove(const SampleSet& other);
@@ -44,7 +50,7 @@ class SampleSet {
   [[nodiscard]] SampleSet take_front(std::size_t count);
   /// What is not in it of [0, end) of a track, in order.
   [[nodiscard]] std::vector<SampleRange> missing(std::uint64_t track, std::uint64_t end) const;
-  /// Whether the ranges, as they came from elsewhere, are such as this class makes them.
+  /// Whether the ranges, as they came from elsewhere, are such as this class makes them, each of them sound.
   [[nodiscard]] bool sound() const;
 
   friend bool operator==(const SampleSet&, const SampleSet&) = default;

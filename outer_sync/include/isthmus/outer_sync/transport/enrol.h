@@ -4,9 +4,9 @@
 #include <chrono>
 #include <string>
 
+#include "isthmus/outer_sync/address.h"
 #include "isthmus/outer_sync/tls/enrolment.h"
 #include "isthmus/outer_sync/tls/join_token.h"
-#include "isthmus/outer_sync/transport/address.h"
 
 namespace isthmus::outer_sync {
 

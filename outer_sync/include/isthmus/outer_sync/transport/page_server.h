@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "isthmus/outer_sync/transport/address.h"
+#include "isthmus/outer_sync/address.h"
 
 namespace isthmus::outer_sync {
 

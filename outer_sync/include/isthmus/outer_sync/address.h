@@ -2,6 +2,7 @@
 // HOST:PORT as people write it: "127.0.0.1:7000", "[::1]:7000", "coordinator.example:7000".
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,9 @@ struct Address {
   /// No other machine can reach it. Names other than localhost count as reachable.
   [[nodiscard]] bool is_loopback() const;
 };
+
+/// Nothing for a text that is no address.
+[[nodiscard]] std::optional<Address> address_in(std::string_view text);
 
 /// Throws Error(config) naming `what` (a key or flag), the text and the form expected.
 [[nodiscard]] Address parse_address(std::string_view text, std::string_view what);
