@@ -87,8 +87,8 @@ class Dropped : public Error {
 /// The other end of a connection, as far as this one knows beforehand.
 struct OtherEnd {
   bool dialled = false;  ///< from here
-  /// That its certificate must have; any if empty. The coordinator must have a coordinator's, all others a
-  /// member's.
+  /// That its certificate must have, or that is shown with the run's secret; any if empty. The coordinator
+  /// must have a coordinator's certificate, all others a member's.
   std::string name{};
   /// It may have no certificate yet, to ask for one (`Connection::newcomer`).
   bool may_be_newcomer = false;

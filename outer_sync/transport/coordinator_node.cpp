@@ -70,7 +70,9 @@ class CoordinatorNode::Impl {
               .credentials = credentials_of(network),
               .secret = secret_of(network)},
         acceptor_(listen_at(io_, network.coordinator, "network.coordinator")),
-        stranger_line_([&observer](const std::string& line) { observer.message(line); }) {}
+        stranger_line_([&observer](const std::string& line) { observer.message(line); }) {
+    if (link_.secret) link_.secret->answer_as(tls::coordinator_name);
+  }
 
   Ended run() {
     // Not before: a thread has the signals blocked that its process had blocked when it was started.

@@ -132,6 +132,7 @@ void NetworkSide::say_hello(Hello hello) {
   if (reduces_) hello.member.kind = MemberKind::reducer;
   hello.uplink = network_.rate.bytes_per_second();
   asio::post(io_, [this, hello = std::move(hello)] {
+    if (link_.secret) link_.secret->answer_as(hello.member.name);
     membership_.introduce(hello);
     say_what_is_missing();
     pulse_.silent();

@@ -28,7 +28,7 @@ using asio::use_awaitable;
 using transport::RunSecret;
 
 using Block = RunSecret::Value;  // a secret, a nonce or a proof
-constexpr std::array<std::uint8_t, 8> greeting = {'I', 'S', 'T', 'H', 'S', 'E', 'C', '1'};
+constexpr std::array<std::uint8_t, 8> greeting = {'I', 'S', 'T', 'H', 'S', 'E', 'C', '2'};
 constexpr std::string_view digits = "0123456789abcdef";
 
 Block random_block() {
@@ -38,10 +38,12 @@ Block random_block() {
   return block;
 }
 
-/// What an end that knows the secret can say, and only in this exchange.
-Block proof_of(const Block& secret, std::string_view end, const Block& dialler, const Block& acceptor) {
+/// What an end that knows the secret can say, only in this exchange and to or as the process of this name.
+Block proof_of(const Block& secret, std::string_view end, const Block& dialler, const Block& acceptor,
+               const std::string& dialled) {
   std::string text(end);
   for (const auto* nonce : {&dialler, &acceptor}) text.append(nonce->begin(), nonce->end());
+  text += dialled;
   Block proof{};
   unsigned size = 0;
   HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()),
@@ -68,15 +70,17 @@ asio::awaitable<void> write_parts(asio::ip::tcp::socket& socket, const Parts&...
   co_await asio::async_write(socket, buffers, asio::redirect_error(use_awaitable, ignored));
 }
 
-asio::awaitable<void> show_as_dialler(asio::ip::tcp::socket& socket, RunSecret& secret) {
+asio::awaitable<void> show_as_dialler(asio::ip::tcp::socket& socket, RunSecret& secret,
+                                      const std::string& dialled) {
   const auto own = random_block();
   co_await write_parts(socket, greeting, own);
   Block other{}, proof{};
   co_await read_parts(socket, "it has not shown the run's secret", other, proof);
-  if (!same(proof, proof_of(secret.value(), "acceptor", own, other)))
+  if (!same(proof, proof_of(secret.value(), "acceptor", own, other, dialled)))
     throw Error(ErrorKind::network, "its secret is not the one in " + secret.file().string() +
+                                        ", or it is not " + dialled +
                                         ": it is of another run, or of another account's");
-  co_await write_parts(socket, proof_of(secret.value(), "dialler", own, other));
+  co_await write_parts(socket, proof_of(secret.value(), "dialler", own, other, dialled));
 }
 
 asio::awaitable<void> show_as_acceptor(asio::ip::tcp::socket& socket, RunSecret& secret) {
@@ -87,10 +91,10 @@ asio::awaitable<void> show_as_acceptor(asio::ip::tcp::socket& socket, RunSecret&
   if (began != greeting) throw Error(ErrorKind::network, not_shown);
   co_await read_parts(socket, not_shown, other);
   const auto own = random_block();
-  co_await write_parts(socket, own, proof_of(secret.value(), "acceptor", other, own));
+  co_await write_parts(socket, own, proof_of(secret.value(), "acceptor", other, own, secret.name()));
   co_await read_parts(socket, not_shown, proof);
-  if (!same(proof, proof_of(secret.value(), "dialler", other, own)))
-    throw Error(ErrorKind::network, "its secret is not this run's");
+  if (!same(proof, proof_of(secret.value(), "dialler", other, own, secret.name())))
+    throw Error(ErrorKind::network, "its secret is not this run's, or it means another process than this");
 }
 
 /// Empty unless the text is one.
@@ -156,9 +160,10 @@ std::shared_ptr<RunSecret> secret_of(const NetworkConfig& network) {
   return std::make_shared<RunSecret>(network.secret);
 }
 
-asio::awaitable<void> show_secret(asio::ip::tcp::socket& socket, RunSecret& secret, bool dialled) {
+asio::awaitable<void> show_secret(asio::ip::tcp::socket& socket, RunSecret& secret,
+                                  const std::string* dialled) {
   static_cast<void>(secret.value());  // before anything is sent
-  return dialled ? show_as_dialler(socket, secret) : show_as_acceptor(socket, secret);
+  return dialled != nullptr ? show_as_dialler(socket, secret, *dialled) : show_as_acceptor(socket, secret);
 }
 
 }  // namespace isthmus::outer_sync::transport

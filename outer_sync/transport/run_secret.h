@@ -1,7 +1,8 @@
 #pragma once
 // The secret of a run that stays on one machine and has no certificates. Who can read its file takes part, so
 // another account of the machine is neither member nor operator. Both ends of a connection show that they
-// know it, before anything else, and neither sends it.
+// know it, before anything else, and neither sends it. What they show holds for the process that was meant to
+// be dialled alone, so that nobody in between can pass it on to another one.
 
 #include <array>
 #include <asio/awaitable.hpp>
@@ -10,6 +11,8 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "isthmus/outer_sync/config.h"
 
@@ -25,17 +28,22 @@ class RunSecret {
   /// Error naming the file where it is not there, holds something else, or is open to other accounts.
   [[nodiscard]] const Value& value();
   [[nodiscard]] const std::filesystem::path& file() const { return file_; }
+  /// Of this process in the run. Before it is known, nobody who dials gets in.
+  void answer_as(std::string name) { name_ = std::move(name); }
+  [[nodiscard]] const std::string& name() const { return name_; }
 
  private:
   std::filesystem::path file_;
+  std::string name_;
   std::optional<Value> value_;
 };
 
 /// Null where there are certificates, or `network.secret` names no file.
 [[nodiscard]] std::shared_ptr<RunSecret> secret_of(const NetworkConfig& network);
 
-/// Each end shows the other that it knows the secret. Throws Error(network) saying what is wrong.
+/// Each end shows the other that it knows the secret. `dialled`: the name of the process that was meant,
+/// where this end has dialled; else null. Throws Error(network) saying what is wrong.
 [[nodiscard]] asio::awaitable<void> show_secret(asio::ip::tcp::socket& socket, RunSecret& secret,
-                                                bool dialled);
+                                                const std::string* dialled);
 
 }  // namespace isthmus::outer_sync::transport

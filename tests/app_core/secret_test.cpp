@@ -104,7 +104,7 @@ TEST_F(Secret, AStrangerIsShownOutAndTheRunGoesOn) {
   start_coordinator();
   const auto port = static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
   const Stranger plain(port), almost(port);
-  almost.say("ISTHSEC1" + std::string(32, 'n') + std::string(32, 'p'));
+  almost.say("ISTHSEC2" + std::string(32, 'n') + std::string(32, 'p'));
   EXPECT_TRUE(almost.is_shown_out());
   EXPECT_TRUE(coordinator->says("its secret is not this run's")) << coordinator->output();
   plain.say(std::string(100, '\0'));
