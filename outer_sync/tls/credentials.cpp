@@ -14,8 +14,12 @@ void verify(X509_STORE* store, X509* certificate, const std::filesystem::path& f
       need(X509_STORE_CTX_new(), "a check"));
   need(X509_STORE_CTX_init(context.get(), store, certificate, nullptr), "a check");
   if (X509_verify_cert(context.get()) == 1) return;
-  throw Error(ErrorKind::data, file.string() + " is no good: " +
-                                   X509_verify_cert_error_string(X509_STORE_CTX_get_error(context.get())));
+  const int why = X509_STORE_CTX_get_error(context.get());
+  // A clock that is wrong may be right again soon: whoever started this process tries again.
+  const bool is_early = why == X509_V_ERR_CERT_NOT_YET_VALID || why == X509_V_ERR_CRL_NOT_YET_VALID;
+  throw Error(is_early ? ErrorKind::network : ErrorKind::data,
+              file.string() + " is no good: " + X509_verify_cert_error_string(why) +
+                  (is_early ? "; check this machine's clock" : ""));
 }
 
 }  // namespace
@@ -39,12 +43,8 @@ Credentials::Files Credentials::read() const {
   need(SSL_CTX_use_PrivateKey(context, key.get()), (folder_ / "cert.pem").string());
   auto* store = SSL_CTX_get_cert_store(context);
   need(X509_STORE_add_cert(store, root.get()), (folder_ / "ca.pem").string());
-  if (is_there(folder_ / "ca.crl")) {
-    files.revoked = read_revocations(folder_ / "ca.crl");
-    const std::unique_ptr<EVP_PKEY, Free<EVP_PKEY_free>> root_key(
-        need(X509_get_pubkey(root.get()), (folder_ / "ca.pem").string()));
-    need(X509_CRL_verify(files.revoked.get(), root_key.get()),
-         (folder_ / "ca.crl").string() + " is not of this run's authority");
+  files.revoked = read_revoked(root.get());
+  if (files.revoked) {
     need(X509_STORE_add_crl(store, files.revoked.get()), (folder_ / "ca.crl").string());
     need(X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK), (folder_ / "ca.crl").string());
   }
@@ -52,6 +52,16 @@ Credentials::Files Credentials::read() const {
   files.name = subject_entry(own.get(), NID_commonName);
   files.run = subject_entry(own.get(), NID_organizationName);
   return files;
+}
+
+RevocationList Credentials::read_revoked(X509* root) const {
+  if (!is_there(folder_ / "ca.crl")) return nullptr;
+  auto list = read_revocations(folder_ / "ca.crl");
+  const std::unique_ptr<EVP_PKEY, Free<EVP_PKEY_free>> root_key(
+      need(X509_get_pubkey(root), (folder_ / "ca.pem").string()));
+  need(X509_CRL_verify(list.get(), root_key.get()),
+       (folder_ / "ca.crl").string() + " is not of this run's authority");
+  return list;
 }
 
 Credentials::Stamps Credentials::stamps() const {
@@ -77,6 +87,7 @@ std::optional<std::string> Credentials::refresh() {
     stamps_ = stamps;
   } catch (const std::exception& error) {  // whoever asks goes on with the old ones
     problem = std::string("keeps its certificates of before: ") + error.what();
+    take_up_revoked();
   }
   if (problem.empty()) {
     problem_.clear();
@@ -85,6 +96,14 @@ std::optional<std::string> Credentials::refresh() {
   if (problem == problem_) return std::nullopt;
   problem_ = problem;
   return problem;
+}
+
+/// Also where this process's own certificate has ended, which those that are open outlive.
+void Credentials::take_up_revoked() {
+  try {
+    if (auto list = read_revoked(read_certificate(folder_ / "ca.pem").get())) now_.revoked = std::move(list);
+  } catch (const std::exception&) {  // the reason has been said
+  }
 }
 
 bool Credentials::revoked(const std::string& serial) const {

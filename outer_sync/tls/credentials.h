@@ -49,6 +49,8 @@ class Credentials {
   using Stamps = std::array<Stamp, 3>;
 
   [[nodiscard]] Files read() const;
+  [[nodiscard]] RevocationList read_revoked(X509* root) const;
+  void take_up_revoked();
   [[nodiscard]] Stamps stamps() const;
 
   std::filesystem::path folder_;

@@ -26,9 +26,11 @@ bool EnrolmentDesk::open(Time now) {
   if (none) return false;
   if (changed != changed_) {
     last_end_ = Invitations(authority_.folder()).last_end();
-    // A folder that changes twice within a tick of its clock has one time for both.
+    // A folder that changes twice within a tick of its clock has one time for both. One from the future was
+    // made before the clock was set back.
+    const auto age = fs::file_time_type::clock::now() - changed;
     changed_.reset();
-    if (fs::file_time_type::clock::now() - changed > std::chrono::seconds(1)) changed_ = changed;
+    if (age > std::chrono::seconds(1) || age < std::chrono::seconds(-1)) changed_ = changed;
   }
   return last_end_ && now < *last_end_;
 }

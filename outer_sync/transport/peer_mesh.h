@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -165,8 +166,9 @@ class PeerMesh {
   /// The lane that is listened to at the moment: an acknowledgement goes back where its chunk came, so that
   /// whoever has lost the one knows that the other may be lost.
   ConnectionPtr hearing_;
-  /// Counts those that are served; shared with them, since their coroutines may be gone last.
-  std::shared_ptr<std::size_t> learners_ = std::make_shared<std::size_t>(0);
+  /// Names of those that are served, by their certificates; empty ones without TLS. Shared with them, since
+  /// their coroutines may be gone last.
+  std::shared_ptr<std::multiset<std::string>> learners_ = std::make_shared<std::multiset<std::string>>();
   asio::steady_timer waiting_;  ///< of those who said hello before they were peers; cancelled to wake them
 };
 

@@ -26,17 +26,34 @@ constexpr Connection::Clock::duration head_start = 2s;
 
 Frame hello_frame(const PeerHello& hello) { return {FrameType::peer_hello, to_bytes(hello), nullptr}; }
 
+using Learners = std::multiset<std::string>;
+
 /// Of one learner, while it is served.
 class LearnerPlace {
  public:
-  explicit LearnerPlace(std::shared_ptr<std::size_t> taken) : taken_(std::move(taken)) { ++*taken_; }
-  ~LearnerPlace() { --*taken_; }
+  LearnerPlace(std::shared_ptr<Learners> learners, const std::string& name)
+      : learners_(std::move(learners)), place_(learners_->insert(name)) {}
+  ~LearnerPlace() { learners_->erase(place_); }
   LearnerPlace(const LearnerPlace&) = delete;
   LearnerPlace& operator=(const LearnerPlace&) = delete;
 
  private:
-  std::shared_ptr<std::size_t> taken_;
+  std::shared_ptr<Learners> learners_;
+  Learners::iterator place_;
 };
+
+/// Whoever has dialled again may be served twice until the old connection is seen to have ended. Observers
+/// leave room for those who are to train.
+void check_place(const Learners& learners, const Connection& connection, std::size_t most) {
+  constexpr std::size_t most_of_a_name = 2, for_trainers = 4;
+  const bool observes = connection.peer_role() == tls::Role::observer;
+  if (learners.size() >= (observes ? most - for_trainers : most))
+    throw Error(ErrorKind::network,
+                std::to_string(learners.size()) + " others are being given the state already");
+  const auto name = connection.peer_name();
+  if (!name.empty() && learners.count(name) >= most_of_a_name)
+    throw Error(ErrorKind::network, name + " is being given the state already");
+}
 
 }  // namespace
 
@@ -105,9 +122,8 @@ asio::awaitable<PeerPtr> PeerMesh::peer_that_says(PeerHello hello, ConnectionPtr
       connection->trust();
     }
     if (begun_ && hello.role == PeerRole::learner) {
-      if (*learners_ < most_learners) co_return nullptr;
-      throw Error(ErrorKind::network,
-                  std::to_string(most_learners) + " others are being given the state already");
+      check_place(*learners_, *connection, most_learners);
+      co_return nullptr;
     }
     if (const auto at = peers_.find(hello.from); begun_ && at != peers_.end()) {
       const auto shown = connection->peer_name();
@@ -147,7 +163,7 @@ void PeerMesh::check_hello(const PeerHello& hello) const {
 }
 
 asio::awaitable<void> PeerMesh::teach(ReplicaId learner, ConnectionPtr connection) {
-  const LearnerPlace place(learners_);
+  const LearnerPlace place(learners_, connection->peer_name());
   try {
     co_await handler_.on_learner(learner, connection);
   } catch (const asio::system_error&) {

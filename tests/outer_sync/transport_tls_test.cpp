@@ -370,6 +370,34 @@ TEST_F(Tls, RevocationReachesWhoIsGivenTheState) {
               testing::ContainsRegex("dropped a learner at .*: its certificate has been revoked"));
 }
 
+/// Else an observer keeps those out who are to train.
+TEST_F(Tls, OneCertificateIsGivenTheStateTwiceAtATime) {
+  const auto made = authority({"coordinator", "r0", "r1", "r2", "r3"});
+  auto lively = NetworkRun::Options::lively(2);
+  lively.certs = of("");
+  NetworkRun run(lively);
+  Visited visited(run);
+  testing::internal::CaptureStderr();
+  run.start();
+  const auto [view, donor] = visited.begun();
+  std::vector<std::unique_ptr<RawTls>> learners;
+  const auto learn = [&, donor = donor, to = protocol::id_of(view.members.at(0))](const std::string& name) {
+    auto& learner = *learners.emplace_back(std::make_unique<RawTls>(donor, of(name)));
+    const transport::PeerHello hello{run.stored().token, 77 + learners.size(), to, 0,
+                                     transport::PeerRole::learner};
+    learner.say(transport::Frame{transport::FrameType::peer_hello, to_bytes(hello), nullptr});
+    return learner.hear();
+  };
+  EXPECT_TRUE(learn("r2"));
+  EXPECT_TRUE(learn("r2")) << "it has dialled again, and the old connection may be dead";
+  EXPECT_FALSE(learn("r2"));
+  EXPECT_TRUE(learn("r3"));
+  learners.clear();
+  visited.over = true;
+  run.expect_one_end({0, 1});
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("r2 is being given the state already"));
+}
+
 TEST_F(Tls, AHandshakeThatEndsAfterTheRevocationIsNoGood) {
   const auto made = authority({"coordinator", "r0", "r1", "r2"});
   auto lively = NetworkRun::Options::lively(2);
