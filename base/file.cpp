@@ -147,6 +147,11 @@ bool lock_within(int descriptor, std::chrono::milliseconds patience) {
   }
 }
 
+bool may_be_there(const std::filesystem::path& file) {
+  std::error_code error;
+  return std::filesystem::exists(file, error) || error;
+}
+
 void remove_file(const std::filesystem::path& file) {
   std::error_code error;
   std::filesystem::remove(file, error);

@@ -74,7 +74,10 @@ Trace::Trace(const std::filesystem::path& file, std::string_view process, std::u
       process_id_(process_id_of(process)),
       left_(max_events) {
   file_ << preamble(process, process_id_) << std::flush;
-  if (!file_) throw Error(ErrorKind::data, "cannot write the trace " + file.string());
+  if (!file_) {
+    problem_ = "cannot write the trace " + file.string() + "; nothing is recorded";
+    return;
+  }
   recording_ = true;
   writer_ = std::thread([this] { write_loop(); });
 }

@@ -2,12 +2,14 @@
 
 #include <pthread.h>
 
+#include <chrono>
 #include <csignal>
 
 namespace isthmus::app {
 namespace {
 constexpr int wake_signal = SIGUSR1;  // ends the waiting thread
-}
+constexpr std::chrono::seconds one_request{2};
+}  // namespace
 
 SignalThread::SignalThread(std::function<void(int, int)> on_signal) {
   sigset_t wanted;
@@ -16,11 +18,17 @@ SignalThread::SignalThread(std::function<void(int, int)> on_signal) {
   pthread_sigmask(SIG_BLOCK, &wanted, nullptr);
   std::signal(SIGPIPE, SIG_IGN);  // whoever read the output may go; the work goes on
   thread_ = std::thread([wanted, on_signal = std::move(on_signal)] {
-    int count = 0;
+    using Clock = std::chrono::steady_clock;
+    int count = 0, last = 0;
+    Clock::time_point last_at;
     for (;;) {
       int signal = 0;
       sigwait(&wanted, &signal);
       if (signal == wake_signal) return;
+      const bool pressed_again = signal == SIGINT && last == SIGINT;
+      if (count > 0 && !pressed_again && Clock::now() - last_at < one_request) continue;
+      last = signal;
+      last_at = Clock::now();
       on_signal(signal, ++count);
     }
   });

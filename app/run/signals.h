@@ -10,7 +10,9 @@ namespace isthmus::app {
 /// end.
 class SignalThread {
  public:
-  /// `on_signal(signal, count)` runs on the waiting thread for the first, second, ... SIGINT or SIGTERM.
+  /// `on_signal(signal, count)` runs on the waiting thread for the first, second, ... SIGINT or SIGTERM. One
+  /// that follows within 2 s is the same request, unless both are Ctrl-C: at a shutdown systemd signals all
+  /// processes, and launchers and agents pass the signal on to theirs.
   explicit SignalThread(std::function<void(int signal, int count)> on_signal);
   ~SignalThread();
   SignalThread(const SignalThread&) = delete;

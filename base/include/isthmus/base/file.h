@@ -67,6 +67,9 @@ void make_private_folder(const std::filesystem::path& folder);
 /// or for another reason, which is in errno then.
 [[nodiscard]] bool lock_within(int descriptor, std::chrono::milliseconds patience);
 
+/// False only where it is known that nothing is there: not when the disk or the network file system fails.
+[[nodiscard]] bool may_be_there(const std::filesystem::path& file);
+
 /// Throws Error(data) naming the file when it is there and cannot be removed.
 void remove_file(const std::filesystem::path& file);
 

@@ -38,13 +38,15 @@ class Trace {
   /// Records nothing.
   Trace() = default;
   /// Opens `file` (truncating) for the replica named `process`. At most `max_events` are kept, then recording
-  /// stops and one event says so: a two-week run must not fill the disk. Throws Error(data) if the file
-  /// cannot be written.
+  /// stops and one event says so: a two-week run must not fill the disk. If the file cannot be written it
+  /// records nothing, and `problem` says why: a full disk keeps no replica out of its run.
   Trace(const std::filesystem::path& file, std::string_view process, std::uint64_t max_events = 200'000);
   ~Trace();
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
+  /// Why nothing is recorded; empty where something is, or nothing is meant to be.
+  [[nodiscard]] const std::string& problem() const { return problem_; }
   /// False where nothing is kept of what comes: there is no need to make it.
   [[nodiscard]] bool recording() const { return recording_; }
   /// A finished interval. `args` is a JSON object or empty; it is written as it stands.
@@ -80,6 +82,7 @@ class Trace {
   [[nodiscard]] std::string head(char phase, Row row, std::string_view name, Clock::time_point at) const;
 
   std::ofstream file_;
+  std::string problem_;
   std::uint32_t process_id_ = 0;
   std::atomic<bool> recording_ = false;  // read without the lock, so that a trace that is off costs nothing
   std::mutex mutex_;
