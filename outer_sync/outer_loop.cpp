@@ -203,18 +203,22 @@ void OuterLoop::after_step(std::uint64_t tokens, std::span<const SampleRange> sa
   }
   for (auto& count : tokens_) count += tokens;
   for (auto& pending : samples_) pending.add(samples);
-  // Whoever comes back after an absence goes on where the others are.
-  if (const auto agreed = exchange_.agreed_step(); agreed > step_) {
-    step_ = agreed;
-    owed_ = 0;
-    pace_.cut_short();
-  }
+  go_where_others_are();
   if (frozen_ && !keep_up(Waiting::stall)) return count_local_step();
   frozen_ = false;
   local_steps_ = 0;
   begin_interval();
   owed_ += paced_by_time_ ? pace_.tick() : 1;
   static_cast<void>(next_step());
+}
+
+/// Whoever comes back after an absence goes on where the others are.
+void OuterLoop::go_where_others_are() {
+  const auto agreed = exchange_.agreed_step();
+  if (agreed <= step_) return;
+  step_ = agreed;
+  owed_ = 0;
+  pace_.cut_short();
 }
 
 bool OuterLoop::next_step() {
@@ -294,16 +298,21 @@ bool OuterLoop::complete_step() {
 /// Those made while a view forms have a limit of their own.
 void OuterLoop::count_local_step() {
   ++stats_.uncommitted_steps;
-  if (commits_) return;
+  if (!commits_) ++local_steps_;
+}
+
+std::uint64_t OuterLoop::most_local_steps() const {
   const auto rounds = static_cast<std::uint64_t>(eras_.at(step_ + 1).max_local_rounds);
-  const auto most = rounds * std::max(schedule_.sync_every(step_), pace_.inner());
-  if (++local_steps_ <= most) return;
-  throw Error(ErrorKind::network,
-              "no round has committed for " + std::to_string(local_steps_) + " local steps since step " +
-                  std::to_string(step_) +
-                  ": this replica is cut off from the others, or too few of them are left. "
-                  "outer.max_local_rounds is " +
-                  std::to_string(rounds) + ", " + std::to_string(most) + " steps");
+  return rounds * std::max(schedule_.sync_every(step_), pace_.inner());
+}
+
+bool OuterLoop::may_train() {
+  if (!frozen() || local_steps_ < most_local_steps()) return true;
+  exchange_.serve();
+  take_settings();
+  go_where_others_are();
+  frozen_ = !keep_up(Waiting::save);
+  return !frozen_;
 }
 
 void OuterLoop::finish() {

@@ -38,7 +38,7 @@ void claim_folder(const Comparison& comparison) {
                   fmt::format("{} holds something else than a comparison (there is no {}); "
                               "give another name, or --set out=FOLDER",
                               comparison.folder.string(), mark));
-    fs::create_directories(comparison.folder);
+    make_private_folder(comparison.folder);  // nobody else can hold its lock
     replace_file(file, own.dump() + "\n");
     return;
   }

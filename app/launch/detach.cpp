@@ -203,7 +203,13 @@ void say_started(int started_fd) {
   close(started_fd);
 }
 
-void say_ended(const fs::path& folder, int status) { write_state(folder, {{"exit_status", status}}); }
+void say_ended(const fs::path& folder, int status) {
+  try {
+    write_state(folder, {{"exit_status", status}});
+  } catch (const Error& error) {  // a full disk does not change how it has ended
+    say_error(error.what());
+  }
+}
 
 namespace {
 

@@ -20,8 +20,8 @@
 #include "isthmus/base/file.h"
 #include "isthmus/base/say.h"
 #include "isthmus/base/text_file.h"
+#include "isthmus/outer_sync/address.h"
 #include "isthmus/outer_sync/tls/authority.h"
-#include "isthmus/outer_sync/transport/address.h"
 #include "isthmus/outer_sync/transport/run_secret.h"
 #include "isthmus/trainer/checkpoint_folder.h"
 #include "launch/agent_socket.h"
@@ -88,6 +88,8 @@ class Launch final : public LocalRun {
 
  private:
   int run_here() {
+    std::signal(SIGHUP,
+                SIG_IGN);  // for those that it starts too: a terminal or an ssh connection may be lost
     std::atomic<int> interrupts = 0;
     const SignalThread signals([&](int, int count) { interrupts = count; });
     // First: a launch that starts nothing moves no folder.
@@ -316,7 +318,11 @@ class Launch final : public LocalRun {
     const auto* site = coordinator_site(experiment_);
     if (site == nullptr || processes_.empty() || !links_.loss(*site).empty()) return;
     const auto text = links_.to(*site)->summary();
-    if (!text.empty()) replace_file(experiment_.folder() / "summary.json", text);
+    try {
+      if (!text.empty()) replace_file(experiment_.folder() / "summary.json", text);
+    } catch (const Error& error) {  // the run has ended as it has
+      say_error(error.what());
+    }
   }
 
   // ---- starting ----
@@ -402,15 +408,21 @@ class Launch final : public LocalRun {
     auto process = link->start(start);
     const auto port = link->await_port(*process, interrupts);
     port_ = port.value_or(port_);
-    keep_port();
     set_address(listen, port_);
     if (processes_.empty()) processes_.emplace_back();
     processes_.front() = std::move(process);
+    keep_port();
     return port.has_value();
   }
 
-  /// For a launch that takes the run up.
-  void keep_port() const { replace_file(port_file(), fmt::format("{}\n", port_)); }
+  /// For a launch that takes the run up. The coordinator is there: a full disk is no reason to end it.
+  void keep_port() const {
+    try {
+      replace_file(port_file(), fmt::format("{}\n", port_));
+    } catch (const Error& error) {
+      say_error(fmt::format("{}; launch --resume may not find this coordinator", error.what()));
+    }
+  }
   [[nodiscard]] std::filesystem::path port_file() const { return experiment_.folder() / "coordinator.port"; }
 
   [[nodiscard]] bool anybody_elsewhere() const {
@@ -424,19 +436,21 @@ class Launch final : public LocalRun {
     return command;
   }
 
-  std::unique_ptr<RunProcess> start_worker(const std::string& name) {
+  /// `again`: it was in the run before.
+  std::unique_ptr<RunProcess> start_worker(const std::string& name, bool again = false) {
     std::filesystem::create_directories(experiment_.folder() / name);
     const auto log = log_of(name);
     const auto place = place_of(name);
-    if (place.site != nullptr && place.site->is_elsewhere()) return start_at_site(place, log);
+    if (place.site != nullptr && place.site->is_elsewhere()) return start_at_site(place, log, again);
     auto command = worker_command(name);
-    if (resumes()) command.emplace_back("--resume");
+    if (offers_checkpoints(name, again)) command.emplace_back("--resume");
     if (const auto link = link_of(name)) {
       const auto program = static_cast<std::ptrdiff_t>(request_.program.size());  // is the agent's too
       return link->start({.name = name,
                           .folder = experiment_.run.name + "/" + name,
                           .arguments = {command.begin() + program, command.end()},
                           .environment = gpu_environment(place.gpus),
+                          .again = words_again(name),
                           .log = log});
     }
     return std::make_unique<Process>(Process::Options{.name = name,
@@ -447,7 +461,8 @@ class Launch final : public LocalRun {
                                                       .environment = gpu_environment(place.gpus)});
   }
 
-  std::unique_ptr<RunProcess> start_at_site(const Place& place, const std::filesystem::path& log) {
+  std::unique_ptr<RunProcess> start_at_site(const Place& place, const std::filesystem::path& log,
+                                            bool again) {
     const auto& site = *place.site;
     const auto link = links_.to(site);
     const auto& facts = links_.facts(site);
@@ -455,12 +470,24 @@ class Launch final : public LocalRun {
                              site, place.index, facts);
     start.arguments.insert(start.arguments.end(), {"--coordinator", address_for(&site)});
     start.log = log;
-    if (resumes()) start.arguments.emplace_back("--resume");
+    if (offers_checkpoints(start.name, again)) start.arguments.emplace_back("--resume");
+    start.again = words_again(start.name);
     return link->start(start);
   }
 
-  /// From checkpoints. Whoever comes to a run that is in progress takes the state from the others.
-  [[nodiscard]] bool resumes() const { return request_.resume && !taken_up_; }
+  /// Who comes to a run that is in progress takes the state from the others. If nobody has it any more, all
+  /// go back to the newest checkpoint that they have in common, so a worker that is started again keeps its
+  /// folder and offers its checkpoints. What a worker.command takes for --resume is its own affair.
+  [[nodiscard]] bool offers_checkpoints(const std::string& worker, bool again) const {
+    const bool own_program = !experiment_.worker.words().empty();
+    if (reducers_.contains(worker) || own_program) return request_.resume && !taken_up_;
+    return request_.resume || again;
+  }
+  /// What an agent adds to its command when it starts it again.
+  [[nodiscard]] std::vector<std::string> words_again(const std::string& worker) const {
+    return offers_checkpoints(worker, true) ? std::vector<std::string>{"--resume"}
+                                            : std::vector<std::string>();
+  }
 
   std::string address_for(const Site* site) const {
     return anybody_elsewhere() ? address_at(experiment_, site, port_) : LocalRun::address();
@@ -488,8 +515,6 @@ class Launch final : public LocalRun {
     if (coordinator_returns()) return restart_coordinator();
     waits_for_coordinator_ = false;
     if (!processes_.front()->running()) return;  // the run is over
-    // Whoever came now would wait for the state of those who have gone: the run ends, to be resumed.
-    if (!anybody_trains()) return;
     for (std::size_t i = 1; i < processes_.size(); ++i) restart_if_ended(processes_[i]);
   }
 
@@ -508,7 +533,8 @@ class Launch final : public LocalRun {
     // It takes up the run that is going on, and does not resume an older one.
     try {
       static_cast<void>(start_any_coordinator(false, coordinator_address_again(), *interrupts_));
-    } catch (const Error& error) {  // the one that has ended stays in its place, and the next try is later
+    } catch (
+        const std::exception& error) {  // the one that has ended stays in its place; the next try is later
       say_error(fmt::format("the coordinator could not be started: {}", error.what()));
     }
   }
@@ -522,8 +548,8 @@ class Launch final : public LocalRun {
       if (answer == Restarts::Answer::now) {
         say_error(fmt::format("{} {}; starting it again", worker->name(), fate(*worker)));
         try {
-          worker = start_worker(worker->name());
-        } catch (const Error& error) {
+          worker = start_worker(worker->name(), true);
+        } catch (const std::exception& error) {
           say_error(fmt::format("{} could not be started: {}", worker->name(), error.what()));
         }
         return;
@@ -539,7 +565,7 @@ class Launch final : public LocalRun {
     if (!status || !Restarts::coordinator_returns(*status)) return false;
     const auto* site = coordinator_site(experiment_);
     return site != nullptr ? links_.run_goes_on(*site)
-                           : std::filesystem::exists(experiment_.folder() / "coordinator.state");
+                           : may_be_there(experiment_.folder() / "coordinator.state");
   }
 
   std::string coordinator_address_again() const {
@@ -575,11 +601,10 @@ class Launch final : public LocalRun {
   bool more_will_train() const override {
     return std::ranges::any_of(places_.of, [&](const auto& place) { return !is_started_here(place.first); });
   }
-  [[nodiscard]] bool anybody_trains() const {
-    return more_will_train() ||
-           std::ranges::any_of(processes_.begin() + 1, processes_.end(), [this](const auto& process) {
-             return trains(*process) && process->running();
-           });
+  /// Also when all have died: they go back to their checkpoints.
+  [[nodiscard]] bool comes_back(RunProcess& process) const override {
+    const auto status = process.poll();
+    return elastic() && status && !told(process) && Restarts::cause_of(*status).has_value();
   }
 
   void print_json(int status) {

@@ -7,8 +7,8 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/text_file.h"
+#include "isthmus/outer_sync/address.h"
 #include "isthmus/outer_sync/tls/authority.h"
-#include "isthmus/outer_sync/transport/address.h"
 #include "run/certs.h"
 #include "run/machine.h"
 
@@ -40,7 +40,7 @@ void add_certificate(std::vector<SiteFile>& files, const std::string& certs, con
                      const std::string& name) {
   const fs::path own = own_certificates(certs, name);
   for (const auto* part : {"ca.pem", "cert.pem", "ca.crl"}) {
-    if (std::string_view(part) == "ca.crl" && !fs::exists(own / part)) continue;  // nobody was revoked
+    if (std::string_view(part) == "ca.crl" && !may_be_there(own / part)) continue;  // nobody was revoked
     files.push_back({fmt::format("{}/{}/{}/{}", run, certs_name, name, part), text_of(own / part), true});
   }
 }

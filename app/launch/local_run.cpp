@@ -109,7 +109,7 @@ bool LocalRun::somebody_failed() {
   return ended_badly(processes_.front()) ||
          (!more_will_train() &&
           std::ranges::none_of(processes_.begin() + 1, processes_.end(), [this](const auto& process) {
-            return trains(*process) && (process->running() || process->poll() == 0);
+            return trains(*process) && (process->running() || process->poll() == 0 || comes_back(*process));
           }));
 }
 

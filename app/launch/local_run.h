@@ -45,6 +45,8 @@ class LocalRun {
   [[nodiscard]] virtual bool trains(const RunProcess& /*process*/) const { return true; }
   /// Whether somebody trains, or will, who is none of these processes at present.
   [[nodiscard]] virtual bool more_will_train() const { return false; }
+  /// Whether a process that has ended is to be started again by `keep_going`.
+  [[nodiscard]] virtual bool comes_back(RunProcess& /*process*/) const { return false; }
   /// Whether the coordinator has ended, and is to be started again by `keep_going`: the others go on without
   /// it.
   [[nodiscard]] virtual bool coordinator_returns() const { return false; }

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "isthmus/base/error.h"
+#include "isthmus/outer_sync/address.h"
 #include "isthmus/outer_sync/tls/authority.h"
-#include "isthmus/outer_sync/transport/address.h"
 #include "launch/render.h"
 #include "run/joined.h"
 
@@ -55,7 +55,11 @@ std::string script_of(const RenderedSite& site, const Pod& pod) {
   for (const auto& line : site.site.launch.setup) script += line + "\n";
   std::vector<std::string> words;
   for (const auto& word : pod.arguments) words.push_back(shell_word(word));
-  return script + fmt::format("exec {} {}\n", shell_word(site.site.launch.program), joined(words, " "));
+  const auto command = fmt::format("{} {}", shell_word(site.site.launch.program), joined(words, " "));
+  if (pod.name != coordinator_name) return script + fmt::format("exec {}\n", command);
+  // A coordinator that is asked to end stops the run for all. One whose machine is drained is killed instead,
+  // and the next pod takes the run up where the volume has kept its state.
+  return script + fmt::format("{} &\nchild=$!\ntrap 'kill -KILL $child' TERM\nwait $child\n", command);
 }
 
 Json volumes(const RenderedSite& site, const Pod& pod) {
@@ -92,9 +96,15 @@ Json job(const RenderedSite& site, const Pod& pod) {
   json["metadata"] = {
       {"name", pod.object}, {"namespace", site.site.launch.cluster_namespace}, {"labels", labels(pod)}};
   json["spec"]["backoffLimit"] = pod.tries;
-  // A preemption or a drained machine is no try that has failed.
+  // A preemption or a drained machine is no try that has failed, and neither is one that lost its peers. A
+  // wrong config and a divergence stay what they are.
+  const auto on_exit = [](const char* action, std::vector<int> statuses) {
+    return Json{{"action", action}, {"onExitCodes", {{"operator", "In"}, {"values", std::move(statuses)}}}};
+  };
   json["spec"]["podFailurePolicy"]["rules"] = {
-      {{"action", "Ignore"}, {"onPodConditions", {{{"type", "DisruptionTarget"}, {"status", "True"}}}}}};
+      {{"action", "Ignore"}, {"onPodConditions", {{{"type", "DisruptionTarget"}, {"status", "True"}}}}},
+      on_exit("Ignore", {exit_status(ErrorKind::network)}),
+      on_exit("FailJob", {exit_status(ErrorKind::config), exit_status(ErrorKind::divergence)})};
   json["spec"]["template"]["metadata"]["labels"] = labels(pod);
   auto& spec = json["spec"]["template"]["spec"];
   spec["restartPolicy"] = "Never";
@@ -111,6 +121,8 @@ Json service(const RenderedSite& site, const Pod& pod) {
   json["metadata"] = {
       {"name", pod.object}, {"namespace", site.site.launch.cluster_namespace}, {"labels", labels(pod)}};
   json["spec"]["type"] = pod.from_outside ? "LoadBalancer" : "ClusterIP";
+  // Else all who connect have one address, and strangers take the share of everybody.
+  if (pod.from_outside) json["spec"]["externalTrafficPolicy"] = "Local";
   json["spec"]["selector"] = labels(pod);
   json["spec"]["ports"].push_back({{"name", "isthmus"}, {"port", pod.port}, {"targetPort", pod.port}});
   return json;

@@ -18,12 +18,15 @@ class Restarts {
   explicit Restarts(std::int64_t most) : most_(most) {}
 
   enum class Cause {
-    died,  ///< killed or crashed: counts
-    lost,  ///< it has lost its peers, or its machine was lost: does not count
+    died,    ///< killed or crashed: counts
+    failed,  ///< it has said why: its disk is full, say. Counts, and is not tried again at once
+    lost,    ///< it has lost its peers, or its machine was lost: does not count
   };
-  /// Of a worker's exit status. Nothing for one that has a reason of its own, or was asked to leave.
+  /// Of a worker's exit status, in a run that has begun. Nothing for a good end, a config that is wrong, a
+  /// divergence, and one that was asked to leave.
   [[nodiscard]] static std::optional<Cause> cause_of(int status);
-  /// After any exit status but those of a good end, a stop, a user's mistake and a divergence.
+  /// After any exit status but those of a good end, a stop and a divergence: with the config that it began
+  /// with, it is the machine that lacks something.
   [[nodiscard]] static bool coordinator_returns(int status);
   enum class Answer { now, later, no };
   /// Asked again and again about one that has ended; `now` is given once for each end.
@@ -33,6 +36,8 @@ class Restarts {
   /// Before the next one, after so many in a row: none, then a second, doubling to a minute.
   [[nodiscard]] static std::chrono::seconds pause(std::int64_t in_a_row);
 
+  /// So long one that has failed waits at least: the run may be about to end, and its reason is to be seen.
+  static constexpr std::chrono::seconds after_failure{10};
   /// One that ran for so long before it ended begins a new row.
   static constexpr std::chrono::minutes settled{10};
 

@@ -107,6 +107,7 @@ class AgentConnection {
 /// A worker or the coordinator. Its output goes to a file, which nothing can hold up, and is read there.
 struct AgentChild {
   Process::Options options;
+  std::vector<std::string> again;  ///< words for its command when it is started again
   fs::path metrics;
   std::uintmax_t metrics_before = 0;
   std::int64_t life = 0;  ///< as the launch counts
@@ -132,7 +133,7 @@ struct AgentChild {
   }
   [[nodiscard]] bool running() const { return !status; }
   [[nodiscard]] fs::path folder() const { return metrics.parent_path(); }
-  [[nodiscard]] bool run_goes_on() const { return fs::exists(folder() / "coordinator.state"); }
+  [[nodiscard]] bool run_goes_on() const { return may_be_there(folder() / "coordinator.state"); }
 };
 
 std::uintmax_t bytes_in(const fs::path& file) {
@@ -281,14 +282,7 @@ class SiteAgent {
     fs::create_directories(file.parent_path());
     const bool secret = flag_in(message, "secret");
     if (secret) fs::permissions(file.parent_path(), fs::perms::owner_all);
-    const auto mask = umask(secret ? 0177 : 0022);
-    try {
-      replace_file(file, text_in(message, "text"));
-    } catch (...) {
-      umask(mask);
-      throw;
-    }
-    umask(mask);
+    replace_file(file, text_in(message, "text"), secret ? File::Mode::secret : File::Mode::replace);
   }
 
   /// One that runs already, as after a connection that was lost with the answer, goes on.
@@ -311,6 +305,7 @@ class SiteAgent {
                       .environment = texts_in(message, "environment")};
     child->options.command.insert(child->options.command.begin(), request_.program.begin(),
                                   request_.program.end());
+    child->again = texts_in(message, "again");
     child->metrics = folder / "metrics.jsonl";
     child->wait_until = Clock::now() + (child->coordinates ? 0s : patience);
     if (child->coordinates) port_ = 0;
@@ -382,10 +377,13 @@ class SiteAgent {
   /// No launch is there to decide it. A coordinator takes up the run that goes on, at its port.
   void restart_alone(AgentChild& child) {
     const int status = *child.status;
-    const bool returns = child.coordinates ? Restarts::coordinator_returns(status) && child.run_goes_on()
-                                           : Restarts::cause_of(status).has_value();
-    if (!returns || child.killed) return;
-    const auto answer = restarts_.ask(child.options.name, Restarts::Cause::lost, Clock::now());
+    auto cause = Restarts::cause_of(status);
+    if (child.coordinates) {
+      cause.reset();
+      if (Restarts::coordinator_returns(status) && child.run_goes_on()) cause = Restarts::Cause::lost;
+    }
+    if (!cause || child.killed) return;
+    const auto answer = restarts_.ask(child.options.name, *cause, Clock::now());
     if (answer != Restarts::Answer::now) return;
     say_error(fmt::format("{} ended with status {}; starting it again", child.options.name, status));
     auto& words = child.options.command;
@@ -394,6 +392,10 @@ class SiteAgent {
       const auto listen = std::ranges::find(words, "--listen");
       if (listen != words.end() && std::next(listen) != words.end() && std::next(listen)->ends_with(":0"))
         *std::next(listen) = fmt::format("{}:{}", listen[1].substr(0, listen[1].size() - 2), port_);
+    } else if (child.begun) {
+      for (const auto& word : child.again) {
+        if (std::ranges::find(words, word) == words.end()) words.push_back(word);
+      }
     }
     child.process.reset();
     child.status.reset();

@@ -203,6 +203,7 @@ std::unique_ptr<RunProcess> SiteLink::start(const SiteStart& start) {
        {"folder", start.folder},
        {"arguments", start.arguments},
        {"environment", start.environment},
+       {"again", start.again},
        {"coordinator", start.coordinates}});
   return std::make_unique<SiteProcess>(shared_from_this(), start.name, start.log);
 }

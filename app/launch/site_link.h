@@ -41,7 +41,8 @@ struct SiteStart {
   std::string folder;  ///< below the folder of runs: where its log is
   std::vector<std::string> arguments;
   std::vector<std::string> environment = {};
-  std::filesystem::path log = {};  ///< here: what it says is added to it; empty: it is shown alone
+  std::vector<std::string> again = {};  ///< added to the arguments when the agent starts it again
+  std::filesystem::path log = {};       ///< here: what it says is added to it; empty: it is shown alone
   bool coordinates = false;
 };
 

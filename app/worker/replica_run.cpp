@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "isthmus/base/file.h"
 #include "run/run_folder.h"
 
 namespace isthmus::app {
@@ -16,6 +17,7 @@ std::filesystem::path checkpoints_in(const std::filesystem::path& replica_folder
 }
 
 std::filesystem::path replica_folder(const Experiment& experiment, const std::string& name, bool resume) {
+  make_private_folder(experiment.folder());  // it has the run's secret, and a coordinator's state
   auto folder = experiment.folder() / name;
   if (resume || !std::filesystem::exists(checkpoints_in(folder))) return folder;
   const auto kept = make_room(folder);
@@ -53,6 +55,10 @@ OuterLoop::LogPlan log_plan(const Experiment& experiment, const std::string& nam
 
 Turn next_turn(OuterLoop& outer, MemberNode& node, std::uint64_t last) {
   if (node.is_paused(outer.step() + 1)) return Turn::paused;
+  if (!outer.may_train()) {
+    const bool goes_on = node.may_begin(outer.step() + 1, outer.step(), outer.reach(outer.step()));
+    return goes_on ? Turn::paused : Turn::over;
+  }
   const auto pause = outer.settings().pause_after;
   outer.end_at(std::min({last, node.stops_at().value_or(last), std::max(pause, outer.step())}));
   const auto end = outer.step_after_next();

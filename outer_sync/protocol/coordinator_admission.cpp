@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "isthmus/outer_sync/protocol/coordinator.h"
@@ -13,6 +15,14 @@ namespace {
 /// For people.
 std::string place_of(const MemberInfo& member) {
   return can_be_dialled(member) ? "joined from " + member.address : "joined; it opens no port";
+}
+
+/// As hard to guess as the one before it.
+Digest token_after(const Digest& token) {
+  return Hasher()
+      .update(std::string_view("goes back to its checkpoints"))
+      .update(std::as_bytes(std::span(token.bytes)))
+      .finish();
 }
 
 }  // namespace
@@ -171,7 +181,8 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
     admit(member);
     if (was_member) change_view(name + " was started again");
     hold_rounds_if_late(name);
-    if (state_is_gone()) begin_anew();
+    if (state_is_gone()) return begin_anew();
+    if (state_is_lost()) go_back_to_checkpoints();
     return;
   }
   say(name + " " + place_of(hello.member) + " (" + std::to_string(trainers()) + " of " +
@@ -218,29 +229,59 @@ bool Coordinator::state_is_gone() const {
   return phase_ == Phase::suspended && options_.recover && !token_is_known_ && !gathering_until_;
 }
 
+/// All trainers of the last view have been started again: nobody has its rounds any more.
+bool Coordinator::state_is_lost() const {
+  if (phase_ != Phase::suspended || !options_.last || options_.recover || stopping_ || ending_) return false;
+  const auto& last = options_.last->members;
+  return trainers_among(last) > 0 && std::ranges::all_of(last, [&](const MemberInfo& info) {
+           const auto place = members_.find(info.name);
+           return !protocol::trains(info) ||
+                  (place != members_.end() && place->second.role == Role::joining &&
+                   place->second.hello.member.incarnation > info.incarnation);
+         });
+}
+
+/// Who was let in takes the state from members that are gone: it has to be started again, too.
+void Coordinator::go_back_to_checkpoints() {
+  std::vector<std::string> let_in;
+  for (const auto& [name, member] : members_) {
+    if (trains(member) && member.admitted) let_in.push_back(name);
+  }
+  for (const auto& name : let_in) {
+    send(members_.at(name), Abort{"all who had the run's state are gone; start again, with --resume"});
+    lose(name, "starts again: those who had the run's state are gone");
+  }
+  if (let_in.empty()) begin_anew();
+}
+
 /// Once there are enough who have just been started, with a token of its own: whoever is left of the old run
-/// is told to start again.
+/// is told to start again. A run that had been going on goes back to its checkpoints, never to its beginning.
 void Coordinator::begin_anew() {
+  const bool goes_back = state_is_lost();
   const auto is_fresh = [](const MemberStatus& member) { return trains(member) && member.hello.fresh; };
   const auto resumes = [](const MemberStatus& member) { return trains(member) && member.hello.resume; };
-  const bool all_or_none = count(resumes) == 0 || count(resumes) == trainers();
-  if (trainers() != options_.replicas || count(is_fresh) != trainers() || !all_or_none) {
+  const bool alike = count(resumes) == trainers() || (count(resumes) == 0 && !goes_back);
+  if (trainers() != options_.replicas || count(is_fresh) != trainers() || !alike) {
     std::string stale;
     for (const auto& [name, member] : members_) {
-      if (trains(member) && !member.hello.fresh) stale += " " + name;
+      if (trains(member) && (!member.hello.fresh || (goes_back && !member.hello.resume))) stale += " " + name;
     }
-    return suspend("nobody who is here has begun this run; it begins anew when exactly " +
-                   std::to_string(options_.replicas) +
-                   " replicas are here that have just been started, all or "
-                   "none of them with --resume" +
-                   (stale.empty() ? "" : "; start again:" + stale));
+    return suspend(
+        std::string(goes_back ? "all who had the run's state were started again; it goes back to its "
+                                "checkpoints when exactly "
+                              : "nobody who is here has begun this run; it begins anew when exactly ") +
+        std::to_string(options_.replicas) + " replicas are here that have just been started, all " +
+        (goes_back ? "" : "or none of them ") + "with --resume" +
+        (stale.empty() ? "" : "; start again:" + stale));
   }
   std::vector<std::string> of_old;  // who only reduces may be left of it, and comes again with nothing
   for (const auto& [name, member] : members_) {
     if (begun(member) > 0) of_old.push_back(name);
   }
   for (const auto& name : of_old) displace(name, "the run begins anew");
-  say("nobody who is here has begun this run: it begins anew");
+  say(goes_back ? "all who had the run's state were started again: it goes back to its checkpoints"
+                : "nobody who is here has begun this run: it begins anew");
+  if (goes_back) options_.token = token_after(options_.token);
   token_is_known_ = true;
   phase_ = Phase::joining;
   seal_first_view();

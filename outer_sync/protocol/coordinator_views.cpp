@@ -145,6 +145,12 @@ void Coordinator::change_view(const std::string& why) {
                    ", whose rounds are the run's; if all of them are gone for good, start the coordinator "
                    "with --recover");
   }
+  if (const auto missing = missing_heirs(); !missing.empty()) {
+    return suspend("fewer than half of the trainers of view " + std::to_string(options_.last->number) +
+                   " are here, and another coordinator may be at work with the others; waiting for " +
+                   missing + "; if they are gone for good, start the coordinator with --recover --give-up " +
+                   missing);
+  }
   phase_ = Phase::changing;
   change_began_ = now_;
   ++number_;
@@ -176,6 +182,29 @@ bool Coordinator::has_heir() const {
     return protocol::trains(info) && place != members_.end() &&
            place->second.hello.member.incarnation == info.incarnation && able(place->second);
   });
+}
+
+/// Two coordinators that do not know of each other must not both form views, so one counts those who may have
+/// the run's state, and not newcomers that it lets in: half of them, or `least`, if that is less. Who is here
+/// without the state has lost it. Names, with commas between; empty if there are enough.
+std::string Coordinator::missing_heirs() const {
+  if (!options_.last || options_.recover) return {};
+  std::size_t here = 0, may_have_it = 0;
+  std::string missing;
+  for (const auto& info : options_.last->members) {
+    if (!protocol::trains(info)) continue;
+    const auto place = members_.find(info.name);
+    const bool is_here = place != members_.end();
+    if (is_here && place->second.hello.member.incarnation > info.incarnation) continue;
+    ++may_have_it;
+    if (is_here && able(place->second)) {
+      ++here;
+    } else {
+      missing += (missing.empty() ? "" : ",") + info.name;
+    }
+  }
+  const auto needed = std::min((may_have_it + 1) / 2, std::max<std::size_t>(options_.least, 1));
+  return here >= needed ? std::string() : missing;
 }
 
 void Coordinator::suspend(const std::string& why) {

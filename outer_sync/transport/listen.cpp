@@ -22,13 +22,21 @@ bool is_of_acceptor(const asio::error_code& error) {
          error == asio::error::not_socket || error == asio::error::fault;
 }
 
+/// The machine lacks something at the moment: whoever has started this process tries again.
+bool may_pass(const asio::error_code& error) {
+  return error == asio::error::no_descriptors || error == std::errc::too_many_files_open_in_system ||
+         error == asio::error::no_buffer_space || error == asio::error::no_memory ||
+         error == asio::error::host_not_found_try_again;
+}
+
 }  // namespace
 
 asio::ip::tcp::acceptor listen_at(asio::io_context& io, const std::string& address, const std::string& what) {
   const auto wanted = parse_address(address, what);
   const auto refuse = [&](const asio::error_code& error) {
-    throw Error(ErrorKind::config, "cannot listen at " + wanted.to_string() + " (" + what + "): " +
-                                       error.message() + "; choose another port, or 0 for any free one");
+    throw Error(may_pass(error) ? ErrorKind::network : ErrorKind::config,
+                "cannot listen at " + wanted.to_string() + " (" + what + "): " + error.message() +
+                    "; choose another port, or 0 for any free one");
   };
   asio::error_code error;
   asio::ip::tcp::resolver resolver(io);

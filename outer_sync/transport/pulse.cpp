@@ -150,7 +150,7 @@ void Pulse::judge_commits() {
   });
   if (changed && !obstacle.empty())
     say_("ROUNDS DO NOT COMMIT: " + obstacle +
-         (reduces_ ? "" : ". Training goes on locally for at most outer.max_local_rounds."));
+         (reduces_ ? "" : ". Training goes on locally for at most outer.max_local_rounds, and waits then."));
   if (changed && obstacle.empty()) say_("rounds commit again");
 }
 

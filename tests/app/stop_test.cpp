@@ -74,6 +74,16 @@ TEST_F(MidRun, AKilledLaunchTakesAllWithIt) {
   expect_resumes_to_reference();
 }
 
+/// A lost terminal: it tells all processes that it has.
+TEST_F(MidRun, AHangUpEndsNobody) {
+  for (const auto* process : {" coordinator ", "--name replica-0", "--name replica-1"})
+    kill(site.process(process), SIGHUP);
+  launch.signal(SIGHUP);
+  const auto result = launch.wait();
+  ASSERT_EQ(result.status, 0) << result.report() << site.logs();
+  EXPECT_EQ(site.hash(), reference().hash);
+}
+
 TEST_F(MidRun, AKilledCoordinatorIsStartedAgain) {
   kill(site.process(" coordinator "), SIGKILL);
   const auto result = launch.wait();
@@ -83,6 +93,19 @@ TEST_F(MidRun, AKilledCoordinatorIsStartedAgain) {
   EXPECT_EQ(site.summary()["steps"], 40);
   EXPECT_THAT(site.summary()["global_hash"], SizeIs(2));
   EXPECT_EQ(site.hash().size(), 64U);
+}
+
+/// Nobody has the run's state any more.
+TEST_F(MidRun, WorkersThatAreKilledTogetherGoBackToTheirCheckpoints) {
+  const auto first = site.process("--name replica-0"), second = site.process("--name replica-1");
+  kill(first, SIGKILL);
+  kill(second, SIGKILL);
+  const auto result = launch.wait();
+  ASSERT_EQ(result.status, 0) << result.report() << site.logs();
+  EXPECT_THAT(result.output, HasSubstr("it goes back to its checkpoints"));
+  EXPECT_THAT(result.output, HasSubstr("resuming from the checkpoint of step "));
+  EXPECT_FALSE(std::filesystem::exists(site.run() / "replica-0.1")) << "its checkpoints stay where they are";
+  EXPECT_EQ(site.hash(), reference().hash);
 }
 
 TEST_F(MidRun, ACoordinatorThatCannotStartIsTriedAgainAndTheWorkersGoOn) {
@@ -185,8 +208,9 @@ TEST(Stop, AKilledWorkerIsStartedAgainAsOftenAsAskedFor) {
   EXPECT_EQ(site.hash().size(), 64U);
   EXPECT_EQ(site.summary()["first_step"], 0) << "replica-1 was there from the start";
   const auto log = read_all(site.run() / "replica-0" / "worker.log");
-  for (const auto* said :
-       {"member 1 of 2", "replica-0 is now in", "takes part from step", "done: global hash"})
+  EXPECT_FALSE(std::filesystem::exists(site.run() / "replica-0.1"))
+      << "it keeps its folder and its checkpoints";
+  for (const auto* said : {"member 1 of 2", "takes part from step", "done: global hash"})
     EXPECT_THAT(log, HasSubstr(said)) << "both lives are in the log that stands where it always does";
 }
 

@@ -27,6 +27,15 @@ TEST(Restarts, EachProcessHasItsOwn) {
   EXPECT_EQ(restarts.of("ap"), 0);
 }
 
+TEST(Restarts, OneThatHasSaidWhyIsTriedAgainAfterAWhile) {
+  Restarts restarts(1);
+  const Restarts::Clock::time_point now{};
+  EXPECT_EQ(restarts.ask("eu", Cause::failed, now), Answer::later);
+  EXPECT_EQ(restarts.ask("eu", Cause::failed, now + Restarts::after_failure - 1ms), Answer::later);
+  EXPECT_EQ(restarts.ask("eu", Cause::failed, now + Restarts::after_failure), Answer::now);
+  EXPECT_EQ(restarts.ask("eu", Cause::failed, now + 1h), Answer::no);
+}
+
 TEST(Restarts, LostConnectionsDoNotCount) {
   Restarts restarts(0);
   Restarts::Clock::time_point now{};
@@ -51,11 +60,12 @@ TEST(Restarts, OneThatRanForLongIsStartedAgainAtOnce) {
 
 TEST(Restarts, TheExitStatusSaysWhoComesBack) {
   EXPECT_EQ(Restarts::cause_of(4), Cause::lost);
-  EXPECT_EQ(Restarts::cause_of(128 + 9), Cause::died);
-  for (const int stays : {0, 1, 2, 3, 5, 130, 143})
-    EXPECT_EQ(Restarts::cause_of(stays), std::nullopt) << stays;
-  for (const int comes : {1, 3, 4, 127, 137, 139}) EXPECT_TRUE(Restarts::coordinator_returns(comes)) << comes;
-  for (const int stays : {0, 2, 5, 130}) EXPECT_FALSE(Restarts::coordinator_returns(stays)) << stays;
+  for (const int died : {127, 128 + 9}) EXPECT_EQ(Restarts::cause_of(died), Cause::died) << died;
+  for (const int failed : {1, 3}) EXPECT_EQ(Restarts::cause_of(failed), Cause::failed) << failed;
+  for (const int stays : {0, 2, 5, 130, 143}) EXPECT_EQ(Restarts::cause_of(stays), std::nullopt) << stays;
+  for (const int comes : {1, 2, 3, 4, 127, 137, 139})
+    EXPECT_TRUE(Restarts::coordinator_returns(comes)) << comes;
+  for (const int stays : {0, 5, 130}) EXPECT_FALSE(Restarts::coordinator_returns(stays)) << stays;
 }
 
 TEST(Restarts, PausesDoubleToAMinute) {

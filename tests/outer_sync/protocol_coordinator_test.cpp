@@ -513,6 +513,122 @@ TEST(Newcomers, TheRoundsDoNotWaitForEver) {
   EXPECT_EQ(harness.last<NewView>(1)->view.members.size(), 2U);
 }
 
+// ---- how many of the last view a coordinator needs ----
+
+/// Another coordinator may have been started with --recover among those who are missing here.
+class Heirs : public testing::Test {
+ protected:
+  void begin(std::size_t least) {
+    auto options = CoordinatorHarness::default_options(4);
+    options.least = least;
+    run.emplace(options);
+    run->run_all({"a", "b", "c", "d"});
+    Heartbeat in_view;
+    in_view.view = 1;
+    run->receive(1, in_view);
+    for (const ConnectionId gone : {2, 3, 4}) run->close(gone);
+  }
+  /// Of views that a was asked for.
+  [[nodiscard]] std::size_t seals() const { return run->count<Seal>(1); }
+  void join(ConnectionId connection, const std::string& name, std::uint64_t incarnation = 1) {
+    auto hello = CoordinatorHarness::hello(name);
+    hello.member.incarnation = incarnation;
+    run->receive(connection, hello);
+    run->receive(connection, Ready{});
+  }
+  std::optional<CoordinatorHarness> run;
+};
+
+TEST_F(Heirs, NewcomersDoNotMakeUpForThoseWhoMayGoOnElsewhere) {
+  begin(2);
+  const auto before = seals();
+  join(5, "e");
+  EXPECT_EQ(seals(), before);
+  ASSERT_TRUE(run->last<Suspended>(1));
+  EXPECT_THAT(run->last<Suspended>(1)->reason, HasSubstr("waiting for b,c,d; if they are gone for good"));
+  join(6, "b", 2);
+  EXPECT_EQ(seals(), before) << "c and d may have gone on";
+  join(7, "c", 2);
+  EXPECT_EQ(seals(), before + 1) << "only a and d may have the state, and a is here";
+}
+
+TEST_F(Heirs, OneIsEnoughWhereFewerMayTrain) {
+  begin(1);
+  EXPECT_EQ(seals(), 4U) << "for the first view, and after each loss";
+}
+
+/// Two trainers in view 1, which are killed and come back.
+class AllStartedAgain : public testing::Test {
+ protected:
+  AllStartedAgain() { run.run_all({"a", "b"}); }
+  void kill_both() {
+    run.close(1);
+    run.close(2);
+  }
+  void come(ConnectionId connection, const std::string& name, std::uint64_t incarnation,
+            std::vector<CheckpointId> checkpoints, bool resume = true) {
+    auto hello = CoordinatorHarness::hello(name);
+    hello.member.incarnation = incarnation;
+    hello.resume = resume;
+    hello.checkpoints = std::move(checkpoints);
+    run.receive(connection, hello);
+  }
+  CoordinatorHarness run{CoordinatorHarness::default_options(2)};
+};
+
+TEST_F(AllStartedAgain, TheyGoBackToTheNewestCheckpointThatAllHave) {
+  kill_both();
+  come(3, "a", 2, {{100, 7}, {120, 8}});
+  EXPECT_EQ(run.count<Seal>(3), 0U) << "b may still have the run's state";
+  come(4, "b", 2, {{100, 7}, {120, 9}});
+  for (const ConnectionId member : {3, 4}) {
+    ASSERT_TRUE(run.last<Seal>(member));
+    EXPECT_EQ(run.last<Seal>(member)->resume_step, 100U) << "those of step 120 differ";
+  }
+  run.seal_all({3, 4});
+  ASSERT_TRUE(run.last<NewView>(3));
+  EXPECT_GT(run.last<NewView>(3)->view.number, 1U);
+  EXPECT_NE(run.last<NewView>(3)->token, digest_of(99)) << "whoever is left of before is in another run";
+  EXPECT_EQ(run.coordinator.participating(), 2U);
+  auto old = CoordinatorHarness::hello("c");
+  old.activated = old.sealed = 1;
+  old.token = digest_of(99);
+  run.receive(5, old);
+  EXPECT_TRUE(run.closed.contains(5));
+}
+
+/// It was let in while the other one had the state, which is killed before it has given it.
+TEST_F(AllStartedAgain, OneThatTakesTheStateOfOneThatIsGoneStartsAgainToo) {
+  run.close(2);
+  run.seal_all({1});
+  come(3, "b", 2, {{100, 7}});
+  ASSERT_TRUE(run.last<Admitted>(3));
+  run.close(1);
+  come(4, "a", 2, {{100, 7}});
+  EXPECT_TRUE(run.last<Abort>(3)) << "it has nobody to take the state from";
+  EXPECT_TRUE(run.closed.contains(3));
+  EXPECT_FALSE(run.ended);
+  come(5, "b", 3, {{100, 7}});
+  ASSERT_TRUE(run.last<Seal>(5));
+  EXPECT_EQ(run.last<Seal>(5)->resume_step, 100U);
+}
+
+/// A run that has gone on for days is not begun from its initial parameters because somebody forgot a word.
+TEST_F(AllStartedAgain, WithoutResumeTheyWait) {
+  kill_both();
+  come(3, "a", 2, {}, false);
+  come(4, "b", 2, {}, false);
+  EXPECT_EQ(run.count<Seal>(3) + run.count<Seal>(4), 0U);
+  ASSERT_TRUE(run.last<Suspended>(4));
+  EXPECT_THAT(run.last<Suspended>(4)->reason,
+              testing::AllOf(HasSubstr("goes back to its checkpoints"), HasSubstr("start again: a b")));
+  for (ConnectionId member : {3, 4}) run.close(member);
+  come(5, "a", 3, {{100, 7}});
+  come(6, "b", 3, {{100, 7}});
+  ASSERT_TRUE(run.last<Seal>(6));
+  EXPECT_EQ(run.last<Seal>(6)->resume_step, 100U);
+}
+
 TEST(Recovering, ARunThatNobodyHereHasBegunBeginsAnew) {
   CoordinatorHarness harness(recovering());
   harness.receive(1, CoordinatorHarness::hello("eu-1"));

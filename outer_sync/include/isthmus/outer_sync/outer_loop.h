@@ -90,13 +90,15 @@ class OuterLoop {
   /// fragment was trained on since it was last sent. (In the warm-up both have come with the gradients.)
   /// Returns at once unless a result is due that has not come. When rounds do not commit at present, or
   /// while a view forms (for H steps in an interval at most), the clock freezes at the step whose result is
-  /// missing, until it is here. Throws Error(network) when it stands still for more than
-  /// outer.max_local_rounds * H steps. Of several agreed steps that the inner step completes it makes the
-  /// first.
+  /// missing, until it is here. Of several agreed steps that the inner step completes it makes the first.
   void after_step(std::uint64_t tokens, std::span<const SampleRange> samples = {});
   /// Makes the next one that is completed already; false if there is none, or the clock is frozen. To be
   /// called until then, with pace time only: otherwise there never is one.
   [[nodiscard]] bool next_step();
+  /// To be asked before each inner step. False when rounds have not committed for outer.max_local_rounds * H
+  /// local steps: the replica keeps its state and waits, since it may be the only one who has it. Takes a
+  /// moment then, in which it asks for what is due.
+  [[nodiscard]] bool may_train();
   /// Where the clock stands at most when the next inner step is done.
   [[nodiscard]] std::uint64_t step_after_next();
   /// The clock goes no further than this.
@@ -230,6 +232,8 @@ class OuterLoop {
                const methods::OuterRule& rule);
   void go_ahead(FragmentId p, std::span<const protocol::SharedBytes> stale);
   void count_local_step();
+  [[nodiscard]] std::uint64_t most_local_steps() const;
+  void go_where_others_are();
   void begin_interval();
   [[nodiscard]] bool may_train_on();
   [[nodiscard]] bool fetch(InFlight& flight, Waiting why);

@@ -349,8 +349,11 @@ class Coordinator {
   [[nodiscard]] std::vector<Round> newest_of_donors() const;
   [[nodiscard]] double median_speed() const;
   [[nodiscard]] bool has_heir() const;
+  [[nodiscard]] std::string missing_heirs() const;
   [[nodiscard]] bool nobody_has_begun() const;
   [[nodiscard]] bool state_is_gone() const;
+  [[nodiscard]] bool state_is_lost() const;
+  void go_back_to_checkpoints();
   void begin_anew();
 
   void check_chains(const MemberStatus& member);
