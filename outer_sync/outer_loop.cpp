@@ -311,7 +311,7 @@ bool OuterLoop::may_train() {
   exchange_.serve();
   take_settings();
   go_where_others_are();
-  frozen_ = !keep_up(Waiting::save);
+  frozen_ = !keep_up(Waiting::at_limit);
   return !frozen_;
 }
 
@@ -527,8 +527,9 @@ bool OuterLoop::may_train_on() {
 bool OuterLoop::fetch(InFlight& flight, Waiting why) {
   if (flight.result) return true;
   const auto begin = Trace::Clock::now();
-  const Trace::Scope scope(trace_, Trace::Row::train, "outer_wait",
-                           round_args(flight.fragment, flight.round));
+  std::optional<Trace::Scope> scope;
+  if (why != Waiting::at_limit)  // it would fill the trace
+    scope.emplace(trace_, Trace::Row::train, "outer_wait", round_args(flight.fragment, flight.round));
   flight.leaving.finish();
   const bool must = why == Waiting::warmup || why == Waiting::finish;
   const bool can_train_on = why == Waiting::stall && may_train_on();

@@ -309,8 +309,9 @@ found_by_cmake() {
   echo "$root"
   cksum <"$root/CMakePresets.json"
   echo "nvcc: $nvcc, for ${CUDAARCHS-}"
-  cache=$(ccache --get-config cache_dir 2>/dev/null) || cache=none
-  echo "ccache: $cache$(mkdir -p "$cache/tmp" 2>/dev/null && [ -w "$cache/tmp" ] || echo ", cannot be written")"
+  if cache=$(ccache --get-config cache_dir 2>/dev/null); then
+    echo "ccache: $cache$(mkdir -p "$cache/tmp" 2>/dev/null && [ -w "$cache/tmp" ] || echo ", cannot be written")"
+  fi
   printf '%s\n' "$venv"/lib/python3*/site-packages/*.dist-info
   dpkg-query -W -f '${Package} ${Version} ${db:Status-Status}\n' "${packages[@]}" "${test_packages[@]}" 2>/dev/null | sort -u || true
 }

@@ -480,8 +480,10 @@ class Launch final : public LocalRun {
   /// folder and offers its checkpoints. What a worker.command takes for --resume is its own affair.
   [[nodiscard]] bool offers_checkpoints(const std::string& worker, bool again) const {
     const bool own_program = !experiment_.worker.words().empty();
-    if (reducers_.contains(worker) || own_program) return request_.resume && !taken_up_;
-    return request_.resume || again;
+    const bool resumes = request_.resume && !taken_up_;
+    if (reducers_.contains(worker) || own_program) return resumes;
+    const bool has_gone_on = metrics_before_ > 0 || links_.begun();
+    return resumes || again || (request_.resume && has_gone_on);
   }
   /// What an agent adds to its command when it starts it again.
   [[nodiscard]] std::vector<std::string> words_again(const std::string& worker) const {

@@ -96,15 +96,12 @@ Json job(const RenderedSite& site, const Pod& pod) {
   json["metadata"] = {
       {"name", pod.object}, {"namespace", site.site.launch.cluster_namespace}, {"labels", labels(pod)}};
   json["spec"]["backoffLimit"] = pod.tries;
-  // A preemption or a drained machine is no try that has failed, and neither is one that lost its peers. A
-  // wrong config and a divergence stay what they are.
-  const auto on_exit = [](const char* action, std::vector<int> statuses) {
-    return Json{{"action", action}, {"onExitCodes", {{"operator", "In"}, {"values", std::move(statuses)}}}};
-  };
+  // A preemption or a drained machine is no try that has failed. A wrong config and a divergence stay what
+  // they are.
+  const std::vector<int> for_good = {exit_status(ErrorKind::config), exit_status(ErrorKind::divergence)};
   json["spec"]["podFailurePolicy"]["rules"] = {
       {{"action", "Ignore"}, {"onPodConditions", {{{"type", "DisruptionTarget"}, {"status", "True"}}}}},
-      on_exit("Ignore", {exit_status(ErrorKind::network)}),
-      on_exit("FailJob", {exit_status(ErrorKind::config), exit_status(ErrorKind::divergence)})};
+      {{"action", "FailJob"}, {"onExitCodes", {{"operator", "In"}, {"values", for_good}}}}};
   json["spec"]["template"]["metadata"]["labels"] = labels(pod);
   auto& spec = json["spec"]["template"]["spec"];
   spec["restartPolicy"] = "Never";
@@ -149,7 +146,7 @@ Pod coordinator_pod(const RenderedSite& site) {
                         fmt::format("0.0.0.0:{}", port)},
           .port = port,
           .from_outside = true,
-          .tries = 3};
+          .tries = std::max<std::int64_t>(site.there.run.restarts, 1)};
 }
 
 Pod worker_pod(const RenderedSite& site, const std::string& name) {

@@ -27,7 +27,7 @@ using namespace std::chrono_literals;
 namespace {
 
 /// An agent that ends its workers holds its place for as long as that takes.
-constexpr auto patience_with_agents = 30s;
+constexpr auto patience_with_agents = 90s;
 
 [[noreturn]] void become_agent(const std::vector<char*>& arguments, const char* log, int started_fd) {
   setsid();

@@ -35,7 +35,11 @@ bool is_a_members(const ControlMessage& message) {
 }  // namespace
 
 Coordinator::Coordinator(CoordinatorOptions options, Time started)
-    : options_(std::move(options)), started_(started), now_(started), own_token_(options_.token) {
+    : options_(std::move(options)),
+      planned_(options_.replicas),
+      started_(started),
+      now_(started),
+      own_token_(options_.token) {
   token_is_known_ = options_.last || !options_.recover;
   if (!options_.last && !options_.recover) return;
   phase_ = Phase::suspended;
@@ -175,7 +179,7 @@ void Coordinator::closed(ConnectionId connection) {
 }
 
 void Coordinator::lose(const std::vector<std::string>& names, const std::string& how, bool left) {
-  const bool all_were_here = trainers() == options_.replicas;
+  const bool all_were_here = trainers() == planned_;
   bool mattered = false, trained = false;
   std::string lost;
   for (const auto& name : names) {
@@ -212,9 +216,8 @@ void Coordinator::tick(Time now) {
   if (phase_ == Phase::ended) return;
   now_ = std::max(now_, now);
   // Once all are here they may load for as long as they give signs of life.
-  if (phase_ == Phase::joining && trainers() < options_.replicas && now_ - started_ > options_.join_timeout) {
-    return end(Ended::How::failed, "only " + std::to_string(trainers()) + " of " +
-                                       std::to_string(options_.replicas) +
+  if (phase_ == Phase::joining && trainers() < planned_ && now_ - started_ > options_.join_timeout) {
+    return end(Ended::How::failed, "only " + std::to_string(trainers()) + " of " + std::to_string(planned_) +
                                        " replicas joined within network.join_timeout");
   }
   seal_first_view_if_all_are_here();
@@ -232,6 +235,7 @@ void Coordinator::tick(Time now) {
     if (waiting == 0 && leases_are_out() && !waits_for_newcomer()) return begin_view();
     if (waiting > 0 && now_ - change_began_ > options_.detect_timeout) return drop_silent_answers();
   }
+  if (state_is_lost() && may_go_back()) go_back_to_checkpoints();  // without those who have not come
   if (gathering_until_ && now_ >= *gathering_until_) {
     gathering_until_.reset();
     if (members_.empty()) return;

@@ -17,6 +17,8 @@ std::string place_of(const MemberInfo& member) {
   return can_be_dialled(member) ? "joined from " + member.address : "joined; it opens no port";
 }
 
+constexpr auto start_again = "all who had the run's state are gone; start again, with --resume";
+
 /// As hard to guess as the one before it.
 Digest token_after(const Digest& token) {
   return Hasher()
@@ -140,6 +142,11 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
     close(from);  // it asks again, and trains on meanwhile
     return;
   }
+  if (is_left_behind(hello)) {
+    say_of_stranger(name + " is of before the run went back to its checkpoints, and starts again");
+    actions_.push_back(SendControl{from, Abort{start_again}});
+    return close(from);
+  }
   if (auto reason = reason_to_refuse(hello); !reason.empty()) return refuse(from, reason);
   if (auto claim = claim_of_another_view(hello); !claim.empty()) {
     say_of_stranger(name + " " + claim);
@@ -147,10 +154,9 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
   }
   // The first view is of as many trainers as were planned; others come in when it has begun, as newcomers do.
   const bool is_new = hello.activated == 0 && !members_.contains(name);
-  if (phase_ == Phase::joining && is_new && protocol::trains(hello.member) &&
-      trainers() >= options_.replicas) {
+  if (phase_ == Phase::joining && is_new && protocol::trains(hello.member) && trainers() >= planned_) {
     say_of_stranger(hello.member.name + " waits until the run has begun: it begins with " +
-                    std::to_string(options_.replicas) + " replicas, and they are here");
+                    std::to_string(planned_) + " replicas, and they are here");
     return close(from);  // it asks again
   }
   if (hello.activated == 0 && hello.fresh) forget_state_before(hello.member);
@@ -186,7 +192,7 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
     return;
   }
   say(name + " " + place_of(hello.member) + " (" + std::to_string(trainers()) + " of " +
-      std::to_string(options_.replicas) + ")");
+      std::to_string(planned_) + ")");
   first_sealed_ = false;  // it may have come in the place of one that had answered
   seal_first_view_if_all_are_here();
 }
@@ -215,7 +221,7 @@ void Coordinator::forget_state_before(const MemberInfo& info) {
 bool Coordinator::nobody_has_begun() const {
   if (phase_ != Phase::suspended || !options_.last) return false;
   const auto& last = options_.last->members;
-  if (trainers_among(last) != options_.replicas) return false;
+  if (trainers_among(last) != planned_) return false;
   return std::ranges::all_of(last, [&](const MemberInfo& info) {
     if (!protocol::trains(info)) return true;
     const auto place = members_.find(info.name);
@@ -229,61 +235,103 @@ bool Coordinator::state_is_gone() const {
   return phase_ == Phase::suspended && options_.recover && !token_is_known_ && !gathering_until_;
 }
 
-/// All trainers of the last view have been started again: nobody has its rounds any more.
+/// All trainers of the last view are here again, and none of them is in it: nobody has its rounds any more.
 bool Coordinator::state_is_lost() const {
   if (phase_ != Phase::suspended || !options_.last || options_.recover || stopping_ || ending_) return false;
   const auto& last = options_.last->members;
   return trainers_among(last) > 0 && std::ranges::all_of(last, [&](const MemberInfo& info) {
            const auto place = members_.find(info.name);
-           return !protocol::trains(info) ||
-                  (place != members_.end() && place->second.role == Role::joining &&
-                   place->second.hello.member.incarnation > info.incarnation);
+           return !protocol::trains(info) || (place != members_.end() && begun(place->second) == 0);
          });
 }
 
-/// Who was let in takes the state from members that are gone: it has to be started again, too.
+/// Whether all who are here can begin at a checkpoint, and are as many as were planned; or enough, if the
+/// others have not come for a while.
+bool Coordinator::may_go_back() const {
+  const bool alike = count([](const MemberStatus& member) {
+                       return trains(member) && member.hello.fresh && member.hello.resume;
+                     }) == trainers();
+  const auto needed =
+      goes_back_at_ && now_ >= *goes_back_at_ ? std::max<std::size_t>(options_.least, 1) : options_.replicas;
+  return alike && trainers() >= needed;
+}
+
+/// Who was let in copies the state from members that are gone, and who is of an older view has another one:
+/// they have to be started again, too.
 void Coordinator::go_back_to_checkpoints() {
-  std::vector<std::string> let_in;
+  if (!goes_back_at_) goes_back_at_ = now_ + options_.join_timeout;
+  std::vector<std::string> stale;
   for (const auto& [name, member] : members_) {
-    if (trains(member) && member.admitted) let_in.push_back(name);
+    if (trains(member) && (member.admitted || !member.hello.fresh || begun(member) > 0))
+      stale.push_back(name);
   }
-  for (const auto& name : let_in) {
-    send(members_.at(name), Abort{"all who had the run's state are gone; start again, with --resume"});
-    lose(name, "starts again: those who had the run's state are gone");
-  }
-  if (let_in.empty()) begin_anew();
+  if (stale.empty()) return begin_anew();
+  for (const auto& name : stale) send(members_.at(name), Abort{start_again});
+  lose(stale, "starts again: all who had the run's state are gone");
+}
+
+/// It comes back to a run that has gone back to its checkpoints without it.
+bool Coordinator::is_left_behind(const Hello& hello) const {
+  if (!left_behind_) return false;
+  return hello.activated > 0 ? hello.token == *left_behind_ : !hello.fresh && phase_ == Phase::joining;
 }
 
 /// Once there are enough who have just been started, with a token of its own: whoever is left of the old run
 /// is told to start again. A run that had been going on goes back to its checkpoints, never to its beginning.
 void Coordinator::begin_anew() {
-  const bool goes_back = state_is_lost();
+  if (state_is_lost()) return may_go_back() ? begin_at_checkpoints() : suspend(reason_not_to_go_back());
   const auto is_fresh = [](const MemberStatus& member) { return trains(member) && member.hello.fresh; };
   const auto resumes = [](const MemberStatus& member) { return trains(member) && member.hello.resume; };
-  const bool alike = count(resumes) == trainers() || (count(resumes) == 0 && !goes_back);
-  if (trainers() != options_.replicas || count(is_fresh) != trainers() || !alike) {
+  const bool all_or_none = count(resumes) == 0 || count(resumes) == trainers();
+  if (trainers() != options_.replicas || count(is_fresh) != trainers() || !all_or_none) {
     std::string stale;
     for (const auto& [name, member] : members_) {
-      if (trains(member) && (!member.hello.fresh || (goes_back && !member.hello.resume))) stale += " " + name;
+      if (trains(member) && !member.hello.fresh) stale += " " + name;
     }
-    return suspend(
-        std::string(goes_back ? "all who had the run's state were started again; it goes back to its "
-                                "checkpoints when exactly "
-                              : "nobody who is here has begun this run; it begins anew when exactly ") +
-        std::to_string(options_.replicas) + " replicas are here that have just been started, all " +
-        (goes_back ? "" : "or none of them ") + "with --resume" +
-        (stale.empty() ? "" : "; start again:" + stale));
+    return suspend("nobody who is here has begun this run; it begins anew when exactly " +
+                   std::to_string(options_.replicas) +
+                   " replicas are here that have just been started, all or "
+                   "none of them with --resume" +
+                   (stale.empty() ? "" : "; start again:" + stale));
   }
   std::vector<std::string> of_old;  // who only reduces may be left of it, and comes again with nothing
   for (const auto& [name, member] : members_) {
     if (begun(member) > 0) of_old.push_back(name);
   }
   for (const auto& name : of_old) displace(name, "the run begins anew");
-  say(goes_back ? "all who had the run's state were started again: it goes back to its checkpoints"
-                : "nobody who is here has begun this run: it begins anew");
-  if (goes_back) options_.token = token_after(options_.token);
+  say("nobody who is here has begun this run: it begins anew");
   token_is_known_ = true;
   phase_ = Phase::joining;
+  seal_first_view();
+}
+
+std::string Coordinator::reason_not_to_go_back() const {
+  std::string stale;
+  for (const auto& [name, member] : members_) {
+    if (trains(member) && !member.hello.resume) stale += " " + name;
+  }
+  return "all who had the run's state were started again; it goes back to its checkpoints when " +
+         std::to_string(options_.replicas) +
+         " replicas are here that were started with --resume, or fewer after " + "network.join_timeout" +
+         (stale.empty() ? "" : "; start again:" + stale);
+}
+
+void Coordinator::begin_at_checkpoints() {
+  say("all who had the run's state were started again: it goes back to its checkpoints");
+  std::vector<std::string> reducers;  // come again with nothing
+  for (const auto& [name, member] : members_) {
+    if (!trains(member) && begun(member) > 0) reducers.push_back(name);
+  }
+  for (const auto& name : reducers) displace(name, "the run goes back to its checkpoints");
+  left_behind_ = options_.token;
+  options_.token = token_after(options_.token);
+  planned_ = trainers();
+  started_ = now_;
+  evaluations_.clear();
+  if (settings_.pause_after != Settings::never)
+    wishes_.push_back({.what = Wish::What::pause, .by = "the coordinator", .change = {}});
+  phase_ = Phase::joining;
+  first_sealed_ = false;
   seal_first_view();
 }
 

@@ -14,6 +14,10 @@ void Coordinator::request_stop(const std::string& reason) {
   say("stopping: " + reason);
   drop_wishes("the run is being stopped");
   if (phase_ == Phase::joining) return end(Ended::How::stopped, "stopped before the first step");
+  const bool nobody_has_it = count([](const MemberStatus& member) { return begun(member) > 0; }) == 0;
+  if (phase_ == Phase::suspended && nobody_has_it && !expects_more() && !somebody_may_return())
+    return end(Ended::How::stopped,
+               "stopped while nobody who has the run's state is here: it can be resumed");
   dismiss_newcomers();
   broadcast(Hold{});
 }

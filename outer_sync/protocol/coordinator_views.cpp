@@ -22,7 +22,7 @@ bool same_layout(const FragmentLayout& layout, const Sealed& sealed) {
 
 /// One that only reduces and comes a moment later would cost a view change.
 void Coordinator::seal_first_view_if_all_are_here() {
-  if (phase_ != Phase::joining || first_sealed_ || trainers() != options_.replicas) return;
+  if (phase_ != Phase::joining || first_sealed_ || trainers() != planned_) return;
   if (!all_here_since_) all_here_since_ = now_;
   const auto reducers = members_.size() - trainers();
   if (reducers >= options_.reducers || now_ - *all_here_since_ > options_.detect_timeout) seal_first_view();
@@ -100,7 +100,7 @@ std::string Coordinator::initial_disagreement() const {
 /// Somebody may have been lost since all were asked: the first view has all trainers or none, and of the
 /// others those that are here.
 void Coordinator::begin_first_view_if_sealed() {
-  if (!first_sealed_ || trainers() != options_.replicas) return;
+  if (!first_sealed_ || trainers() != planned_) return;
   if (unanswered_at_first() == 0) begin_first_view();
 }
 
@@ -380,6 +380,7 @@ void Coordinator::announce(NewView message) {
   remember(*options_.last);
   options_.recover.reset();
   gathering_until_.reset();
+  goes_back_at_.reset();
   if (waited_for_) missed_.erase(waited_for_->first);
   waited_for_.reset();
   chains_.clear();  // what was reported in older views may have been undone

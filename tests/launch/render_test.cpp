@@ -175,8 +175,9 @@ TEST_F(Render, ManifestsThatReferToSecrets) {
   const auto text = written("kubernetes/us.manifests.yaml");
   for (const auto* part :
        {"kind: \"Job\"", "kind: \"Service\"", "terminationGracePeriodSeconds: 120\n",
-        "type: \"DisruptionTarget\"", "secretName: \"two-sites-us-2\"", "claimName: \"corpus\"",
-        "nvidia.com/gpu: \"1\"", "path: /data/us.txt\n", "'us.example:7002'", "certs: /certs\n"})
+        "type: \"DisruptionTarget\"", "externalTrafficPolicy: \"Local\"", "action: \"FailJob\"",
+        "secretName: \"two-sites-us-2\"", "claimName: \"corpus\"", "nvidia.com/gpu: \"1\"",
+        "path: /data/us.txt\n", "'us.example:7002'", "certs: /certs\n"})
     EXPECT_THAT(text, HasSubstr(part));
   EXPECT_THAT(text, Not(HasSubstr("coordinator\", \"--config"))) << "it is not at this site";
   EXPECT_THAT(result.output, HasSubstr("kubectl create secret generic two-sites-us-1 --namespace train "
@@ -200,7 +201,7 @@ TEST_F(Render, EverythingInOneClusterHasItsCoordinatorThere) {
   ASSERT_EQ(result.status, 0) << result.report();
   const auto text = written("kubernetes/replica.manifests.yaml");
   EXPECT_THAT(text, AllOf(HasSubstr("name: \"all-coordinator\""), HasSubstr("'--name' 'replica-2'"),
-                          Not(HasSubstr("secretName"))));
+                          HasSubstr("trap 'kill -KILL $child' TERM"), Not(HasSubstr("secretName"))));
 }
 
 TEST_F(Render, SaysWhatItWroteAsJson) {

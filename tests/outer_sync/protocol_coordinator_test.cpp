@@ -613,6 +613,87 @@ TEST_F(AllStartedAgain, OneThatTakesTheStateOfOneThatIsGoneStartsAgainToo) {
   EXPECT_EQ(run.last<Seal>(5)->resume_step, 100U);
 }
 
+/// It has noticed that its donor is gone, and dials the coordinator again before that one is back.
+TEST_F(AllStartedAgain, OneThatWaitsForTheStateInVainStartsAgainToo) {
+  run.close(2);
+  run.seal_all({1});
+  come(3, "b", 2, {{100, 7}});
+  run.close(1);
+  run.close(3);
+  auto again = CoordinatorHarness::hello("b");
+  again.member.incarnation = 2;
+  again.resume = true;
+  again.fresh = false;
+  run.receive(4, again);
+  come(5, "a", 2, {{100, 7}});
+  EXPECT_TRUE(run.last<Abort>(4)) << "it would wait for ever, and so would the others";
+  come(6, "b", 3, {{100, 7}});
+  ASSERT_TRUE(run.last<Seal>(6));
+  EXPECT_EQ(run.last<Seal>(6)->resume_step, 100U);
+}
+
+/// It has copied the state, and waits to take part when the last one that is in the view dies.
+TEST_F(AllStartedAgain, OneThatIsReadyStartsAgainToo) {
+  CoordinatorHarness three(CoordinatorHarness::default_options(3));
+  three.run_all({"a", "b", "c"});
+  for (const ConnectionId gone : {1, 2, 3}) three.close(gone);
+  auto ready = CoordinatorHarness::hello("a");
+  ready.member.incarnation = 2;
+  ready.resume = ready.fresh = true;
+  ready.checkpoints = {{100, 7}};
+  three.receive(4, ready);
+  auto other = ready;
+  other.member.name = "b";
+  three.receive(5, other);
+  EXPECT_EQ(three.count<Seal>(4), 0U);
+  other.member.name = "c";
+  three.receive(6, other);
+  for (const ConnectionId member : {4, 5, 6}) EXPECT_TRUE(three.last<Seal>(member)) << member;
+}
+
+TEST_F(AllStartedAgain, WhoIsOfAnOlderViewStartsAgainWhenTheRunHasGoneBack) {
+  kill_both();
+  come(3, "a", 2, {{100, 7}});
+  come(4, "b", 2, {{100, 7}});
+  run.seal_all({3, 4});
+  auto old = CoordinatorHarness::hello("c");
+  old.activated = old.sealed = 1;
+  old.fresh = false;
+  old.token = digest_of(99);
+  run.receive(5, old);
+  EXPECT_TRUE(run.last<Abort>(5) && run.closed.contains(5)) << "whoever started it starts it again";
+}
+
+/// The other one has left for good.
+TEST_F(AllStartedAgain, FewerGoBackWhenTheOthersHaveNotComeForAWhile) {
+  run.receive(2, Leave{"asked to"});
+  run.seal_all({1});
+  run.close(1);
+  come(3, "a", 2, {{100, 7}});
+  EXPECT_EQ(run.count<Seal>(3), 0U) << "two were planned";
+  for (int i = 1; i <= 62; ++i) {
+    run.tick(i * 1s);
+    run.receive(3, Heartbeat{});
+  }
+  ASSERT_TRUE(run.last<Seal>(3));
+  EXPECT_EQ(run.last<Seal>(3)->resume_step, 100U);
+  run.seal_all({3});
+  EXPECT_EQ(run.coordinator.participating(), 1U);
+}
+
+TEST_F(AllStartedAgain, AStopEndsTheRunAtOnce) {
+  kill_both();
+  come(3, "a", 2, {{100, 7}});
+  for (int i = 1; i <= 61; ++i) {  // b may have come back until then
+    run.tick(i * 1s);
+    run.receive(3, Heartbeat{});
+  }
+  EXPECT_FALSE(run.ended);
+  run.stop("enough");
+  ASSERT_TRUE(run.ended);
+  EXPECT_EQ(run.ended->how, Ended::How::stopped);
+}
+
 /// A run that has gone on for days is not begun from its initial parameters because somebody forgot a word.
 TEST_F(AllStartedAgain, WithoutResumeTheyWait) {
   kill_both();

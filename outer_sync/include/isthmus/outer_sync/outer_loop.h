@@ -212,7 +212,7 @@ class OuterLoop {
     std::optional<double> spread = {};  ///< before it was encoded, if its round is audited
     HandOver leaving = {};              ///< last: until it is over, another thread writes `own`
   };
-  enum class Waiting { stall, warmup, finish, save };
+  enum class Waiting { stall, warmup, finish, save, at_limit };
 
   void take_settings();
   void change_to(const protocol::Settings& settings, std::uint64_t past);

@@ -353,7 +353,11 @@ class Coordinator {
   [[nodiscard]] bool nobody_has_begun() const;
   [[nodiscard]] bool state_is_gone() const;
   [[nodiscard]] bool state_is_lost() const;
+  [[nodiscard]] bool may_go_back() const;
   void go_back_to_checkpoints();
+  void begin_at_checkpoints();
+  [[nodiscard]] std::string reason_not_to_go_back() const;
+  [[nodiscard]] bool is_left_behind(const Hello& hello) const;
   void begin_anew();
 
   void check_chains(const MemberStatus& member);
@@ -395,6 +399,7 @@ class Coordinator {
   [[nodiscard]] std::size_t count(Role role) const;
 
   CoordinatorOptions options_;
+  std::size_t planned_;  ///< replicas that the first view, and one at checkpoints, begins with
   Time started_, now_;
   std::optional<Time> all_here_since_;  ///< all who train, while the first view forms
   bool first_sealed_ = false;           ///< since then all have been asked for their state
@@ -430,6 +435,8 @@ class Coordinator {
   Time foreign_leases_end_{};  ///< of those that are gone
   std::optional<Time> nobody_since_;
   std::map<std::string, Time> lost_at_;  ///< trainers that were lost and have not come back
+  std::optional<Time> goes_back_at_;     ///< to checkpoints, also without those who are not here by then
+  std::optional<Digest> left_behind_;    ///< the run's token before it went back to its checkpoints
   std::optional<Time> gathering_until_;  ///< of one that has come back: waits for its members
   /// Who has no connection to another member is left out for a while, longer each time: views with both would
   /// stall again and again.
