@@ -37,14 +37,9 @@ trainer::KeepRule keep_rule(const RunConfig& run) {
 std::vector<outer_sync::protocol::CheckpointId> Checkpoints::offer() {
   constexpr std::size_t at_least = 2;  // where all are kept there may be very many
   const auto in_full = std::max(at_least, static_cast<std::size_t>(parts_.experiment.run.keep_checkpoints));
-  try {
-    sound_ = trainer::sound_checkpoints(
-        parts_.folder, 0, parts_.replica.table().fingerprint(), in_full,
-        [&](const std::string& why) { parts_.say(why + "; the one before it is offered"); });
-  } catch (const Error& error) {  // the others may have the state
-    parts_.say(std::string(error.what()) + "; no checkpoint is offered");
-    return {};
-  }
+  sound_ = trainer::sound_checkpoints(
+      parts_.folder, 0, parts_.replica.table().fingerprint(), in_full,
+      [&](const std::string& why) { parts_.say(why + "; the one before it is offered"); });
   std::vector<outer_sync::protocol::CheckpointId> offered;
   for (const auto step : sound_) {
     const auto file = trainer::checkpoint_file(parts_.folder, step, 0);
