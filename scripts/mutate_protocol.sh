@@ -135,7 +135,7 @@ mutate "numbers are not given twice" "$coordinator" 's/number_ = options_\.last-
 mutate "a view is stored before it is announced" "$coordinator" 's/actions_\.push_back\(Store\{\*options_\.last, std::move\(line\)\}\);//'
 mutate "a lost disk is followed by higher numbers" "$coordinator" 's/if \(options_\.recover\) number_ = .*?;//s; s/number_ = std::max\(\{number_, hello\.sealed, hello\.activated\}\);//'
 mutate "who is started again takes over its name" "$coordinator" 's/hello\.member\.incarnation < same->second/hello.member.incarnation != same->second/'
-mutate "the first view has all or none" "$coordinator" 's/  if \(!first_sealed_ \|\| trainers\(\) != options_\.replicas\) return;\n//'
+mutate "the first view has all or none" "$coordinator" 's/  if \(!first_sealed_ \|\| trainers\(\) != planned_\) return;\n//'
 mutate "who begins a run anew has nothing of the old one" "$coordinator" 's/count\(is_fresh\) != trainers\(\)/false/'
 mutate "one that only reduces begins where the run is" "$member" 's/if \(!of_reference && reduces\) begin_anew\(message\);//'
 mutate "what is applied is handed on by whoever has it" $change 's/if \(contains\(member\) \|\| !trains\(member\.info\)\) return contains\(member\);/return contains(member);/'
@@ -150,6 +150,12 @@ mutate "a third one relays" $relays 's/if \(best && least <= cost\) continue;/co
 mutate "the rounds wait for who misses view after view" "$coordinator" 's/missed->second < tries/true/'
 mutate "the last who leaves ends no run of those cut off" "$coordinator" 's/ && !somebody_may_return\(\)//'
 mutate "newcomers are told of donors later" "$coordinator" 's/(void Coordinator::admit_waiting\(\) \{)/$1 return;/'
+mutate "a lost state: newcomers are no heirs" "$coordinator" 's/if \(const auto missing = missing_heirs\(\); !missing\.empty\(\)\)/if (const std::string missing; false)/'
+mutate "a lost state: all go back to checkpoints" "$coordinator" 's/if \(state_is_lost\(\)\) go_back_to_checkpoints\(\);//'
+mutate "a lost state: never to the beginning" "$coordinator" 's/member\.hello\.fresh && member\.hello\.resume;/member.hello.fresh;/'
+mutate "a lost state: who waits for it starts again" "$coordinator" 's/member\.admitted \|\| !member\.hello\.fresh \|\| begun\(member\) > 0/false/'
+mutate "a lost state: fewer go back after a while" "$coordinator" 's/goes_back_at_ && now_ >= \*goes_back_at_\s*\?/false ?/'
+mutate "a lost state: who comes late starts again" "$coordinator" 's/if \(is_left_behind\(hello\)\) \{/if (false) {/'
 wait
 printf '%-52s %-18s %8s\n' "rule" "noticed by" "world"
 cat "$work"/*/line

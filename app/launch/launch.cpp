@@ -465,7 +465,7 @@ class Launch final : public LocalRun {
                                             bool again) {
     const auto& site = *place.site;
     const auto link = links_.to(site);
-    const auto& facts = links_.facts(site);
+    const auto facts = links_.facts(site);
     auto start = start_there({"worker", "--quiet", "--config"}, {config_file(), {}}, experiment_.run.name,
                              site, place.index, facts);
     start.arguments.insert(start.arguments.end(), {"--coordinator", address_for(&site)});

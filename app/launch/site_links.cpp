@@ -68,10 +68,11 @@ void SiteLinks::show_on_standard_output(const std::string& who, const std::strin
 
 std::shared_ptr<SiteLink> SiteLinks::to(const Site& site) { return links_.at(site.name); }
 
-const SiteFacts& SiteLinks::facts(const Site& site) {
-  const auto& link = links_.at(site.name);
-  if (link->state() == SiteLink::State::ready) facts_[site.name] = link->facts();
-  return facts_[site.name];
+SiteFacts SiteLinks::facts(const Site& site) {
+  auto facts = links_.at(site.name)->facts();
+  if (facts.folder.empty())
+    throw Error(ErrorKind::network, "site " + site.name + " has not said yet where its folder is");
+  return facts;
 }
 
 bool SiteLinks::begun() const {

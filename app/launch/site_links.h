@@ -35,8 +35,8 @@ class SiteLinks {
   /// Error(network) or Error(data) with what is wrong at which sites.
   [[nodiscard]] bool connect(const std::atomic<int>& interrupts);
   [[nodiscard]] std::shared_ptr<SiteLink> to(const Site& site);
-  /// As the site was when it was last reached.
-  [[nodiscard]] const SiteFacts& facts(const Site& site);
+  /// As the site was when it was last reached. Throws Error(network) where it never was.
+  [[nodiscard]] SiteFacts facts(const Site& site);
   /// A worker has made a step, at any of them.
   [[nodiscard]] bool begun() const;
   /// Whether the coordinator that has ended at a site has left a run that goes on.
@@ -53,7 +53,6 @@ class SiteLinks {
   const Experiment& experiment_;
   Files files_;
   Show show_;
-  std::map<std::string, SiteFacts> facts_;  ///< by site
   bool take_up_ = false;
   std::string apart_;
   std::map<std::string, std::shared_ptr<SiteLink>> links_;

@@ -156,6 +156,26 @@ TEST_F(Ssh, ARunGoesOnWithoutItsLaunchAndIsTakenUp) {
   EXPECT_EQ(site_.hash().size(), 64U) << "equal on both";
 }
 
+/// The launch that takes it up has started nothing at the site before.
+TEST_F(Ssh, AWorkerOfARunThatIsTakenUpIsStartedAgainWhileItsSiteIsAway) {
+  auto launch = start(endless);
+  ASSERT_TRUE(both_go_on()) << site_.logs();
+  launch.signal(SIGKILL);
+  static_cast<void>(launch.wait());
+  auto again = site_.start({"launch", "--resume", site_.run().string()});
+  const auto says = [&](const std::string& text) {
+    return eventually([&] { return again.output().find(text) != std::string::npos; });
+  };
+  ASSERT_TRUE(says("begins with 2 replicas: eu, us")) << again.output();
+  const auto before = worker("eu");
+  kill(connection("eu"), SIGKILL);
+  kill(before, SIGKILL);  // its end is learnt with the next connection, or the agent starts it again
+  ASSERT_TRUE(says("eu | is back")) << again.output();
+  EXPECT_TRUE(both_go_on()) << again.output() << site_.logs();
+  EXPECT_THAT(again.output(), Not(HasSubstr("cannot read")));
+  stop(again);
+}
+
 TEST_F(Ssh, ACoordinatorAtASiteGoesOnToo) {
   config_ =
       site_.write("there.yaml", "extends: tiny.yaml\nsites:\n  eu: {" + launcher("eu", "coordinator: true") +
