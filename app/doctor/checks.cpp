@@ -213,11 +213,12 @@ Space space_at(fs::path folder) {
 
 double checkpoints_kept(const RunConfig& run) {
   if (!run.writes_checkpoints_meanwhile()) return 1;
-  const auto sparse = run.keep_every > 0 ? static_cast<double>(run.steps / run.keep_every) : 0;
+  const auto whole = [](std::int64_t steps, std::int64_t every) { return steps / every; };
+  const auto sparse = run.keep_every > 0 ? static_cast<double>(whole(run.steps, run.keep_every)) : 0;
   // One more while all write their newest.
   const auto kept = static_cast<double>(run.keep_checkpoints) + 2 + sparse;
   if (run.checkpoint_every == 0) return kept;  // how many come by time nobody knows
-  const auto made = static_cast<double>(run.steps / run.checkpoint_every + 1);
+  const auto made = static_cast<double>(whole(run.steps, run.checkpoint_every) + 1);
   return run.keep_checkpoints == 0 ? made : std::min(made, kept);
 }
 

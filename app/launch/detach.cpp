@@ -111,6 +111,7 @@ struct Pipe {
   std::signal(SIGHUP, SIG_IGN);  // children inherit it
   fcntl(fd, F_SETFD, 0);
   std::vector<char*> arguments;
+  arguments.reserve(command.size() + 1);
   for (auto& word : command) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   execv(arguments[0], arguments.data());

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "isthmus/base/error.h"
+#include "isthmus/base/file.h"
 #include "isthmus/base/text_file.h"
 #include "isthmus/outer_sync/address.h"
 #include "isthmus/outer_sync/tls/authority.h"

@@ -106,6 +106,7 @@ std::vector<RenderedFile> slurm_files(const RenderedSite& site) {
     script += fmt::format("export {}={}\n", name, shell_word(value));
   for (const auto& line : launcher.setup) script += line + "\n";
   std::vector<std::string> quoted;
+  quoted.reserve(workers.size());
   for (const auto& worker : workers) quoted.push_back(shell_word(worker));
   script += "# What each task does, expanded by the task's own shell.\n";
   script += fmt::format("task=$(\n  cat <<'TASK'\nnames=({})\nname=${{names[$SLURM_PROCID]}}\n",

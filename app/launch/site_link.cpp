@@ -512,7 +512,9 @@ void SiteLink::became_ready() {
 /// What the agent does not know has gone with an earlier agent, or was never started, for the connection was
 /// lost with the message.
 void SiteLink::lose_what_is_gone() {
-  for (auto& [name, remote] : processes_) {
+  for (auto& process : processes_) {
+    const auto& name = process.first;
+    auto& remote = process.second;
     const auto there = found_.find(name);
     if (remote.status || (there != found_.end() && there->second.life == remote.life)) continue;
     const bool to_be_started = std::ranges::any_of(waiting_, [&](const Message& message) {

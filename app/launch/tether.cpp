@@ -54,6 +54,7 @@ void start_agent(const TetherRequest& request) {
                   "--silence", fmt::format("{}", request.silence), "--grace",
                   fmt::format("{}", request.grace), "--started-fd", std::to_string(ends[1])});
   std::vector<char*> arguments;
+  arguments.reserve(command.size() + 1);
   for (auto& word : command) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   const auto log = request.place().log().string();
