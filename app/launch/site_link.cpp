@@ -320,7 +320,7 @@ bool SiteLink::goes_away() {
   if (state == State::failed) return false;
   if (state == State::connecting) {
     // The shell there and the program have a reason of their own.
-    const bool lost = status == ssh_failed || status > 128;
+    const bool lost = status > 128;  // 255 is its own
     const auto how = lost ? std::string("the connection ended") : fmt::format("ended with status {}", status);
     lose(last_error_.empty() ? how : last_error_,
          lost ? exit_status(ErrorKind::network) : exit_status(ErrorKind::data));

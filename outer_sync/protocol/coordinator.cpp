@@ -235,6 +235,7 @@ void Coordinator::tick(Time now) {
     if (waiting == 0 && leases_are_out() && !waits_for_newcomer()) return begin_view();
     if (waiting > 0 && now_ - change_began_ > options_.detect_timeout) return drop_silent_answers();
   }
+  if (nobody_stops()) return end(Ended::How::stopped, stopped_without_state);
   if (state_is_lost() && may_go_back()) go_back_to_checkpoints();  // without those who have not come
   if (gathering_until_ && now_ >= *gathering_until_) {
     gathering_until_.reset();

@@ -19,6 +19,10 @@ std::string place_of(const MemberInfo& member) {
 
 constexpr auto start_again = "all who had the run's state are gone; start again, with --resume";
 
+bool offers_checkpoints(const Coordinator::MemberStatus& member) {
+  return trains(member) && member.hello.fresh && member.hello.resume;
+}
+
 /// As hard to guess as the one before it.
 Digest token_after(const Digest& token) {
   return Hasher()
@@ -147,6 +151,11 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
     actions_.push_back(SendControl{from, Abort{start_again}});
     return close(from);
   }
+  if (left_behind_ && phase_ == Phase::joining && !members_.contains(name) &&
+      protocol::trains(hello.member) && (trainers() >= planned_ || !hello.resume)) {
+    say_of_stranger(name + " waits until the run goes on from its checkpoints");
+    return close(from);  // it asks again
+  }
   if (auto reason = reason_to_refuse(hello); !reason.empty()) return refuse(from, reason);
   if (auto claim = claim_of_another_view(hello); !claim.empty()) {
     say_of_stranger(name + " " + claim);
@@ -245,15 +254,12 @@ bool Coordinator::state_is_lost() const {
          });
 }
 
-/// Whether all who are here can begin at a checkpoint, and are as many as were planned; or enough, if the
-/// others have not come for a while.
+/// Whether as many as were planned can begin at a checkpoint; or enough, if the others have not come for a
+/// while. Whoever else is here comes in when the run goes on.
 bool Coordinator::may_go_back() const {
-  const bool alike = count([](const MemberStatus& member) {
-                       return trains(member) && member.hello.fresh && member.hello.resume;
-                     }) == trainers();
   const auto needed =
       goes_back_at_ && now_ >= *goes_back_at_ ? std::max<std::size_t>(options_.least, 1) : options_.replicas;
-  return alike && trainers() >= needed;
+  return count(offers_checkpoints) >= needed;
 }
 
 /// Who was let in copies the state from members that are gone, and who is of an older view has another one:
@@ -318,11 +324,16 @@ std::string Coordinator::reason_not_to_go_back() const {
 
 void Coordinator::begin_at_checkpoints() {
   say("all who had the run's state were started again: it goes back to its checkpoints");
-  std::vector<std::string> reducers;  // come again with nothing
+  std::vector<std::string> others;  // come again with nothing
   for (const auto& [name, member] : members_) {
-    if (!trains(member) && begun(member) > 0) reducers.push_back(name);
+    if (trains(member) ? !offers_checkpoints(member) : begun(member) > 0) others.push_back(name);
   }
-  for (const auto& name : reducers) displace(name, "the run goes back to its checkpoints");
+  for (const auto& name : others) {
+    if (trains(members_.at(name)))
+      remove(members_.find(name));  // it asks again
+    else
+      displace(name, "the run goes back to its checkpoints");
+  }
   left_behind_ = options_.token;
   options_.token = token_after(options_.token);
   planned_ = trainers();

@@ -284,6 +284,7 @@ Settings Coordinator::settings_of_next_view(const ViewPlan& plan) {
     settings = member.state.settings;
     found = true;
   }
+  if (phase_ == Phase::joining) reach = resumed_from_;  // nobody has made a step from there
   for (auto at = wishes_.begin(); at != wishes_.end();) {
     auto& wish = *at;
     if (wish.in > 0 && holds(wish, settings)) {  // from a view that has begun meanwhile

@@ -10,16 +10,21 @@ namespace isthmus::outer_sync::protocol {
 
 void Coordinator::request_stop(const std::string& reason) {
   if (stopping_ || phase_ == Phase::ended) return;
+  const bool lost = state_is_lost();
   stopping_ = true;
   say("stopping: " + reason);
   drop_wishes("the run is being stopped");
   if (phase_ == Phase::joining) return end(Ended::How::stopped, "stopped before the first step");
-  const bool nobody_has_it = count([](const MemberStatus& member) { return begun(member) > 0; }) == 0;
-  if (phase_ == Phase::suspended && nobody_has_it && !expects_more() && !somebody_may_return())
-    return end(Ended::How::stopped,
-               "stopped while nobody who has the run's state is here: it can be resumed");
+  if (lost || nobody_stops()) return end(Ended::How::stopped, stopped_without_state);
   dismiss_newcomers();
   broadcast(Hold{});
+}
+
+/// Nobody who has the run's state is here, or will be: no step can be agreed to stop at.
+bool Coordinator::nobody_stops() {
+  const bool nobody_has_it = count([](const MemberStatus& member) { return begun(member) > 0; }) == 0;
+  return stopping_ && phase_ == Phase::suspended && nobody_has_it && !expects_more() &&
+         !somebody_may_return();
 }
 
 void Coordinator::on_held(MemberStatus& member, const Held& held) {

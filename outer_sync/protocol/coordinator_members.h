@@ -25,6 +25,9 @@ inline std::size_t trainers_among(const std::vector<MemberInfo>& members) {
 /// Why nobody is admitted any more, and what those who wait are told.
 inline constexpr auto too_late = "the run is ending; there is nothing left to join";
 
+inline constexpr auto stopped_without_state =
+    "stopped while nobody who has the run's state is here: it can be resumed from its checkpoints";
+
 /// The newest that is in all lists, with the same content; of step 0 where there is none.
 [[nodiscard]] CheckpointId newest_in_all(std::vector<std::vector<CheckpointId>> lists);
 

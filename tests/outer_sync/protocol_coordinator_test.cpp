@@ -694,6 +694,32 @@ TEST_F(AllStartedAgain, AStopEndsTheRunAtOnce) {
   EXPECT_EQ(run.ended->how, Ended::How::stopped);
 }
 
+TEST_F(AllStartedAgain, OneWithoutCheckpointsComesInWhenTheRunGoesOn) {
+  kill_both();
+  come(3, "c", 1, {}, false);
+  come(4, "a", 2, {{100, 7}});
+  come(5, "b", 2, {{100, 7}});
+  ASSERT_TRUE(run.last<Seal>(4) && run.last<Seal>(5));
+  EXPECT_TRUE(run.closed.contains(3)) << "it asks again";
+  come(6, "c", 1, {}, false);
+  EXPECT_TRUE(run.closed.contains(6) && run.refusal(6).empty());
+  run.seal_all({4, 5});
+  Heartbeat in_view;
+  in_view.view = run.coordinator.view();
+  run.receive(4, in_view);
+  come(7, "c", 1, {}, false);
+  EXPECT_TRUE(run.last<Admitted>(7));
+}
+
+TEST_F(AllStartedAgain, AStopDoesNotWaitForOneThatMayReturn) {
+  kill_both();
+  come(3, "a", 2, {}, false);
+  come(4, "b", 2, {}, false);
+  run.stop("enough");
+  ASSERT_TRUE(run.ended);
+  EXPECT_EQ(run.ended->how, Ended::How::stopped);
+}
+
 /// A run that has gone on for days is not begun from its initial parameters because somebody forgot a word.
 TEST_F(AllStartedAgain, WithoutResumeTheyWait) {
   kill_both();

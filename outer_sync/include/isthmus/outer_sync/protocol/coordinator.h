@@ -352,6 +352,7 @@ class Coordinator {
   [[nodiscard]] std::string missing_heirs() const;
   [[nodiscard]] bool nobody_has_begun() const;
   [[nodiscard]] bool state_is_gone() const;
+  [[nodiscard]] bool nobody_stops();
   [[nodiscard]] bool state_is_lost() const;
   [[nodiscard]] bool may_go_back() const;
   void go_back_to_checkpoints();
