@@ -26,7 +26,7 @@ if(CCACHE AND _unwritable)
   message(STATUS "ccache: left out, its folder ${_cache} cannot be written (`ccache --set-config cache_dir=DIR` names another)")
 elseif(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
-    CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
+    CCACHE_SLOPPINESS=pch_defines,time_macros,locale ${CCACHE})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
 

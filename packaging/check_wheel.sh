@@ -18,9 +18,12 @@ base=${FRESH:-$(mktemp -d)}
 mkdir -p "$base"
 clean=$base/$suite root=$base/$suite-used
 
-clean_up() {
+remove_used() {
   for mount in dev proc; do umount -l "$root/$mount" 2>/dev/null || true; done
   rm -rf --one-file-system "$root"
+}
+clean_up() {
+  remove_used
   [ -n "${FRESH-}" ] || rm -rf --one-file-system "$base"
 }
 trap clean_up EXIT
@@ -34,7 +37,7 @@ if [ ! -f "$clean.made" ]; then
   [ ! -f /etc/pip.conf ] || cp /etc/pip.conf "$clean/etc/"
   touch "$clean.made"
 fi
-rm -rf --one-file-system "$root"
+remove_used # by a check that was killed
 cp -a "$clean" "$root"
 cp /etc/resolv.conf /etc/hosts "$root/etc/"
 trust() { mkdir -p "$root/etc/ssl/certs" && cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"; }
@@ -61,7 +64,7 @@ packages=$(inside dpkg-query -W)
 echo "== without torch"
 # shellcheck disable=SC2016 # for the shell in there
 as_user 'isthmus --version; isthmus-coordinator --version >version; isthmus certs init check; isthmus config >config.md
-  isthmus plan --params 200M --step-time 500ms >plan; isthmus top --help >help; python3 --version
+  isthmus plan --params 200M --step-time 500ms >plan; python3 --version
   /opt/isthmus/bin/python -m isthmus help >help
   /opt/isthmus/bin/python -c "import isthmus; print(isthmus.__version__, isthmus.ConfigError)"
   licences=$(echo /opt/isthmus/lib/python3*/site-packages/isthmus-*.dist-info/licenses/third-party)
@@ -70,7 +73,12 @@ as_user 'isthmus --version; isthmus-coordinator --version >version; isthmus cert
   doctor() { $1 doctor --insecure --set data.path=${configs[0]}/../../doc/isthmus ${configs[0]}/quickstart.yaml; }
   doctor isthmus-coordinator >doctor || { cat doctor; exit 1; }
   ! doctor isthmus >doctor; grep -q "training needs torch" doctor; grep -q "pip install .torch==" doctor
-  ! isthmus eval none 2>error; grep -q "pip install .torch==" error'
+  ! isthmus eval none 2>error; grep -q "pip install .torch==" error
+  isthmus coordinator --config ${configs[0]}/quickstart.yaml --listen 127.0.0.1:7000 >coordinator 2>&1 &
+  for i in {1..100}; do ! grep -q "listens at port 7000" coordinator || break; sleep 0.1; done
+  top() { isthmus top --config ${configs[0]}/quickstart.yaml --coordinator 127.0.0.1:7000 --once; }
+  top >top || { cat coordinator top; exit 1; }
+  grep -q quickstart top; kill %1; wait || true'
 
 echo "== with isthmus[train], in an environment that the user makes"
 as_user 'python3 -m venv v; v/bin/pip install -q --no-cache-dir "/handed-out/'"${wheel##*/}"'[train]"; v/bin/isthmus --version

@@ -16,7 +16,7 @@ compiler=(g++)
 
 core=(outer_sync/protocol/*.cpp outer_sync/address.cpp outer_sync/layout.cpp)
 simulator=("${core[@]}" tests/simulation/{world,world_coordinator,world_training,network,invariants,simulate}.cpp)
-tests=("${core[@]}" tests/outer_sync/protocol_coordinator_test.cpp)
+tests=("${core[@]}" tests/outer_sync/protocol_{coordinator,going_back}_test.cpp)
 
 # build FOLDER PROGRAM SOURCE...: compiles what has been changed in it, and takes the rest from what was compiled before.
 build() {
@@ -148,14 +148,22 @@ mutate "who lags is taken out" "$coordinator" 's/if \(phase_ == Phase::running\)
 mutate "who lacks peers is left out" "$coordinator" 's/if \(!helpless\.empty\(\)\) leave_out\(helpless\);//'
 mutate "a third one relays" $relays 's/if \(best && least <= cost\) continue;/continue;/'
 mutate "the rounds wait for who misses view after view" "$coordinator" 's/missed->second < tries/true/'
-mutate "the last who leaves ends no run of those cut off" "$coordinator" 's/ && !somebody_may_return\(\)//'
+mutate "a run ends when nobody has been there for a while" "$coordinator" 's/if \(trained\) last_lost_ = lost;/if (trained && trainers() == 0) return end(Ended::How::failed, lost);/'
 mutate "newcomers are told of donors later" "$coordinator" 's/(void Coordinator::admit_waiting\(\) \{)/$1 return;/'
 mutate "a lost state: newcomers are no heirs" "$coordinator" 's/if \(const auto missing = missing_heirs\(\); !missing\.empty\(\)\)/if (const std::string missing; false)/'
-mutate "a lost state: all go back to checkpoints" "$coordinator" 's/if \(state_is_lost\(\)\) go_back_to_checkpoints\(\);//'
+mutate "a lost state: all go back to checkpoints" "$coordinator" 's/if \(state_is_lost\(\)\) go_back_to_checkpoints\(\);//g'
+mutate "a lost state: those who are away are given up" "$coordinator" 's/(bool Coordinator::others_are_given_up\(\) const \{)/$1 return false;/'
+mutate "a lost state: no more is lost than since a checkpoint" "$coordinator" 's/if \(!all_are_back && .*? return false;//s'
+mutate "a lost state: others may go on elsewhere" "$coordinator" 's/2 \* gone >= last\.in_view && //'
+mutate "a lost state: who was away takes nobody back" "$coordinator" 's/ && std::ranges::max\(own\)\.step >= complete//'
+mutate "a lost state: also after the coordinator was" "$coordinator" 's/checkpoint_complete_ = options_\.last->checkpoint;//'
+mutate "a lost state: who has left has it no more" "$coordinator" 's/if \(trains_here && left\) left_\.insert\(.*?\);//'
+mutate "a lost state: who dies on the way is not waited for" "$coordinator" 's/if \(!went_back_ \|\| trainers\(\) == 0\)/if (true)/'
+mutate "a lost state: also before a coordinator that came later" "$coordinator" 's/token = token_after\(token\);\s+if/token = token_after(options_.token);\n    if/'
 mutate "a lost state: never to the beginning" "$coordinator" 's/member\.hello\.fresh && member\.hello\.resume;/member.hello.fresh;/'
 mutate "a lost state: who waits for it starts again" "$coordinator" 's/member\.admitted \|\| !member\.hello\.fresh \|\| begun\(member\) > 0/false/'
 mutate "a lost state: fewer go back after a while" "$coordinator" 's/goes_back_at_ && now_ >= \*goes_back_at_\s*\?/false ?/'
-mutate "a lost state: who comes late starts again" "$coordinator" 's/if \(is_left_behind\(hello\)\) \{/if (false) {/'
+mutate "a lost state: who comes late starts again" "$coordinator" 's/if \(is_left_behind\(hello\)\) return start_again\(from, hello\);//'
 wait
 printf '%-52s %-18s %8s\n' "rule" "noticed by" "world"
 cat "$work"/*/line

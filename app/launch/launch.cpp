@@ -88,8 +88,8 @@ class Launch final : public LocalRun {
 
  private:
   int run_here() {
-    std::signal(SIGHUP,
-                SIG_IGN);  // for those that it starts too: a terminal or an ssh connection may be lost
+    // For those that it starts too: a terminal or an ssh connection may be lost.
+    std::signal(SIGHUP, SIG_IGN);
     std::atomic<int> interrupts = 0;
     const SignalThread signals([&](int, int count) { interrupts = count; });
     // First: a launch that starts nothing moves no folder.
@@ -535,8 +535,7 @@ class Launch final : public LocalRun {
     // It takes up the run that is going on, and does not resume an older one.
     try {
       static_cast<void>(start_any_coordinator(false, coordinator_address_again(), *interrupts_));
-    } catch (
-        const std::exception& error) {  // the one that has ended stays in its place; the next try is later
+    } catch (const std::exception& error) {  // the one that has ended stays; the next try is later
       say_error(fmt::format("the coordinator could not be started: {}", error.what()));
     }
   }

@@ -25,6 +25,8 @@ namespace {
 constexpr auto children_polled_every = 20ms;
 /// After one process has ended, the others get this long to notice and end by themselves.
 constexpr auto aftermath = 3s;
+/// A signal to a process at a site is lost with the connection that it was sent on.
+constexpr auto killed_again_after = 1s;
 
 /// What a child may still need of the pipe's two ends.
 struct ReportPipe {
@@ -79,6 +81,7 @@ int LocalRun::watch(const std::atomic<int>& interrupts, std::chrono::duration<do
     if (seen == 0 && !ending) keep_going();
     if (interrupts > seen) {
       seen = interrupts;
+      if (seen == 1 && elastic()) excuse_those_who_ended();
       processes_.front()->signal(SIGINT);
       const auto limit = Clock::now() + std::chrono::duration_cast<Clock::duration>(grace - 500ms);
       kill_at = seen > 1 ? Clock::now() : limit;
@@ -92,7 +95,10 @@ int LocalRun::watch(const std::atomic<int>& interrupts, std::chrono::duration<do
     // Whoever was suspended or cut off when the run ended would wait for a coordinator.
     if (!kill_at && !processes_.front()->running() && !coordinator_returns())
       kill_at = Clock::now() + std::chrono::duration_cast<Clock::duration>(grace);
-    if (kill_at && Clock::now() >= *kill_at) kill_rest();
+    if (kill_at && Clock::now() >= *kill_at) {
+      kill_rest();
+      kill_at = Clock::now() + killed_again_after;
+    }
     std::this_thread::sleep_for(children_polled_every);
   }
   return verdict(seen > 0);
@@ -115,10 +121,16 @@ bool LocalRun::somebody_failed() {
 
 void LocalRun::kill_rest() {
   for (auto& process : processes_) {
-    if (!process->running() || killed_.contains(process->name())) continue;
-    say_error(fmt::format("killing {}, which did not end by itself", process->name()));
+    if (!process->running()) continue;
+    if (killed_.insert(process->name()).second)
+      say_error(fmt::format("killing {}, which did not end by itself", process->name()));
     process->signal(SIGKILL);
-    killed_.insert(process->name());
+  }
+}
+
+void LocalRun::excuse_those_who_ended() {
+  for (std::size_t i = 1; i < processes_.size(); ++i) {
+    if (!processes_[i]->running()) ended_before_.insert(processes_[i]->name());
   }
 }
 
@@ -126,6 +138,7 @@ LocalRun::Failure LocalRun::failure_of(RunProcess& process) const {
   const int status = process.poll().value_or(0);
   const bool asked_to_end = status == 128 + SIGINT || status == 128 + SIGTERM;
   if (status == 0 || asked_to_end || killed_.contains(process.name())) return Failure::none;
+  if (ended_before_.contains(process.name())) return Failure::none;
   if (status == exit_status(ErrorKind::network)) return Failure::lost_a_peer;
   return status == 1 || status > 126 ? Failure::died : Failure::has_a_reason;
 }

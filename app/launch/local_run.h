@@ -66,13 +66,16 @@ class LocalRun {
 
   [[nodiscard]] bool somebody_failed();
   void kill_rest();
+  /// An elastic run had gone on without them when it was interrupted: its end is not theirs.
+  void excuse_those_who_ended();
   [[nodiscard]] Failure failure_of(RunProcess& process) const;
   [[nodiscard]] int verdict(bool interrupted);
   [[nodiscard]] int exit_status_of_the_sound();
 
   std::string address_;
-  std::set<std::string> killed_;  ///< by us
-  std::set<std::string> told_;    ///< whose end was spoken of
+  std::set<std::string> killed_;        ///< by us
+  std::set<std::string> ended_before_;  ///< the interrupt, in an elastic run
+  std::set<std::string> told_;          ///< whose end was spoken of
 };
 
 }  // namespace isthmus::app

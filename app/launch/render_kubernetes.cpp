@@ -44,10 +44,28 @@ struct Pod {
   std::int64_t gpus = 0;
   bool from_outside = false;  ///< dialled by other sites
   std::int64_t tries = 0;
+  std::string kept{};  ///< a worker's folder on the site's volume; empty: nothing outlives its pod
 };
+
+/// Of a pod's Job: another one when the same manifests are applied once more after they were deleted.
+constexpr const char* job_label = "batch.kubernetes.io/controller-uid";
 
 Json labels(const Pod& pod) {
   return {{"app.kubernetes.io/name", "isthmus"}, {"app.kubernetes.io/instance", pod.object}};
+}
+
+/// Sets $again. A pod that comes after another one of its Job offers the checkpoints of that one, which the
+/// run needs if all replicas have lost its state. What a Job of the same name has left there before is kept.
+std::string script_that_sets_again(const std::string& folder) {
+  return fmt::format("folder={} again=\n", shell_word(folder)) +
+         R"~(if [ -n "$JOB" ] && [ "$(cat "$folder.job" 2>/dev/null)" = "$JOB" ]; then
+  if [ -d "$folder/checkpoints" ]; then again=--resume; fi
+elif [ -d "$folder" ]; then
+  mv "$folder" "$folder.$(date -u +%Y%m%dT%H%M%S)"
+fi
+mkdir -p "${folder%/*}"
+echo "$JOB" >"$folder.job"
+)~";
 }
 
 std::string script_of(const RenderedSite& site, const Pod& pod) {
@@ -56,10 +74,12 @@ std::string script_of(const RenderedSite& site, const Pod& pod) {
   std::vector<std::string> words;
   for (const auto& word : pod.arguments) words.push_back(shell_word(word));
   const auto command = fmt::format("{} {}", shell_word(site.site.launch.program), joined(words, " "));
-  if (pod.name != coordinator_name) return script + fmt::format("exec {}\n", command);
   // A coordinator that is asked to end stops the run for all. One whose machine is drained is killed instead,
   // and the next pod takes the run up where the volume has kept its state.
-  return script + fmt::format("{} &\nchild=$!\ntrap 'kill -KILL $child' TERM\nwait $child\n", command);
+  if (pod.name == coordinator_name)
+    return script + fmt::format("{} &\nchild=$!\ntrap 'kill -KILL $child' TERM\nwait $child\n", command);
+  if (pod.kept.empty()) return script + fmt::format("exec {}\n", command);
+  return script + script_that_sets_again(pod.kept) + fmt::format("exec {} $again\n", command);
 }
 
 Json volumes(const RenderedSite& site, const Pod& pod) {
@@ -83,6 +103,10 @@ Json job(const RenderedSite& site, const Pod& pod) {
   container["command"] = {"/bin/sh", "-c", script_of(site, pod)};
   for (const auto& [name, value] : site.site.launch.environment)
     container["env"].push_back({{"name", name}, {"value", value}});
+  if (!pod.kept.empty())
+    container["env"].push_back(
+        {{"name", "JOB"},
+         {"valueFrom", {{"fieldRef", {{"fieldPath", fmt::format("metadata.labels['{}']", job_label)}}}}}});
   if (pod.port > 0) container["ports"].push_back({{"containerPort", pod.port}});
   if (pod.gpus > 0) container["resources"]["limits"]["nvidia.com/gpu"] = std::to_string(pod.gpus);
   container["volumeMounts"] = {{{"name", "config"}, {"mountPath", "/config"}},
@@ -157,6 +181,7 @@ Pod worker_pod(const RenderedSite& site, const std::string& name) {
                         site.coordinator, "--name", name},
           .gpus = there.device.device == "cpu" ? 0 : there.replica.ranks,
           .tries = std::max<std::int64_t>(there.run.restarts, 1)};
+  if (!site.site.launch.volume.empty()) pod.kept = (there.folder() / name).string();
   if (!there.network.listens()) return pod;
   const auto listen = outer_sync::parse_address(there.network.listen, "network.listen");
   pod.port = listen.port == 0 ? usual_port : listen.port;

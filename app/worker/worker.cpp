@@ -156,6 +156,8 @@ class Worker {
     joined_ = true;
     if (admission.how == How::joins) {
       begin_with_others_state();
+      // The others may have gone back to a checkpoint without it.
+      if (request_.resume) checkpoints_.leave_later_than(outer_.step());
     } else {
       if (admission.how == How::resumes) restore(admission.step);
       try {

@@ -48,6 +48,7 @@ Coordinator::Coordinator(CoordinatorOptions options, Time started)
     options_.token = options_.last->token;
     settings_ = options_.last->settings;
     settings_view_ = options_.last->number;
+    checkpoint_complete_ = options_.last->checkpoint;
     if (!options_.recover) remember(*options_.last);
     for (const auto& member : options_.last->members) {
       if (protocol::trains(member)) slots_[member.name] = member.slot;
@@ -187,6 +188,7 @@ void Coordinator::lose(const std::vector<std::string>& names, const std::string&
     const bool trains_here = trains(place->second);
     mattered = mattered || place->second.role == Role::member || place->second.role == Role::ready;
     trained = trained || trains_here;
+    if (trains_here && left) left_.insert(id_of(place->second.hello.member));
     remove(place);
     if (trains_here && !left) lost_at_[name] = now_;
     say(name + " " + how + (phase_ == Phase::joining && trains_here ? "; its place is free again" : ""));
@@ -201,7 +203,7 @@ void Coordinator::lose(const std::vector<std::string>& names, const std::string&
     return begin_first_view_if_sealed();  // it may be what the others waited for
   }
   actions_.push_back(MembersChanged{});
-  if (trained && trainers() == 0 && left && !somebody_may_return()) return end(Ended::How::failed, lost);
+  if (trained) last_lost_ = lost;
   if (mattered) change_view(lost);
   settle_stop();
 }
@@ -217,8 +219,11 @@ void Coordinator::tick(Time now) {
   now_ = std::max(now_, now);
   // Once all are here they may load for as long as they give signs of life.
   if (phase_ == Phase::joining && trainers() < planned_ && now_ - started_ > options_.join_timeout) {
-    return end(Ended::How::failed, "only " + std::to_string(trainers()) + " of " + std::to_string(planned_) +
-                                       " replicas joined within network.join_timeout");
+    if (!went_back_ || trainers() == 0)
+      return end(Ended::How::failed, "only " + std::to_string(trainers()) + " of " +
+                                         std::to_string(planned_) +
+                                         " replicas joined within network.join_timeout");
+    begin_with_fewer();
   }
   seal_first_view_if_all_are_here();
   order_checkpoint_if_due();
@@ -236,7 +241,9 @@ void Coordinator::tick(Time now) {
     if (waiting > 0 && now_ - change_began_ > options_.detect_timeout) return drop_silent_answers();
   }
   if (nobody_stops()) return end(Ended::How::stopped, stopped_without_state);
-  if (state_is_lost() && may_go_back()) go_back_to_checkpoints();  // without those who have not come
+  note_heirs();
+  if (state_is_lost()) go_back_to_checkpoints();
+  if (phase_ == Phase::ended) return;
   if (gathering_until_ && now_ >= *gathering_until_) {
     gathering_until_.reset();
     if (members_.empty()) return;
@@ -253,8 +260,9 @@ void Coordinator::tick(Time now) {
   } else if (!nobody_since_) {
     nobody_since_ = now_;
   } else if (now_ - *nobody_since_ > options_.join_timeout) {
-    end(Ended::How::failed,
-        "no replica has been here for network.join_timeout; resume from the last checkpoint");
+    end(Ended::How::failed, "no replica has been here for network.join_timeout" +
+                                (last_lost_.empty() ? "" : " (" + last_lost_ + ")") +
+                                "; resume from the last checkpoint");
   }
 }
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <span>
-#include <string_view>
 #include <utility>
 
 #include "isthmus/outer_sync/protocol/coordinator.h"
@@ -15,20 +13,6 @@ namespace {
 /// For people.
 std::string place_of(const MemberInfo& member) {
   return can_be_dialled(member) ? "joined from " + member.address : "joined; it opens no port";
-}
-
-constexpr auto start_again = "all who had the run's state are gone; start again, with --resume";
-
-bool offers_checkpoints(const Coordinator::MemberStatus& member) {
-  return trains(member) && member.hello.fresh && member.hello.resume;
-}
-
-/// As hard to guess as the one before it.
-Digest token_after(const Digest& token) {
-  return Hasher()
-      .update(std::string_view("goes back to its checkpoints"))
-      .update(std::as_bytes(std::span(token.bytes)))
-      .finish();
 }
 
 }  // namespace
@@ -101,7 +85,8 @@ std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
     const auto other = std::ranges::find_if(members_, [&](const auto& entry) {
       return entry.first != name && trains(entry.second);  // not its former self
     });
-    if (other == members_.end() || reduces || hello.resume == other->second.hello.resume) return {};
+    if (other == members_.end() || reduces || went_back_) return {};
+    if (hello.resume == other->second.hello.resume) return {};
     return (hello.resume ? "only " + name + " wants to resume"
                          : name + " does not want to resume, unlike the others") +
            "; all or none must";
@@ -146,26 +131,14 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
     close(from);  // it asks again, and trains on meanwhile
     return;
   }
-  if (is_left_behind(hello)) {
-    say_of_stranger(name + " is of before the run went back to its checkpoints, and starts again");
-    actions_.push_back(SendControl{from, Abort{start_again}});
-    return close(from);
-  }
-  if (left_behind_ && phase_ == Phase::joining && !members_.contains(name) &&
-      protocol::trains(hello.member) && (trainers() >= planned_ || !hello.resume)) {
-    say_of_stranger(name + " waits until the run goes on from its checkpoints");
-    return close(from);  // it asks again
-  }
+  if (is_left_behind(hello)) return start_again(from, hello);
   if (auto reason = reason_to_refuse(hello); !reason.empty()) return refuse(from, reason);
   if (auto claim = claim_of_another_view(hello); !claim.empty()) {
     say_of_stranger(name + " " + claim);
     return close(from);  // it trains on meanwhile
   }
-  // The first view is of as many trainers as were planned; others come in when it has begun, as newcomers do.
-  const bool is_new = hello.activated == 0 && !members_.contains(name);
-  if (phase_ == Phase::joining && is_new && protocol::trains(hello.member) && trainers() >= planned_) {
-    say_of_stranger(hello.member.name + " waits until the run has begun: it begins with " +
-                    std::to_string(planned_) + " replicas, and they are here");
+  if (phase_ == Phase::joining && !is_of_first_view(hello)) {
+    say_of_stranger(name + " waits until the run has begun, and comes in then");
     return close(from);  // it asks again
   }
   if (hello.activated == 0 && hello.fresh) forget_state_before(hello.member);
@@ -206,6 +179,13 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
   seal_first_view_if_all_are_here();
 }
 
+/// That has as many trainers as were planned. If the run goes back to its checkpoints, they have some.
+bool Coordinator::is_of_first_view(const Hello& hello) const {
+  if (hello.activated > 0 || !protocol::trains(hello.member)) return true;
+  if (went_back_ && !hello.resume) return false;
+  return members_.contains(hello.member.name) || trainers() < planned_;
+}
+
 /// It needs no state, so it is in the first view, or in the next one, which it causes.
 void Coordinator::join_as_reducer(MemberStatus& member) {
   const auto& info = member.hello.member;
@@ -244,48 +224,9 @@ bool Coordinator::state_is_gone() const {
   return phase_ == Phase::suspended && options_.recover && !token_is_known_ && !gathering_until_;
 }
 
-/// All trainers of the last view are here again, and none of them is in it: nobody has its rounds any more.
-bool Coordinator::state_is_lost() const {
-  if (phase_ != Phase::suspended || !options_.last || options_.recover || stopping_ || ending_) return false;
-  const auto& last = options_.last->members;
-  return trainers_among(last) > 0 && std::ranges::all_of(last, [&](const MemberInfo& info) {
-           const auto place = members_.find(info.name);
-           return !protocol::trains(info) || (place != members_.end() && begun(place->second) == 0);
-         });
-}
-
-/// Whether as many as were planned can begin at a checkpoint; or enough, if the others have not come for a
-/// while. Whoever else is here comes in when the run goes on.
-bool Coordinator::may_go_back() const {
-  const auto needed =
-      goes_back_at_ && now_ >= *goes_back_at_ ? std::max<std::size_t>(options_.least, 1) : options_.replicas;
-  return count(offers_checkpoints) >= needed;
-}
-
-/// Who was let in copies the state from members that are gone, and who is of an older view has another one:
-/// they have to be started again, too.
-void Coordinator::go_back_to_checkpoints() {
-  if (!goes_back_at_) goes_back_at_ = now_ + options_.join_timeout;
-  std::vector<std::string> stale;
-  for (const auto& [name, member] : members_) {
-    if (trains(member) && (member.admitted || !member.hello.fresh || begun(member) > 0))
-      stale.push_back(name);
-  }
-  if (stale.empty()) return begin_anew();
-  for (const auto& name : stale) send(members_.at(name), Abort{start_again});
-  lose(stale, "starts again: all who had the run's state are gone");
-}
-
-/// It comes back to a run that has gone back to its checkpoints without it.
-bool Coordinator::is_left_behind(const Hello& hello) const {
-  if (!left_behind_) return false;
-  return hello.activated > 0 ? hello.token == *left_behind_ : !hello.fresh && phase_ == Phase::joining;
-}
-
 /// Once there are enough who have just been started, with a token of its own: whoever is left of the old run
-/// is told to start again. A run that had been going on goes back to its checkpoints, never to its beginning.
+/// is told to start again.
 void Coordinator::begin_anew() {
-  if (state_is_lost()) return may_go_back() ? begin_at_checkpoints() : suspend(reason_not_to_go_back());
   const auto is_fresh = [](const MemberStatus& member) { return trains(member) && member.hello.fresh; };
   const auto resumes = [](const MemberStatus& member) { return trains(member) && member.hello.resume; };
   const bool all_or_none = count(resumes) == 0 || count(resumes) == trainers();
@@ -308,41 +249,6 @@ void Coordinator::begin_anew() {
   say("nobody who is here has begun this run: it begins anew");
   token_is_known_ = true;
   phase_ = Phase::joining;
-  seal_first_view();
-}
-
-std::string Coordinator::reason_not_to_go_back() const {
-  std::string stale;
-  for (const auto& [name, member] : members_) {
-    if (trains(member) && !member.hello.resume) stale += " " + name;
-  }
-  return "all who had the run's state were started again; it goes back to its checkpoints when " +
-         std::to_string(options_.replicas) +
-         " replicas are here that were started with --resume, or fewer after " + "network.join_timeout" +
-         (stale.empty() ? "" : "; start again:" + stale);
-}
-
-void Coordinator::begin_at_checkpoints() {
-  say("all who had the run's state were started again: it goes back to its checkpoints");
-  std::vector<std::string> others;  // come again with nothing
-  for (const auto& [name, member] : members_) {
-    if (trains(member) ? !offers_checkpoints(member) : begun(member) > 0) others.push_back(name);
-  }
-  for (const auto& name : others) {
-    if (trains(members_.at(name)))
-      remove(members_.find(name));  // it asks again
-    else
-      displace(name, "the run goes back to its checkpoints");
-  }
-  left_behind_ = options_.token;
-  options_.token = token_after(options_.token);
-  planned_ = trainers();
-  started_ = now_;
-  evaluations_.clear();
-  if (settings_.pause_after != Settings::never)
-    wishes_.push_back({.what = Wish::What::pause, .by = "the coordinator", .change = {}});
-  phase_ = Phase::joining;
-  first_sealed_ = false;
   seal_first_view();
 }
 

@@ -4,11 +4,57 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "isthmus/outer_sync/protocol/coordinator.h"
 #include "protocol/coordinator_members.h"
 
 namespace isthmus::outer_sync::protocol {
+namespace {
+
+using Checkpoints = std::vector<CheckpointId>;
+
+template <class Select>
+ResumePoint newest_of(const std::map<std::string, Checkpoints>& lists, std::size_t least, Select select) {
+  ResumePoint point;
+  std::vector<Checkpoints> theirs;
+  for (const auto& [name, own] : lists) {
+    if (select(own))
+      theirs.push_back(own);
+    else
+      point.without.insert(name);
+  }
+  if (theirs.size() >= least) point.step = newest_in_all(std::move(theirs)).step;
+  return point;
+}
+
+}  // namespace
+
+CheckpointId newest_in_all(std::vector<std::vector<CheckpointId>> lists) {
+  std::optional<std::vector<CheckpointId>> common;
+  for (auto& list : lists) {
+    std::ranges::sort(list);
+    std::vector<CheckpointId> both;
+    if (common) std::ranges::set_intersection(*common, list, std::back_inserter(both));
+    common = common ? std::move(both) : std::move(list);
+  }
+  return !common || common->empty() ? CheckpointId{} : common->back();
+}
+
+ResumePoint resume_point(const std::map<std::string, Checkpoints>& lists, std::size_t least,
+                         std::uint64_t complete) {
+  const auto has_any = [](const auto& own) { return !own.empty(); };
+  const auto is_recent = [&](const auto& own) {
+    return has_any(own) && std::ranges::max(own).step >= complete;
+  };
+  const auto recent = newest_of(lists, least, is_recent);
+  return recent.step > 0 ? recent : newest_of(lists, least, has_any);
+}
 
 /// That nobody has done by the time at which all have heard of it, as fast as they have been of late.
 std::uint64_t Coordinator::step_ahead_of_all() const {

@@ -12,17 +12,6 @@
 
 namespace isthmus::outer_sync::protocol {
 
-CheckpointId newest_in_all(std::vector<std::vector<CheckpointId>> lists) {
-  std::optional<std::vector<CheckpointId>> common;
-  for (auto& list : lists) {
-    std::ranges::sort(list);
-    std::vector<CheckpointId> both;
-    if (common) std::ranges::set_intersection(*common, list, std::back_inserter(both));
-    common = common ? std::move(both) : std::move(list);
-  }
-  return !common || common->empty() ? CheckpointId{} : common->back();
-}
-
 void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat) {
   measure_rate(member, heartbeat);
   member.heartbeat = heartbeat;

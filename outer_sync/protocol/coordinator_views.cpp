@@ -43,21 +43,26 @@ void Coordinator::seal_first_view() {
   ++number_;
   for (auto& [name, member] : members_) {
     member.answered = false;
-    if (!member.has_nothing) send(member, Seal{number_, *step});
-    if (member.has_nothing) say(name + " has no checkpoint: it takes the state from the others");
+    if (!member.has_nothing) {
+      send(member, Seal{number_, *step});
+      continue;
+    }
+    const auto what = member.hello.checkpoints.empty() ? "no checkpoint" : "no recent checkpoint";
+    say(name + " has " + what + ": it takes the state from the others");
   }
 }
 
-/// The newest that all have who have any. The others come in as newcomers do, where the run knows such.
+/// Those who are not to resume from it come in as newcomers do, where the run knows such. Where a run goes
+/// back, none of those who had been away takes the others further back than to what all had.
 std::optional<std::uint64_t> Coordinator::choose_checkpoint() {
-  std::vector<std::vector<CheckpointId>> lists;
-  for (auto& [name, member] : members_) {
-    member.has_nothing = trains(member) && options_.elastic && member.hello.checkpoints.empty();
-    if (trains(member) && !member.has_nothing) lists.push_back(member.hello.checkpoints);
+  std::map<std::string, std::vector<CheckpointId>> lists;
+  for (const auto& [name, member] : members_) {
+    if (trains(member)) lists[name] = member.hello.checkpoints;
   }
-  const bool enough = lists.size() >= std::max<std::size_t>(options_.least, 1);
-  const auto step = enough ? newest_in_all(std::move(lists)).step : 0;
-  return step > 0 ? std::optional(step) : std::nullopt;
+  const auto least = options_.elastic ? std::max<std::size_t>(options_.least, 1) : lists.size();
+  const auto point = resume_point(lists, least, went_back_ ? checkpoint_complete_ : 0);
+  for (const auto& name : point.without) members_.at(name).has_nothing = true;
+  return point.step > 0 ? std::optional(point.step) : std::nullopt;
 }
 
 std::string Coordinator::without_common_checkpoint() const {
@@ -140,11 +145,7 @@ void Coordinator::change_view(const std::string& why) {
     return suspend(why + "; " + std::to_string(here) + " of at least " + std::to_string(options_.least) +
                    " replicas are here");
   }
-  if (!has_heir()) {
-    return suspend("waiting for a member of view " + std::to_string(options_.last->number) +
-                   ", whose rounds are the run's; if all of them are gone for good, start the coordinator "
-                   "with --recover");
-  }
+  if (!has_heir()) return suspend(reason_without_heir());
   if (const auto missing = missing_heirs(); !missing.empty()) {
     return suspend("fewer than half of the trainers of view " + std::to_string(options_.last->number) +
                    " are here, and another coordinator may be at work with the others; waiting for " +
@@ -182,6 +183,16 @@ bool Coordinator::has_heir() const {
     return protocol::trains(info) && place != members_.end() &&
            place->second.hello.member.incarnation == info.incarnation && able(place->second);
   });
+}
+
+std::string Coordinator::reason_without_heir() const {
+  const bool goes_back = options_.checkpoint_interval != Time{} && checkpoint_complete_ > 0;
+  return "waiting for a member of view " + std::to_string(options_.last->number) +
+         ", whose rounds are the run's; if all of them are gone for good, start the coordinator with "
+         "--recover" +
+         (goes_back ? ". Once half of them have been started again, they go back to their checkpoints after "
+                      "run.checkpoint_interval"
+                    : "");
 }
 
 /// Two coordinators that do not know of each other must not both form views, so one counts those who may have
@@ -375,12 +386,18 @@ void Coordinator::announce(NewView message) {
   settings_view_ = number_;
   audits_.clear();
   tell_followers();
-  options_.last = LastView{number_, message.view.members, options_.token, message.settings,
-                           static_cast<std::uint64_t>(options_.detect_timeout.count())};
+  options_.last = LastView{number_,
+                           message.view.members,
+                           options_.token,
+                           message.settings,
+                           static_cast<std::uint64_t>(options_.detect_timeout.count()),
+                           checkpoint_complete_};
   remember(*options_.last);
   options_.recover.reset();
   gathering_until_.reset();
   goes_back_at_.reset();
+  no_heir_since_.reset();
+  left_.clear();
   if (waited_for_) missed_.erase(waited_for_->first);
   waited_for_.reset();
   chains_.clear();  // what was reported in older views may have been undone

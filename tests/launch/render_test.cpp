@@ -1,8 +1,10 @@
 // What `launch --render` writes, as bash, Slurm's and Kubernetes' own schemas read it.
 
 #include <gmock/gmock.h>
+#include <yaml-cpp/yaml.h>
 
 #include <csignal>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "command.h"
@@ -192,6 +194,40 @@ TEST_F(Render, ManifestsOfTheirSchemas) {
   const auto checked = run({validate, "--strict", (folder_ / "kubernetes/us.manifests.yaml").string()});
   EXPECT_EQ(checked.status, 0) << checked.report();
   EXPECT_THAT(checked.output, HasSubstr("passed for resource job/two-sites-coordinator"));
+}
+
+TEST_F(Render, APodThatComesAfterAnotherOfItsJobOffersItsCheckpoints) {
+  ASSERT_EQ(launch("kubernetes", {"--set", "sites.us.launch.program=/bin/echo", "--set",
+                                  "sites.us.launch.setup=[\"true\"]"})
+                .status,
+            0);
+  std::string script;
+  for (const auto& object : YAML::LoadAll(written("kubernetes/us.manifests.yaml"))) {
+    if (object["metadata"]["name"].as<std::string>() != "two-sites-us-2" || !object["spec"]["template"])
+      continue;
+    const auto container = object["spec"]["template"]["spec"]["containers"][0];
+    script = container["command"][2].as<std::string>();
+    EXPECT_EQ(container["env"][0]["valueFrom"]["fieldRef"]["fieldPath"].as<std::string>(),
+              "metadata.labels['batch.kubernetes.io/controller-uid']");
+  }
+  const std::string volume = "folder='/data/";
+  const auto place = script.find(volume);
+  ASSERT_NE(place, std::string::npos) << script;
+  script.replace(place, volume.size(), "folder='" + folder_.path().string() + "/");
+  const auto pod = [&](const std::string& job) {
+    return run({"/usr/bin/env", "JOB=" + job, "/bin/sh", "-c", script}).output;
+  };
+  EXPECT_THAT(pod("job-1"), AllOf(HasSubstr("--name us-2"), Not(HasSubstr("--resume"))));
+  std::filesystem::create_directories(folder_ / "two_sites/us-2/checkpoints");
+  EXPECT_THAT(pod("job-1"), HasSubstr("--resume"));
+  EXPECT_THAT(pod("job-2"), Not(HasSubstr("--resume"))) << "another Job of the same name is another run";
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "two_sites/us-2"))
+      << "the other run's folder has another name now";
+  EXPECT_THAT(pod("job-2"), Not(HasSubstr("--resume")))
+      << "the first pod has died before its first checkpoint";
+  std::filesystem::create_directories(folder_ / "two_sites/us-2/checkpoints");
+  EXPECT_THAT(pod("job-2"), HasSubstr("--resume"));
+  EXPECT_THAT(pod(""), Not(HasSubstr("--resume"))) << "a cluster that does not say which Job it is";
 }
 
 TEST_F(Render, EverythingInOneClusterHasItsCoordinatorThere) {

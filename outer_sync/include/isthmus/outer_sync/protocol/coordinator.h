@@ -33,11 +33,12 @@ struct LastView {
   ViewNumber number = 0;
   std::vector<MemberInfo> members;
   Digest token;
-  Settings settings{};      ///< that it began with
-  std::uint64_t lease = 0;  ///< in microseconds: how long its members may go on by what they were told
+  Settings settings{};           ///< that it began with
+  std::uint64_t lease = 0;       ///< in microseconds: how long its members may go on by what they were told
+  std::uint64_t checkpoint = 0;  ///< step of the newest that all had when it began; 0: none
   template <class Archive>
   void serialize(Archive& ar) {
-    ar(number, members, token, settings, lease);
+    ar(number, members, token, settings, lease, checkpoint);
   }
 };
 
@@ -312,6 +313,7 @@ class Coordinator {
   void come_back(MemberStatus& member);
   void admit(MemberStatus& member);
   void say_if_nobody_can_be_dialled(MemberStatus& newcomer);
+  [[nodiscard]] bool is_of_first_view(const Hello& hello) const;
   void join_as_reducer(MemberStatus& member);
   void forget_state_before(const MemberInfo& info);
   void hold_rounds_if_late(const std::string& name);
@@ -349,17 +351,30 @@ class Coordinator {
   [[nodiscard]] std::vector<Round> newest_of_donors() const;
   [[nodiscard]] double median_speed() const;
   [[nodiscard]] bool has_heir() const;
+  [[nodiscard]] std::string reason_without_heir() const;
   [[nodiscard]] std::string missing_heirs() const;
   [[nodiscard]] bool nobody_has_begun() const;
   [[nodiscard]] bool state_is_gone() const;
   [[nodiscard]] bool nobody_stops();
+  void begin_anew();
+
+  // Back to checkpoints when nobody has the state any more (coordinator_going_back.cpp).
+  struct LastTrainers {
+    std::size_t in_view = 0, with_state = 0, without_state = 0, left = 0;
+  };
+  [[nodiscard]] LastTrainers last_trainers() const;
+  [[nodiscard]] bool all_have_left() const;
+  [[nodiscard]] bool others_are_given_up() const;
   [[nodiscard]] bool state_is_lost() const;
+  void note_heirs();
+  [[nodiscard]] std::uint64_t newest_offered() const;
   [[nodiscard]] bool may_go_back() const;
   void go_back_to_checkpoints();
-  void begin_at_checkpoints();
   [[nodiscard]] std::string reason_not_to_go_back() const;
+  void begin_at_checkpoints();
+  void begin_with_fewer();
   [[nodiscard]] bool is_left_behind(const Hello& hello) const;
-  void begin_anew();
+  void start_again(ConnectionId from, const Hello& hello);
 
   void check_chains(const MemberStatus& member);
   [[nodiscard]] bool all_have_the_same_state(const MemberStatus& member, const std::vector<Audit>& audits);
@@ -436,8 +451,11 @@ class Coordinator {
   Time foreign_leases_end_{};  ///< of those that are gone
   std::optional<Time> nobody_since_;
   std::map<std::string, Time> lost_at_;  ///< trainers that were lost and have not come back
+  std::string last_lost_;                ///< the last trainers that were lost, and how
+  std::set<ReplicaId> left_;             ///< trainers of the last view that have said goodbye
+  std::optional<Time> no_heir_since_;    ///< nobody who is here has the run's state
   std::optional<Time> goes_back_at_;     ///< to checkpoints, also without those who are not here by then
-  std::optional<Digest> left_behind_;    ///< the run's token before it went back to its checkpoints
+  bool went_back_ = false;               ///< its first view is one at checkpoints
   std::optional<Time> gathering_until_;  ///< of one that has come back: waits for its members
   /// Who has no connection to another member is left out for a while, longer each time: views with both would
   /// stall again and again.

@@ -1,0 +1,187 @@
+// A run whose members have all lost its state goes back to their checkpoints (docs/protocol.md, Below
+// strength). It never goes back to its beginning: that is for a person to decide.
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "isthmus/outer_sync/protocol/coordinator.h"
+#include "protocol/coordinator_members.h"
+
+namespace isthmus::outer_sync::protocol {
+namespace {
+
+constexpr auto reason_to_start_again = "all who had the run's state are gone; start again, with --resume";
+
+bool offers_checkpoints(const Coordinator::MemberStatus& member) {
+  return trains(member) && member.hello.fresh && member.hello.resume;
+}
+
+/// As hard to guess as the one before it.
+Digest token_after(const Digest& token) {
+  return Hasher()
+      .update(std::string_view("goes back to its checkpoints"))
+      .update(std::as_bytes(std::span(token.bytes)))
+      .finish();
+}
+
+}  // namespace
+
+/// What has become of the trainers of the last view.
+Coordinator::LastTrainers Coordinator::last_trainers() const {
+  LastTrainers last;
+  if (!options_.last) return last;
+  for (const auto& info : options_.last->members) {
+    if (!protocol::trains(info)) continue;
+    ++last.in_view;
+    const auto place = members_.find(info.name);
+    if (place != members_.end()) {
+      ++(begun(place->second) > 0 ? last.with_state : last.without_state);
+    } else if (left_.contains(id_of(info))) {
+      ++last.left;
+    }
+  }
+  return last;
+}
+
+bool Coordinator::all_have_left() const {
+  const auto last = last_trainers();
+  return last.in_view > 0 && last.left == last.in_view;
+}
+
+/// They have been away for as long as the rounds since a checkpoint can have taken: to wait costs more than
+/// to make these again.
+bool Coordinator::others_are_given_up() const {
+  if (options_.checkpoint_interval == Time{} || !no_heir_since_) return false;
+  return now_ - *no_heir_since_ > std::max(options_.join_timeout, options_.checkpoint_interval);
+}
+
+/// No trainer of the last view has its rounds any more, or half of them have not, and the others are given
+/// up.
+bool Coordinator::state_is_lost() const {
+  if (phase_ != Phase::suspended || options_.recover || stopping_ || ending_ || trainers() == 0) return false;
+  const auto last = last_trainers();
+  const auto gone = last.without_state + last.left;
+  if (gone == 0 || last.with_state > 0) return false;
+  return gone == last.in_view || (2 * gone >= last.in_view && others_are_given_up());
+}
+
+void Coordinator::note_heirs() {
+  if (phase_ != Phase::suspended || !options_.last || has_heir() || expects_more()) {
+    no_heir_since_.reset();
+    goes_back_at_.reset();
+  } else if (!no_heir_since_ && trainers() > 0) {
+    no_heir_since_ = now_;
+    if (!state_is_lost()) suspend(reason_without_heir());
+  }
+}
+
+/// Step of the newest checkpoint that those who are here could begin from.
+std::uint64_t Coordinator::newest_offered() const {
+  std::map<std::string, std::vector<CheckpointId>> lists;
+  for (const auto& [name, member] : members_) {
+    if (offers_checkpoints(member)) lists[name] = member.hello.checkpoints;
+  }
+  return resume_point(lists, std::max<std::size_t>(options_.least, 1), checkpoint_complete_).step;
+}
+
+/// Whether as many as were planned can begin at a checkpoint; or enough, if the others have not come for a
+/// while. Those who have none come in when the run goes on. Where trainers of the last view are missing,
+/// these may have newer checkpoints than the others, which may have been away before: no more is lost than
+/// the rounds since the newest that all had.
+bool Coordinator::may_go_back() const {
+  const auto last = last_trainers();
+  const bool all_are_back = last.without_state == last.in_view;
+  if (!all_are_back && (checkpoint_complete_ == 0 || newest_offered() < checkpoint_complete_)) return false;
+  const bool has_waited = (goes_back_at_ && now_ >= *goes_back_at_) || others_are_given_up();
+  return count(offers_checkpoints) >=
+         (has_waited ? std::max<std::size_t>(options_.least, 1) : options_.replicas);
+}
+
+/// Newcomers that were let in copy the state from members that are gone, and members of an older view have
+/// another state: both have to be started again, too.
+void Coordinator::go_back_to_checkpoints() {
+  if (!goes_back_at_) goes_back_at_ = now_ + options_.join_timeout;
+  std::vector<std::string> stale;
+  for (const auto& [name, member] : members_) {
+    if (trains(member) && (member.admitted || !member.hello.fresh || begun(member) > 0))
+      stale.push_back(name);
+  }
+  for (const auto& name : stale) send(members_.at(name), Abort{reason_to_start_again});
+  if (!stale.empty()) return lose(stale, "starts again: all who had the run's state are gone");
+  if (may_go_back()) return begin_at_checkpoints();
+  if (all_have_left() && now_ >= *goes_back_at_)
+    return end(Ended::How::failed, last_lost_ + "; start all again, with --resume");
+  if (const auto reason = reason_not_to_go_back(); reason != suspended_because_) suspend(reason);
+}
+
+std::string Coordinator::reason_not_to_go_back() const {
+  std::string stale;
+  for (const auto& [name, member] : members_) {
+    if (trains(member) && !member.hello.resume) stale += " " + name;
+  }
+  const auto last = last_trainers();
+  return "nobody who is here has the run's state; it goes back to its checkpoints when " +
+         std::to_string(options_.replicas) +
+         " replicas are here that were started with --resume, or fewer after network.join_timeout" +
+         (last.without_state == last.in_view ? ""
+                                             : ", and have the checkpoint of step " +
+                                                   std::to_string(checkpoint_complete_) + " or a later one") +
+         (stale.empty() ? "" : "; start again:" + stale);
+}
+
+void Coordinator::begin_at_checkpoints() {
+  say("nobody has the run's state any more: it goes back to its checkpoints");
+  std::vector<std::string> others;  // come again with nothing
+  for (const auto& [name, member] : members_) {
+    if (trains(member) ? !offers_checkpoints(member) : begun(member) > 0) others.push_back(name);
+  }
+  for (const auto& name : others) {
+    if (trains(members_.at(name)))
+      remove(members_.find(name));  // it asks again
+    else
+      displace(name, "the run goes back to its checkpoints");
+  }
+  went_back_ = true;
+  options_.token = token_after(options_.token);
+  planned_ = trainers();
+  started_ = now_;
+  evaluations_.clear();
+  if (settings_.pause_after != Settings::never)
+    wishes_.push_back({.what = Wish::What::pause, .by = "the coordinator", .change = {}});
+  phase_ = Phase::joining;
+  first_sealed_ = false;
+  seal_first_view();
+}
+
+/// One of those that it was to begin with has died meanwhile, and did not come back.
+void Coordinator::begin_with_fewer() {
+  planned_ = std::max({trainers(), options_.least, std::size_t{1}});
+  started_ = now_;
+}
+
+/// It comes back to a run that has gone back to its checkpoints without it.
+bool Coordinator::is_left_behind(const Hello& hello) const {
+  if (hello.activated == 0) return went_back_ && !hello.fresh && phase_ == Phase::joining;
+  if (!token_is_known_) return false;
+  constexpr int most_times = 64;
+  auto token = hello.token;
+  for (int times = 0; times < most_times; ++times) {
+    token = token_after(token);
+    if (token == options_.token) return true;
+  }
+  return false;
+}
+
+void Coordinator::start_again(ConnectionId from, const Hello& hello) {
+  say_of_stranger(hello.member.name + " is of before the run went back to its checkpoints: it starts again");
+  actions_.push_back(SendControl{from, Abort{reason_to_start_again}});
+  close(from);
+}
+
+}  // namespace isthmus::outer_sync::protocol

@@ -1,0 +1,90 @@
+// How a run of processes ends when somebody interrupts it.
+
+#include "launch/local_run.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+namespace isthmus::app {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// A process as a site's link shows it: it ends after so many of the signals that it is sent.
+class Remote final : public RunProcess {
+ public:
+  Remote(std::string name, int needed, int status)
+      : name_(std::move(name)), needed_(needed), status_(status) {}
+  [[nodiscard]] const std::string& name() const override { return name_; }
+  [[nodiscard]] const std::filesystem::path& log() const override { return log_; }
+  void signal(int /*number*/) override { ++signals_; }
+  [[nodiscard]] std::optional<int> poll() override {
+    return signals_ >= needed_ ? std::optional(status_) : std::nullopt;
+  }
+  [[nodiscard]] int signals() const { return signals_; }
+
+ private:
+  std::string name_;
+  std::filesystem::path log_;
+  int needed_, status_, signals_ = 0;
+};
+
+class ProcessesOfARun final : public LocalRun {
+ public:
+  Remote& add(const std::string& name, int needed, int status) {
+    auto process = std::make_unique<Remote>(name, needed, status);
+    auto& added = *process;
+    processes_.push_back(std::move(process));
+    return added;
+  }
+  int interrupted() {
+    std::atomic<int> interrupts = 0;
+    std::thread user([&] {
+      std::this_thread::sleep_for(100ms);
+      interrupts = 1;
+    });
+    const int status = watch(interrupts, 700ms);
+    user.join();
+    return status;
+  }
+
+ private:
+  [[nodiscard]] bool elastic() const override { return true; }
+  [[nodiscard]] bool comes_back(RunProcess& /*process*/) const override { return true; }
+};
+
+constexpr int stopped = 130, killed = 128 + SIGKILL;
+
+TEST(Interrupted, AWorkerThatWaitedForItsRestartIsNoFailure) {
+  ProcessesOfARun run;
+  run.add("coordinator", 1, stopped);
+  run.add("w1", 0, killed);  // it had ended before
+  EXPECT_EQ(run.interrupted(), stopped);
+}
+
+TEST(Interrupted, AWorkerThatCannotEndAsAskedIs) {
+  ProcessesOfARun run;
+  run.add("coordinator", 1, stopped);
+  run.add("w1", 1, 3);  // no checkpoint, say
+  EXPECT_EQ(run.interrupted(), 3);
+}
+
+/// A connection to a site is lost with what was on its way.
+TEST(Interrupted, WhatStillRunsIsKilledAgainAndAgain) {
+  ProcessesOfARun run;
+  run.add("coordinator", 1, stopped);
+  auto& worker = run.add("w1", 3, killed);
+  EXPECT_EQ(run.interrupted(), 1) << "one had to be killed";
+  EXPECT_EQ(worker.signals(), 3);
+}
+
+}  // namespace
+}  // namespace isthmus::app

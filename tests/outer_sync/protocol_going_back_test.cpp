@@ -1,0 +1,529 @@
+// What the coordinator does when members that have the run's state are missing, or all have lost it.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator_support.h"
+
+namespace isthmus::outer_sync::protocol {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+/// Another coordinator may have been started with --recover among those who are missing here.
+class Heirs : public testing::Test {
+ protected:
+  void begin(std::size_t least) {
+    auto options = CoordinatorHarness::default_options(4);
+    options.least = least;
+    run.emplace(options);
+    run->run_all({"a", "b", "c", "d"});
+    Heartbeat in_view;
+    in_view.view = 1;
+    run->receive(1, in_view);
+    for (const ConnectionId gone : {2, 3, 4}) run->close(gone);
+  }
+  /// Of views that a was asked for.
+  [[nodiscard]] std::size_t seals() const { return run->count<Seal>(1); }
+  void join(ConnectionId connection, const std::string& name, std::uint64_t incarnation = 1) {
+    auto hello = CoordinatorHarness::hello(name);
+    hello.member.incarnation = incarnation;
+    run->receive(connection, hello);
+    run->receive(connection, Ready{});
+  }
+  std::optional<CoordinatorHarness> run;
+};
+
+TEST_F(Heirs, NewcomersDoNotMakeUpForThoseWhoMayGoOnElsewhere) {
+  begin(2);
+  const auto before = seals();
+  join(5, "e");
+  EXPECT_EQ(seals(), before);
+  ASSERT_TRUE(run->last<Suspended>(1));
+  EXPECT_THAT(run->last<Suspended>(1)->reason, HasSubstr("waiting for b,c,d; if they are gone for good"));
+  join(6, "b", 2);
+  EXPECT_EQ(seals(), before) << "c and d may have gone on";
+  join(7, "c", 2);
+  EXPECT_EQ(seals(), before + 1) << "only a and d may have the state, and a is here";
+}
+
+TEST_F(Heirs, OneIsEnoughWhereFewerMayTrain) {
+  begin(1);
+  EXPECT_EQ(seals(), 4U) << "for the first view, and after each loss";
+}
+
+/// Two trainers in view 1, which are killed and come back.
+class AllStartedAgain : public testing::Test {
+ protected:
+  AllStartedAgain() { run.run_all({"a", "b"}); }
+  void kill_both() {
+    run.close(1);
+    run.close(2);
+  }
+  void come(ConnectionId connection, const std::string& name, std::uint64_t incarnation,
+            std::vector<CheckpointId> checkpoints, bool resume = true) {
+    auto hello = CoordinatorHarness::hello(name);
+    hello.member.incarnation = incarnation;
+    hello.resume = resume;
+    hello.checkpoints = std::move(checkpoints);
+    run.receive(connection, hello);
+  }
+  /// Everybody says that it is there, for so long.
+  void pass(Time time, const std::vector<ConnectionId>& connections) {
+    for (const auto end = run.now + time; run.now < end;) {
+      run.tick(run.now + 1s);
+      for (const auto connection : connections) run.receive(connection, Heartbeat{});
+    }
+  }
+  CoordinatorHarness run{CoordinatorHarness::default_options(2)};
+};
+
+TEST_F(AllStartedAgain, TheyGoBackToTheNewestCheckpointThatAllHave) {
+  kill_both();
+  come(3, "a", 2, {{100, 7}, {120, 8}});
+  EXPECT_EQ(run.count<Seal>(3), 0U) << "b may still have the run's state";
+  come(4, "b", 2, {{100, 7}, {120, 9}});
+  for (const ConnectionId member : {3, 4}) {
+    ASSERT_TRUE(run.last<Seal>(member));
+    EXPECT_EQ(run.last<Seal>(member)->resume_step, 100U) << "those of step 120 differ";
+  }
+  run.seal_all({3, 4});
+  ASSERT_TRUE(run.last<NewView>(3));
+  EXPECT_GT(run.last<NewView>(3)->view.number, 1U);
+  EXPECT_NE(run.last<NewView>(3)->token, digest_of(99)) << "whoever is left of before is in another run";
+  EXPECT_EQ(run.coordinator.participating(), 2U);
+  auto old = CoordinatorHarness::hello("c");
+  old.activated = old.sealed = 1;
+  old.token = digest_of(99);
+  run.receive(5, old);
+  EXPECT_TRUE(run.closed.contains(5));
+}
+
+/// It was let in while the other one had the state, which is killed before it has given it.
+TEST_F(AllStartedAgain, OneThatTakesTheStateOfOneThatIsGoneStartsAgainToo) {
+  run.close(2);
+  run.seal_all({1});
+  come(3, "b", 2, {{100, 7}});
+  ASSERT_TRUE(run.last<Admitted>(3));
+  run.close(1);
+  come(4, "a", 2, {{100, 7}});
+  EXPECT_TRUE(run.last<Abort>(3)) << "it has nobody to take the state from";
+  EXPECT_TRUE(run.closed.contains(3));
+  EXPECT_FALSE(run.ended);
+  come(5, "b", 3, {{100, 7}});
+  ASSERT_TRUE(run.last<Seal>(5));
+  EXPECT_EQ(run.last<Seal>(5)->resume_step, 100U);
+}
+
+/// It has noticed that its donor is gone, and dials the coordinator again before that one is back.
+TEST_F(AllStartedAgain, OneThatWaitsForTheStateInVainStartsAgainToo) {
+  run.close(2);
+  run.seal_all({1});
+  come(3, "b", 2, {{100, 7}});
+  run.close(1);
+  run.close(3);
+  auto again = CoordinatorHarness::hello("b");
+  again.member.incarnation = 2;
+  again.resume = true;
+  again.fresh = false;
+  run.receive(4, again);
+  come(5, "a", 2, {{100, 7}});
+  EXPECT_TRUE(run.last<Abort>(4)) << "it would wait for ever, and so would the others";
+  come(6, "b", 3, {{100, 7}});
+  ASSERT_TRUE(run.last<Seal>(6));
+  EXPECT_EQ(run.last<Seal>(6)->resume_step, 100U);
+}
+
+/// It has copied the state, and has not answered for the view that it would be in when the last one dies.
+TEST_F(AllStartedAgain, OneThatIsReadyStartsAgainToo) {
+  run.close(2);
+  run.seal_all({1});
+  come(3, "b", 2, {{100, 7}});
+  run.receive(3, Ready{});
+  ASSERT_TRUE(run.last<Seal>(3)) << "it is to be in the next view";
+  run.close(1);
+  come(4, "a", 2, {{100, 7}});
+  EXPECT_TRUE(run.last<Abort>(3)) << "of a view that has begun for nobody";
+  come(5, "b", 3, {{100, 7}});
+  ASSERT_TRUE(run.last<Seal>(5));
+  EXPECT_EQ(run.last<Seal>(5)->resume_step, 100U);
+}
+
+TEST_F(AllStartedAgain, WhoIsOfAnOlderViewStartsAgainWhenTheRunHasGoneBack) {
+  kill_both();
+  come(3, "a", 2, {{100, 7}});
+  come(4, "b", 2, {{100, 7}});
+  run.seal_all({3, 4});
+  auto old = CoordinatorHarness::hello("c");
+  old.activated = old.sealed = 1;
+  old.fresh = false;
+  old.token = digest_of(99);
+  run.receive(5, old);
+  EXPECT_TRUE(run.last<Abort>(5) && run.closed.contains(5)) << "whoever started it starts it again";
+}
+
+/// The other one has left for good.
+TEST_F(AllStartedAgain, FewerGoBackWhenTheOthersHaveNotComeForAWhile) {
+  run.receive(2, Leave{"asked to"});
+  run.seal_all({1});
+  run.close(1);
+  come(3, "a", 2, {{100, 7}});
+  EXPECT_EQ(run.count<Seal>(3), 0U) << "two were planned";
+  pass(62s, {3});
+  ASSERT_TRUE(run.last<Seal>(3));
+  EXPECT_EQ(run.last<Seal>(3)->resume_step, 100U);
+  run.seal_all({3});
+  EXPECT_EQ(run.coordinator.participating(), 1U);
+}
+
+TEST_F(AllStartedAgain, AStopEndsTheRunAtOnce) {
+  kill_both();
+  come(3, "a", 2, {{100, 7}});
+  pass(61s, {3});  // b may have come back until then
+  EXPECT_FALSE(run.ended);
+  run.stop("enough");
+  ASSERT_TRUE(run.ended);
+  EXPECT_EQ(run.ended->how, Ended::How::stopped);
+}
+
+TEST_F(AllStartedAgain, OneWithoutCheckpointsComesInWhenTheRunGoesOn) {
+  kill_both();
+  come(3, "c", 1, {}, false);
+  come(4, "a", 2, {{100, 7}});
+  come(5, "b", 2, {{100, 7}});
+  ASSERT_TRUE(run.last<Seal>(4) && run.last<Seal>(5));
+  EXPECT_TRUE(run.closed.contains(3)) << "it asks again";
+  come(6, "c", 1, {}, false);
+  EXPECT_TRUE(run.closed.contains(6) && run.refusal(6).empty());
+  run.seal_all({4, 5});
+  Heartbeat in_view;
+  in_view.view = run.coordinator.view();
+  run.receive(4, in_view);
+  come(7, "c", 1, {}, false);
+  EXPECT_TRUE(run.last<Admitted>(7));
+}
+
+TEST_F(AllStartedAgain, AStopDoesNotWaitForOneThatMayReturn) {
+  kill_both();
+  come(3, "a", 2, {}, false);
+  come(4, "b", 2, {}, false);
+  run.stop("enough");
+  ASSERT_TRUE(run.ended);
+  EXPECT_EQ(run.ended->how, Ended::How::stopped);
+}
+
+/// A run that has gone on for days is not begun from its initial parameters because somebody forgot a word.
+TEST_F(AllStartedAgain, WithoutResumeTheyWait) {
+  kill_both();
+  come(3, "a", 2, {}, false);
+  come(4, "b", 2, {}, false);
+  pass(2s, {3, 4});
+  EXPECT_EQ(run.count<Seal>(3) + run.count<Seal>(4), 0U);
+  ASSERT_TRUE(run.last<Suspended>(4));
+  EXPECT_THAT(run.last<Suspended>(4)->reason,
+              testing::AllOf(HasSubstr("goes back to its checkpoints"), HasSubstr("start again: a b")));
+  for (ConnectionId member : {3, 4}) run.close(member);
+  come(5, "a", 3, {{100, 7}});
+  come(6, "b", 3, {{100, 7}});
+  ASSERT_TRUE(run.last<Seal>(6));
+  EXPECT_EQ(run.last<Seal>(6)->resume_step, 100U);
+}
+
+/// It was away while the other one trained alone: its checkpoints are of long ago.
+TEST_F(AllStartedAgain, OneThatWasAwayDoesNotTakeTheOthersBack) {
+  for (const bool coordinator_too : {false, true}) {
+    CoordinatorHarness first(CoordinatorHarness::default_options(2));
+    first.run_all({"a", "b"});
+    first.close(2);
+    first.seal_all({1});
+    Heartbeat alone;
+    alone.view = first.coordinator.view();
+    alone.checkpoints = {{900, 8}, {1000, 9}};
+    first.receive(1, alone);
+    const auto hello = [](const std::string& name, std::uint64_t incarnation,
+                          std::vector<CheckpointId> theirs) {
+      auto own = CoordinatorHarness::hello(name);
+      own.member.incarnation = incarnation;
+      own.resume = true;
+      own.checkpoints = std::move(theirs);
+      return own;
+    };
+    first.receive(3, hello("b", 2, {{90, 6}, {100, 7}}));
+    first.receive(3, Ready{});
+    first.seal_all({1, 3});
+    ASSERT_EQ(first.coordinator.participating(), 2U);
+    auto options = CoordinatorHarness::default_options(2);
+    options.last = first.stored;
+    CoordinatorHarness after(options);
+    auto& harness = coordinator_too ? after : first;
+    if (!coordinator_too) {
+      first.close(1);
+      first.close(3);
+    }
+    harness.receive(4, hello("a", 2, {{100, 7}, {900, 8}, {1000, 9}}));
+    harness.receive(5, hello("b", 3, {{90, 6}, {100, 7}}));
+    ASSERT_TRUE(harness.last<Seal>(4));
+    EXPECT_EQ(harness.last<Seal>(4)->resume_step, 1000U);
+    EXPECT_FALSE(harness.last<Seal>(5)) << "it takes the state from a";
+    EXPECT_THAT(harness.said, Contains(HasSubstr("b has no recent checkpoint")));
+    harness.seal_all({4});
+    EXPECT_EQ(harness.coordinator.participating(), 1U);
+    EXPECT_TRUE(harness.last<Admitted>(5));
+  }
+}
+
+/// Their disks are not equally fast, and one was killed while it wrote.
+TEST_F(AllStartedAgain, OneThatWasThereAllTheTimeIsNotLeftOut) {
+  Heartbeat both_have;
+  both_have.view = 1;
+  both_have.checkpoints = {{100, 7}};
+  for (const ConnectionId member : {1, 2}) run.receive(member, both_have);
+  kill_both();
+  come(3, "a", 2, {{100, 7}, {101, 8}, {102, 9}, {103, 10}});
+  come(4, "b", 2, {{99, 6}, {100, 7}});
+  for (const ConnectionId member : {3, 4}) {
+    ASSERT_TRUE(run.last<Seal>(member));
+    EXPECT_EQ(run.last<Seal>(member)->resume_step, 100U);
+  }
+}
+
+/// The process that b's place was kept for has died between going back and the first view.
+TEST_F(AllStartedAgain, OneThatDiesOnTheWayBackIsNotWaitedForWithoutLimit) {
+  kill_both();
+  come(3, "a", 2, {{100, 7}});
+  come(4, "b", 2, {{100, 7}});
+  run.close(4);
+  run.seal_all({3});
+  EXPECT_EQ(run.coordinator.participating(), 0U);
+  pass(59s, {3});
+  EXPECT_EQ(run.count<Seal>(3), 1U);
+  pass(3s, {3});
+  ASSERT_EQ(run.count<Seal>(3), 2U);
+  run.seal_all({3});
+  EXPECT_EQ(run.coordinator.participating(), 1U);
+  EXPECT_FALSE(run.ended);
+}
+
+/// And once none is left the run ends, as one does that never began.
+TEST_F(AllStartedAgain, WhenNobodyIsLeftOnTheWayBackTheRunEnds) {
+  kill_both();
+  come(3, "a", 2, {{100, 7}});
+  come(4, "b", 2, {{100, 7}});
+  run.close(3);
+  run.close(4);
+  pass(61s, {});
+  ASSERT_TRUE(run.ended);
+  EXPECT_EQ(run.ended->how, Ended::How::failed);
+}
+
+TEST_F(AllStartedAgain, APausedRunStaysPaused) {
+  Command pause;
+  pause.run = "run-1";
+  pause.by = "operator";
+  pause.verb = "pause";
+  run.receive(9, pause);
+  run.seal_all({1, 2});
+  ASSERT_NE(run.last<NewView>(1)->settings.pause_after, Settings::never);
+  kill_both();
+  come(3, "a", 2, {{100, 7}});
+  come(4, "b", 2, {{100, 7}});
+  run.seal_all({3, 4});
+  ASSERT_TRUE(run.last<NewView>(3));
+  EXPECT_EQ(run.last<NewView>(3)->settings.pause_after, 100U) << "where it goes back to";
+}
+
+/// A member that was cut off comes back to a coordinator that was started again after the run had gone back.
+TEST_F(AllStartedAgain, ACoordinatorThatComesAfterKnowsWhoIsLeftBehind) {
+  kill_both();
+  come(3, "a", 2, {{100, 7}});
+  come(4, "b", 2, {{100, 7}});
+  run.seal_all({3, 4});
+  ASSERT_TRUE(run.stored);
+  auto options = CoordinatorHarness::default_options(2);
+  options.last = run.stored;
+  CoordinatorHarness next(options);
+  auto old = CoordinatorHarness::hello("c");
+  old.activated = old.sealed = 1;
+  old.fresh = false;
+  old.token = digest_of(99);
+  next.receive(1, old);
+  EXPECT_TRUE(next.last<Abort>(1) && next.closed.contains(1)) << "it is started again with the others' state";
+  EXPECT_EQ(next.refusal(1), "");
+  old.token = digest_of(98);
+  next.receive(2, old);
+  EXPECT_THAT(next.refusal(2), HasSubstr("has been in another run")) << "it never was in this one";
+}
+
+/// Trainers whose newest common checkpoint is of step 200. All are killed, and some never come back.
+class SomeNeverReturn : public testing::Test {
+ protected:
+  void begin(const std::vector<std::string>& names, Time checkpoint_interval = 600s) {
+    auto options = CoordinatorHarness::default_options(names.size());
+    options.checkpoint_interval = checkpoint_interval;
+    run.emplace(options);
+    run->run_all(names);
+    Heartbeat heartbeat;
+    heartbeat.view = 1;
+    heartbeat.checkpoints = {{100, 7}, {200, 8}};
+    for (ConnectionId member = 1; member <= names.size(); ++member) run->receive(member, heartbeat);
+    for (ConnectionId member = 1; member <= names.size(); ++member) run->close(member);
+  }
+  void come(ConnectionId connection, const std::string& name, std::vector<CheckpointId> checkpoints) {
+    auto hello = CoordinatorHarness::hello(name);
+    hello.member.incarnation = 2;
+    hello.resume = true;
+    hello.checkpoints = std::move(checkpoints);
+    run->receive(connection, hello);
+  }
+  /// As long as nobody closes it.
+  void pass(Time time, const std::vector<ConnectionId>& connections) {
+    for (const auto end = run->now + time; run->now < end;) {
+      run->tick(run->now + 1s);
+      for (const auto connection : connections) run->receive(connection, Heartbeat{});
+    }
+  }
+  static Hello cut_off(const std::string& name) {
+    auto hello = CoordinatorHarness::hello(name);
+    hello.activated = hello.sealed = 1;
+    hello.fresh = false;
+    hello.token = digest_of(99);
+    return hello;
+  }
+  std::optional<CoordinatorHarness> run;
+};
+
+TEST_F(SomeNeverReturn, HalfOfThemGoBackAfterAsLongAsTheyCanLose) {
+  begin({"a", "b"});
+  come(3, "a", {{100, 7}, {200, 8}});
+  pass(590s, {3});
+  EXPECT_EQ(run->count<Seal>(3), 0U) << "b may have the run's state";
+  EXPECT_THAT(run->coordinator.obstacle(),
+              HasSubstr("go back to their checkpoints after run.checkpoint_interval"));
+  pass(15s, {3});
+  ASSERT_TRUE(run->last<Seal>(3));
+  EXPECT_EQ(run->last<Seal>(3)->resume_step, 200U);
+  run->seal_all({3});
+  EXPECT_EQ(run->coordinator.participating(), 1U);
+  run->receive(4, cut_off("b"));
+  EXPECT_TRUE(run->last<Abort>(4)) << "it starts again, and takes the state from a";
+}
+
+TEST_F(SomeNeverReturn, OneThatComesBackWithTheStateInTimeIsTheRuns) {
+  begin({"a", "b"});
+  come(3, "a", {{100, 7}, {200, 8}});
+  pass(590s, {3});
+  run->receive(4, cut_off("b"));
+  EXPECT_TRUE(run->last<Seal>(4));
+  EXPECT_TRUE(run->last<Admitted>(3));
+  pass(1s, {3, 4});
+  EXPECT_FALSE(run->last<Seal>(3));
+}
+
+/// The others may go on with another coordinator.
+TEST_F(SomeNeverReturn, FewerThanHalfWait) {
+  begin({"a", "b", "c"});
+  come(4, "a", {{100, 7}, {200, 8}});
+  pass(1800s, {4});
+  EXPECT_EQ(run->count<Seal>(4), 0U);
+  come(5, "b", {{100, 7}, {200, 8}});
+  ASSERT_TRUE(run->last<Seal>(4));
+  EXPECT_EQ(run->last<Seal>(4)->resume_step, 200U);
+}
+
+/// It had come into the view just before, and has checkpoints of before it was away.
+TEST_F(SomeNeverReturn, OneWithOlderCheckpointsWaits) {
+  begin({"a", "b"});
+  come(3, "a", {{100, 7}});
+  pass(1800s, {3});
+  EXPECT_EQ(run->count<Seal>(3), 0U) << "100 steps that b has would be lost";
+}
+
+/// The last one that had the state has begun to give it to the other, and is gone for good.
+TEST_F(SomeNeverReturn, OneThatWaitsForTheStateInVainStartsAgain) {
+  begin({"a", "b"});
+  auto in_vain = cut_off("a");
+  in_vain.activated = in_vain.sealed = 0;
+  in_vain.member.incarnation = 2;
+  in_vain.resume = true;
+  run->receive(3, in_vain);
+  pass(605s, {3});
+  ASSERT_TRUE(run->last<Abort>(3));
+  pass(4s, {});
+  come(4, "a", {{100, 7}, {200, 8}});
+  ASSERT_TRUE(run->last<Seal>(4)) << "it is not waited for as long once more";
+  EXPECT_EQ(run->last<Seal>(4)->resume_step, 200U);
+}
+
+/// Its newest checkpoint is damaged.
+TEST_F(SomeNeverReturn, OneWithoutTheNewestCheckpointDoesNotHoldTheOthersUp) {
+  begin({"a", "b", "c", "d"});
+  come(5, "a", {{100, 7}, {200, 8}});
+  come(6, "b", {{100, 7}, {200, 8}});
+  come(7, "c", {{100, 7}});
+  pass(605s, {5, 6, 7});
+  ASSERT_TRUE(run->last<Seal>(5) && run->last<Seal>(6));
+  EXPECT_EQ(run->last<Seal>(5)->resume_step, 200U);
+  EXPECT_FALSE(run->last<Seal>(7));
+}
+
+/// b has left, then a: nobody else can have the state.
+class AllHaveLeft : public SomeNeverReturn {
+ protected:
+  void leave() {
+    auto options = CoordinatorHarness::default_options(2);
+    options.checkpoint_interval = 600s;
+    run.emplace(options);
+    run->run_all({"a", "b"});
+    Heartbeat heartbeat;
+    heartbeat.view = 1;
+    heartbeat.checkpoints = {{100, 7}, {200, 8}};
+    for (const ConnectionId member : {1, 2}) run->receive(member, heartbeat);
+    run->receive(2, Leave{"asked to by a signal"});
+    run->seal_all({1});
+    run->receive(1, Leave{"its disk is full"});
+    EXPECT_FALSE(run->ended);
+  }
+};
+
+TEST_F(AllHaveLeft, OneThatComesBackGoesOnFromTheirCheckpoint) {
+  leave();
+  come(3, "b", {{100, 7}, {200, 8}});
+  pass(59s, {3});
+  EXPECT_EQ(run->count<Seal>(3), 0U) << "a may come back too";
+  pass(3s, {3});
+  ASSERT_TRUE(run->last<Seal>(3));
+  EXPECT_EQ(run->last<Seal>(3)->resume_step, 200U);
+}
+
+TEST_F(AllHaveLeft, OneThatComesBackWithoutItEndsTheRun) {
+  leave();
+  come(3, "b", {{100, 7}});
+  pass(62s, {3});
+  ASSERT_TRUE(run->ended);
+  EXPECT_EQ(run->ended->how, Ended::How::failed);
+  EXPECT_THAT(run->ended->reason, HasSubstr("a left: its disk is full; start all again, with --resume"));
+}
+
+TEST_F(AllHaveLeft, AStopDoesNotHideWhy) {
+  leave();
+  run->stop("by launch");
+  ASSERT_TRUE(run->ended);
+  EXPECT_EQ(run->ended->how, Ended::How::failed);
+  EXPECT_THAT(run->ended->reason, HasSubstr("a left: its disk is full"));
+}
+
+TEST_F(SomeNeverReturn, WithoutTimedCheckpointsTheyWait) {
+  begin({"a", "b"}, 0s);
+  come(3, "a", {{100, 7}, {200, 8}});
+  pass(1800s, {3});
+  EXPECT_EQ(run->count<Seal>(3), 0U);
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync::protocol
