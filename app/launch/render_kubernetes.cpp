@@ -54,17 +54,16 @@ Json labels(const Pod& pod) {
   return {{"app.kubernetes.io/name", "isthmus"}, {"app.kubernetes.io/instance", pod.object}};
 }
 
-/// Sets $again. A pod that comes after another one of its Job offers the checkpoints of that one, which the
-/// run needs if all replicas have lost its state. What a Job of the same name has left there before is kept.
+/// Sets $again. A pod that comes after another one of its Job offers the checkpoints that were written since
+/// the first one began: the run needs them if all replicas have lost its state.
 std::string script_that_sets_again(const std::string& folder) {
   return fmt::format("folder={} again=\n", shell_word(folder)) +
-         R"~(if [ -n "$JOB" ] && [ "$(cat "$folder.job" 2>/dev/null)" = "$JOB" ]; then
-  if [ -d "$folder/checkpoints" ]; then again=--resume; fi
-elif [ -d "$folder" ]; then
-  mv "$folder" "$folder.$(date -u +%Y%m%dT%H%M%S)"
+         R"~(if [ -z "$JOB" ] || [ "$(cat "$folder.job" 2>/dev/null)" != "$JOB" ]; then
+  mkdir -p "${folder%/*}"
+  echo "$JOB" >"$folder.job"
+elif [ "$folder/checkpoints" -nt "$folder.job" ]; then
+  again=--resume
 fi
-mkdir -p "${folder%/*}"
-echo "$JOB" >"$folder.job"
 )~";
 }
 

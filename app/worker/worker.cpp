@@ -156,8 +156,6 @@ class Worker {
     joined_ = true;
     if (admission.how == How::joins) {
       begin_with_others_state();
-      // The others may have gone back to a checkpoint without it.
-      if (request_.resume) checkpoints_.leave_later_than(outer_.step());
     } else {
       if (admission.how == How::resumes) restore(admission.step);
       try {
@@ -204,6 +202,8 @@ class Worker {
   /// is in the store is taken for trained on.
   void begin_with_others_state() {
     take_state();
+    // The others may have gone back to a checkpoint without it.
+    if (request_.resume) checkpoints_.leave_later_than(outer_.step());
     if (const auto stored = setup_.corpus.stored_sequences(config_.data.seq_len))
       sequences_ = std::max(sequences_, *stored);
     else

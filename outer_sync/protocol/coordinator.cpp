@@ -85,7 +85,7 @@ void Coordinator::on_records(const MemberStatus& member, const Records& records)
 
 void Coordinator::receive(ConnectionId from, Time now, const ControlMessage& message) {
   if (phase_ == Phase::ended) return;
-  now_ = std::max(now_, now);
+  note_time(now);
   if (const auto observer = observers_.find(from); observer != observers_.end())
     return on_observer(observer, message);
   const auto name = name_of(from);
@@ -200,10 +200,12 @@ void Coordinator::lose(const std::vector<std::string>& names, const std::string&
       all_here_since_.reset();
       first_sealed_ = false;
     }
-    return begin_first_view_if_sealed();  // it may be what the others waited for
+    if (went_back_ && trainers() == 0) started_ = now_;  // they may be on their way
+    return begin_first_view_if_sealed();                 // it may be what the others waited for
   }
   actions_.push_back(MembersChanged{});
   if (trained) last_lost_ = lost;
+  if (trained && trainers() == 0 && left && !somebody_may_return()) return end(Ended::How::failed, lost);
   if (mattered) change_view(lost);
   settle_stop();
 }
@@ -216,7 +218,7 @@ bool Coordinator::somebody_may_return() {
 
 void Coordinator::tick(Time now) {
   if (phase_ == Phase::ended) return;
-  now_ = std::max(now_, now);
+  note_time(now);
   // Once all are here they may load for as long as they give signs of life.
   if (phase_ == Phase::joining && trainers() < planned_ && now_ - started_ > options_.join_timeout) {
     if (!went_back_ || trainers() == 0)
@@ -240,7 +242,7 @@ void Coordinator::tick(Time now) {
     if (waiting == 0 && leases_are_out() && !waits_for_newcomer()) return begin_view();
     if (waiting > 0 && now_ - change_began_ > options_.detect_timeout) return drop_silent_answers();
   }
-  if (nobody_stops()) return end(Ended::How::stopped, stopped_without_state);
+  if (nobody_stops()) return end_without_state();
   note_heirs();
   if (state_is_lost()) go_back_to_checkpoints();
   if (phase_ == Phase::ended) return;

@@ -132,6 +132,9 @@ void Coordinator::note_checkpoint(std::uint64_t common) {
   checkpoint_wait_ = options_.checkpoint_interval;
   checkpoint_due_ = now_ + checkpoint_wait_;
   steps_to_spare_ = least_steps_to_spare;
+  if (!options_.last) return;
+  options_.last->checkpoint = common;
+  actions_.push_back(Store{.view = *options_.last, .line = {}, .again = true});
 }
 
 }  // namespace isthmus::outer_sync::protocol

@@ -16,9 +16,7 @@ void Coordinator::request_stop(const std::string& reason) {
   drop_wishes("the run is being stopped");
   if (phase_ == Phase::joining)
     return end(Ended::How::stopped, went_back_ ? stopped_without_state : "stopped before the first step");
-  if (trainers() == 0 && all_have_left())
-    return end(Ended::How::failed, last_lost_ + "; resume from the last checkpoint");
-  if (lost || nobody_stops()) return end(Ended::How::stopped, stopped_without_state);
+  if (lost || (trainers() == 0 && all_have_left()) || nobody_stops()) return end_without_state();
   dismiss_newcomers();
   broadcast(Hold{});
 }

@@ -41,7 +41,10 @@ Coordinator::LastTrainers Coordinator::last_trainers() const {
     ++last.in_view;
     const auto place = members_.find(info.name);
     if (place != members_.end()) {
-      ++(begun(place->second) > 0 ? last.with_state : last.without_state);
+      const auto& member = place->second;
+      const bool same = member.hello.member.incarnation == info.incarnation && member.role != Role::joining;
+      ++(same || begun(member) > 0 ? last.with_state : last.without_state);
+      if (offers_checkpoints(member)) ++last.offering;
     } else if (left_.contains(id_of(info))) {
       ++last.left;
     }
@@ -96,7 +99,7 @@ std::uint64_t Coordinator::newest_offered() const {
 /// the rounds since the newest that all had.
 bool Coordinator::may_go_back() const {
   const auto last = last_trainers();
-  const bool all_are_back = last.without_state == last.in_view;
+  const bool all_are_back = last.offering == last.in_view;
   if (!all_are_back && (checkpoint_complete_ == 0 || newest_offered() < checkpoint_complete_)) return false;
   const bool has_waited = (goes_back_at_ && now_ >= *goes_back_at_) || others_are_given_up();
   return count(offers_checkpoints) >=
@@ -113,9 +116,15 @@ void Coordinator::go_back_to_checkpoints() {
       stale.push_back(name);
   }
   for (const auto& name : stale) send(members_.at(name), Abort{reason_to_start_again});
-  if (!stale.empty()) return lose(stale, "starts again: all who had the run's state are gone");
+  if (!stale.empty()) {
+    const auto last_lost = last_lost_;
+    lose(stale, "starts again: all who had the run's state are gone");
+    last_lost_ = last_lost;
+    return;
+  }
   if (may_go_back()) return begin_at_checkpoints();
-  if (all_have_left() && now_ >= *goes_back_at_)
+  const auto last = last_trainers();
+  if (last.left > 0 && last.left + last.without_state == last.in_view && now_ >= *goes_back_at_)
     return end(Ended::How::failed, last_lost_ + "; start all again, with --resume");
   if (const auto reason = reason_not_to_go_back(); reason != suspended_because_) suspend(reason);
 }
@@ -126,13 +135,16 @@ std::string Coordinator::reason_not_to_go_back() const {
     if (trains(member) && !member.hello.resume) stale += " " + name;
   }
   const auto last = last_trainers();
+  std::string condition;
+  if (last.offering < last.in_view && checkpoint_complete_ == 0)
+    condition = ", if all of the last view are among them";
+  else if (last.offering < last.in_view)
+    condition =
+        ", if these have the checkpoint of step " + std::to_string(checkpoint_complete_) + " or a later one";
   return "nobody who is here has the run's state; it goes back to its checkpoints when " +
          std::to_string(options_.replicas) +
          " replicas are here that were started with --resume, or fewer after network.join_timeout" +
-         (last.without_state == last.in_view ? ""
-                                             : ", and have the checkpoint of step " +
-                                                   std::to_string(checkpoint_complete_) + " or a later one") +
-         (stale.empty() ? "" : "; start again:" + stale);
+         condition + (stale.empty() ? "" : "; start again:" + stale);
 }
 
 void Coordinator::begin_at_checkpoints() {
@@ -152,6 +164,8 @@ void Coordinator::begin_at_checkpoints() {
   planned_ = trainers();
   started_ = now_;
   evaluations_.clear();
+  checkpoint_ordered_ = 0;
+  checkpoint_due_.reset();
   if (settings_.pause_after != Settings::never)
     wishes_.push_back({.what = Wish::What::pause, .by = "the coordinator", .change = {}});
   phase_ = Phase::joining;
@@ -163,6 +177,22 @@ void Coordinator::begin_at_checkpoints() {
 void Coordinator::begin_with_fewer() {
   planned_ = std::max({trainers(), options_.least, std::size_t{1}});
   started_ = now_;
+}
+
+/// A coordinator that stood still has not seen who came meanwhile.
+void Coordinator::note_time(Time now) {
+  if (now - now_ > options_.detect_timeout) {
+    no_heir_since_.reset();
+    goes_back_at_.reset();
+  }
+  now_ = std::max(now_, now);
+}
+
+/// The run is stopped, and nobody who has its state will come. If all trainers have left, they said why.
+void Coordinator::end_without_state() {
+  if (trainers() == 0 && all_have_left())
+    return end(Ended::How::failed, last_lost_ + "; resume from the last checkpoint");
+  end(Ended::How::stopped, stopped_without_state);
 }
 
 /// It comes back to a run that has gone back to its checkpoints without it.

@@ -38,12 +38,14 @@ void Coordinator::seal_first_view() {
     return end(Ended::How::failed, "the newest checkpoint that all have is of step " + std::to_string(*step) +
                                        ", and run.steps is " + std::to_string(options_.steps) +
                                        "; raise run.steps, or move newer checkpoints away");
+  if (begin_elsewhere(*step)) return;
   resumed_from_ = checkpoint_complete_ = *step;
   if (*step > 0) say("resuming from the checkpoint of step " + std::to_string(*step));
   ++number_;
   for (auto& [name, member] : members_) {
     member.answered = false;
     if (!member.has_nothing) {
+      member.begins_at = *step;
       send(member, Seal{number_, *step});
       continue;
     }
@@ -63,6 +65,20 @@ std::optional<std::uint64_t> Coordinator::choose_checkpoint() {
   const auto point = resume_point(lists, least, went_back_ ? checkpoint_complete_ : 0);
   for (const auto& name : point.without) members_.at(name).has_nothing = true;
   return point.step > 0 ? std::optional(point.step) : std::nullopt;
+}
+
+/// Who was told to restore another checkpoint, before somebody else came in the place of one that is gone,
+/// starts again: a replica restores one once. True if there is such a trainer.
+bool Coordinator::begin_elsewhere(std::uint64_t step) {
+  std::vector<std::string> others;
+  for (const auto& [name, member] : members_) {
+    if (trains(member) && member.begins_at && (*member.begins_at != step || member.has_nothing))
+      others.push_back(name);
+  }
+  constexpr auto reason = "the run begins at another checkpoint now; start again, with --resume";
+  for (const auto& name : others) send(members_.at(name), Abort{reason});
+  if (!others.empty()) lose(others, "starts again: the run begins at another checkpoint now");
+  return !others.empty();
 }
 
 std::string Coordinator::without_common_checkpoint() const {
@@ -413,7 +429,7 @@ void Coordinator::announce(NewView message) {
       std::to_string(message.view.members.size() - reducers) + " replicas" +
       (reducers == 0 ? "" : " and " + std::to_string(reducers) + (reducers == 1 ? " reducer" : " reducers")) +
       (first ? "" : ": " + names(Role::member));
-  actions_.push_back(Store{*options_.last, std::move(line)});
+  actions_.push_back(Store{.view = *options_.last, .line = std::move(line)});
   for (const auto& [name, member] : members_) {
     if (member.role == Role::member) send(member, message);
   }

@@ -303,6 +303,19 @@ class CoordinatorNode::Impl {
     for (const auto& [to, message] : std::exchange(unannounced_, {})) send(to, message);
   }
 
+  /// What it says beyond the view is for a coordinator that comes after: the next time will do.
+  void store_again(const LastView& view) {
+    if (unstored_) {
+      unstored_->view = view;
+      return;
+    }
+    try {
+      observer_.store(view);
+    } catch (const std::exception&) {
+      return;
+    }
+  }
+
   /// A newer seal voids the view that waits: nobody hears of it, and it need not be stored.
   void send_once_stored(SendControl sent) {
     if (std::holds_alternative<Seal>(sent.message)) {
@@ -333,7 +346,9 @@ class CoordinatorNode::Impl {
       } else if (auto* close = std::get_if<CloseConnection>(&action)) {
         if (const auto at = connections_.find(close->connection); at != connections_.end())
           at->second->close_when_sent();
-      } else if (auto* store = std::get_if<Store>(&action)) {
+      } else if (auto* store = std::get_if<Store>(&action); store != nullptr && store->again) {
+        store_again(store->view);
+      } else if (store != nullptr) {
         unannounced_.clear();
         unstored_ = std::move(*store);
         store_and_announce();

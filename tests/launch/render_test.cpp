@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <yaml-cpp/yaml.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -16,6 +17,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using namespace std::chrono_literals;
 
 constexpr const char* rendered_experiment = R"(
 run: {name: two_sites}
@@ -217,16 +219,22 @@ TEST_F(Render, APodThatComesAfterAnotherOfItsJobOffersItsCheckpoints) {
   const auto pod = [&](const std::string& job) {
     return run({"/usr/bin/env", "JOB=" + job, "/bin/sh", "-c", script}).output;
   };
+  const auto checkpoints = folder_ / "two_sites/us-2/checkpoints";
+  std::filesystem::create_directories(checkpoints);
+  const auto write_at = [&](auto later) {
+    const auto begin = std::filesystem::last_write_time(folder_ / "two_sites/us-2.job");
+    std::filesystem::last_write_time(checkpoints, begin + later);
+  };
   EXPECT_THAT(pod("job-1"), AllOf(HasSubstr("--name us-2"), Not(HasSubstr("--resume"))));
-  std::filesystem::create_directories(folder_ / "two_sites/us-2/checkpoints");
+  write_at(-1s);
+  EXPECT_THAT(pod("job-1"), Not(HasSubstr("--resume"))) << "they are of a run before";
+  write_at(1s);
+  EXPECT_THAT(pod("job-1"), HasSubstr("--resume"));
   EXPECT_THAT(pod("job-1"), HasSubstr("--resume"));
   EXPECT_THAT(pod("job-2"), Not(HasSubstr("--resume"))) << "another Job of the same name is another run";
-  EXPECT_FALSE(std::filesystem::exists(folder_ / "two_sites/us-2"))
-      << "the other run's folder has another name now";
+  write_at(-1s);
   EXPECT_THAT(pod("job-2"), Not(HasSubstr("--resume")))
       << "the first pod has died before its first checkpoint";
-  std::filesystem::create_directories(folder_ / "two_sites/us-2/checkpoints");
-  EXPECT_THAT(pod("job-2"), HasSubstr("--resume"));
   EXPECT_THAT(pod(""), Not(HasSubstr("--resume"))) << "a cluster that does not say which Job it is";
 }
 

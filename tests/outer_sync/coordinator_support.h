@@ -150,7 +150,7 @@ class CoordinatorHarness {
       if (std::holds_alternative<MembersChanged>(action)) ++members_changed;
       if (auto* store = std::get_if<Store>(&action)) {
         stored = store->view;
-        said.push_back(store->line);
+        if (!store->again) said.push_back(store->line);
       }
       if (auto* end = std::get_if<Ended>(&action)) {
         EXPECT_FALSE(ended) << "a run ends once";

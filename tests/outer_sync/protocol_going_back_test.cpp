@@ -293,6 +293,24 @@ TEST_F(AllStartedAgain, OneThatWasThereAllTheTimeIsNotLeftOut) {
   }
 }
 
+/// a has restored the checkpoint of step 100 when c comes in the place of b, which had no later one.
+TEST_F(AllStartedAgain, AllBeginAtOneCheckpoint) {
+  kill_both();
+  come(3, "a", 2, {{100, 7}, {200, 8}});
+  come(4, "b", 2, {{100, 7}});
+  ASSERT_TRUE(run.last<Seal>(3));
+  ASSERT_EQ(run.last<Seal>(3)->resume_step, 100U);
+  run.close(4);
+  come(5, "c", 1, {{100, 7}, {200, 8}});
+  EXPECT_TRUE(run.last<Abort>(3)) << "it cannot restore another one";
+  come(6, "a", 3, {{100, 7}, {200, 8}});
+  for (const ConnectionId member : {5, 6}) {
+    ASSERT_TRUE(run.last<Seal>(member));
+    EXPECT_EQ(run.last<Seal>(member)->resume_step, 200U);
+  }
+  EXPECT_FALSE(run.ended);
+}
+
 /// The process that b's place was kept for has died between going back and the first view.
 TEST_F(AllStartedAgain, OneThatDiesOnTheWayBackIsNotWaitedForWithoutLimit) {
   kill_both();
@@ -310,14 +328,17 @@ TEST_F(AllStartedAgain, OneThatDiesOnTheWayBackIsNotWaitedForWithoutLimit) {
   EXPECT_FALSE(run.ended);
 }
 
-/// And once none is left the run ends, as one does that never began.
+/// Once none has been there for a while the run ends, as one does that never began.
 TEST_F(AllStartedAgain, WhenNobodyIsLeftOnTheWayBackTheRunEnds) {
   kill_both();
   come(3, "a", 2, {{100, 7}});
   come(4, "b", 2, {{100, 7}});
   run.close(3);
+  pass(55s, {4});
   run.close(4);
-  pass(61s, {});
+  pass(55s, {});
+  EXPECT_FALSE(run.ended) << "one may be on its way";
+  pass(10s, {});
   ASSERT_TRUE(run.ended);
   EXPECT_EQ(run.ended->how, Ended::How::failed);
 }
@@ -363,7 +384,7 @@ TEST_F(AllStartedAgain, ACoordinatorThatComesAfterKnowsWhoIsLeftBehind) {
 /// Trainers whose newest common checkpoint is of step 200. All are killed, and some never come back.
 class SomeNeverReturn : public testing::Test {
  protected:
-  void begin(const std::vector<std::string>& names, Time checkpoint_interval = 600s) {
+  void begin(const std::vector<std::string>& names, Time checkpoint_interval = 600s, bool kill = true) {
     auto options = CoordinatorHarness::default_options(names.size());
     options.checkpoint_interval = checkpoint_interval;
     run.emplace(options);
@@ -372,7 +393,7 @@ class SomeNeverReturn : public testing::Test {
     heartbeat.view = 1;
     heartbeat.checkpoints = {{100, 7}, {200, 8}};
     for (ConnectionId member = 1; member <= names.size(); ++member) run->receive(member, heartbeat);
-    for (ConnectionId member = 1; member <= names.size(); ++member) run->close(member);
+    for (ConnectionId member = 1; kill && member <= names.size(); ++member) run->close(member);
   }
   void come(ConnectionId connection, const std::string& name, std::vector<CheckpointId> checkpoints) {
     auto hello = CoordinatorHarness::hello(name);
@@ -425,6 +446,36 @@ TEST_F(SomeNeverReturn, OneThatComesBackWithTheStateInTimeIsTheRuns) {
   EXPECT_FALSE(run->last<Seal>(3));
 }
 
+/// b is cut off, and was to come a second later.
+TEST_F(SomeNeverReturn, ACoordinatorThatStoodStillWaitsAnew) {
+  begin({"a", "b"});
+  come(3, "a", {{100, 7}, {200, 8}});
+  pass(10s, {3});
+  run->tick(run->now + 3600s);
+  come(4, "a", {{100, 7}, {200, 8}});
+  pass(2s, {4});
+  EXPECT_EQ(run->count<Seal>(4), 0U);
+  run->receive(5, cut_off("b"));
+  EXPECT_TRUE(run->last<Seal>(5));
+}
+
+/// All, the coordinator too, were killed in the view that they had begun with.
+TEST_F(SomeNeverReturn, TheCoordinatorsDiskKnowsWhichCheckpointAllHad) {
+  begin({"a", "b"});
+  ASSERT_TRUE(run->stored);
+  EXPECT_EQ(run->stored->checkpoint, 200U);
+  auto options = CoordinatorHarness::default_options(2);
+  options.checkpoint_interval = 600s;
+  options.last = run->stored;
+  run.emplace(options);
+  come(1, "a", {{100, 7}, {200, 8}});
+  pass(600s, {1});
+  EXPECT_EQ(run->count<Seal>(1), 0U);
+  pass(15s, {1});
+  ASSERT_TRUE(run->last<Seal>(1));
+  EXPECT_EQ(run->last<Seal>(1)->resume_step, 200U);
+}
+
 /// The others may go on with another coordinator.
 TEST_F(SomeNeverReturn, FewerThanHalfWait) {
   begin({"a", "b", "c"});
@@ -472,26 +523,19 @@ TEST_F(SomeNeverReturn, OneWithoutTheNewestCheckpointDoesNotHoldTheOthersUp) {
   EXPECT_FALSE(run->last<Seal>(7));
 }
 
-/// b has left, then a: nobody else can have the state.
-class AllHaveLeft : public SomeNeverReturn {
+/// b is lost, and then a leaves: nobody can have the state.
+class TheLastOneHasLeft : public SomeNeverReturn {
  protected:
   void leave() {
-    auto options = CoordinatorHarness::default_options(2);
-    options.checkpoint_interval = 600s;
-    run.emplace(options);
-    run->run_all({"a", "b"});
-    Heartbeat heartbeat;
-    heartbeat.view = 1;
-    heartbeat.checkpoints = {{100, 7}, {200, 8}};
-    for (const ConnectionId member : {1, 2}) run->receive(member, heartbeat);
-    run->receive(2, Leave{"asked to by a signal"});
+    begin({"a", "b"}, 600s, false);
+    run->close(2);
     run->seal_all({1});
     run->receive(1, Leave{"its disk is full"});
     EXPECT_FALSE(run->ended);
   }
 };
 
-TEST_F(AllHaveLeft, OneThatComesBackGoesOnFromTheirCheckpoint) {
+TEST_F(TheLastOneHasLeft, OneThatComesBackGoesOnFromTheirCheckpoint) {
   leave();
   come(3, "b", {{100, 7}, {200, 8}});
   pass(59s, {3});
@@ -501,7 +545,7 @@ TEST_F(AllHaveLeft, OneThatComesBackGoesOnFromTheirCheckpoint) {
   EXPECT_EQ(run->last<Seal>(3)->resume_step, 200U);
 }
 
-TEST_F(AllHaveLeft, OneThatComesBackWithoutItEndsTheRun) {
+TEST_F(TheLastOneHasLeft, OneThatComesBackWithoutItEndsTheRun) {
   leave();
   come(3, "b", {{100, 7}});
   pass(62s, {3});
@@ -510,12 +554,22 @@ TEST_F(AllHaveLeft, OneThatComesBackWithoutItEndsTheRun) {
   EXPECT_THAT(run->ended->reason, HasSubstr("a left: its disk is full; start all again, with --resume"));
 }
 
-TEST_F(AllHaveLeft, AStopDoesNotHideWhy) {
-  leave();
-  run->stop("by launch");
-  ASSERT_TRUE(run->ended);
-  EXPECT_EQ(run->ended->how, Ended::How::failed);
-  EXPECT_THAT(run->ended->reason, HasSubstr("a left: its disk is full"));
+TEST_F(TheLastOneHasLeft, AStopDoesNotHideWhy) {
+  for (const bool before : {false, true}) {
+    if (before) {
+      begin({"a", "b"}, 600s, false);
+      run->stop("enough");
+      run->receive(2, Leave{"its disk is full"});
+      run->receive(1, Leave{"its disk is full"});
+      pass(2s, {});
+    } else {
+      leave();
+      run->stop("by launch");
+    }
+    ASSERT_TRUE(run->ended);
+    EXPECT_EQ(run->ended->how, Ended::How::failed);
+    EXPECT_THAT(run->ended->reason, HasSubstr("a left: its disk is full"));
+  }
 }
 
 TEST_F(SomeNeverReturn, WithoutTimedCheckpointsTheyWait) {

@@ -292,8 +292,14 @@ TEST(Resuming, WhoHasNothingMayComeBackWithSomething) {
   EXPECT_EQ(harness.last<Seal>(1)->resume_step, 200U);
   harness.close(2);
   harness.receive(3, resuming("r1", {100}));
-  EXPECT_EQ(harness.last<Seal>(1)->resume_step, 100U) << "it had not begun";
-  EXPECT_EQ(harness.last<Seal>(3)->resume_step, 100U);
+  EXPECT_TRUE(harness.last<Abort>(1)) << "it has restored the checkpoint of step 200";
+  auto again = resuming("r0", {100, 200});
+  again.member.incarnation = 2;
+  harness.receive(4, again);
+  for (const ConnectionId member : {3, 4}) {
+    ASSERT_TRUE(harness.last<Seal>(member));
+    EXPECT_EQ(harness.last<Seal>(member)->resume_step, 100U);
+  }
 }
 
 TEST(Resuming, ThereMustBeEnoughWhoHaveTheState) {

@@ -35,7 +35,7 @@ struct LastView {
   Digest token;
   Settings settings{};           ///< that it began with
   std::uint64_t lease = 0;       ///< in microseconds: how long its members may go on by what they were told
-  std::uint64_t checkpoint = 0;  ///< step of the newest that all had when it began; 0: none
+  std::uint64_t checkpoint = 0;  ///< step of the newest that all trainers have had; 0: none
   template <class Archive>
   void serialize(Archive& ar) {
     ar(number, members, token, settings, lease, checkpoint);
@@ -101,6 +101,7 @@ struct Say {
 struct Store {
   LastView view;
   std::string line;
+  bool again = false;  ///< a view that is announced already: nothing waits for it, and a full disk is no harm
 };
 /// All members' shares of one evaluation are in. `loss` in nats per token.
 struct Evaluated {
@@ -148,6 +149,7 @@ class Coordinator {
     bool answered = false, held = false, done = false;
     /// The run is resumed, and it has nothing to resume from: it takes the state from the others.
     bool has_nothing = false;
+    std::optional<std::uint64_t> begins_at;  ///< step of the checkpoint that it was told to restore
     Sealed state;
     std::vector<Round> to_reach;  ///< by fragment, where it was seen to lag: what the others had by then
     Time lags_since{};
@@ -330,6 +332,7 @@ class Coordinator {
   void seal_first_view_if_all_are_here();
   void seal_first_view();
   [[nodiscard]] std::optional<std::uint64_t> choose_checkpoint();
+  [[nodiscard]] bool begin_elsewhere(std::uint64_t step);
   [[nodiscard]] std::string without_common_checkpoint() const;
   [[nodiscard]] std::size_t unanswered_at_first() const;
   void begin_first_view_if_sealed();
@@ -360,13 +363,15 @@ class Coordinator {
 
   // Back to checkpoints when nobody has the state any more (coordinator_going_back.cpp).
   struct LastTrainers {
-    std::size_t in_view = 0, with_state = 0, without_state = 0, left = 0;
+    std::size_t in_view = 0, with_state = 0, without_state = 0, offering = 0, left = 0;
   };
   [[nodiscard]] LastTrainers last_trainers() const;
   [[nodiscard]] bool all_have_left() const;
   [[nodiscard]] bool others_are_given_up() const;
   [[nodiscard]] bool state_is_lost() const;
   void note_heirs();
+  void note_time(Time now);
+  void end_without_state();
   [[nodiscard]] std::uint64_t newest_offered() const;
   [[nodiscard]] bool may_go_back() const;
   void go_back_to_checkpoints();
