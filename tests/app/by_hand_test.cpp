@@ -211,6 +211,35 @@ TEST_F(ByHand, CtrlCAtTheCoordinatorStopsTheWholeRunAndAllResume) {
   EXPECT_EQ(site.hash(), reference().hash);
 }
 
+/// Both were in the last view, so us-1 may have rounds that eu-1 has not; but it never comes back.
+TEST_F(ByHand, OneOfTwoThatWereKilledGoesBackToItsCheckpointWithoutTheOther) {
+  const std::string longer = "run.steps=200", often = "run.checkpoint_every=5";
+  start_coordinator({longer, often, "run.checkpoint_interval=1s", "network.join_timeout=20s"});
+  const Words slowly = {longer, often, "network.emulate.rtt=150ms", "network.heartbeat=50ms"};
+  auto eu = worker("eu-1", slowly);
+  auto us = worker("us-1", slowly);
+  ASSERT_TRUE(eventually([&] {
+    const auto text = site.isthmus({"ctl", "status", "--json", "--config", site.config().string(),
+                                    "--coordinator", "127.0.0.1:" + std::to_string(port)});
+    const auto status = nlohmann::json::parse(text.output, nullptr, false);
+    return status.is_object() && status.value("checkpoint", 0) > 0;
+  })) << site.logs();
+  eu.signal(SIGKILL);
+  us.signal(SIGKILL);
+  eu.wait();
+  us.wait();
+  auto again = site.start(with_settings({"worker", "--config", site.config().string(), "--coordinator",
+                                         "127.0.0.1:" + std::to_string(port), "--name", "eu-1", "--resume"},
+                                        {longer, often}));
+  EXPECT_EQ(again.wait().status, 0) << site.logs();
+  EXPECT_EQ(coordinator->wait().status, 0) << site.logs();
+  EXPECT_THAT(coordinator->output(),
+              AllOf(HasSubstr("waiting for a member of view"), HasSubstr("goes back to its checkpoints"),
+                    HasSubstr("resuming from the checkpoint of step ")));
+  EXPECT_EQ(site.summary()["steps"], 200);
+  EXPECT_EQ(site.summary()["global_hash"].size(), 1U);
+}
+
 // ---- what workers elsewhere write comes to the coordinator's run folder ----
 
 /// The file's lines; none where there is no file.
