@@ -129,7 +129,7 @@ void LocalRun::kill_rest() {
 }
 
 void LocalRun::excuse_those_who_ended() {
-  for (std::size_t i = 1; i < processes_.size(); ++i) {
+  for (std::size_t i = coordinator_returns() ? 0 : 1; i < processes_.size(); ++i) {
     if (!processes_[i]->running()) ended_before_.insert(processes_[i]->name());
   }
 }

@@ -59,8 +59,8 @@ Json labels(const Pod& pod) {
 std::string script_that_sets_again(const std::string& folder) {
   return fmt::format("folder={} again=\n", shell_word(folder)) +
          R"~(if [ -z "$JOB" ] || [ "$(cat "$folder.job" 2>/dev/null)" != "$JOB" ]; then
-  mkdir -p "${folder%/*}"
-  echo "$JOB" >"$folder.job"
+  (umask 077; mkdir -p "${folder%/*}") || exit 3
+  { echo "$JOB"; } >"$folder.job" || exit 3
 elif [ "$folder/checkpoints" -nt "$folder.job" ]; then
   again=--resume
 fi

@@ -55,6 +55,7 @@ Coordinator::Coordinator(CoordinatorOptions options, Time started)
     }
   }
   if (options_.recover) number_ = std::max(number_, *options_.recover);
+  if (options_.before) checkpoint_complete_ = options_.before->checkpoint;
   // Also as long as a lease lasts that a coordinator before has given just now, by its own detect_timeout:
   // until then no view begins without all who may have one.
   const auto& before = options_.last ? options_.last : options_.before;
@@ -85,7 +86,7 @@ void Coordinator::on_records(const MemberStatus& member, const Records& records)
 
 void Coordinator::receive(ConnectionId from, Time now, const ControlMessage& message) {
   if (phase_ == Phase::ended) return;
-  note_time(now);
+  now_ = std::max(now_, now);
   if (const auto observer = observers_.find(from); observer != observers_.end())
     return on_observer(observer, message);
   const auto name = name_of(from);
@@ -200,8 +201,8 @@ void Coordinator::lose(const std::vector<std::string>& names, const std::string&
       all_here_since_.reset();
       first_sealed_ = false;
     }
-    if (went_back_ && trainers() == 0) started_ = now_;  // they may be on their way
-    return begin_first_view_if_sealed();                 // it may be what the others waited for
+    if (goes_back_to_ && trainers() == 0) started_ = now_;  // they may be on their way
+    return begin_first_view_if_sealed();                    // it may be what the others waited for
   }
   actions_.push_back(MembersChanged{});
   if (trained) last_lost_ = lost;
@@ -218,10 +219,10 @@ bool Coordinator::somebody_may_return() {
 
 void Coordinator::tick(Time now) {
   if (phase_ == Phase::ended) return;
-  note_time(now);
+  now_ = std::max(now_, now);
   // Once all are here they may load for as long as they give signs of life.
   if (phase_ == Phase::joining && trainers() < planned_ && now_ - started_ > options_.join_timeout) {
-    if (!went_back_ || trainers() == 0)
+    if (!goes_back_to_ || trainers() == 0)
       return end(Ended::How::failed, "only " + std::to_string(trainers()) + " of " +
                                          std::to_string(planned_) +
                                          " replicas joined within network.join_timeout");

@@ -85,7 +85,7 @@ std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
     const auto other = std::ranges::find_if(members_, [&](const auto& entry) {
       return entry.first != name && trains(entry.second);  // not its former self
     });
-    if (other == members_.end() || reduces || went_back_) return {};
+    if (other == members_.end() || reduces || goes_back_to_) return {};
     if (hello.resume == other->second.hello.resume) return {};
     return (hello.resume ? "only " + name + " wants to resume"
                          : name + " does not want to resume, unlike the others") +
@@ -182,7 +182,10 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
 /// That has as many trainers as were planned. If the run goes back to its checkpoints, they have some.
 bool Coordinator::is_of_first_view(const Hello& hello) const {
   if (hello.activated > 0 || !protocol::trains(hello.member)) return true;
-  if (went_back_ && !hello.resume) return false;
+  const auto& theirs = hello.checkpoints;
+  const bool has_it = goes_back_to_ && hello.resume && hello.fresh &&
+                      std::ranges::find(theirs, *goes_back_to_) != theirs.end();
+  if (goes_back_to_ && !has_it) return false;
   return members_.contains(hello.member.name) || trainers() < planned_;
 }
 

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cmath>
 #include <iterator>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,18 +18,12 @@ namespace {
 
 using Checkpoints = std::vector<CheckpointId>;
 
+/// Of those lists that are selected.
 template <class Select>
-ResumePoint newest_of(const std::map<std::string, Checkpoints>& lists, std::size_t least, Select select) {
-  ResumePoint point;
+CheckpointId newest_of(const std::vector<Checkpoints>& lists, std::size_t least, Select select) {
   std::vector<Checkpoints> theirs;
-  for (const auto& [name, own] : lists) {
-    if (select(own))
-      theirs.push_back(own);
-    else
-      point.without.insert(name);
-  }
-  if (theirs.size() >= least) point.step = newest_in_all(std::move(theirs)).step;
-  return point;
+  std::ranges::copy_if(lists, std::back_inserter(theirs), select);
+  return theirs.size() >= least ? newest_in_all(std::move(theirs)) : CheckpointId{};
 }
 
 }  // namespace
@@ -46,14 +39,20 @@ CheckpointId newest_in_all(std::vector<std::vector<CheckpointId>> lists) {
   return !common || common->empty() ? CheckpointId{} : common->back();
 }
 
-ResumePoint resume_point(const std::map<std::string, Checkpoints>& lists, std::size_t least,
-                         std::uint64_t complete) {
-  const auto has_any = [](const auto& own) { return !own.empty(); };
-  const auto is_recent = [&](const auto& own) {
-    return has_any(own) && std::ranges::max(own).step >= complete;
+CheckpointId checkpoint_to_go_back_to(const std::vector<Checkpoints>& lists, std::size_t least,
+                                      std::uint64_t complete) {
+  const auto was_there = [&](const Checkpoints& own) {
+    return std::ranges::any_of(own, [&](const auto& one) { return one.step >= complete; });
   };
-  const auto recent = newest_of(lists, least, is_recent);
-  return recent.step > 0 ? recent : newest_of(lists, least, has_any);
+  const auto has_that = [&](const Checkpoints& own) {
+    return std::ranges::any_of(own, [&](const auto& one) { return one.step == complete; });
+  };
+  const auto has_any = [](const Checkpoints& own) { return !own.empty(); };
+  if (const auto newest = newest_of(lists, least, was_there); newest.step > 0 && newest.step >= complete)
+    return newest;
+  if (const auto newest = newest_of(lists, least, has_that); newest.step > 0 && newest.step >= complete)
+    return newest;
+  return newest_of(lists, least, has_any);
 }
 
 /// That nobody has done by the time at which all have heard of it, as fast as they have been of late.

@@ -15,7 +15,7 @@ void Coordinator::request_stop(const std::string& reason) {
   say("stopping: " + reason);
   drop_wishes("the run is being stopped");
   if (phase_ == Phase::joining)
-    return end(Ended::How::stopped, went_back_ ? stopped_without_state : "stopped before the first step");
+    return end(Ended::How::stopped, goes_back_to_ ? stopped_without_state : "stopped before the first step");
   if (lost || (trainers() == 0 && all_have_left()) || nobody_stops()) return end_without_state();
   dismiss_newcomers();
   broadcast(Hold{});

@@ -2,7 +2,6 @@
 // strength). It never goes back to its beginning: that is for a person to decide.
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -60,9 +59,10 @@ bool Coordinator::all_have_left() const {
 /// They have been away for as long as the rounds since a checkpoint can have taken: to wait costs more than
 /// to make these again.
 bool Coordinator::others_are_given_up() const {
-  if (options_.checkpoint_interval == Time{} || !no_heir_since_) return false;
-  return now_ - *no_heir_since_ > std::max(options_.join_timeout, options_.checkpoint_interval);
+  return options_.checkpoint_interval != Time{} && no_heir_since_ && now_ - *no_heir_since_ > patience();
 }
+
+Time Coordinator::patience() const { return std::max(options_.join_timeout, options_.checkpoint_interval); }
 
 /// No trainer of the last view has its rounds any more, or half of them have not, and the others are given
 /// up.
@@ -84,13 +84,13 @@ void Coordinator::note_heirs() {
   }
 }
 
-/// Step of the newest checkpoint that those who are here could begin from.
-std::uint64_t Coordinator::newest_offered() const {
-  std::map<std::string, std::vector<CheckpointId>> lists;
+/// That those who are here could begin from.
+CheckpointId Coordinator::newest_offered() const {
+  std::vector<std::vector<CheckpointId>> lists;
   for (const auto& [name, member] : members_) {
-    if (offers_checkpoints(member)) lists[name] = member.hello.checkpoints;
+    if (offers_checkpoints(member)) lists.push_back(member.hello.checkpoints);
   }
-  return resume_point(lists, std::max<std::size_t>(options_.least, 1), checkpoint_complete_).step;
+  return checkpoint_to_go_back_to(lists, std::max<std::size_t>(options_.least, 1), checkpoint_complete_);
 }
 
 /// Whether as many as were planned can begin at a checkpoint; or enough, if the others have not come for a
@@ -100,7 +100,8 @@ std::uint64_t Coordinator::newest_offered() const {
 bool Coordinator::may_go_back() const {
   const auto last = last_trainers();
   const bool all_are_back = last.offering == last.in_view;
-  if (!all_are_back && (checkpoint_complete_ == 0 || newest_offered() < checkpoint_complete_)) return false;
+  if (!all_are_back && (checkpoint_complete_ == 0 || newest_offered().step < checkpoint_complete_))
+    return false;
   const bool has_waited = (goes_back_at_ && now_ >= *goes_back_at_) || others_are_given_up();
   return count(offers_checkpoints) >=
          (has_waited ? std::max<std::size_t>(options_.least, 1) : options_.replicas);
@@ -124,7 +125,8 @@ void Coordinator::go_back_to_checkpoints() {
   }
   if (may_go_back()) return begin_at_checkpoints();
   const auto last = last_trainers();
-  if (last.left > 0 && last.left + last.without_state == last.in_view && now_ >= *goes_back_at_)
+  const bool nobody_returns = last.left > 0 && last.left + last.without_state == last.in_view;
+  if (nobody_returns && no_heir_since_ && now_ - *no_heir_since_ > patience())
     return end(Ended::How::failed, last_lost_ + "; start all again, with --resume");
   if (const auto reason = reason_not_to_go_back(); reason != suspended_because_) suspend(reason);
 }
@@ -148,18 +150,23 @@ std::string Coordinator::reason_not_to_go_back() const {
 }
 
 void Coordinator::begin_at_checkpoints() {
+  const auto checkpoint = newest_offered();
+  if (checkpoint.step == 0) return end(Ended::How::failed, without_common_checkpoint());
   say("nobody has the run's state any more: it goes back to its checkpoints");
+  goes_back_to_ = checkpoint;
   std::vector<std::string> others;  // come again with nothing
   for (const auto& [name, member] : members_) {
-    if (trains(member) ? !offers_checkpoints(member) : begun(member) > 0) others.push_back(name);
+    if (trains(member) ? !is_of_first_view(member.hello) : begun(member) > 0) others.push_back(name);
   }
   for (const auto& name : others) {
-    if (trains(members_.at(name)))
+    if (trains(members_.at(name))) {
+      say(name + " lacks the checkpoint of step " + std::to_string(checkpoint.step) +
+          ": it takes the state from the others");
       remove(members_.find(name));  // it asks again
-    else
+    } else {
       displace(name, "the run goes back to its checkpoints");
+    }
   }
-  went_back_ = true;
   options_.token = token_after(options_.token);
   planned_ = trainers();
   started_ = now_;
@@ -179,15 +186,6 @@ void Coordinator::begin_with_fewer() {
   started_ = now_;
 }
 
-/// A coordinator that stood still has not seen who came meanwhile.
-void Coordinator::note_time(Time now) {
-  if (now - now_ > options_.detect_timeout) {
-    no_heir_since_.reset();
-    goes_back_at_.reset();
-  }
-  now_ = std::max(now_, now);
-}
-
 /// The run is stopped, and nobody who has its state will come. If all trainers have left, they said why.
 void Coordinator::end_without_state() {
   if (trainers() == 0 && all_have_left())
@@ -197,7 +195,7 @@ void Coordinator::end_without_state() {
 
 /// It comes back to a run that has gone back to its checkpoints without it.
 bool Coordinator::is_left_behind(const Hello& hello) const {
-  if (hello.activated == 0) return went_back_ && !hello.fresh && phase_ == Phase::joining;
+  if (hello.activated == 0) return goes_back_to_ && !hello.fresh && phase_ == Phase::joining;
   if (!token_is_known_) return false;
   constexpr int most_times = 64;
   auto token = hello.token;

@@ -4,9 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <set>
-#include <string>
 #include <vector>
 
 #include "isthmus/outer_sync/protocol/coordinator.h"
@@ -34,15 +31,10 @@ inline constexpr auto stopped_without_state =
 /// The newest that is in all lists, with the same content; of step 0 where there is none.
 [[nodiscard]] CheckpointId newest_in_all(std::vector<std::vector<CheckpointId>> lists);
 
-/// Where a run goes on, and the names of those who have to take the state from the others there.
-struct ResumePoint {
-  std::uint64_t step = 0;  ///< 0: there is none
-  std::set<std::string> without;
-};
-/// The newest checkpoint that all have, but for those who have none, and those who were away when all others
-/// had that of step `complete`; at least so many must have it.
-[[nodiscard]] ResumePoint resume_point(const std::map<std::string, std::vector<CheckpointId>>& lists,
-                                       std::size_t least, std::uint64_t complete);
+/// Where a run goes back to: the newest checkpoint that all of these have, but for those who were away when
+/// all others had that of step `complete`; at least so many must have it. Of step 0 where there is none.
+[[nodiscard]] CheckpointId checkpoint_to_go_back_to(const std::vector<std::vector<CheckpointId>>& lists,
+                                                    std::size_t least, std::uint64_t complete);
 
 template <class Select>
 std::size_t Coordinator::count(Select select) const {

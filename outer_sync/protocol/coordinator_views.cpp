@@ -49,22 +49,21 @@ void Coordinator::seal_first_view() {
       send(member, Seal{number_, *step});
       continue;
     }
-    const auto what = member.hello.checkpoints.empty() ? "no checkpoint" : "no recent checkpoint";
-    say(name + " has " + what + ": it takes the state from the others");
+    say(name + " has no checkpoint: it takes the state from the others");
   }
 }
 
-/// Those who are not to resume from it come in as newcomers do, where the run knows such. Where a run goes
-/// back, none of those who had been away takes the others further back than to what all had.
+/// The newest that all have who have any. The others come in as newcomers do, where the run knows such.
 std::optional<std::uint64_t> Coordinator::choose_checkpoint() {
-  std::map<std::string, std::vector<CheckpointId>> lists;
-  for (const auto& [name, member] : members_) {
-    if (trains(member)) lists[name] = member.hello.checkpoints;
+  if (goes_back_to_) return goes_back_to_->step;  // all who are in the first view have it
+  std::vector<std::vector<CheckpointId>> lists;
+  for (auto& [name, member] : members_) {
+    member.has_nothing = trains(member) && options_.elastic && member.hello.checkpoints.empty();
+    if (trains(member) && !member.has_nothing) lists.push_back(member.hello.checkpoints);
   }
-  const auto least = options_.elastic ? std::max<std::size_t>(options_.least, 1) : lists.size();
-  const auto point = resume_point(lists, least, went_back_ ? checkpoint_complete_ : 0);
-  for (const auto& name : point.without) members_.at(name).has_nothing = true;
-  return point.step > 0 ? std::optional(point.step) : std::nullopt;
+  const bool enough = lists.size() >= std::max<std::size_t>(options_.least, 1);
+  const auto step = enough ? newest_in_all(std::move(lists)).step : 0;
+  return step > 0 ? std::optional(step) : std::nullopt;
 }
 
 /// Who was told to restore another checkpoint, before somebody else came in the place of one that is gone,

@@ -67,6 +67,14 @@ void Membership::begin(const std::vector<FragmentState>& fragments, const Digest
 
 void Membership::on_seal(const Seal& seal) {
   if (reduces() && !rounds_.stands()) return answer_seal_blankly(seal.view);
+  // A replica restores once, and a connection that was lost meanwhile does not undo that.
+  std::uint64_t restored = 0;
+  meet_.update([&] { restored = meet_.seal ? meet_.seal->resume_step : 0; });
+  if (restored > 0 && seal.resume_step > 0 && seal.resume_step != restored) {
+    meet_.fail(
+        Error(ErrorKind::network, "the run begins at another checkpoint now; start again, with --resume"));
+    return control_.stop();
+  }
   meet_.update([&] {
     if (!meet_.seal || !rounds_.stands()) meet_.seal = seal;
   });

@@ -370,9 +370,9 @@ class Coordinator {
   [[nodiscard]] bool others_are_given_up() const;
   [[nodiscard]] bool state_is_lost() const;
   void note_heirs();
-  void note_time(Time now);
   void end_without_state();
-  [[nodiscard]] std::uint64_t newest_offered() const;
+  [[nodiscard]] CheckpointId newest_offered() const;
+  [[nodiscard]] Time patience() const;
   [[nodiscard]] bool may_go_back() const;
   void go_back_to_checkpoints();
   [[nodiscard]] std::string reason_not_to_go_back() const;
@@ -455,13 +455,13 @@ class Coordinator {
   Time change_began_{};
   Time foreign_leases_end_{};  ///< of those that are gone
   std::optional<Time> nobody_since_;
-  std::map<std::string, Time> lost_at_;  ///< trainers that were lost and have not come back
-  std::string last_lost_;                ///< the last trainers that were lost, and how
-  std::set<ReplicaId> left_;             ///< trainers of the last view that have said goodbye
-  std::optional<Time> no_heir_since_;    ///< nobody who is here has the run's state
-  std::optional<Time> goes_back_at_;     ///< to checkpoints, also without those who are not here by then
-  bool went_back_ = false;               ///< its first view is one at checkpoints
-  std::optional<Time> gathering_until_;  ///< of one that has come back: waits for its members
+  std::map<std::string, Time> lost_at_;       ///< trainers that were lost and have not come back
+  std::string last_lost_;                     ///< the last trainers that were lost, and how
+  std::set<ReplicaId> left_;                  ///< trainers of the last view that have said goodbye
+  std::optional<Time> no_heir_since_;         ///< nobody who is here has the run's state
+  std::optional<Time> goes_back_at_;          ///< to checkpoints, also without those who are not here by then
+  std::optional<CheckpointId> goes_back_to_;  ///< its first view is one that begins there
+  std::optional<Time> gathering_until_;       ///< of one that has come back: waits for its members
   /// Who has no connection to another member is left out for a while, longer each time: views with both would
   /// stall again and again.
   struct Bar {
