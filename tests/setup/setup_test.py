@@ -322,7 +322,8 @@ class TwoAtOnce(Setup):
         second = self.machine.start()
         outputs = [first.communicate(timeout=120)[0], second.communicate(timeout=120)[0]]
         self.assertEqual((first.returncode, second.returncode), (0, 0), outputs)
-        self.assertEqual(outputs[1], f"waiting for another setup.sh, process {first.pid}, which holds {lock}\n")
+        # Usually the second; on a busy machine it may come between the first one's look and its install.
+        self.assertRegex("".join(outputs), rf"waiting for another setup\.sh, process \d+, which holds {lock}\n")
         self.assertEqual(self.machine.index.requests.count(self.machine.torch), 1)
         self.assertTrue(self.machine.installed("torch"))
 
