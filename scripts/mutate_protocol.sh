@@ -24,7 +24,7 @@ compiler=(g++)
 
 core=(outer_sync/protocol/*.cpp outer_sync/address.cpp outer_sync/layout.cpp)
 simulator=("${core[@]}" tests/simulation/{world,world_coordinator,world_training,network,invariants,simulate}.cpp)
-tests=("${core[@]}" tests/outer_sync/protocol_{coordinator,going_back}_test.cpp)
+tests=("${core[@]}" tests/outer_sync/protocol_{coordinator,going_back,join}_test.cpp)
 
 # build FOLDER PROGRAM SOURCE...: compiles what has been changed in it, and takes the rest from what was compiled before.
 build() {
@@ -198,9 +198,9 @@ mutate "a lost state: others may go on elsewhere" "$coordinator" 's/2 \* gone >=
 mutate "a lost state: who was away takes nobody back" "$coordinator" 's/return one\.step >= complete; \}\);/return true; });/; s/newest\.step > 0 && newest\.step >= complete/newest.step > 0/g'
 mutate "a lost state: also after the coordinator was" "$coordinator" 's/checkpoint_complete_ = options_\.last->checkpoint;//'
 mutate "a lost state: what all have is on its disk at once" "$coordinator" 's/options_\.last->checkpoint = common;//'
-mutate "a lost state: all begin at one checkpoint" "$coordinator" 's/if \(begin_elsewhere\(\*step\)\) return;//'
+mutate "a resumed run begins at one checkpoint" "$coordinator" 's/if \(begin_elsewhere\(\*step\)\) return;//'
 mutate "a lost state: who has left has it no more" "$coordinator" 's/if \(trains_here && left\) left_\.insert\(.*?\);//'
-mutate "a lost state: who dies on the way is not waited for" "$coordinator" 's/if \(!went_back_ \|\| trainers\(\) == 0\)/if (true)/'
+mutate "a lost state: who dies on the way is not waited for" "$coordinator" 's/if \(!goes_back_to_ \|\| trainers\(\) == 0\)/if (true)/'
 mutate "a lost state: also before a coordinator that came later" "$coordinator" 's/token = token_after\(token\);\s+if/token = token_after(options_.token);\n    if/'
 mutate "a lost state: never to the beginning" "$coordinator" 's/member\.hello\.fresh && member\.hello\.resume;/member.hello.fresh;/'
 mutate "a lost state: who waits for it starts again" "$coordinator" 's/member\.admitted \|\| !member\.hello\.fresh \|\| begun\(member\) > 0/false/'
