@@ -82,6 +82,7 @@ std::string Coordinator::reason_not_to_admit(const Hello& hello) const {
   if (reduces && !options_.elastic)
     return name + " only reduces: in a data-parallel run there is nothing to reduce for it";
   if (phase_ == Phase::joining) {
+    if (!is_of_first_view(hello)) return {};  // it comes in later, with the others' state
     const auto other = std::ranges::find_if(members_, [&](const auto& entry) {
       return entry.first != name && trains(entry.second);  // not its former self
     });
@@ -162,10 +163,7 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
   }
   if (phase_ != Phase::joining) {
     say(name + " " + place_of(hello.member));
-    if (nobody_has_begun()) {
-      phase_ = Phase::joining;
-      return seal_first_view();
-    }
+    if (nobody_has_begun()) return seal_first_view_again();
     admit(member);
     if (was_member) change_view(name + " was started again");
     hold_rounds_if_late(name);
@@ -222,6 +220,19 @@ bool Coordinator::nobody_has_begun() const {
   });
 }
 
+/// The other trainers ask again, and come in once the run has begun.
+void Coordinator::seal_first_view_again() {
+  std::vector<std::string> others;
+  const auto& of_it = options_.last->members;
+  for (const auto& [name, member] : members_) {
+    if (trains(member) && std::ranges::find(of_it, name, &MemberInfo::name) == of_it.end())
+      others.push_back(name);
+  }
+  for (const auto& name : others) remove(members_.find(name));
+  phase_ = Phase::joining;
+  seal_first_view();
+}
+
 /// An operator recovers a run, and nobody who has begun it has come.
 bool Coordinator::state_is_gone() const {
   return phase_ == Phase::suspended && options_.recover && !token_is_known_ && !gathering_until_;
@@ -230,13 +241,15 @@ bool Coordinator::state_is_gone() const {
 /// Once there are enough who have just been started, with a token of its own: whoever is left of the old run
 /// is told to start again.
 void Coordinator::begin_anew() {
-  const auto is_fresh = [](const MemberStatus& member) { return trains(member) && member.hello.fresh; };
+  const auto is_fresh = [](const MemberStatus& member) {
+    return trains(member) && member.hello.fresh && !member.admitted;
+  };
   const auto resumes = [](const MemberStatus& member) { return trains(member) && member.hello.resume; };
   const bool all_or_none = count(resumes) == 0 || count(resumes) == trainers();
   if (trainers() != options_.replicas || count(is_fresh) != trainers() || !all_or_none) {
     std::string stale;
     for (const auto& [name, member] : members_) {
-      if (trains(member) && !member.hello.fresh) stale += " " + name;
+      if (trains(member) && !is_fresh(member)) stale += " " + name;
     }
     return suspend("nobody who is here has begun this run; it begins anew when exactly " +
                    std::to_string(options_.replicas) +

@@ -34,6 +34,7 @@ constexpr auto tick_every = 50ms;
 constexpr std::uint64_t most_wakes_per_second = 1000;
 constexpr auto wakes_at_once = 20ms;  ///< of them, after a pause: a few messages to and fro wait for nothing
 constexpr std::size_t most_reports_kept = 4;
+constexpr auto begun_without_it = "the run has begun without this replica";
 
 ControlLinkOptions control_options(const NetworkConfig& network) {
   return {.coordinators = parse_addresses(network.coordinator, "network.coordinator"),
@@ -150,6 +151,8 @@ void NetworkSide::say_what_is_missing() {
 void NetworkSide::activate(const std::vector<FragmentState>& fragments, const Digest& parameters,
                            const Ledger& ledger, const Settings& settings) {
   asio::post(io_, [this, fragments, parameters, ledger, settings] {
+    // It was admitted while it restored: its connection was lost, and the run begins without it.
+    if (taker_->takes()) return meet_.update([&] { meet_.displaced = begun_without_it; });
     membership_.begin(fragments, parameters, ledger, settings);
   });
 }
@@ -316,7 +319,7 @@ void NetworkSide::hear(const HeartbeatReply& reply) {
 void NetworkSide::hear(const Admitted& admitted) {
   if (!taker_) throw Error(ErrorKind::network, "it sent a message that is a member's to send");
   if (rounds_.in_a_view()) return;
-  if (rounds_.stands()) meet_.update([&] { meet_.displaced = "the run has begun without this replica"; });
+  if (rounds_.stands()) meet_.update([&] { meet_.displaced = begun_without_it; });
   membership_.withdraw();
   membership_.join_mesh(admitted.token);
   taker_->take_from(admitted, membership_.id(), membership_.observes());

@@ -586,14 +586,20 @@ TEST(Recovering, WhoWasHereWithTheStateAndIsStartedAgainBringsItNoMore) {
   auto again = CoordinatorHarness::hello("us-1");
   again.member.incarnation = 2;
   harness.receive(3, again);
-  for (const ConnectionId member : {1, 3}) {
+  EXPECT_FALSE(harness.last<Seal>(1)) << "it takes the state of one that is gone";
+  ASSERT_TRUE(harness.last<Suspended>(3));
+  EXPECT_THAT(harness.last<Suspended>(3)->reason, HasSubstr("start again: eu-1"));
+  again = CoordinatorHarness::hello("eu-1");
+  again.member.incarnation = 2;
+  harness.receive(4, again);
+  for (const ConnectionId member : {3, 4}) {
     ASSERT_TRUE(harness.last<Seal>(member)) << "there is nothing left to wait for";
     auto sealed = CoordinatorHarness::sealed();
     sealed.view = harness.last<Seal>(member)->view;
     harness.receive(member, sealed);
   }
-  ASSERT_TRUE(harness.last<NewView>(1));
-  EXPECT_EQ(harness.last<NewView>(1)->token, digest_of(99)) << "it is another run";
+  ASSERT_TRUE(harness.last<NewView>(3));
+  EXPECT_EQ(harness.last<NewView>(3)->token, digest_of(99)) << "it is another run";
 }
 
 /// eu-1 alone was in the last view, so it alone knows the run's last rounds; us-1 was left out of that view.
@@ -627,6 +633,28 @@ TEST(StartedAgain, AViewWhoseOnlyHeirIsLostBeforeItBeginsDoesNotBegin) {
   answers(1, 6);
   answers(3, 7);
   EXPECT_TRUE(harness.last<NewView>(1) && harness.last<NewView>(3));
+}
+
+/// The coordinator before this one died between storing the first view and sending it.
+TEST(StartedAgain, AFirstViewThatReachedNobodyBeginsWithoutThoseWhoCameLater) {
+  auto options = CoordinatorHarness::default_options(2);
+  const auto hello = CoordinatorHarness::hello;
+  options.last = LastView{1, {hello("eu-1").member, hello("us-1").member}, options.token};
+  CoordinatorHarness harness(options);
+  harness.receive(1, hello("eu-1"));
+  auto later = hello("asia-1");
+  later.resume = true;
+  harness.receive(2, later);
+  harness.receive(3, hello("us-1"));
+  EXPECT_TRUE(harness.closed.contains(2)) << "there is no state yet that it could take";
+  harness.receive(4, later);
+  EXPECT_TRUE(harness.closed.contains(4));
+  harness.seal_all({1, 3});
+  ASSERT_TRUE(harness.last<NewView>(1) && harness.last<NewView>(3));
+  EXPECT_EQ(harness.last<NewView>(1)->view.members.size(), 2U);
+  harness.receive(5, later);
+  EXPECT_TRUE(harness.last<Admitted>(5));
+  EXPECT_FALSE(harness.last<Refused>(2) || harness.last<Refused>(4)) << "it would end";
 }
 
 }  // namespace

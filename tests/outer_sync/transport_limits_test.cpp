@@ -245,6 +245,32 @@ TEST(Limits, OfViewsThatWaitForRoomTheNewestIsAnnouncedAndNoOtherIsStored) {
   EXPECT_EQ(stored, (std::set<protocol::ViewNumber>{1, 3}));
 }
 
+/// Also one that all have while a view waits for room.
+TEST(Limits, TheNewestCheckpointThatAllHaveIsStored) {
+  auto options = NetworkRun::Options::lively(3);
+  options.closing.least = 2;
+  NetworkRun run(options);
+  std::atomic<bool> room = false;
+  std::atomic<std::uint64_t> checkpoint = 0;
+  run.on_store = [&](const protocol::LastView& view) {
+    if (view.number > 1 && !room) throw Error(ErrorKind::data, "no space is left");
+    checkpoint = view.checkpoint;
+  };
+  run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
+    const bool waits_for_room = run.times_said("NO ROOM: view 2 cannot be stored") > 0;
+    std::vector<protocol::CheckpointId> checkpoints{{4, 1}};
+    if (waits_for_room) checkpoints.push_back({8, 1});
+    node.report_checkpoints(checkpoints);
+    if (m == 2 && checkpoint == 4) throw NetworkRun::Vanish();
+    if (node.common_checkpoint() == 8) room = true;
+    if (m == 0 && node.view().number > 1 && run.last_step == for_ever) run.last_step = step + 20;
+  };
+  run.start();
+  run.expect_one_end({0, 1});
+  EXPECT_EQ(run.stored().number, 2U);
+  EXPECT_EQ(run.stored().checkpoint, 8U);
+}
+
 /// Between a seal and its view nothing commits, also where all members reach each other: whoever waited for a
 /// result would train again when the coordinator is back.
 TEST(Limits, WhoHasSealedAViewTrainsOnWhenTheCoordinatorIsGone) {

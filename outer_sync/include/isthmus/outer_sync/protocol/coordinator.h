@@ -357,6 +357,7 @@ class Coordinator {
   [[nodiscard]] std::string reason_without_heir() const;
   [[nodiscard]] std::string missing_heirs() const;
   [[nodiscard]] bool nobody_has_begun() const;
+  void seal_first_view_again();
   [[nodiscard]] bool state_is_gone() const;
   [[nodiscard]] bool nobody_stops();
   void begin_anew();

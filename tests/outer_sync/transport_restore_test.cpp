@@ -1,0 +1,101 @@
+// A replica restores a checkpoint for the first view, and loses its connection meanwhile. The test plays the
+// coordinator.
+
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <future>
+#include <optional>
+
+#include "network_run.h"
+#include "raw_peer.h"
+
+namespace isthmus::outer_sync {
+namespace {
+
+using testing::HasSubstr;
+using namespace std::chrono_literals;
+
+class Restoring : public testing::Test {
+ protected:
+  /// It has been told to restore the checkpoint of this step, and is cut off.
+  void begin_to_restore(std::uint64_t step) {
+    auto joined = std::async(std::launch::async, [&] { return node_.join(run_.hello(0)); });
+    RawPeer coordinator(listener_);
+    coordinator.hear_control<protocol::Hello>();
+    coordinator.say(protocol::Seal{1, step});
+    const auto admission = joined.get();
+    EXPECT_EQ(admission.how, Admission::How::resumes);
+    EXPECT_EQ(admission.step, step);
+  }
+  void come_back() {
+    coordinator_.emplace(listener_);
+    coordinator_->hear_control<protocol::Hello>();
+  }
+  /// Reports that it has restored it. The coordinator lets a replica go that would wait for ever.
+  std::future<void> activate() {
+    return std::async(std::launch::async, [&] {
+      node_.activate(std::vector<protocol::FragmentState>(run_.layout().fragment_count()), Digest());
+    });
+  }
+  void let_go_if_it_waits(const std::future<void>& activated) {
+    if (activated.wait_for(20s) == std::future_status::ready) return;
+    ADD_FAILURE() << "it waits for a view that does not come";
+    coordinator_->say(protocol::Abort{"the test is over"});
+  }
+
+  NetworkConfig network() const {
+    auto network = run_.network(0);
+    network.coordinator = listener_.address();
+    return network;
+  }
+
+  RawListener listener_;
+  NetworkRun run_{NetworkRun::Options()};  // for what it knows of a member
+  Trace trace_;
+  MemberNode node_{network(), run_.layout(), run_.codecs(), {}, trace_};
+  std::optional<RawPeer> coordinator_;
+};
+
+TEST_F(Restoring, ItAnswersTheSealThatComesAfterwards) {
+  begin_to_restore(8);
+  come_back();
+  coordinator_->say(protocol::Seal{2, 8});
+  auto activated = activate();
+  auto sealed = coordinator_->hear_control<protocol::Sealed>();
+  if (sealed.view == 1) sealed = coordinator_->hear_control<protocol::Sealed>();  // it was the faster one
+  EXPECT_EQ(sealed.view, 2U);
+  coordinator_->say(protocol::Abort{"the test is over"});
+  EXPECT_THROW(activated.get(), Error);
+}
+
+TEST_F(Restoring, ASecondCheckpointIsRefused) {
+  begin_to_restore(8);
+  come_back();
+  coordinator_->say(protocol::Seal{2, 4});
+  auto activated = activate();
+  let_go_if_it_waits(activated);
+  try {
+    activated.get();
+    ADD_FAILURE() << "it would begin at step 8, and the others at step 4";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("begins at another checkpoint now; start again, with --resume"));
+  }
+}
+
+TEST_F(Restoring, OneThatIsLetInMeanwhileTakesTheStateFromTheOthers) {
+  begin_to_restore(8);
+  come_back();
+  RawListener donor;
+  protocol::Admitted admitted;
+  admitted.token.bytes.fill(7);
+  admitted.donors.push_back({"r1", 2, donor.address()});
+  coordinator_->say(admitted);
+  const RawPeer asked(donor);
+  auto activated = activate();
+  let_go_if_it_waits(activated);
+  EXPECT_THROW(activated.get(), Displaced);
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync
