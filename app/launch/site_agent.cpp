@@ -218,13 +218,16 @@ class SiteAgent {
     connection_ = std::make_unique<AgentConnection>(fd);
     connected_ = had_connection_ = true;
     heard_ = Clock::now();
-    Message hello = {{"tether", tether_protocol}, {"folder", request_.folder.string()},
-                     {"cores", cores_here()},     {"gpus", gpus_here()},
-                     {"build", request_.build},   {"processes", Message::array()}};
+    Message hello = {{"tether", tether_protocol},
+                     {"folder", request_.folder.string()},
+                     {"cores", cores_here()},
+                     {"gpus", gpus_here()},
+                     {"build", request_.build},
+                     {"processes", Message::array()},
+                     {"run_goes_on", may_be_there(request_.folder / request_.run / "coordinator.state")}};
     for (auto& [name, child] : children_) {
       Message one = {{"name", name}, {"life", child->life}};
       if (child->status) one["status"] = *child->status;
-      if (child->coordinates) one["run_goes_on"] = child->run_goes_on();
       hello["processes"].push_back(std::move(one));
       child->said_end = child->said_begun = false;
       skip_what_was_missed(*child);
@@ -335,7 +338,8 @@ class SiteAgent {
   void attend(AgentChild& child) {
     if (!child.running() && !connected_) restart_alone(child);
     if (child.running() && !child.process) begin(child);
-    if (child.running()) child.status = child.process->poll();  // before its output is read: it is all there
+    if (child.running() && child.process)
+      child.status = child.process->poll();  // before its output is read: it is all there
     if (child.port >= 0) read_port(child);
     const auto size = bytes_in(child.metrics);
     child.begun = child.begun || (size > 0 && size != child.metrics_before);

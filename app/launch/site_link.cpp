@@ -461,7 +461,7 @@ void SiteLink::welcome(const Message& hello) {
                   .gpus = texts_in(hello, "gpus"),
                   .build = text_in(hello, "build")};
   std::map<std::string, FoundProcess> found;
-  bool any_runs = false, run_goes_on = false;
+  bool any_runs = false;
   std::int64_t lives = 0;
   if (const auto list = hello.find("processes"); list != hello.end() && list->is_array()) {
     for (const auto& one : *list) {
@@ -470,7 +470,6 @@ void SiteLink::welcome(const Message& hello) {
       if (one.contains("status"))
         process.status = static_cast<int>(std::clamp<std::int64_t>(number_in(one, "status", 0), 0, 255));
       any_runs = any_runs || !process.status;
-      run_goes_on = run_goes_on || flag_in(one, "run_goes_on");
       lives = std::max(lives, process.life);
       found[text_in(one, "name")] = process;
     }
@@ -493,7 +492,7 @@ void SiteLink::welcome(const Message& hello) {
   }
   const std::lock_guard lock(mutex_);
   facts_ = std::move(facts);
-  run_goes_on_ = run_goes_on;
+  run_goes_on_ = flag_in(hello, "run_goes_on");
   found_ = std::move(found);
   lives_ = std::max(lives_, lives);
   unsent_ += text + line_of({{"do", "ready"}});

@@ -3,9 +3,9 @@
 // stranger's: lines are bounded, and a message is a map whose fields are what they must be. A life is one
 // start of a process, as the launch counts; what runs when a launch connects is in the agent's first message.
 //
-//   agent    {"tether": 2, "folder": "/home/me/runs", "cores": 64, "gpus": ["0", "1"], "build": "...",
+//   agent    {"tether": 3, "folder": "/home/me/runs", "cores": 64, "gpus": ["0", "1"], "build": "...",
 //             "processes": [{"name": "eu-1", "life": 1}, {"name": "eu-2", "life": 1, "status": 4}], "port":
-//             7000}
+//             7000, "run_goes_on": true}       of a coordinator that is to be started again
 //   launch   {"do": "write", "path": "two-sites/eu.yaml", "text": "...", "secret": false}
 //   launch   {"do": "ready"}
 //   agent    {"ready": true}
@@ -26,7 +26,7 @@ namespace isthmus::app {
 
 using Message = nlohmann::json;
 
-inline constexpr int tether_protocol = 2;
+inline constexpr int tether_protocol = 3;
 /// A config or a certificate fits; a line that is longer ends the connection.
 inline constexpr std::size_t longest_message = std::size_t{4} << 20;
 

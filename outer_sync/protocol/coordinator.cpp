@@ -258,7 +258,7 @@ void Coordinator::tick(Time now) {
     bar.until = {};
     if (members_.contains(name)) return change_view(name + " may try again");
   }
-  if (trainers() > 0 || phase_ == Phase::joining) {
+  if (trainers() > 0 || phase_ == Phase::joining || all_may_return()) {
     nobody_since_.reset();
   } else if (!nobody_since_) {
     nobody_since_ = now_;

@@ -293,6 +293,7 @@ void Coordinator::come_back(MemberStatus& member) {
   }
   if (!able(member)) return;  // barred for a while: the others go on without it until then
   change_view(hello.member.name + " is back");
+  if (stopping_ && phase_ == Phase::suspended) send(member, Hold{});
   admit_waiting();
 }
 

@@ -94,17 +94,22 @@ void Coordinator::finish_if_all_done() {
 
 void Coordinator::finish() {
   settle_evaluations(true);
-  std::string problem, first;
-  Digest hash;
-  for (const auto& [name, member] : members_) {
+  std::string problem, apart;
+  const std::pair<const std::string, MemberStatus>* first = nullptr;
+  for (const auto& one : members_) {
+    const auto& [name, member] = one;
     if (!member.done || !trains(member)) continue;  // who only reduces has no parameters
-    if (first.empty()) {
-      first = name;
-      hash = member.result.global_hash;
-    } else if (member.result.global_hash != hash) {
-      problem = "global hashes of " + name + " and " + first + " differ at the end";
+    if (first == nullptr) {
+      first = &one;
+    } else if (stopping_ && rounds_of(member) != rounds_of(first->second)) {
+      apart = "stopped while no round committed: " + name + " and " + first->first +
+              " have not applied the same rounds; resume from the last checkpoint";
+    } else if (member.result.global_hash != first->second.result.global_hash) {
+      problem = "global hashes of " + name + " and " + first->first + " differ at the end";
     }
   }
+  if (problem.empty() && !apart.empty()) return end(Ended::How::stopped, apart);
+  const Digest hash = first == nullptr ? Digest() : first->second.result.global_hash;
   std::vector<Round> last;  // those who are done have said it just before
   for (const auto& [name, member] : members_) {
     const auto rounds = rounds_of(member);

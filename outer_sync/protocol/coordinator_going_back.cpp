@@ -56,6 +56,11 @@ bool Coordinator::all_have_left() const {
   return last.in_view > 0 && last.left == last.in_view;
 }
 
+/// They are cut off, or only this coordinator is, and the run goes on without it.
+bool Coordinator::all_may_return() const {
+  return options_.elastic && options_.last && last_trainers().left == 0;
+}
+
 /// They have been away for as long as the rounds since a checkpoint can have taken: to wait costs more than
 /// to make these again.
 bool Coordinator::others_are_given_up() const {

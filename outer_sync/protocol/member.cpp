@@ -77,6 +77,11 @@ std::optional<Sealed> Member::seal(ViewNumber view) {
   return sealed;
 }
 
+void Member::forget_seal() {
+  assert(view_.number == 0);
+  sealed_ = 0;
+}
+
 bool Member::fits(const NewView& message, MemberIndex self) const {
   return self < message.view.members.size() && problem_of(message, {.steps = 0, .layout = &layout_}).empty();
 }

@@ -33,6 +33,15 @@ void Ending::on_stop_at(std::uint64_t step) {
 
 void Ending::done(Done done) {
   done_ = std::move(done);
+  say_done();
+}
+
+/// The last to say it ends the run. A coordinator that came after the one that named the step does not know
+/// that the run is being stopped; those who have not come to the step must not ask it for another.
+void Ending::say_done() {
+  bool stops = false;
+  meet_.update([&] { stops = meet_.hold; });
+  if (stops) control_.send(StopRequest{"as was asked before"});
   control_.send(*done_);
 }
 
@@ -50,11 +59,9 @@ bool Ending::ends_with_connection() {
 }
 
 void Ending::repeat() {
-  if (done_) control_.send(*done_);
-  const bool stops = [&] {
-    const std::lock_guard lock(meet_.mutex);
-    return meet_.hold && !meet_.stop_at;
-  }();
+  if (done_) return say_done();
+  bool stops = false;
+  meet_.update([&] { stops = meet_.hold && !meet_.stop_at; });
   if (stops) control_.send(StopRequest{"as was asked before"});
 }
 

@@ -37,6 +37,8 @@ class Ending {
   void repeat();
 
  private:
+  void say_done();
+
   ControlLink& control_;
   Rendezvous& meet_;
   const WireCounters& counters_;

@@ -35,11 +35,23 @@ Hello Membership::hello(bool done) {
     hello_.settings = rounds_.member().settings();
     hello_.token = token_;
     say_("the coordinator is there again");
+  } else {
+    forget_seal();
   }
-  if (!rounds_.stands()) blank_seal_ = 0;  // what the one before had asked for is void with its connection
   hello_.done = done;
   hello_.fresh = is_fresh();
   return hello_;
+}
+
+/// What was asked for is void with its connection: a coordinator that was started again may count from a
+/// lower view on.
+void Membership::forget_seal() {
+  blank_seal_ = 0;
+  waiting_view_.reset();
+  if (rounds_.stands()) rounds_.member().forget_seal();
+  meet_.update([&] {
+    if (meet_.seal) meet_.seal->view = 0;
+  });
 }
 
 bool Membership::is_fresh() {
@@ -62,7 +74,7 @@ void Membership::begin(const std::vector<FragmentState>& fragments, const Digest
   rounds_.begin(fragments, ledger, settings);
   ViewNumber view = 0;
   meet_.update([&] { view = meet_.seal->view; });
-  answer_seal(view);
+  if (view > 0) answer_seal(view);  // else it is still to come
 }
 
 void Membership::on_seal(const Seal& seal) {

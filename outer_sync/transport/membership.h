@@ -72,6 +72,7 @@ class Membership {
   void displace(const std::string& reason);
 
  private:
+  void forget_seal();
   void answer_seal(protocol::ViewNumber view);
   void answer_seal_blankly(protocol::ViewNumber view);
   void begin_reducing(const protocol::NewView& message);

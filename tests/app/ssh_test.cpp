@@ -192,6 +192,24 @@ TEST_F(Ssh, ACoordinatorAtASiteGoesOnToo) {
   EXPECT_THAT(site_.processes(), IsEmpty());
 }
 
+/// As by a reboot of the machine.
+TEST_F(Ssh, ACoordinatorWhoseAgentIsKilledIsStartedAgainThere) {
+  config_ =
+      site_.write("there.yaml", "extends: tiny.yaml\nsites:\n  eu: {" + launcher("eu", "coordinator: true") +
+                                    "}\n  us: {" + launcher("us") + "}\n");
+  auto launch = start(endless);
+  ASSERT_TRUE(both_go_on()) << site_.logs();
+  const auto us = worker("us");
+  for (const auto& process : processes_with("tether --folder " + (site_ / "eu").string())) {
+    if (process.command.find("--started-fd") != std::string::npos) kill(process.pid, SIGKILL);
+  }
+  EXPECT_TRUE(eventually([&] { return launch.output().find("starting it again") != std::string::npos; }))
+      << launch.output();
+  EXPECT_TRUE(both_go_on()) << launch.output() << site_.logs();
+  EXPECT_EQ(worker("us"), us) << launch.output();
+  stop(launch);
+}
+
 TEST_F(Ssh, ASiteGivesUpAfterSoMuchSilence) {
   config_ = site_.write("short.yaml", "extends: tiny.yaml\nsites:\n  eu: {" + launcher("eu", "silence: 3s") +
                                           "}\n  us: {" + launcher("us") + "}\n");

@@ -6,16 +6,20 @@
 #include <csignal>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "command.h"
+#include "isthmus/base/file.h"
 #include "isthmus/base/text.h"
 #include "launch/tether_messages.h"
+#include "run/run_folder.h"
 #include "temporary_folder.h"
 
 namespace isthmus {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr const char* until_go = "while [ ! -e go ]; do sleep 0.05; done";
 
@@ -162,6 +166,52 @@ TEST(Tether, WhatEndedMeanwhileIsLearntByTheNextConnection) {
   static_cast<void>(run.wait());
   run.connect(leave, "sleep 0.1");
   EXPECT_EQ(run.wait().status, 0);
+}
+
+/// A worker whose agent was killed frees its memory before its folder, and may take seconds for that.
+TEST(Tether, AWorkerIsStartedOnceItsFolderIsFree) {
+  std::optional<app::FolderLock> former;
+  TetherRun run(
+      [&](const std::string& there) {
+        const auto folder = std::filesystem::path(there) / "run/eu-1";
+        std::filesystem::create_directories(folder);
+        former.emplace(folder);
+        return std::vector<app::Message>{config_file(there),
+                                         start_coordinator(there + "/run/eu.yaml"),
+                                         {{"do", "start"},
+                                          {"name", "eu-1"},
+                                          {"folder", "run/eu-1"},
+                                          {"life", 1},
+                                          {"arguments", {"--version"}}}};
+      },
+      until_go);
+  ASSERT_TRUE(eventually([&] { return run.output().find("{\"port\":") != std::string::npos; }))
+      << run.output();
+  EXPECT_EQ(run.coordinators(), 1U) << "the agent is there, and its other processes with it";
+  EXPECT_THAT(run.output(), Not(HasSubstr("\"ended\"")));
+  former.reset();
+  EXPECT_TRUE(run.go_after(R"("ended":"eu-1","life":1,"status":0})")) << run.output();
+  static_cast<void>(run.wait());
+  run.connect(leave, "sleep 0.1");
+  EXPECT_EQ(run.wait().status, 0);
+}
+
+/// It was killed with the agent before, or with its machine.
+TEST(Tether, ANewAgentSaysThatTheRunGoesOn) {
+  const auto says = [](bool stored) {
+    TetherRun run(
+        [&](const std::string& there) {
+          std::filesystem::create_directories(there + "/run");
+          if (stored) replace_file(there + "/run/coordinator.state", "a view");
+          return std::vector<app::Message>{{{"do", "ready"}}, {{"do", "leave"}}};
+        },
+        "sleep 0.2");
+    EXPECT_EQ(run.wait().status, 0) << run.output();
+    const auto hello = app::message_of(run.output().substr(0, run.output().find('\n')));
+    return hello && app::flag_in(*hello, "run_goes_on");
+  };
+  EXPECT_TRUE(says(true));
+  EXPECT_FALSE(says(false));
 }
 
 TEST(Tether, TheNewestLaunchCounts) {

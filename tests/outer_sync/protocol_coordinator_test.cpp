@@ -246,6 +246,36 @@ TEST(Stopping, WhereADoneMemberIsCountsToo) {
   EXPECT_EQ(harness.last<StopAt>(2)->step, 100U);
 }
 
+/// Each stops where it is while rounds do not commit, and one of them may have had a result that has not
+/// reached the other.
+TEST(Stopping, TheHashesOfThoseWhoHaveAppliedOtherRoundsAreNoDivergence) {
+  CoordinatorHarness harness(2);
+  harness.run_all({"eu-1", "us-1"});
+  harness.stop("enough");
+  harness.receive(1, Heartbeat{.number = 1, .view = 1, .lost = {}, .fragments = {{3, 1}, {2, 1}}});
+  harness.receive(2, Heartbeat{.number = 1, .view = 1, .lost = {}, .fragments = {{2, 1}, {2, 1}}});
+  harness.receive(1, Done{"{}", digest_of(4)});
+  harness.receive(2, Done{"{}", digest_of(5)});
+  ASSERT_TRUE(harness.ended);
+  EXPECT_EQ(harness.ended->how, How::stopped);
+  EXPECT_THAT(harness.ended->reason, HasSubstr("us-1 and eu-1 have not applied the same rounds"));
+}
+
+TEST(Stopping, OneThatComesBackWhileRoundsDoNotCommitStopsToo) {
+  auto options = CoordinatorHarness::default_options(3);
+  options.least = 3;
+  CoordinatorHarness harness(options);
+  harness.run_all({"asia-1", "eu-1", "us-1"});
+  harness.close(2);
+  harness.close(3);
+  harness.stop("enough");
+  auto back = CoordinatorHarness::hello("eu-1");
+  back.activated = back.sealed = 1;
+  back.token = digest_of(99);
+  harness.receive(4, back);
+  EXPECT_TRUE(harness.last<Hold>(4)) << "no view forms that it would hear it with";
+}
+
 TEST(Stopping, HeldUnaskedIsIgnored) {
   CoordinatorHarness harness(1);
   harness.run_all({"us-1"});

@@ -58,6 +58,34 @@ TEST_F(Heirs, OneIsEnoughWhereFewerMayTrain) {
   EXPECT_EQ(seals(), 4U) << "for the first view, and after each loss";
 }
 
+/// The network of the coordinator's machine is gone, or the power of all sites.
+TEST(Alone, ACoordinatorWaitsForThoseWhoHaveTheState) {
+  CoordinatorHarness run(2);
+  run.run_all({"a", "b"});
+  run.tick(6s);
+  EXPECT_EQ(run.coordinator.members().size(), 0U) << "both are silent";
+  run.tick(24h);
+  EXPECT_FALSE(run.ended) << "they train on, and nobody else knows of the run";
+  auto back = CoordinatorHarness::hello("a");
+  back.activated = back.sealed = 1;
+  back.token = digest_of(99);
+  run.receive(3, back);
+  back.member = CoordinatorHarness::hello("b").member;
+  run.receive(4, back);
+  ASSERT_TRUE(run.last<Seal>(3) && run.last<Seal>(4));
+}
+
+TEST(Alone, ACoordinatorThatWaitsForThoseWhoHaveTheStateCanBeStopped) {
+  CoordinatorHarness run(2);
+  run.run_all({"a", "b"});
+  run.tick(6s);
+  run.tick(24h);
+  run.stop("enough");
+  run.tick(24h + 1s);
+  ASSERT_TRUE(run.ended);
+  EXPECT_EQ(run.ended->how, Ended::How::stopped);
+}
+
 /// Two trainers in view 1, which are killed and come back.
 class AllStartedAgain : public testing::Test {
  protected:

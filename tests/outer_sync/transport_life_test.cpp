@@ -340,6 +340,22 @@ TEST(Life, AStopEndsTheOthersAtOneStepWhenOneIsLostMeanwhile) {
   EXPECT_TRUE(run.result(0).stopped && run.result(2).stopped);
 }
 
+/// What was stopped would count as finished.
+TEST(Life, AStopOutlivesTheCoordinatorThatHasNamedTheStep) {
+  NetworkRun run(lively(2));
+  run.before_step = [&](std::size_t m, MemberNode& node, std::uint64_t step) {
+    if (m == 0 && step == 10) node.request_stop("enough");
+    if (m != 1 || step != 9) return;
+    while (!node.stops_at()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    run.kill_coordinator();
+    run.start_coordinator_again(run.stored());
+  };
+  run.start();
+  run.expect_one_end({0, 1});
+  EXPECT_TRUE(run.result(0).stopped && run.result(1).stopped);
+  EXPECT_TRUE(run.coordinator().coordinator().stopping());
+}
+
 TEST(Life, AStopOutlivesTheCoordinatorThatWasAskedForIt) {
   NetworkRun run(lively(2));
   Forwarder control(run.coordinator_address());

@@ -368,6 +368,7 @@ class Coordinator {
   };
   [[nodiscard]] LastTrainers last_trainers() const;
   [[nodiscard]] bool all_have_left() const;
+  [[nodiscard]] bool all_may_return() const;
   [[nodiscard]] bool others_are_given_up() const;
   [[nodiscard]] bool state_is_lost() const;
   void note_heirs();

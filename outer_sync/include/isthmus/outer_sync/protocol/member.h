@@ -103,6 +103,8 @@ class Member {
 
   /// Promises to know no view before this one. Empty if a higher one has been sealed already.
   [[nodiscard]] std::optional<Sealed> seal(ViewNumber view);
+  /// Before its first view: the connection that it was promised on is gone, and with it the answer.
+  void forget_seal();
   /// Highest view sealed.
   [[nodiscard]] ViewNumber sealed() const { return sealed_; }
   enum class Entry {
