@@ -111,12 +111,23 @@ bool LocalRun::somebody_failed() {
   };
   if (!elastic()) return std::ranges::any_of(processes_, ended_badly);
   if (coordinator_returns()) return false;
-  // The coordinator, or all that train.
-  return ended_badly(processes_.front()) ||
-         (!more_will_train() &&
-          std::ranges::none_of(processes_.begin() + 1, processes_.end(), [this](const auto& process) {
-            return trains(*process) && (process->running() || process->poll() == 0 || comes_back(*process));
-          }));
+  return ended_badly(processes_.front()) || nobody_will_train();
+}
+
+/// All that train have ended for good. If that was well, the coordinator ends a moment later; else they were
+/// asked to leave, and it waits for others without limit.
+bool LocalRun::nobody_will_train() {
+  bool well = false, will = more_will_train();
+  for (const auto& process : processes_) {
+    if (process == processes_.front() || !trains(*process)) continue;
+    will = will || process->running() || comes_back(*process);
+    well = well || process->poll() == 0;
+  }
+  if (will)
+    nobody_trains_since_.reset();
+  else if (!nobody_trains_since_)
+    nobody_trains_since_ = Clock::now();
+  return !will && (!well || Clock::now() - *nobody_trains_since_ > coordinator_ends_within_);
 }
 
 void LocalRun::kill_rest() {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -58,6 +59,7 @@ class LocalRun {
   [[nodiscard]] bool told(const RunProcess& process) const { return told_.contains(process.name()); }
 
   std::vector<std::unique_ptr<RunProcess>> processes_;  ///< the coordinator first
+  std::chrono::seconds coordinator_ends_within_{30};    ///< after all that train have ended well
 
  private:
   /// Several processes fail when one does. Those that know what is wrong count before one that was killed or
@@ -65,6 +67,7 @@ class LocalRun {
   enum class Failure { none, lost_a_peer, died, has_a_reason };
 
   [[nodiscard]] bool somebody_failed();
+  [[nodiscard]] bool nobody_will_train();
   void kill_rest();
   /// An elastic run had gone on without them when it was interrupted: its end is not theirs.
   void excuse_those_who_ended();
@@ -72,6 +75,7 @@ class LocalRun {
   [[nodiscard]] int verdict(bool interrupted);
   [[nodiscard]] int exit_status_of_the_sound();
 
+  std::optional<std::chrono::steady_clock::time_point> nobody_trains_since_;
   std::string address_;
   std::set<std::string> killed_;        ///< by us
   std::set<std::string> ended_before_;  ///< the interrupt, in an elastic run

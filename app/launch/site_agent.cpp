@@ -342,7 +342,7 @@ class SiteAgent {
       child.status = child.process->poll();  // before its output is read: it is all there
     if (child.port >= 0) read_port(child);
     const auto size = bytes_in(child.metrics);
-    child.begun = child.begun || (size > 0 && size != child.metrics_before);
+    child.begun = child.begun || (child.process && size > 0 && size != child.metrics_before);
     if (!connected_) return;
     read_log(child);
     if (child.begun && !std::exchange(child.said_begun, true))

@@ -206,7 +206,8 @@ void Coordinator::lose(const std::vector<std::string>& names, const std::string&
   }
   actions_.push_back(MembersChanged{});
   if (trained) last_lost_ = lost;
-  if (trained && trainers() == 0 && left && !somebody_may_return()) return end(Ended::How::failed, lost);
+  if (trained && trainers() == 0 && left && !somebody_may_return() && !all_may_return())
+    return end(Ended::How::failed, lost);
   if (mattered) change_view(lost);
   settle_stop();
 }
@@ -222,11 +223,15 @@ void Coordinator::tick(Time now) {
   now_ = std::max(now_, now);
   // Once all are here they may load for as long as they give signs of life.
   if (phase_ == Phase::joining && trainers() < planned_ && now_ - started_ > options_.join_timeout) {
-    if (!goes_back_to_ || trainers() == 0)
+    if (trainers() == 0 && all_may_return()) {
+      started_ = now_;
+    } else if (!goes_back_to_ || trainers() == 0) {
       return end(Ended::How::failed, "only " + std::to_string(trainers()) + " of " +
                                          std::to_string(planned_) +
                                          " replicas joined within network.join_timeout");
-    begin_with_fewer();
+    } else {
+      begin_with_fewer();
+    }
   }
   seal_first_view_if_all_are_here();
   order_checkpoint_if_due();
@@ -258,15 +263,23 @@ void Coordinator::tick(Time now) {
     bar.until = {};
     if (members_.contains(name)) return change_view(name + " may try again");
   }
-  if (trainers() > 0 || phase_ == Phase::joining || all_may_return()) {
-    nobody_since_.reset();
-  } else if (!nobody_since_) {
-    nobody_since_ = now_;
-  } else if (now_ - *nobody_since_ > options_.join_timeout) {
-    end(Ended::How::failed, "no replica has been here for network.join_timeout" +
-                                (last_lost_.empty() ? "" : " (" + last_lost_ + ")") +
-                                "; resume from the last checkpoint");
+  look_whether_nobody_is_here();
+}
+
+void Coordinator::look_whether_nobody_is_here() {
+  if (trainers() > 0 || phase_ == Phase::joining) {
+    said_that_nobody_is_here_ = false;
+    return nobody_since_.reset();
   }
+  if (!nobody_since_) nobody_since_ = now_;
+  if (now_ - *nobody_since_ <= options_.join_timeout) return;
+  if (!all_may_return())
+    return end(Ended::How::failed, "no replica has been here for network.join_timeout" +
+                                       (last_lost_.empty() ? "" : " (" + last_lost_ + ")") +
+                                       "; resume from the last checkpoint");
+  if (!std::exchange(said_that_nobody_is_here_, true))
+    say("no replica has been here for network.join_timeout: it waits, since they may go on without it; "
+        "`isthmus ctl stop` ends the run");
 }
 
 void Coordinator::say(std::string text) { actions_.push_back(Say{std::move(text)}); }

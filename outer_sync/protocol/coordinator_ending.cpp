@@ -92,24 +92,31 @@ void Coordinator::finish_if_all_done() {
   if (count([this](const MemberStatus& member) { return able(member) && !member.done; }) == 0) finish();
 }
 
+/// While no round commits, each stops where it is, and one may have had a result that has not reached
+/// another.
+bool Coordinator::stopped_apart(const MemberStatus& one, const MemberStatus& other) const {
+  const auto &rounds = one.heartbeat.fragments, &others = other.heartbeat.fragments;
+  return stopping_ && (rounds != others || rounds.empty());  // empty: of a connection that is too new
+}
+
 void Coordinator::finish() {
   settle_evaluations(true);
   std::string problem, apart;
-  const std::pair<const std::string, MemberStatus>* first = nullptr;
+  const Members::value_type* first = nullptr;
   for (const auto& one : members_) {
     const auto& [name, member] = one;
     if (!member.done || !trains(member)) continue;  // who only reduces has no parameters
-    if (first == nullptr) {
-      first = &one;
-    } else if (stopping_ && rounds_of(member) != rounds_of(first->second)) {
-      apart = "stopped while no round committed: " + name + " and " + first->first +
-              " have not applied the same rounds; resume from the last checkpoint";
-    } else if (member.result.global_hash != first->second.result.global_hash) {
+    if (first == nullptr) first = &one;
+    if (member.result.global_hash == first->second.result.global_hash) continue;
+    if (stopped_apart(member, first->second))
+      apart = name + " and " + first->first +
+              " were stopped while no round committed, and have not applied the same ones; resume from the "
+              "last checkpoint";
+    else
       problem = "global hashes of " + name + " and " + first->first + " differ at the end";
-    }
   }
-  if (problem.empty() && !apart.empty()) return end(Ended::How::stopped, apart);
   const Digest hash = first == nullptr ? Digest() : first->second.result.global_hash;
+  const bool stopped = problem.empty() && !apart.empty();
   std::vector<Round> last;  // those who are done have said it just before
   for (const auto& [name, member] : members_) {
     const auto rounds = rounds_of(member);
@@ -118,14 +125,22 @@ void Coordinator::finish() {
   }
   for (const auto& [connection, observer] : observers_) {  // which then takes the last rounds
     actions_.push_back(SendControl{connection, HeartbeatReply{0, 0, {}, last}});
-    actions_.push_back(SendControl{connection, Finished{problem, hash}});
+    if (stopped)
+      actions_.push_back(SendControl{connection, Abort{apart}});
+    else
+      actions_.push_back(SendControl{connection, Finished{problem, hash}});
     close(connection);
   }
-  broadcast(Finished{problem, hash});
-  for (const auto& [name, member] : members_) close(member.connection);
+  for (const auto& [name, member] : members_) {
+    send(member, Finished{problem, stopped && member.done ? member.result.global_hash : hash});
+    close(member.connection);
+  }
   drop_wishes("the run has ended");
   phase_ = Phase::ended;
-  actions_.push_back(Ended{problem.empty() ? Ended::How::finished : Ended::How::diverged, problem});
+  const auto how = stopped           ? Ended::How::stopped
+                   : problem.empty() ? Ended::How::finished
+                                     : Ended::How::diverged;
+  actions_.push_back(Ended{how, stopped ? apart : problem});
 }
 
 void Coordinator::end(Ended::How how, const std::string& reason) {

@@ -56,10 +56,8 @@ bool Coordinator::all_have_left() const {
   return last.in_view > 0 && last.left == last.in_view;
 }
 
-/// They are cut off, or only this coordinator is, and the run goes on without it.
-bool Coordinator::all_may_return() const {
-  return options_.elastic && options_.last && last_trainers().left == 0;
-}
+/// Some who may have the state are cut off; or this coordinator is, and the run goes on without it.
+bool Coordinator::all_may_return() const { return options_.elastic && options_.last && !all_have_left(); }
 
 /// They have been away for as long as the rounds since a checkpoint can have taken: to wait costs more than
 /// to make these again.

@@ -282,7 +282,10 @@ void NetworkSide::on_up() {
   control_.send(membership_.hello(ending_.is_done()));
   // A coordinator that has come back has not heard these.
   for (const auto& report : reports_) control_.send(report);
-  if (ending_.is_done()) records_.send_all();
+  if (ending_.is_done()) {
+    records_.send_all();
+    control_.send(heartbeat());
+  }
   ending_.repeat();
 }
 

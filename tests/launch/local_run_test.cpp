@@ -1,4 +1,4 @@
-// How a run of processes ends when somebody interrupts it.
+// How a run of processes ends: somebody interrupts it, or nobody trains any more.
 
 #include "launch/local_run.h"
 
@@ -45,6 +45,13 @@ class ProcessesOfARun final : public LocalRun {
     processes_.push_back(std::move(process));
     return added;
   }
+  bool they_come_back = true;
+
+  int end_by_itself() {
+    coordinator_ends_within_ = 1s;
+    const std::atomic<int> nobody = 0;
+    return watch(nobody, 700ms);
+  }
   int interrupted() {
     std::atomic<int> interrupts = 0;
     std::thread user([&] {
@@ -58,7 +65,7 @@ class ProcessesOfARun final : public LocalRun {
 
  private:
   [[nodiscard]] bool elastic() const override { return true; }
-  [[nodiscard]] bool comes_back(RunProcess& /*process*/) const override { return true; }
+  [[nodiscard]] bool comes_back(RunProcess& /*process*/) const override { return they_come_back; }
 };
 
 constexpr int stopped = 130, killed = 128 + SIGKILL;
@@ -84,6 +91,17 @@ TEST(Interrupted, WhatStillRunsIsKilledAgainAndAgain) {
   auto& worker = run.add("w1", 3, killed);
   EXPECT_EQ(run.interrupted(), 1) << "one had to be killed";
   EXPECT_EQ(worker.signals(), 3);
+}
+
+/// One was asked to leave, and the other has no restarts left. The coordinator would wait for others.
+TEST(NobodyTrains, TheRunEndsWithTheStatusOfTheOneThatFailed) {
+  ProcessesOfARun run;
+  run.they_come_back = false;
+  auto& coordinator = run.add("coordinator", 1, stopped);
+  run.add("w1", 0, 0);
+  run.add("w2", 0, 2);
+  EXPECT_EQ(run.end_by_itself(), 2);
+  EXPECT_EQ(coordinator.signals(), 1);
 }
 
 }  // namespace

@@ -400,6 +400,7 @@ class Coordinator {
   void begin_to_end();
   void dismiss_newcomers();
   void finish_if_all_done();
+  [[nodiscard]] bool stopped_apart(const MemberStatus& one, const MemberStatus& other) const;
   void finish();
   // (Names by value: callers have them from what is erased here.)
   /// A replica is gone: its place is free again while others are still joining; later the view changes.
@@ -407,6 +408,7 @@ class Coordinator {
   /// All at once: one view follows. `left`: they have said goodbye, and do not come back by themselves.
   void lose(const std::vector<std::string>& names, const std::string& how, bool left = false);
   [[nodiscard]] bool somebody_may_return();
+  void look_whether_nobody_is_here();
   void end(Ended::How how, const std::string& reason);
   void say(std::string text);
   void say_of_stranger(std::string text);
@@ -457,6 +459,7 @@ class Coordinator {
   Time change_began_{};
   Time foreign_leases_end_{};  ///< of those that are gone
   std::optional<Time> nobody_since_;
+  bool said_that_nobody_is_here_ = false;
   std::map<std::string, Time> lost_at_;       ///< trainers that were lost and have not come back
   std::string last_lost_;                     ///< the last trainers that were lost, and how
   std::set<ReplicaId> left_;                  ///< trainers of the last view that have said goodbye
