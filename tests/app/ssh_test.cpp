@@ -197,7 +197,7 @@ TEST_F(Ssh, ACoordinatorWhoseAgentIsKilledIsStartedAgainThere) {
   config_ =
       site_.write("there.yaml", "extends: tiny.yaml\nsites:\n  eu: {" + launcher("eu", "coordinator: true") +
                                     "}\n  us: {" + launcher("us") + "}\n");
-  auto launch = start(endless);
+  auto launch = start(both(endless, {"network.detect_timeout=5s"}));  // it waits for so long for eu's lease
   ASSERT_TRUE(both_go_on()) << site_.logs();
   const auto us = worker("us");
   for (const auto& process : processes_with("tether --folder " + (site_ / "eu").string())) {
