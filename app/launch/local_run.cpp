@@ -110,7 +110,10 @@ bool LocalRun::somebody_failed() {
     return status != 0 && status != stopped_exit;
   };
   if (!elastic()) return std::ranges::any_of(processes_, ended_badly);
-  if (coordinator_returns()) return false;
+  if (coordinator_returns()) {
+    nobody_trains_since_.reset();
+    return false;
+  }
   return ended_badly(processes_.front()) || nobody_will_train();
 }
 

@@ -224,7 +224,7 @@ void Coordinator::tick(Time now) {
   // Once all are here they may load for as long as they give signs of life.
   if (phase_ == Phase::joining && trainers() < planned_ && now_ - started_ > options_.join_timeout) {
     if (trainers() == 0 && all_may_return()) {
-      started_ = now_;
+      say_that_nobody_is_here();
     } else if (!goes_back_to_ || trainers() == 0) {
       return end(Ended::How::failed, "only " + std::to_string(trainers()) + " of " +
                                          std::to_string(planned_) +
@@ -267,16 +267,18 @@ void Coordinator::tick(Time now) {
 }
 
 void Coordinator::look_whether_nobody_is_here() {
-  if (trainers() > 0 || phase_ == Phase::joining) {
-    said_that_nobody_is_here_ = false;
-    return nobody_since_.reset();
-  }
+  if (trainers() > 0) said_that_nobody_is_here_ = false;
+  if (trainers() > 0 || phase_ == Phase::joining) return nobody_since_.reset();
   if (!nobody_since_) nobody_since_ = now_;
   if (now_ - *nobody_since_ <= options_.join_timeout) return;
   if (!all_may_return())
     return end(Ended::How::failed, "no replica has been here for network.join_timeout" +
                                        (last_lost_.empty() ? "" : " (" + last_lost_ + ")") +
                                        "; resume from the last checkpoint");
+  say_that_nobody_is_here();
+}
+
+void Coordinator::say_that_nobody_is_here() {
   if (!std::exchange(said_that_nobody_is_here_, true))
     say("no replica has been here for network.join_timeout: it waits, since they may go on without it; "
         "`isthmus ctl stop` ends the run");

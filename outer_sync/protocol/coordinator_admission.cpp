@@ -143,6 +143,7 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
     return close(from);  // it asks again
   }
   if (hello.activated == 0 && hello.fresh) forget_state_before(hello.member);
+  if (protocol::trains(hello.member) && trainers() == 0 && all_may_return()) hear_all_out(hello);
   const bool was_member = take_over_from(hello);
   lost_at_.erase(name);
   if (!options_.build.empty() && hello.build != options_.build && hello.activated == 0)
@@ -175,6 +176,14 @@ void Coordinator::on_hello(ConnectionId from, const Hello& hello) {
       std::to_string(planned_) + ")");
   first_sealed_ = false;  // it may have come in the place of one that had answered
   seal_first_view_if_all_are_here();
+}
+
+/// After all were lost, the first one is back. The others may have made rounds that it has not heard of, and
+/// may have come to the end with it.
+void Coordinator::hear_all_out(const Hello& first) {
+  if (phase_ == Phase::joining) started_ = now_;
+  if (phase_ == Phase::suspended && first.activated > 0 && !gathering_until_)
+    gathering_until_ = now_ + options_.detect_timeout;
 }
 
 /// That has as many trainers as were planned. If the run goes back to its checkpoints, they have some.

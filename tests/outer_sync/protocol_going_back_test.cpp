@@ -70,9 +70,29 @@ TEST(Alone, ACoordinatorWaitsForThoseWhoHaveTheState) {
   back.activated = back.sealed = 1;
   back.token = digest_of(99);
   run.receive(3, back);
+  EXPECT_FALSE(run.last<Seal>(3)) << "b may have made rounds that a has not heard of";
   back.member = CoordinatorHarness::hello("b").member;
   run.receive(4, back);
   ASSERT_TRUE(run.last<Seal>(3) && run.last<Seal>(4));
+}
+
+/// They have come to the end without it, and one of them has not said so yet.
+TEST(Alone, ACoordinatorHearsAllWhoHaveComeToTheEnd) {
+  CoordinatorHarness run(2);
+  run.run_all({"a", "b"});
+  run.tick(6s);
+  auto back = CoordinatorHarness::hello("a");
+  back.activated = back.sealed = 1;
+  back.token = digest_of(99);
+  back.done = true;
+  run.receive(3, back);
+  run.receive(3, Done{"{}", digest_of(4)});
+  EXPECT_FALSE(run.ended) << "b would find no coordinator";
+  back.member = CoordinatorHarness::hello("b").member;
+  run.receive(4, back);
+  run.receive(4, Done{"{}", digest_of(4)});
+  ASSERT_TRUE(run.ended);
+  EXPECT_EQ(run.ended->how, Ended::How::finished);
 }
 
 TEST(Alone, OneThatComesBackAndLeavesEndsNoRunThatTheOtherMayGoOnWith) {
@@ -89,6 +109,9 @@ TEST(Alone, OneThatComesBackAndLeavesEndsNoRunThatTheOtherMayGoOnWith) {
   EXPECT_FALSE(run.ended) << "b trains on";
   back.member = CoordinatorHarness::hello("b").member;
   run.receive(4, back);
+  run.tick(48h + 4s);
+  run.receive(4, Heartbeat{});
+  run.tick(48h + 6s);
   EXPECT_TRUE(run.last<Seal>(4));
 }
 

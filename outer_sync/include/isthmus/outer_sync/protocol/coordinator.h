@@ -123,7 +123,8 @@ struct Gathered {
   std::vector<Record> records;
 };
 struct Ended {
-  /// `finished` is also how a run ends that was stopped in mid-run; `stopped` is one that had not begun.
+  /// `finished` is also how a run ends that was stopped in mid-run at one step; `stopped` is one that was
+  /// stopped before it had begun, or where its members have not come to the same rounds.
   enum class How { finished, stopped, diverged, failed } how;
   std::string reason;  ///< empty when finished
 };
@@ -358,6 +359,7 @@ class Coordinator {
   [[nodiscard]] std::string missing_heirs() const;
   [[nodiscard]] bool nobody_has_begun() const;
   void seal_first_view_again();
+  void hear_all_out(const Hello& first);
   [[nodiscard]] bool state_is_gone() const;
   [[nodiscard]] bool nobody_stops();
   void begin_anew();
@@ -409,6 +411,7 @@ class Coordinator {
   void lose(const std::vector<std::string>& names, const std::string& how, bool left = false);
   [[nodiscard]] bool somebody_may_return();
   void look_whether_nobody_is_here();
+  void say_that_nobody_is_here();
   void end(Ended::How how, const std::string& reason);
   void say(std::string text);
   void say_of_stranger(std::string text);
