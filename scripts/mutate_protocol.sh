@@ -198,7 +198,8 @@ mutate "a lost state: also before a coordinator that came later" "$coordinator" 
 mutate "a lost state: never to the beginning" "$coordinator" 's/member\.hello\.fresh && member\.hello\.resume;/member.hello.fresh;/'
 mutate "a lost state: who waits for it starts again" "$coordinator" 's/member\.admitted \|\| !member\.hello\.fresh \|\| begun\(member\) > 0/false/'
 mutate "a lost state: fewer go back after a while" "$coordinator" 's/\(goes_back_at_ && now_ >= \*goes_back_at_\) \|\| //'
-mutate "a lost state: a coordinator that is cut off waits" "$coordinator" 's/ \|\| all_may_return\(\)//'
+mutate "a lost state: a coordinator that is cut off waits" "$coordinator" 's/if \(!all_may_return\(\)\)\s+return end/if (true) return end/'
+mutate "a lost state: the first one back is not alone" "$coordinator" 's/gathering_until_ = now_ \+ options_\.detect_timeout;/;/'
 mutate "a lost state: who comes late starts again" "$coordinator" 's/if \(is_left_behind\(hello\)\) return start_again\(from, hello\);//'
 wait
 printf '%-52s %-18s %8s\n' "rule" "noticed by" "world"

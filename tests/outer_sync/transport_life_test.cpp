@@ -222,6 +222,27 @@ TEST(Life, ACoordinatorWithoutMemoryThatIsNotToldSendsNobodyAway) {
   run.expect_one_end({0, 1});
 }
 
+/// For longer than network.join_timeout, in which the others train on.
+TEST(Life, ACoordinatorThatIsCutOffFromAllWaitsForThem) {
+  auto options = lively(2);
+  options.detect_timeout = 1;
+  options.join_timeout = 1;
+  NetworkRun run(options);
+  Forwarder control(run.coordinator_address());
+  run.adjust_network = [&](std::size_t, NetworkConfig& network) { network.coordinator = control.address(); };
+  run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) {
+    if (m != 0 || step != 9) return;
+    control.silence();
+    run.wait_until_said("no replica has been here for network.join_timeout: it waits");
+    control.speak();
+    run.wait_until_said("begins with 2 replicas", 2);
+    run.last_step = step + 20;
+  };
+  run.start();
+  run.expect_one_end({0, 1});
+  EXPECT_EQ(run.result(0).displaced + run.result(1).displaced, 0U);
+}
+
 // ---- the network ----
 
 /// r2 of three, whom the others dial, behind forwarders.
