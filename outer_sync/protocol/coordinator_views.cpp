@@ -186,7 +186,7 @@ bool Coordinator::expects_more() const {
   if (!options_.last || options_.recover) return true;
   return !std::ranges::all_of(options_.last->members, [&](const MemberInfo& info) {
     const auto place = members_.find(info.name);
-    return place != members_.end() && able(place->second);
+    return left_.contains(id_of(info)) || (place != members_.end() && able(place->second));
   });
 }
 
