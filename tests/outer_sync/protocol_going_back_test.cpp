@@ -64,6 +64,7 @@ TEST(Alone, ACoordinatorWaitsForThoseWhoHaveTheState) {
   run.run_all({"a", "b"});
   run.tick(6s);
   EXPECT_EQ(run.coordinator.members().size(), 0U) << "both are silent";
+  run.tick(12h);
   run.tick(24h);
   EXPECT_FALSE(run.ended) << "they train on, and nobody else knows of the run";
   auto back = CoordinatorHarness::hello("a");
@@ -99,6 +100,7 @@ TEST(Alone, OneThatComesBackAndLeavesEndsNoRunThatTheOtherMayGoOnWith) {
   CoordinatorHarness run(2);
   run.run_all({"a", "b"});
   run.tick(6s);
+  run.tick(12h);
   run.tick(24h);
   auto back = CoordinatorHarness::hello("a");
   back.activated = back.sealed = 1;
@@ -132,6 +134,7 @@ TEST(Alone, ACoordinatorWaitsForThoseWhoRestore) {
   come(4, "b", 2);
   ASSERT_TRUE(run.last<Seal>(3) && run.last<Seal>(4));
   run.tick(6s);
+  run.tick(12h);
   run.tick(24h);
   EXPECT_FALSE(run.ended);
   come(5, "a", 2);
@@ -143,6 +146,7 @@ TEST(Alone, ACoordinatorThatWaitsForThoseWhoHaveTheStateCanBeStopped) {
   CoordinatorHarness run(2);
   run.run_all({"a", "b"});
   run.tick(6s);
+  run.tick(12h);
   run.tick(24h);
   run.stop("enough");
   run.tick(24h + 1s);
