@@ -58,6 +58,14 @@ TEST_F(Heirs, OneIsEnoughWhereFewerMayTrain) {
   EXPECT_EQ(seals(), 4U) << "for the first view, and after each loss";
 }
 
+/// Comes back to the run with its state.
+Hello of_first_view(const std::string& name) {
+  auto hello = CoordinatorHarness::hello(name);
+  hello.activated = hello.sealed = 1;
+  hello.token = digest_of(99);
+  return hello;
+}
+
 /// The network of the coordinator's machine is gone, or the power of all sites.
 TEST(Alone, ACoordinatorWaitsForThoseWhoHaveTheState) {
   CoordinatorHarness run(2);
@@ -67,9 +75,7 @@ TEST(Alone, ACoordinatorWaitsForThoseWhoHaveTheState) {
   run.tick(12h);
   run.tick(24h);
   EXPECT_FALSE(run.ended) << "they train on, and nobody else knows of the run";
-  auto back = CoordinatorHarness::hello("a");
-  back.activated = back.sealed = 1;
-  back.token = digest_of(99);
+  auto back = of_first_view("a");
   run.receive(3, back);
   EXPECT_FALSE(run.last<Seal>(3)) << "b may have made rounds that a has not heard of";
   back.member = CoordinatorHarness::hello("b").member;
@@ -82,9 +88,7 @@ TEST(Alone, ACoordinatorHearsAllWhoHaveComeToTheEnd) {
   CoordinatorHarness run(2);
   run.run_all({"a", "b"});
   run.tick(6s);
-  auto back = CoordinatorHarness::hello("a");
-  back.activated = back.sealed = 1;
-  back.token = digest_of(99);
+  auto back = of_first_view("a");
   back.done = true;
   run.receive(3, back);
   run.receive(3, Done{"{}", digest_of(4)});
@@ -102,9 +106,7 @@ TEST(Alone, OneThatComesBackAndLeavesEndsNoRunThatTheOtherMayGoOnWith) {
   run.tick(6s);
   run.tick(12h);
   run.tick(24h);
-  auto back = CoordinatorHarness::hello("a");
-  back.activated = back.sealed = 1;
-  back.token = digest_of(99);
+  auto back = of_first_view("a");
   run.receive(3, back);
   run.receive(3, Leave{"asked to"});
   run.tick(48h);
