@@ -261,7 +261,8 @@ TEST(Limits, TheNewestCheckpointThatAllHaveIsStored) {
     std::vector<protocol::CheckpointId> checkpoints{{4, 1}};
     if (waits_for_room) checkpoints.push_back({8, 1});
     node.report_checkpoints(checkpoints);
-    if (m == 2 && checkpoint == 4) throw NetworkRun::Vanish();
+    // After the warm-up: in it the others would wait for a round instead of training on.
+    if (m == 2 && step >= 6 && checkpoint == 4) throw NetworkRun::Vanish();
     if (node.common_checkpoint() == 8) room = true;
     if (m == 0 && node.view().number > 1 && run.last_step == for_ever) run.last_step = step + 20;
   };

@@ -6,6 +6,7 @@
 
 #include <asio/io_context.hpp>
 #include <asio/use_awaitable.hpp>
+#include <asio/write.hpp>
 #include <filesystem>
 #include <new>
 
