@@ -248,6 +248,7 @@ TEST(Limits, OfViewsThatWaitForRoomTheNewestIsAnnouncedAndNoOtherIsStored) {
 /// Also one that all have while a view waits for room.
 TEST(Limits, TheNewestCheckpointThatAllHaveIsStored) {
   auto options = NetworkRun::Options::lively(3);
+  options.detect_timeout = 1;
   options.closing.least = 2;
   NetworkRun run(options);
   std::atomic<bool> room = false;
