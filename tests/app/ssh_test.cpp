@@ -213,7 +213,7 @@ TEST_F(Ssh, ACoordinatorWhoseAgentIsKilledIsStartedAgainThere) {
 TEST_F(Ssh, ASiteGivesUpAfterSoMuchSilence) {
   config_ = site_.write("short.yaml", "extends: tiny.yaml\nsites:\n  eu: {" + launcher("eu", "silence: 3s") +
                                           "}\n  us: {" + launcher("us") + "}\n");
-  auto launch = start(both(endless, {"launch.silence=10s"}));
+  auto launch = start(both(endless, {"launch.silence=10s", "run.stop_grace=10s"}));
   ASSERT_TRUE(both_go_on()) << site_.logs();
   launch.signal(SIGKILL);
   static_cast<void>(launch.wait());

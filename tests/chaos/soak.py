@@ -35,6 +35,8 @@ DISK = 256 << 20  # bytes
 BLOCK = 1024  # sequences of a track without an owner that one trainer is dealt
 RESERVED = 16 * BLOCK  # sequences that a trainer keeps for itself while a view changes (docs/protocol.md)
 PAUSE, SHORT_PAUSE = (0.3, 3.5), (0.2, 1.2)  # seconds between faults; the latter in runs of less than two minutes
+LONG_RUN = 1800  # seconds; a shorter one need not have seen everything
+MIN_FAULTS_AN_HOUR = 1000  # by a program that the machine does not starve
 AUDITS_SINCE = 10  # the first protocol version whose members compare their global parameters
 FULL = 3  # exit status of a process that cannot write
 
@@ -400,9 +402,19 @@ class Course:
                 calm_at = time.monotonic() + CALM_EVERY
         seconds, steps = time.monotonic() - begin, self.cluster.inner_steps() - before
         self.calm()
+        if seconds >= LONG_RUN:
+            self.check_what_happened(seconds, missing)
         return self.end() | {"faults": sum(self.counts.values()), "seconds_of_faults": round(seconds, 1),
                              "inner_steps": steps, "inner_steps_per_second_quiet": round(quiet, 1),
                              "goodput": round(steps / seconds / quiet, 3)}
+
+    def check_what_happened(self, seconds, missing):
+        faults = sum(self.counts.values())
+        if faults < MIN_FAULTS_AN_HOUR * seconds / 3600:
+            raise Failure(f"only {faults} faults in {seconds:.0f} s, fewer than {MIN_FAULTS_AN_HOUR} an hour: "
+                          "this machine is too busy for this test; end what else runs on it and start again")
+        if missing:
+            raise Failure(f"in {seconds:.0f} s these never happened: {', '.join(missing)}")
 
     def end(self):
         cluster, launched = self.cluster, self.launched
