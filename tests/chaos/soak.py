@@ -402,9 +402,10 @@ class Course:
                 calm_at = time.monotonic() + CALM_EVERY
         seconds, steps = time.monotonic() - begin, self.cluster.inner_steps() - before
         self.calm()
+        ended = self.end()
         if seconds >= LONG_RUN:
             self.check_what_happened(seconds, missing)
-        return self.end() | {"faults": sum(self.counts.values()), "seconds_of_faults": round(seconds, 1),
+        return ended | {"faults": sum(self.counts.values()), "seconds_of_faults": round(seconds, 1),
                              "inner_steps": steps, "inner_steps_per_second_quiet": round(quiet, 1),
                              "goodput": round(steps / seconds / quiet, 3)}
 
