@@ -692,6 +692,29 @@ TEST_F(TheLastOneHasLeft, AStopDoesNotHideWhy) {
   }
 }
 
+/// r only reduces, and is there all the time: it has none of the run's state.
+TEST_F(SomeNeverReturn, OneThatOnlyReducesIsNobodyToWaitFor) {
+  begin({"a", "b"}, 600s, false);
+  auto reducer = CoordinatorHarness::hello("r");
+  reducer.member.kind = MemberKind::reducer;
+  reducer.model = reducer.tokenizer = {};
+  run->receive(3, reducer);
+  run->receive(3, Ready{});
+  run->seal_all({1, 2});
+  Sealed blank;
+  blank.view = run->last<Seal>(3)->view;
+  run->receive(3, blank);
+  ASSERT_EQ(run->last<NewView>(3)->view.members.size(), 3U);
+  run->close(1);
+  run->close(2);
+  come(4, "a", {{100, 7}, {200, 8}});
+  pass(590s, {3, 4});
+  EXPECT_EQ(run->count<Seal>(4), 0U) << "b may have the run's state";
+  pass(15s, {3, 4});
+  ASSERT_TRUE(run->last<Seal>(4)) << "it goes back to its checkpoint";
+  EXPECT_EQ(run->last<Seal>(4)->resume_step, 200U);
+}
+
 TEST_F(SomeNeverReturn, WithoutTimedCheckpointsTheyWait) {
   begin({"a", "b"}, 0s);
   come(3, "a", {{100, 7}, {200, 8}});
