@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <numeric>
 
 namespace isthmus::outer_sync::plan {
 
@@ -28,12 +29,14 @@ Wires::Wires(const Network& network, Events& events)
 std::uint32_t Wires::begin_round(const Fragment& fragment) {
   const auto members = static_cast<std::uint32_t>(lines_.size());
   const auto places = static_cast<std::uint32_t>(at_.size());
-  Round round{.fragment = &fragment, .reductions = {}, .results = {}, .without_result = places};
+  Round round{
+      .fragment = &fragment, .piece_bytes = {}, .reductions = {}, .results = {}, .without_result = places};
   std::uint32_t shares = 0;
   std::vector<double> bytes(places);
   for (const auto& piece : fragment.pieces) {
     std::ranges::fill(bytes, 0);
     for (const auto& share : piece.shares) bytes[network_.place[share.owner]] += share.bytes;
+    round.piece_bytes.push_back(std::accumulate(bytes.begin(), bytes.end(), 0.0));
     auto& reductions = round.reductions.emplace_back();
     for (std::uint32_t place = 0; place < places; ++place) {
       if (bytes[place] > 0)
@@ -54,8 +57,7 @@ double Wires::share_of(const Piece& piece, std::uint32_t member) {
 void Wires::contributes(const Event& event) {
   auto& round = rounds_[event.round];
   const auto& piece = round.fragment->pieces[event.piece];
-  double bytes = -share_of(piece, event.member);
-  for (const auto& share : piece.shares) bytes += share.bytes;
+  const double bytes = round.piece_bytes[event.piece] - share_of(piece, event.member);
   const bool leaves = bytes > 1e-9 * piece.shares.front().bytes;
   // What stays here is there at once.
   for (auto& reduction : round.reductions[event.piece]) {
@@ -166,7 +168,8 @@ void Wires::delivered(std::uint32_t round, std::uint32_t place, double at) {
   if (--awaited.missing > 0) return;
   events_.add(awaited.latest, Event::Kind::has_result, place, round);
   if (--state.without_result > 0) return;
-  state.reductions = {};  // nobody asks any more
+  state.piece_bytes = {};  // nobody asks any more
+  state.reductions = {};
   state.results = {};
 }
 

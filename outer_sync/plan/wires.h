@@ -104,6 +104,7 @@ class Wires {
   };
   struct Round {
     const Fragment* fragment;
+    std::vector<double> piece_bytes;                 ///< by piece, of all its owners
     std::vector<std::vector<Reduction>> reductions;  ///< by piece, of places that own something of it
     std::vector<Awaited> results;                    ///< by place
     std::uint32_t without_result;                    ///< places
