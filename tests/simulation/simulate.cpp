@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -88,17 +90,27 @@ int tell(std::uint64_t seed) {
   return problem.empty() ? 0 : 1;
 }
 
+void on_all_cores(const std::function<void()>& work) {
+  std::vector<std::jthread> cores;
+  for (unsigned i = 0; i < std::max(1U, std::thread::hardware_concurrency()); ++i) cores.emplace_back(work);
+}
+
 int run_twice(std::uint64_t seeds) {
-  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
-    World first(seed, false), second(seed, true);
-    static_cast<void>(first.run());
-    static_cast<void>(second.run());
-    if (first.fingerprint() == second.fingerprint() && first.tally() == second.tally()) continue;
-    std::printf(
-        "world %llu went another way when it was run again: something depends on more than its seed\n",
-        static_cast<unsigned long long>(seed));
-    return 1;
-  }
+  std::atomic<std::uint64_t> begun = 0;
+  std::atomic<bool> all_repeat = true;
+  on_all_cores([&] {
+    for (auto seed = ++begun; seed <= seeds && all_repeat; seed = ++begun) {
+      World first(seed, false), second(seed, true);
+      static_cast<void>(first.run());
+      static_cast<void>(second.run());
+      if (first.fingerprint() == second.fingerprint() && first.tally() == second.tally()) continue;
+      all_repeat = false;
+      std::printf(
+          "world %llu went another way when it was run again: something depends on more than its seed\n",
+          static_cast<unsigned long long>(seed));
+    }
+  });
+  if (!all_repeat) return 1;
   std::printf("%llu worlds went the same way twice\n", static_cast<unsigned long long>(seeds));
   return 0;
 }
@@ -118,7 +130,7 @@ int simulate(const char* program, std::uint64_t from, std::uint64_t seeds, int m
   Tally reached, worlds;
   int failures = 0;
   std::uint64_t begun = 0;
-  const auto run_worlds = [&] {
+  on_all_cores([&] {
     std::unique_lock lock(mutex);
     while (begun < seeds && failures < most_failures) {
       const auto seed = from + begun++;
@@ -135,11 +147,7 @@ int simulate(const char* program, std::uint64_t from, std::uint64_t seeds, int m
       std::printf("%s\n  %s\n  to see it: %s --seed %llu\n", world.describe().c_str(), problem.c_str(),
                   program, static_cast<unsigned long long>(seed));
     }
-  };
-  std::vector<std::jthread> cores;
-  for (unsigned i = 0; i < std::max(1U, std::thread::hardware_concurrency()); ++i)
-    cores.emplace_back(run_worlds);
-  cores.clear();
+  });
   std::printf("%llu worlds, %d with a broken rule. What happened in them:\n",
               static_cast<unsigned long long>(begun), failures);
   for (const auto& [what, times] : reached) {
