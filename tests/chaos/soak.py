@@ -131,8 +131,8 @@ class Soak(Cluster):
 
     def start_again(self, process):
         self.restarts += 1
-        process.disk_was_full = self.is_full(process.name)
         super().start_again(process)
+        process.disk_was_full = process.lines_are_missing = self.is_full(process.name)
 
     def is_full(self, name):
         return self.troubled.get(name) == "fill a disk"
