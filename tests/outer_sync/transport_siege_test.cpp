@@ -258,7 +258,9 @@ TEST_P(Siege, TheRunEndsAsIfNobodyHadKnocked) {
   testing::internal::CaptureStderr();
   const auto start = std::chrono::steady_clock::now();
   run.start();
-  const auto [view, member] = begun.get_future().get();
+  const auto found = begun.get_future().get();
+  const auto& view = found.first;  // a structured binding cannot be captured by clang 14
+  const auto& member = found.second;
   const auto coordinator = run.coordinator_address();
   // Without TLS whoever can listen on the wire can be whoever he likes: what is of this run is not replayed
   // there.
