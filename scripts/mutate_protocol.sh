@@ -23,7 +23,7 @@ compiler=(g++)
 
 core=(outer_sync/protocol/*.cpp outer_sync/address.cpp outer_sync/layout.cpp)
 simulator=("${core[@]}" tests/simulation/{world,world_coordinator,world_training,network,invariants,simulate}.cpp)
-tests=("${core[@]}" tests/outer_sync/protocol_{coordinator,going_back,join}_test.cpp)
+tests=("${core[@]}" tests/outer_sync/protocol_{coordinator,going_back,join,reducer}_test.cpp)
 
 # build FOLDER PROGRAM SOURCE...: compiles what has been changed in it, and takes the rest from what was compiled before.
 build() {
@@ -51,7 +51,7 @@ judge_short() {
   done >"$folder/changed.cpp"
   line=$(ninja -C build/release -t commands $binary | tail -1)
   line=${line/ -o $binary / $folder/changed.o -Wl,-z,muldefs -o $folder/tests }
-  suites=$(sed -nE 's/^TEST(_F)?\(([A-Za-z]+),.*/\2.*/p' "${tests[@]: -3}" | sort -u | paste -sd:)
+  suites=$(sed -nE 's/^TEST(_F)?\(([A-Za-z]+),.*/\2.*/p' "${tests[@]: -4}" | sort -u | paste -sd:)
   if ! { g++ "${options[@]}" -O0 -c "$folder/changed.cpp" -o "$folder/changed.o" && (cd build/release && eval "$line") &&
     [ -x "$folder/tests" ]; } >"$folder/out" 2>&1; then
     caught="DOES NOT COMPILE"
@@ -174,6 +174,7 @@ mutate "one that only reduces begins where the run is" "$member" 's/if \(!of_ref
 mutate "what is applied is handed on by whoever has it" $change 's/if \(contains\(member\) \|\| !trains\(member\.info\)\) return contains\(member\);/return contains(member);/'
 mutate "one that only reduces makes no reference" $change 's/if \(trains\(member\.info\)\) highest = /highest = /'
 mutate "somebody who has the state stays" $change 's/&member != foremost && //'
+mutate "a newcomer that has all is of the run" $change 's/if \(!is_left\(\) && reference\.has_all\(member\)\) reference\.take_in\(member\);//'
 mutate "the others tell what a newcomer does not know" $change 's/bool longer = !chain\.empty\(\);/bool longer = false;/'
 mutate "one that only reduces is no heir" "$coordinator" 's/protocol::trains\(info\) && place != members_/place != members_/'
 mutate "a run that nobody is left of can begin anew" "$coordinator" 's/if \(state_is_gone\(\)\) return begin_anew\(\);//; s/if \(state_is_gone\(\)\) begin_anew\(\);//'

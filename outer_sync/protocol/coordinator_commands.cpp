@@ -274,15 +274,10 @@ bool Coordinator::holds(const Wish& wish, const Settings& settings) {
 /// Those of the view of reference, and what is asked for beside them. What was announced with a view that
 /// began nowhere comes once more.
 Settings Coordinator::settings_of_next_view(const ViewPlan& plan) {
-  Settings settings;
+  auto settings = plan.message.settings;
   std::uint64_t reach = 0;
-  bool found = false;
   for (const auto& [name, member] : members_) {
-    if (!member.answered || !trains(member)) continue;
-    reach = std::max(reach, member.state.reach);
-    if (found || member.state.activated != plan.message.reference) continue;
-    settings = member.state.settings;
-    found = true;
+    if (member.answered && trains(member)) reach = std::max(reach, member.state.reach);
   }
   if (phase_ == Phase::joining) reach = resumed_from_;  // nobody has made a step from there
   for (auto at = wishes_.begin(); at != wishes_.end();) {

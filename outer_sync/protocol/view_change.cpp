@@ -40,6 +40,7 @@ class Reference {
       : layout_(layout), view_(view), chains_(layout.fragment_count()), ledger_(layout.fragment_count()) {
     for (const auto& member : members) {
       if (!contains(member)) continue;
+      if (!settings_) settings_ = member.sealed.settings;
       step_ = std::max(step_, member.sealed.step);
       for (FragmentId p = 0; p < layout.fragment_count(); ++p) {
         if (!chains_[p].empty() && member.sealed.fragments[p].round <= newest(p)) continue;
@@ -61,6 +62,29 @@ class Reference {
   [[nodiscard]] Round newest(FragmentId p) const { return chains_[p].back().round; }
   [[nodiscard]] const std::vector<std::vector<FragmentState>>& chains() const { return chains_; }
   [[nodiscard]] const Ledger& ledger() const { return ledger_; }
+  /// Of all of them, as `disagreement` says.
+  [[nodiscard]] Settings settings() const { return settings_.value_or(Settings{}); }
+
+  /// A trainer that has the newest round of every fragment, whoever it has them from.
+  [[nodiscard]] bool has_all(const SealedMember& member) const {
+    if (!trains(member.info)) return false;
+    for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
+      if (chains_[p].empty() || member.sealed.fragments[p] != chains_[p].back()) return false;
+    }
+    return true;
+  }
+
+  /// Such a trainer, as if the view had begun there.
+  void take_in(SealedMember& member) const {
+    auto& sealed = member.sealed;
+    std::erase_if(sealed.held, [&](const HeldResults& held) { return !counts(member, held); });
+    sealed.activated = view_;
+    sealed.history = chains_;
+    for (auto& chain : sealed.history) chain.pop_back();
+    sealed.ledger = ledger_;
+    sealed.settings = settings();
+    sealed.step = std::max(sealed.step, step_);
+  }
 
   /// Whether results of a round are the run's, and kept when the view begins. A trainer that is not of the
   /// reference has those that it has applied where its chain hash is the run's: that is made of their bytes.
@@ -147,6 +171,7 @@ class Reference {
   const FragmentLayout& layout_;
   ViewNumber view_;
   std::uint64_t step_ = 0;
+  std::optional<Settings> settings_;
   std::vector<std::vector<FragmentState>> chains_;  ///< by fragment, of whoever has come furthest
   Ledger ledger_;                                   ///< the same one's
   std::map<std::pair<FragmentId, Round>, Together> held_;
@@ -194,6 +219,7 @@ void fill_in(ViewPlan& plan, const FragmentLayout& layout, const Reference& refe
   message.step = reference.step();
   message.chains = reference.chains();
   message.ledger = reference.ledger();
+  message.settings = reference.settings();
   for (const auto& member : members) {
     message.taken.add(member.sealed.taken);
     message.reserved.push_back(member.sealed.reserved);
@@ -234,9 +260,14 @@ ViewPlan plan_from(const FragmentLayout& layout, std::vector<SealedMember> able,
     }
     const bool settled = rest.size() == able.size();
     able = std::move(rest);
-    if (!any_trains(able) ||
-        std::ranges::none_of(able, [&](const auto& member) { return reference.contains(member); }))
-      return plan;
+    const auto is_left = [&] {
+      return std::ranges::any_of(able, [&](const auto& member) { return reference.contains(member); });
+    };
+    // A newcomer that has taken the fragments from several may be the only one that has all of them.
+    for (auto& member : able) {
+      if (!is_left() && reference.has_all(member)) reference.take_in(member);
+    }
+    if (!any_trains(able) || !is_left()) return plan;
     if (!settled) continue;
     place_reducers(reference, able);
     fill_in(plan, layout, reference, able, topology);

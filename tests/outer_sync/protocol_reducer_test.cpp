@@ -313,23 +313,62 @@ TEST(PlanView, WhatATrainerHasAppliedOfTheRunItHandsOnWhereOnlyANewcomerHasBegun
   EXPECT_EQ(plan.displaced[0].name, "b");
 }
 
+/// Each owns one of two fragments and has closed its chunks without the other, until their results were not
+/// kept.
+const FragmentLayout two_fragments({{0, 64}, {64, 64}}, 16);
+
+SealedMember standing_in_two(const std::string& name, ViewNumber activated, Round first, Round second) {
+  auto member = standing(name, MemberKind::trainer, activated, first);
+  const auto other = standing(name, MemberKind::trainer, activated, second);
+  member.sealed.fragments.push_back(other.sealed.fragments[0]);
+  member.sealed.history.push_back(other.sealed.history[0]);
+  member.sealed.ledger.push_back(other.sealed.ledger[0]);
+  return member;
+}
+
 TEST(PlanView, WhereEachLacksWhatNobodyKeepsTheForemostGoesOn) {
-  // Each owns one fragment and has closed its chunks without the other, until their results were not kept.
-  const FragmentLayout two({{0, 64}, {64, 64}}, 16);
-  std::vector<SealedMember> members;
-  for (const auto& [name, first, second] : {std::tuple("a", 33, 27), std::tuple("b", 28, 33)}) {
-    auto member = standing(name, MemberKind::trainer, 4, static_cast<Round>(first));
-    const auto other = standing(name, MemberKind::trainer, 4, static_cast<Round>(second));
-    member.sealed.fragments.push_back(other.sealed.fragments[0]);
-    member.sealed.history.push_back(other.sealed.history[0]);
-    member.sealed.ledger.push_back(other.sealed.ledger[0]);
-    members.push_back(member);
-  }
-  const auto plan = plan_view(two, members);
+  const std::vector<SealedMember> members = {standing_in_two("a", 4, 33, 27),
+                                             standing_in_two("b", 4, 28, 33)};
+  const auto plan = plan_view(two_fragments, members);
   ASSERT_EQ(plan.message.view.members.size(), 1U) << "else nobody is left who has the state";
   EXPECT_EQ(plan.message.view.members[0].name, "b");
   ASSERT_EQ(plan.displaced.size(), 1U);
   EXPECT_EQ(plan.displaced[0].name, "a");
+}
+
+TEST(PlanView, WhereEachLacksWhatNobodyKeepsANewcomerThatHasTakenItFromBothGoesOn) {
+  std::vector<SealedMember> members = {standing_in_two("a", 4, 33, 27), standing_in_two("b", 4, 28, 33),
+                                       standing_in_two("c", 0, 33, 33), standing_in_two("d", 0, 33, 33)};
+  members[0].sealed.step = 400;
+  for (auto& member : members) member.sealed.settings.changes = {{100, {{"outer.optimizer.lr", ".5"}}}};
+  const auto settings = members[0].sealed.settings;
+  for (const std::size_t newcomer : {2, 3}) {
+    auto& sealed = members[newcomer].sealed;
+    sealed.history.assign(2, {});
+    sealed.settings = {};
+    sealed.ledger = {FragmentLedger(0), FragmentLedger(0)};  // it learns it with its first view
+    hold(members[newcomer], 34);  // applied nowhere: it drops that when the view begins
+  }
+  const auto plan = plan_view(two_fragments, members);
+  ASSERT_EQ(plan.message.view.members.size(), 2U);
+  EXPECT_EQ(plan.message.view.members[0].name, "c");
+  EXPECT_EQ(plan.message.view.members[1].name, "d");
+  EXPECT_EQ(plan.displaced.size(), 2U);
+  EXPECT_EQ(plan.message.reference, 4U);
+  EXPECT_EQ(plan.message.step, 400U);
+  EXPECT_EQ(plan.message.settings, settings);
+  EXPECT_TRUE(ledger_fits(plan.message.ledger, members[2].sealed.fragments));
+  EXPECT_THAT(plan.message.fixed, IsEmpty());
+  for (FragmentId p = 0; p < 2; ++p) {
+    EXPECT_EQ(plan.message.chains[p].back(), members[2].sealed.fragments[p]);
+    EXPECT_GT(plan.message.chains[p].size(), 1U) << "by which those who are displaced are known again";
+  }
+
+  // Of another history it has nothing to go on with.
+  for (const std::size_t newcomer : {2, 3}) members[newcomer].sealed.fragments[1].chain = digest_of(1);
+  const auto without = plan_view(two_fragments, members);
+  ASSERT_EQ(without.message.view.members.size(), 1U);
+  EXPECT_EQ(without.message.view.members[0].name, "b");
 }
 
 TEST(PlanView, WhatANewcomerDoesNotKnowOfTheHistoryTheOthersTell) {

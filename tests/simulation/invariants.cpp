@@ -131,12 +131,11 @@ void World::check_holdings(const Process& process, const NewView& message, Membe
   }
 }
 
-/// I10: who is no further behind than results are kept for goes on from its own rounds, if a trainer that
-/// goes on too has been in the run for these rounds.
+/// I10: who has the newest round of every fragment goes on from its own, and so does who is no further behind
+/// than results are kept for, if a trainer that goes on too has been in the run for these rounds.
 void World::check_displaced(NodeId m, const std::string& reason) {
   const auto place = answers_.find(m);
   if (place == answers_.end()) return;
-  place->second.displaced = true;  // what it holds counts no more
   const auto& displaced = place->second;
   const auto stays = [&](const auto& entry) {
     const auto& [other, answer] = entry;
@@ -158,10 +157,7 @@ void World::check_displaced(NodeId m, const std::string& reason) {
       return stays(entry) && answer.first.size() > p && answer.first[p] <= own.round &&
              knows(answer.sealed, p, newest) && knows(answer.sealed, p, own);
     };
-    const auto knows_it = [&](const auto& entry) {
-      return stays(entry) && knows(entry.second.sealed, p, own);
-    };
-    if (own == newest && std::ranges::any_of(answers_, knows_it)) continue;
+    if (own == newest) continue;
     if (own.round > newest.round || own.round + Member::always_kept < newest.round ||
         std::ranges::none_of(answers_, keeps))
       return;

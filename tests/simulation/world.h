@@ -263,6 +263,7 @@ class World {
   void check_view(const NewView& message);
   [[nodiscard]] bool is_held(const NewView& message, FragmentId p, Round r) const;
   void check_holdings(const Process& process, const NewView& message, MemberIndex self);
+  void note_displaced(const std::vector<CoordinatorAction>& actions);
   void check_displaced(NodeId m, const std::string& reason);
   [[nodiscard]] static bool knows(const Sealed& sealed, FragmentId p, const FragmentState& state);
   [[nodiscard]] FragmentState newest_of_reference(const Answer& own, FragmentId p) const;

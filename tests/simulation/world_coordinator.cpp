@@ -117,9 +117,23 @@ void World::crash_coordinator(bool lose_disk) {
   for (auto& [id, end] : std::exchange(control_, {})) break_link(end.first);
 }
 
+/// What those hold counts no more, for whom of them is judged first.
+void World::note_displaced(const std::vector<CoordinatorAction>& actions) {
+  for (const auto& action : actions) {
+    const auto* send = std::get_if<SendControl>(&action);
+    if (send == nullptr || !std::holds_alternative<Displaced>(send->message)) continue;
+    const auto place = control_.find(send->to);
+    if (place == control_.end()) continue;
+    if (const auto answer = answers_.find(place->second.second); answer != answers_.end())
+      answer->second.displaced = true;
+  }
+}
+
 void World::act_coordinator() {
   if (!coordinator_) return;
-  for (auto& action : coordinator_->take_actions()) {
+  auto actions = coordinator_->take_actions();
+  note_displaced(actions);
+  for (auto& action : actions) {
     if (!coordinator_) return;
     if (auto* send = std::get_if<SendControl>(&action)) {
       if (const auto* answer = std::get_if<protocol::Answer>(&send->message)) {
