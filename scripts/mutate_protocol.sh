@@ -23,7 +23,7 @@ compiler=(g++)
 
 core=(outer_sync/protocol/*.cpp outer_sync/address.cpp outer_sync/layout.cpp)
 simulator=("${core[@]}" tests/simulation/{world,world_coordinator,world_training,network,invariants,simulate}.cpp)
-tests=("${core[@]}" tests/outer_sync/protocol_{coordinator,going_back,join,reducer}_test.cpp)
+tests=("${core[@]}" tests/outer_sync/protocol_{coordinator,going_back,join,view_plan}_test.cpp)
 
 # build FOLDER PROGRAM SOURCE...: compiles what has been changed in it, and takes the rest from what was compiled before.
 build() {
