@@ -168,7 +168,8 @@ void Wires::delivered(std::uint32_t round, std::uint32_t place, double at) {
   if (--awaited.missing > 0) return;
   events_.add(awaited.latest, Event::Kind::has_result, place, round);
   if (--state.without_result > 0) return;
-  state.piece_bytes = {};  // nobody asks any more
+  // All places have the results: release the memory.
+  state.piece_bytes = {};
   state.reductions = {};
   state.results = {};
 }

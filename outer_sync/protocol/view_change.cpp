@@ -62,10 +62,10 @@ class Reference {
   [[nodiscard]] Round newest(FragmentId p) const { return chains_[p].back().round; }
   [[nodiscard]] const std::vector<std::vector<FragmentState>>& chains() const { return chains_; }
   [[nodiscard]] const Ledger& ledger() const { return ledger_; }
-  /// Of all of them, as `disagreement` says.
+  /// Members of the reference have equal settings: `disagreement` checks it.
   [[nodiscard]] Settings settings() const { return settings_.value_or(Settings{}); }
 
-  /// A trainer that has the newest round of every fragment, whoever it has them from.
+  /// Whether this is a trainer that has applied the newest round of every fragment.
   [[nodiscard]] bool has_all(const SealedMember& member) const {
     if (!trains(member.info)) return false;
     for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
@@ -74,7 +74,7 @@ class Reference {
     return true;
   }
 
-  /// Such a trainer, as if the view had begun there.
+  /// Makes a trainer that has all rounds a member of the reference.
   void take_in(SealedMember& member) const {
     auto& sealed = member.sealed;
     std::erase_if(sealed.held, [&](const HeldResults& held) { return !counts(member, held); });
@@ -263,7 +263,7 @@ ViewPlan plan_from(const FragmentLayout& layout, std::vector<SealedMember> able,
     const auto is_left = [&] {
       return std::ranges::any_of(able, [&](const auto& member) { return reference.contains(member); });
     };
-    // A newcomer that has taken the fragments from several may be the only one that has all of them.
+    // A newcomer copies fragments from several members, so it may be the only one that has all newest rounds.
     for (auto& member : able) {
       if (!is_left() && reference.has_all(member)) reference.take_in(member);
     }

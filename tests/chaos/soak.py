@@ -406,8 +406,8 @@ class Course:
         if seconds >= LONG_RUN:
             self.check_what_happened(seconds, missing)
         return ended | {"faults": sum(self.counts.values()), "seconds_of_faults": round(seconds, 1),
-                             "inner_steps": steps, "inner_steps_per_second_quiet": round(quiet, 1),
-                             "goodput": round(steps / seconds / quiet, 3)}
+                        "inner_steps": steps, "inner_steps_per_second_quiet": round(quiet, 1),
+                        "goodput": round(steps / seconds / quiet, 3)}
 
     def check_what_happened(self, seconds, missing):
         faults = sum(self.counts.values())

@@ -692,7 +692,7 @@ TEST_F(TheLastOneHasLeft, AStopDoesNotHideWhy) {
   }
 }
 
-/// r only reduces, and is there all the time: it has none of the run's state.
+/// The reducer r stays connected, but it has no state of the run.
 TEST_F(SomeNeverReturn, OneThatOnlyReducesIsNobodyToWaitFor) {
   begin({"a", "b"}, 600s, false);
   auto reducer = CoordinatorHarness::hello("r");

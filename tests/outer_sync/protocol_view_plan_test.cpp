@@ -1,5 +1,5 @@
-// Who is in the next view and from which rounds it goes on, by the members' answers; and the layout that
-// somebody names.
+// Tests of plan_view, which chooses the next view's members and starting rounds from the members' answers,
+// and of layout_of.
 
 #include "isthmus/outer_sync/protocol/view_change.h"
 
@@ -45,7 +45,7 @@ TEST(PlanView, OneThatOnlyReducesIsNeverDisplacedForItsRounds) {
 }
 
 TEST(PlanView, WhatOnlyAReducerKnowsSendsNoTrainerAway) {
-  // b is nine rounds ahead, and nobody keeps the results that a would need.
+  // b is nine rounds ahead, and no member keeps the results that a needs.
   const std::vector<SealedMember> members = {standing("a", MemberKind::trainer, 4, 3),
                                              standing("b", MemberKind::reducer, 4, 12)};
   const auto plan = plan_view(one_fragment, members);
@@ -93,8 +93,8 @@ TEST(PlanView, WhatATrainerHasAppliedOfTheRunItHandsOnWhereOnlyANewcomerHasBegun
   EXPECT_EQ(plan.displaced[0].name, "b");
 }
 
-/// Each owns one of two fragments and has closed its chunks without the other, until their results were not
-/// kept.
+/// Two members own a fragment each and have made its rounds without the other, for longer than results
+/// are kept.
 const FragmentLayout two_fragments({{0, 64}, {64, 64}}, 16);
 
 SealedMember standing_in_two(const std::string& name, ViewNumber activated, Round first, Round second) {
@@ -110,7 +110,7 @@ TEST(PlanView, WhereEachLacksWhatNobodyKeepsTheForemostGoesOn) {
   const std::vector<SealedMember> members = {standing_in_two("a", 4, 33, 27),
                                              standing_in_two("b", 4, 28, 33)};
   const auto plan = plan_view(two_fragments, members);
-  ASSERT_EQ(plan.message.view.members.size(), 1U) << "else nobody is left who has the state";
+  ASSERT_EQ(plan.message.view.members.size(), 1U) << "at least one member must keep the state";
   EXPECT_EQ(plan.message.view.members[0].name, "b");
   ASSERT_EQ(plan.displaced.size(), 1U);
   EXPECT_EQ(plan.displaced[0].name, "a");

@@ -131,8 +131,8 @@ void World::check_holdings(const Process& process, const NewView& message, Membe
   }
 }
 
-/// I10: who has the newest round of every fragment goes on from its own, and so does who is no further behind
-/// than results are kept for, if a trainer that goes on too has been in the run for these rounds.
+/// I10: a member that has the newest round of every fragment is not displaced. Neither is one that lags by no
+/// more rounds than results are kept for, if a trainer that stays was in the run for these rounds.
 void World::check_displaced(NodeId m, const std::string& reason) {
   const auto place = answers_.find(m);
   if (place == answers_.end()) return;

@@ -117,7 +117,7 @@ void World::crash_coordinator(bool lose_disk) {
   for (auto& [id, end] : std::exchange(control_, {})) break_link(end.first);
 }
 
-/// What those hold counts no more, for whom of them is judged first.
+/// Marks all members that a plan displaces before any is checked: results that they hold do not count.
 void World::note_displaced(const std::vector<CoordinatorAction>& actions) {
   for (const auto& action : actions) {
     const auto* send = std::get_if<SendControl>(&action);
