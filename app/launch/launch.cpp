@@ -190,7 +190,8 @@ class Launch final : public LocalRun {
     command.insert(command.end(),
                    {"tether", "--folder", std::filesystem::absolute(experiment_.run.out).string(), "--run",
                     experiment_.run.name, "--site", agent_here().site, "--silence",
-                    fmt::format("{}", experiment_.launch.silence.seconds)});
+                    fmt::format("{}", experiment_.launch.silence.seconds), "--grace",
+                    fmt::format("{}", experiment_.run.stop_grace.seconds)});
     here_ = std::make_shared<SiteLink>(
         SiteLink::Options{.site = "this machine",
                           .place = "its agent",

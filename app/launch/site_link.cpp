@@ -89,9 +89,9 @@ std::string tether_script(const LauncherConfig& launcher, const AgentWish& wish)
   script += fmt::format("program={}\n", path_word(launcher.program));
   script +=
       "command -v \"$program\" >/dev/null 2>&1 || { echo \"there is no program $program\" >&2; exit 3; }\n";
-  script +=
-      fmt::format("exec \"$program\" tether --folder {} --run {} --site {} --silence {}",
-                  path_word(launcher.folder), shell_word(wish.run), shell_word(wish.site), wish.silence);
+  script += fmt::format("exec \"$program\" tether --folder {} --run {} --site {} --silence {} --grace {}",
+                        path_word(launcher.folder), shell_word(wish.run), shell_word(wish.site), wish.silence,
+                        wish.grace);
   return script;
 }
 

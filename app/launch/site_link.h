@@ -50,6 +50,7 @@ struct SiteStart {
 struct AgentWish {
   std::string run, site;
   double silence = 30;  ///< seconds without a launch after which it ends its processes and itself
+  double grace = 60;    ///< seconds from SIGTERM to SIGKILL then
 };
 
 /// A process that the agent had when the link first connected.

@@ -26,7 +26,8 @@ std::shared_ptr<SiteLink> SiteLinks::make(const Site& site) {
   const auto silence = site.launch.silence.seconds > 0 ? site.launch.silence : experiment_.launch.silence;
   const AgentWish wish{.run = experiment_.run.name,
                        .site = site.name + apart_,
-                       .silence = apart_.empty() ? silence.seconds : silence_apart};
+                       .silence = apart_.empty() ? silence.seconds : silence_apart,
+                       .grace = experiment_.run.stop_grace.seconds};
   return std::make_shared<SiteLink>(
       SiteLink::Options{.site = site.name,
                         .place = site.launch.ssh,

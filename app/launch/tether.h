@@ -14,10 +14,10 @@ namespace isthmus::app {
 struct TetherRequest {
   std::filesystem::path folder;  ///< of runs; made if need be
   std::string run, site;
-  double silence = 43200;                 ///< seconds after which the agent takes the launch for lost
-  double grace = 60;                      ///< seconds that a worker has to end by itself then
-  int started_fd = -1;                    ///< of the agent itself: gets "ok\n" once it listens
-  std::string build = {};                 ///< of this binary
+  double silence = 43200;  ///< seconds without a word of the launch after which its processes end
+  double grace = 60;       ///< seconds from SIGTERM to SIGKILL then
+  int started_fd = -1;     ///< of the agent itself: gets "ok\n" once it listens
+  std::string build = {};  ///< of this binary
   std::vector<std::string> program = {};  ///< this binary: the first words of a command
 
   [[nodiscard]] AgentPlace place() const { return {folder / run, site}; }

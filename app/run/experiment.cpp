@@ -59,8 +59,8 @@ void RunConfig::serialize(config::Archive& ar) {
       0, 1e18});
   ar({"disk_low", &disk_low, Scope::per_site,
       "free space on the disk of a run folder below which the coordinator warns", 0, 1e18});
-  ar({"stop_grace", &stop_grace, Scope::per_site, "time from Ctrl-C until `launch` kills what still runs",
-      0.5, 86400});
+  ar({"stop_grace", &stop_grace, Scope::per_site,
+      "time from Ctrl-C, or the loss of the launch, until what still runs is killed", 0.5, 86400});
 }
 
 void AutoConfig::serialize(config::Archive& ar) {

@@ -15,7 +15,7 @@ build=$root/build/release steps=600 warmup=40 eval=20 kill_at=160 single_steps=6
 usage() { echo "usage: examples/two_sites/run.sh [--short] [--keep FOLDER] [--build FOLDER]" >&2 && exit 2; }
 while [ $# -gt 0 ]; do
   case $1 in
-    --short) steps=300 warmup=10 eval=60 kill_at=30 single_steps=60 ;;
+    --short) steps=240 warmup=10 eval=60 kill_at=30 single_steps=30 ;;
     --keep) keep=${2:?$(usage)} && shift ;;
     --build) build=${2:?$(usage)} && shift ;;
     *) usage ;;

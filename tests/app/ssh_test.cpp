@@ -10,6 +10,8 @@ namespace isthmus {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::Field;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -215,6 +217,8 @@ TEST_F(Ssh, ASiteGivesUpAfterSoMuchSilence) {
                                           "}\n  us: {" + launcher("us") + "}\n");
   auto launch = start(both(endless, {"launch.silence=10s", "run.stop_grace=10s"}));
   ASSERT_TRUE(both_go_on()) << site_.logs();
+  EXPECT_THAT(processes_with("tether --folder " + (site_ / "eu").string()),
+              AllOf(Not(IsEmpty()), Each(Field(&RunningProcess::command, HasSubstr("--grace 10")))));
   launch.signal(SIGKILL);
   static_cast<void>(launch.wait());
   EXPECT_TRUE(eventually([&] { return processes_with((site_ / "eu").string()).empty(); }));

@@ -134,7 +134,7 @@ TEST(LauncherConfig, NothingOfTheScriptIsTakenForShell) {
   const auto script = tether_script(launcher, {"run", "eu"});
   EXPECT_THAT(script, HasSubstr("export A='x; y'\n"));
   EXPECT_THAT(script, HasSubstr("program=\"$HOME\"/'my isthmus'\n"));
-  EXPECT_THAT(script, EndsWith("--folder '$(reboot)' --run 'run' --site 'eu' --silence 30"));
+  EXPECT_THAT(script, EndsWith("--folder '$(reboot)' --run 'run' --site 'eu' --silence 30 --grace 60"));
 }
 
 TEST(LaunchSites, WorkersOfASiteListenAtPortsOfTheirOwn) {
