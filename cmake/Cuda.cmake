@@ -28,6 +28,17 @@ function(isthmus_describe_architectures text architectures)
   string(STRIP "${machine_code} ${ptx}" all)
   set(${text} "${all}" PARENT_SCOPE)
 endfunction()
+# The user's list (-DCMAKE_CUDA_ARCHITECTURES=..., or CUDAARCHS), if there is one. Otherwise machine code for Ampere (which
+# Ada runs too), Hopper and both kinds of Blackwell, and Hopper's PTX, which the driver compiles for any other later GPU.
+function(isthmus_choose_architectures result)
+  if(DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(${result} ${CMAKE_CUDA_ARCHITECTURES} PARENT_SCOPE)
+  elseif(NOT "$ENV{CUDAARCHS}" STREQUAL "") # CMake reads it at the first configure only
+    set(${result} $ENV{CUDAARCHS} PARENT_SCOPE)
+  else()
+    set(${result} 80-real 90 100-real 120-real PARENT_SCOPE)
+  endif()
+endfunction()
 set(ISTHMUS_WITH_CUDA OFF)
 if(NOT ISTHMUS_CUDA STREQUAL "off")
   file(GLOB _torch_cuda "${ISTHMUS_PYTHON_ENV}/lib/python3*/site-packages/nvidia/cudnn")
@@ -40,14 +51,7 @@ if(NOT ISTHMUS_CUDA STREQUAL "off")
 endif()
 if(ISTHMUS_WITH_CUDA)
   set(CMAKE_CUDA_COMPILER ${ISTHMUS_NVCC})
-  # Machine code for Ampere (and, by its compatibility, Ada), Hopper and both kinds of Blackwell; Hopper's PTX is what a
-  # driver compiles for any other or later GPU. A list of the user's own (-DCMAKE_CUDA_ARCHITECTURES=..., CUDAARCHS) stands.
-  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES 80-real 90 100-real 120-real)
-    if(NOT "$ENV{CUDAARCHS}" STREQUAL "") # CMake looks there at the first configure only
-      set(CMAKE_CUDA_ARCHITECTURES $ENV{CUDAARCHS})
-    endif()
-  endif()
+  isthmus_choose_architectures(CMAKE_CUDA_ARCHITECTURES)
   enable_language(CUDA)
   set(ISTHMUS_CODE_FOR ${CMAKE_CUDA_ARCHITECTURES})
   if(ISTHMUS_CODE_FOR STREQUAL "native") # whatever GPU the machine has that builds
