@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How stable the carry merge is with late results: the table in docs/learning.md, section "Late results".
 
-    .venv/bin/python scripts/carry_stability.py            # needs numpy; about a minute
+    .venv/bin/python scripts/carry_stability.py            # needs numpy; takes seconds
 
 In a direction of curvature s, relative to the inner optimizer's step, a replica's difference x to the mean obeys
 m' = b m + (1 - b) s x, x' = x - m' between two rounds, where b is the inner momentum. A round that is sent every H steps

@@ -45,7 +45,8 @@ file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/base/*.cpp ${CMAKE_SOURC
   ${CMAKE_SOURCE_DIR}/outer_sync/protocol/*.cpp ${CMAKE_SOURCE_DIR}/outer_sync/log/*.cpp
   ${CMAKE_SOURCE_DIR}/outer_sync/methods/*.cpp ${CMAKE_SOURCE_DIR}/outer_sync/plan/*.cpp)
 list(FILTER sources EXCLUDE REGEX "/device_cuda.cpp$")
-list(APPEND sources ${CMAKE_SOURCE_DIR}/outer_sync/address.cpp ${CMAKE_SOURCE_DIR}/outer_sync/config.cpp ${CMAKE_SOURCE_DIR}/outer_sync/layout.cpp
+list(APPEND sources ${CMAKE_SOURCE_DIR}/outer_sync/address.cpp ${CMAKE_SOURCE_DIR}/outer_sync/config.cpp
+  ${CMAKE_SOURCE_DIR}/outer_sync/layout.cpp
   ${CMAKE_SOURCE_DIR}/app/coordinator/replan_readings.cpp ${CMAKE_SOURCE_DIR}/app/coordinator/round_timeline.cpp)
 foreach(source arrivals frame frame_reader state_frames)
   list(APPEND sources ${CMAKE_SOURCE_DIR}/outer_sync/transport/${source}.cpp)
