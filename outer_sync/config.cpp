@@ -5,10 +5,8 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/outer_sync/address.h"
-#include "isthmus/outer_sync/methods/co2.h"
-#include "isthmus/outer_sync/methods/eager.h"
-#include "isthmus/outer_sync/methods/sparse.h"
 #include "isthmus/outer_sync/protocol/rejection.h"
+#include "method_defaults.h"
 
 namespace isthmus::outer_sync {
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "isthmus/outer_sync/config.h"
-
 namespace isthmus::outer_sync::methods {
 
 bool co2_apply(const quant::CodecSpec& spec, std::span<const std::byte> in, const quant::OuterStep& step,
@@ -19,14 +17,6 @@ bool co2_apply(const quant::CodecSpec& spec, std::span<const std::byte> in, cons
   for (std::size_t i = 0; i < theta.size(); ++i)
     local[i] = step.alpha == 0 ? theta[i] : step.alpha * local[i] + (1 - step.alpha) * theta[i];
   return true;
-}
-
-void make_co2(OuterConfig& config) {
-  config.sync_delay = 0;
-  config.merge = "alpha";
-  config.merge_alpha = 0;
-  config.optimizer.average_first = config.optimizer.average_last = 0;
-  config.optimizer.nesterov = false;
 }
 
 }  // namespace isthmus::outer_sync::methods

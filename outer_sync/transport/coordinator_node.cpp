@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "isthmus/base/error.h"
-#include "isthmus/outer_sync/transport/record_queue.h"
 #include "tls/credentials.h"
 #include "transport/awake_clock.h"
 #include "transport/connection.h"

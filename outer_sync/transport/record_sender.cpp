@@ -43,7 +43,7 @@ void RecordSender::on_taken(const protocol::RecordsTaken& taken) {
   under_way_ = false;
   wanted_ = true;
   if (records_) records_->taken(taken.next);
-  if (taken.next == no_records_wanted) records_ = nullptr;
+  if (taken.next == protocol::no_records_wanted) records_ = nullptr;
 }
 
 }  // namespace isthmus::outer_sync::transport

@@ -61,7 +61,7 @@ struct OuterConfig {
   std::int64_t steps = 0;
 
   /// The method's own rules, applied after reading: diloco is one fragment without delay, local_sgd plain
-  /// averaging, the others what methods/*.h say; and the codec's defaults. Throws Error(config) for
+  /// averaging, the others what method_defaults.h says; and the codec's defaults. Throws Error(config) for
   /// settings that cannot work together (tau >= H, a block that does not divide the chunk).
   void resolve();
   /// Throws Error(config) for settings that a run of so many replicas cannot have.

@@ -11,10 +11,6 @@
 
 #include "isthmus/quant/passes.h"
 
-namespace isthmus::outer_sync {
-struct OuterConfig;
-}
-
 namespace isthmus::outer_sync::methods {
 
 struct Co2 {
@@ -26,8 +22,5 @@ struct Co2 {
 [[nodiscard]] bool co2_apply(const quant::CodecSpec& spec, std::span<const std::byte> in,
                              const quant::OuterStep& step, const Co2& co2, std::span<float> theta,
                              std::span<float> velocity, std::span<float> local);
-
-/// Whole-round overlap, no merge (alpha = 0), momentum without the Nesterov form.
-void make_co2(OuterConfig& config);
 
 }  // namespace isthmus::outer_sync::methods

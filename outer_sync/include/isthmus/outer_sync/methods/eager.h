@@ -15,10 +15,6 @@
 #include "isthmus/outer_sync/layout.h"
 #include "isthmus/quant/passes.h"
 
-namespace isthmus::outer_sync {
-struct OuterConfig;
-}
-
 namespace isthmus::outer_sync::methods {
 
 /// What one replica is ahead of the global parameters by; flat, whole buffer.
@@ -30,8 +26,5 @@ class Ahead {
 
   AlignedVector<float> parameters, velocity;  ///< a and b
 };
-
-/// Whole-round overlap; local parameters are set, not merged.
-void make_eager(OuterConfig& config);
 
 }  // namespace isthmus::outer_sync::methods

@@ -663,6 +663,9 @@ struct Record {
 inline constexpr std::size_t longest_record = 16 * 1024;
 /// No member writes more of them.
 inline constexpr std::uint64_t most_records = std::uint64_t{1} << 48;
+/// In RecordsTaken: the coordinator has them in another way, or nobody wants them, and none are to be sent
+/// any more. No line has this number.
+inline constexpr std::uint64_t no_records_wanted = most_records + 1;
 
 /// member -> coordinator: lines in the order in which they were written, counted from 0 since this member
 /// was started. What is not acknowledged is said again on the next connection.

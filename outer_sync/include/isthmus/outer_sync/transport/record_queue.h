@@ -11,10 +11,6 @@
 
 namespace isthmus::outer_sync {
 
-/// In RecordsTaken: the coordinator has them in another way, or nobody wants them, and none are to be sent
-/// any more. No line has this number.
-inline constexpr std::uint64_t no_records_wanted = protocol::most_records + 1;
-
 /// Lines that the coordinator does not have yet. While it is away the oldest give way to the newest: the
 /// member's own files have them all. Safe from any thread.
 class RecordQueue {
