@@ -24,11 +24,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::size_t most_bytes = std::size_t{1} << 20;
-constexpr std::size_t most_values = 4096;
+constexpr std::size_t max_bytes = std::size_t{1} << 20;
+constexpr std::size_t max_values = 4096;
 constexpr std::size_t longest_key = 256;
 constexpr std::size_t deepest_chain = 16;
-constexpr std::size_t most_files = 64;
+constexpr std::size_t max_files = 64;
 constexpr int deepest_nesting = 32;
 
 // Where a text came from, for messages.
@@ -166,9 +166,9 @@ class Flattener {
 
   void count(std::size_t values, std::size_t bytes, const std::string& place) {
     if (values > values_left_) {
-      fail(fmt::format("{}: more than {} keys and list elements", place, most_values));
+      fail(fmt::format("{}: more than {} keys and list elements", place, max_values));
     }
-    if (bytes > bytes_left_) fail(fmt::format("{}: values take more than {} bytes", place, most_bytes));
+    if (bytes > bytes_left_) fail(fmt::format("{}: values take more than {} bytes", place, max_bytes));
     values_left_ -= values;
     bytes_left_ -= bytes;
   }
@@ -197,7 +197,7 @@ std::string read_text(const fs::path& file, const std::string& asked_by) {
     fail(
         fmt::format("{}cannot read {}: {}", asked_by, file.string(), std::generic_category().message(errno)));
   }
-  std::string text(most_bytes + 1, '\0');
+  std::string text(max_bytes + 1, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(in.gcount()));
   if (in.bad()) fail(fmt::format("{}cannot read {}", asked_by, file.string()));
@@ -210,11 +210,11 @@ struct SourceBuilder {
   Source source;
   std::vector<fs::path> open;  // the chain of files that are being read
   std::size_t files = 0;
-  std::size_t values_left = most_values;
-  std::size_t bytes_left = most_bytes;
+  std::size_t values_left = max_values;
+  std::size_t bytes_left = max_bytes;
 
   std::vector<Source::Entry> flatten(const std::string& text, const Origin& origin) {
-    if (text.size() > most_bytes) fail(origin.name + ": larger than 1 MiB; expected a config");
+    if (text.size() > max_bytes) fail(origin.name + ": larger than 1 MiB; expected a config");
     Flattener flattener(origin, values_left, bytes_left);
     const auto root = parse_yaml(text, origin);
     if (root.IsMap()) {
@@ -233,7 +233,7 @@ struct SourceBuilder {
       fail(fmt::format("{}{} is being read already; a chain of extends must end", asked_by, file.string()));
     }
     if (open.size() > deepest_chain) fail(fmt::format("{}more than {} files deep", asked_by, deepest_chain));
-    if (++files > most_files) fail(fmt::format("{}more than {} files in all", asked_by, most_files));
+    if (++files > max_files) fail(fmt::format("{}more than {} files in all", asked_by, max_files));
     open.push_back(real);
     auto entries = flatten(read_text(file, asked_by), {file.string()});
     for (auto& entry : entries) entry.base = file.parent_path();

@@ -15,7 +15,7 @@ namespace isthmus {
 namespace {
 
 // A disk that stalls for seconds must neither block the training thread nor fill the memory.
-constexpr std::size_t most_pending_bytes = std::size_t{8} << 20;
+constexpr std::size_t max_pending_bytes = std::size_t{8} << 20;
 constexpr auto write_every = std::chrono::milliseconds(200);
 
 constexpr std::array<std::string_view, 10> row_names = {
@@ -126,21 +126,20 @@ void Trace::push(const std::string& events, std::uint64_t count) {
         ",\n" + head('i', Row::writer, "trace is full: recording stopped", Clock::now()) + R"(,"s":"p"})";
     return;
   }
-  if (pending_.size() + events.size() > most_pending_bytes) {
+  if (pending_.size() + events.size() > max_pending_bytes) {
     dropped_ += count;
     return;
   }
   left_ -= count;
   pending_.append(",\n").append(events);
-  if (pending_.size() > most_pending_bytes / 2) wake_.notify_one();
+  if (pending_.size() > max_pending_bytes / 2) wake_.notify_one();
 }
 
 void Trace::write_loop() {
   std::unique_lock lock(mutex_);
   bool last = false;
   while (!last) {
-    wake_.wait_for(lock, write_every,
-                   [this] { return closing_ || pending_.size() > most_pending_bytes / 2; });
+    wake_.wait_for(lock, write_every, [this] { return closing_ || pending_.size() > max_pending_bytes / 2; });
     last = closing_;
     auto batch = std::exchange(pending_, {});
     if (const auto dropped = std::exchange(dropped_, 0); dropped > 0) {

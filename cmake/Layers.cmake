@@ -1,6 +1,7 @@
 # isthmus_layer(NAME SOURCES ... USES lower layers ... PUBLIC libraries ... PRIVATE libraries ...)
 # makes the library isthmus_NAME from one folder. Headers live in NAME/include/isthmus/NAME and reach only those
-# that name NAME in USES: an include that points up the stack does not compile.
+# that name NAME in USES: an include that points up the stack does not compile. (outer_sync/ is a stack of such
+# libraries with one include folder; there tests/layers looks at each include.)
 function(isthmus_layer name)
   cmake_parse_arguments(L "" "" "SOURCES;USES;PUBLIC;PRIVATE" ${ARGN})
   add_library(isthmus_${name} STATIC ${L_SOURCES})

@@ -12,7 +12,7 @@
 namespace isthmus::data::store {
 namespace {
 
-constexpr int least_hc_level = 3;
+constexpr int min_hc_level = 3;
 
 void put_varint(std::uint32_t number, Bytes& out) {
   for (; number >= 0x80; number >>= 7) out.push_back(static_cast<std::byte>(number | 0x80));
@@ -84,7 +84,7 @@ BlockEncoder::BlockEncoder(const StoreSpec& spec) : spec_(spec), context_(std::m
     ZSTD_CCtx_setParameter(context_->zstd, ZSTD_c_contentSizeFlag, 0);  // the reader knows it
   } else if (spec.codec == StoreCodec::lz4) {
     context_->lz4.resize(
-        static_cast<std::size_t>(spec.level < least_hc_level ? LZ4_sizeofState() : LZ4_sizeofStateHC()));
+        static_cast<std::size_t>(spec.level < min_hc_level ? LZ4_sizeofState() : LZ4_sizeofStateHC()));
   }
 }
 
@@ -101,7 +101,7 @@ std::size_t BlockEncoder::compress(std::span<const std::byte> ids, std::span<std
   auto* to = reinterpret_cast<char*>(out.data());
   const auto size = static_cast<int>(ids.size()), room = static_cast<int>(out.size());
   auto* const state = context_->lz4.data();
-  return static_cast<std::size_t>(spec_.level < least_hc_level
+  return static_cast<std::size_t>(spec_.level < min_hc_level
                                       ? LZ4_compress_fast_extState(state, from, to, size, room, 1)
                                       : LZ4_compress_HC_extStateHC(state, from, to, size, room, spec_.level));
 }

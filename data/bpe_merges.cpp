@@ -13,8 +13,8 @@ constexpr std::uint32_t nobody = ~std::uint32_t{0};
 
 }  // namespace
 
-PairTable::PairTable(std::size_t most_entries)
-    : mask_(std::bit_ceil(2 * most_entries + 1) - 1), slots_(mask_ + 1) {}
+PairTable::PairTable(std::size_t max_entries)
+    : mask_(std::bit_ceil(2 * max_entries + 1) - 1), slots_(mask_ + 1) {}
 
 void PairTable::put(std::uint32_t left, std::uint32_t right, Value value) {
   const auto key = key_of(left, right);

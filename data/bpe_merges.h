@@ -24,7 +24,7 @@ class PairTable {
   struct Value {
     std::uint32_t first = 0, second = 0;
   };
-  explicit PairTable(std::size_t most_entries);
+  explicit PairTable(std::size_t max_entries);
   /// The last value that was put is what a key has.
   void put(std::uint32_t left, std::uint32_t right, Value value);
   /// Null if there is none.

@@ -16,9 +16,9 @@ namespace isthmus::data {
 namespace {
 
 constexpr int deepest_groups = 32;
-constexpr std::uint32_t most_repeats = 1000;
+constexpr std::uint32_t max_repeats = 1000;
 constexpr std::size_t smallest_stack = 32 << 10, largest_stack = 16 << 20;
-constexpr std::uint32_t most_heap_kib = 256 << 10;
+constexpr std::uint32_t max_heap_kib = 256 << 10;
 /// What matching at one place takes with any sane pattern, but for long runs of the same kind of character.
 constexpr std::uint32_t quick_steps = 1024;
 /// What all places that take more may take together: so much, and for each byte of the text.
@@ -173,9 +173,9 @@ class Translator {
   std::uint32_t number() {
     std::uint32_t value = 0;
     const auto begin = at_;
-    while (peek() >= '0' && peek() <= '9' && value <= most_repeats)
+    while (peek() >= '0' && peek() <= '9' && value <= max_repeats)
       value = value * 10 + static_cast<std::uint32_t>(pattern_[at_++] - '0');
-    if (begin == at_ || value > most_repeats) refuse("a number up to " + std::to_string(most_repeats));
+    if (begin == at_ || value > max_repeats) refuse("a number up to " + std::to_string(max_repeats));
     return value;
   }
 
@@ -332,7 +332,7 @@ struct CutPattern::Scratch::State {
 CutPattern::Scratch::Scratch(std::size_t text_bytes) : state_(std::make_unique<State>()) {
   state_->more_steps_left = more_steps + more_steps_per_byte * text_bytes;
   pcre2_set_match_limit(state_->context.get(), quick_steps);
-  pcre2_set_heap_limit(state_->context.get(), most_heap_kib);
+  pcre2_set_heap_limit(state_->context.get(), max_heap_kib);
   // Null on a machine where there is no JIT, where nobody asks for it.
   state_->stack.reset(pcre2_jit_stack_create(smallest_stack, largest_stack, nullptr));
   pcre2_jit_stack_assign(state_->context.get(), nullptr, state_->stack.get());

@@ -11,7 +11,7 @@
 namespace isthmus::data {
 namespace {
 
-constexpr std::size_t most_parts = Mixture::pattern;  // each has a place in it
+constexpr std::size_t max_parts = Mixture::pattern;  // each has a place in it
 
 std::string_view trimmed(std::string_view text) {
   const auto first = text.find_first_not_of(" \t\n");
@@ -45,9 +45,9 @@ std::vector<MixturePart> parse_mixture(const std::string& text) {
     if (end == std::string_view::npos) break;
     rest.remove_prefix(end + 1);
   }
-  if (parts.size() > most_parts) {
+  if (parts.size() > max_parts) {
     throw Error(ErrorKind::config, "data.mixture names " + std::to_string(parts.size()) +
-                                       " data sets; expected " + std::to_string(most_parts) + " at most");
+                                       " data sets; expected " + std::to_string(max_parts) + " at most");
   }
   if (parts.size() >= 2) return parts;
   throw Error(ErrorKind::config, "data.mixture is \"" + text +

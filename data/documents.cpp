@@ -18,7 +18,7 @@ namespace isthmus::data {
 void BadDocuments::add(const std::string& message) {
   if (policy_ == Policy::fail) throw Error(ErrorKind::data, message);
   ++count_;
-  if (first_.size() < most_kept) first_.push_back(message);
+  if (first_.size() < max_kept) first_.push_back(message);
 }
 
 namespace {

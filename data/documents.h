@@ -48,7 +48,7 @@ class BadDocuments {
   [[nodiscard]] const std::vector<std::string>& first() const { return first_; }
 
  private:
-  static constexpr std::size_t most_kept = 8;
+  static constexpr std::size_t max_kept = 8;
   Policy policy_;
   std::uint64_t count_ = 0;
   std::vector<std::string> first_;

@@ -117,7 +117,7 @@ std::unique_ptr<StreamReader> make_stream_reader(const Corpus& corpus, const Loa
       [&corpus, &set, alone, rows_stay] { return make_reader(corpus, set, alone, rows_stay); });
 }
 
-std::uint64_t most_ahead(const std::vector<std::unique_ptr<WindowReader>>& readers) {
+std::uint64_t max_read_ahead(const std::vector<std::unique_ptr<WindowReader>>& readers) {
   std::uint64_t most = 0;
   for (const auto& reader : readers) most = std::max(most, reader->ahead());
   return most;
@@ -136,7 +136,7 @@ struct Loader::Pipeline {
         source(the_source),
         readers(make_readers(the_corpus, options, on_host)),
         stream(make_stream_reader(the_corpus, options, on_host)),
-        wanted(static_cast<std::uint64_t>(options.batch) + most_ahead(readers)),
+        wanted(static_cast<std::uint64_t>(options.batch) + max_read_ahead(readers)),
         host(on_host ? 0 : static_cast<std::size_t>(options.prefetch)),
         // One more than may be ahead: the batch in the consumer's hands.
         on_device(static_cast<std::size_t>(options.prefetch) + 1),

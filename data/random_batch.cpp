@@ -8,8 +8,8 @@ namespace isthmus::data {
 
 RandomBatch::RandomBatch(Device& memory, std::int64_t sequences, std::int64_t seq_len, std::int64_t vocab,
                          std::uint64_t seed) {
-  constexpr std::int64_t most_of_two_bytes = 1 << 16;
-  batch_.width = vocab <= most_of_two_bytes ? 2 : 4;
+  constexpr std::int64_t max_two_byte_vocab = 1 << 16;
+  batch_.width = vocab <= max_two_byte_vocab ? 2 : 4;
   batch_.seq_len = seq_len;
   batch_.together = true;
   const auto count = static_cast<std::size_t>(sequences * (seq_len + 1));

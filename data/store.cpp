@@ -21,8 +21,8 @@ namespace {
 /// Blocks whose ids are kept. Of a small store all of them: its windows may be drawn in any order, and each
 /// would have its block unpacked again.
 std::size_t blocks_to_hold(const StoreInfo& info) {
-  constexpr std::uint64_t most_blocks = 256, most_bytes = 16 << 20;
-  const bool small = info.blocks() <= most_blocks && info.tokens * info.spec.width() <= most_bytes;
+  constexpr std::uint64_t max_blocks = 256, max_bytes = 16 << 20;
+  const bool small = info.blocks() <= max_blocks && info.tokens * info.spec.width() <= max_bytes;
   return small ? std::max<std::size_t>(1, static_cast<std::size_t>(info.blocks())) : 1;
 }
 

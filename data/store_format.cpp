@@ -45,8 +45,8 @@ std::string problem_of(const StoreSpec& spec) {
     return outside(("the level of " + std::string(store_codec_names[static_cast<int>(spec.codec)])).c_str(),
                    spec.level, levels.least, levels.most);
   }
-  if (spec.block_tokens < least_block_tokens || spec.block_tokens > most_block_tokens)
-    return outside("the number of ids in a block", spec.block_tokens, least_block_tokens, most_block_tokens);
+  if (spec.block_tokens < min_block_tokens || spec.block_tokens > max_block_tokens)
+    return outside("the number of ids in a block", spec.block_tokens, min_block_tokens, max_block_tokens);
   if (spec.vocab_size < 2)
     return outside("the vocabulary", spec.vocab_size, 2, std::numeric_limits<std::uint32_t>::max());
   if (spec.separator >= spec.vocab_size)
@@ -57,17 +57,17 @@ std::string problem_of(const StoreSpec& spec) {
 /// Likewise, of what is beside the spec.
 std::string problem_of(const StoreInfo& info) {
   if (auto problem = problem_of(info.spec); !problem.empty()) return problem;
-  const auto least_record = store::record_head_bytes;
+  const auto min_record = store::record_head_bytes;
   if (info.tokens > std::numeric_limits<std::uint64_t>::max() / 16)
     return "its number of ids is " + std::to_string(info.tokens);
   if (info.documents > info.tokens) return "it says that there are more documents than ids";
   if (info.documents == 0 && info.tokens > 0) return "it says that its ids are of no document";
-  if (info.largest_record > store::most_record_bytes(info.spec)) {
+  if (info.largest_record > store::max_record_bytes(info.spec)) {
     return "it says that a block has " + std::to_string(info.largest_record) + " bytes; expected " +
-           std::to_string(store::most_record_bytes(info.spec)) + " at most";
+           std::to_string(store::max_record_bytes(info.spec)) + " at most";
   }
   if (info.data_bytes / std::max<std::uint64_t>(1, info.largest_record) > info.blocks() ||
-      info.data_bytes < info.blocks() * least_record)
+      info.data_bytes < info.blocks() * min_record)
     return "its number of blocks does not fit its number of bytes";
   return {};
 }
@@ -132,7 +132,7 @@ StoreInfo parse_header(std::span<const std::byte, header_bytes> bytes, const std
   return info;
 }
 
-std::uint64_t most_record_bytes(const StoreSpec& spec) {
+std::uint64_t max_record_bytes(const StoreSpec& spec) {
   constexpr std::uint64_t longest_varint = 5;
   return record_head_bytes + spec.block_tokens * (spec.stored_width() + longest_varint);
 }

@@ -40,6 +40,6 @@ inline constexpr std::size_t header_bytes = 8 + 4 + 49 + 24 + 3 * 8 + 4 + 32 + 3
 [[nodiscard]] StoreInfo parse_header(std::span<const std::byte, header_bytes> bytes, const std::string& name);
 
 /// Bytes that a block with so many ids may have at most.
-[[nodiscard]] std::uint64_t most_record_bytes(const StoreSpec& spec);
+[[nodiscard]] std::uint64_t max_record_bytes(const StoreSpec& spec);
 
 }  // namespace isthmus::data::store

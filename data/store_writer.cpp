@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* entries_name = "entries";
 constexpr const char* store_name = "store";
-constexpr std::uint64_t most_journal_bytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t max_journal_bytes = std::uint64_t{64} << 20;
 
 /// "/a/b/" and "/a/b" name the same folder, but only the latter has "b" as its last part.
 fs::path without_slash(const fs::path& folder) {
@@ -122,8 +122,7 @@ void StoreWriter::resume() {
   {
     const File file(path, File::Mode::read);
     const auto size = file.size();
-    if (size > most_journal_bytes)
-      unusable("it has " + std::to_string(size) + " bytes, which no journal has");
+    if (size > max_journal_bytes) unusable("it has " + std::to_string(size) + " bytes, which no journal has");
     Bytes bytes(size);
     if (!file.read(bytes) || size < sizeof(Digest::bytes)) unusable("it is cut off");
     const auto content = std::span<const std::byte>(bytes).first(size - sizeof(Digest::bytes));
@@ -239,7 +238,7 @@ void WrittenBlocks::read(std::uint64_t block, std::span<std::byte> ids) {
     data_error(blocks_.path().string() + ", offset " + std::to_string(before.end) + ": block " +
                std::to_string(block) + ": " + std::string(why));
   };
-  if (entry.end < before.end || entry.end - before.end > store::most_record_bytes(spec_))
+  if (entry.end < before.end || entry.end - before.end > store::max_record_bytes(spec_))
     refuse("its end does not fit that of the one before it");
   record_.resize(entry.end - before.end);
   if (!blocks_.read_at(before.end, record_)) refuse("the file has become shorter");

@@ -12,8 +12,8 @@ namespace isthmus::data {
 // ---- BatchCollector ----
 
 bool BatchCollector::add(const Piece& piece) {
-  constexpr std::size_t most_pieces = std::size_t{1} << 16;
-  const bool full = batch_.text.size() >= TextBatch::usual_bytes || batch_.pieces.size() >= most_pieces;
+  constexpr std::size_t max_pieces = std::size_t{1} << 16;
+  const bool full = batch_.text.size() >= TextBatch::usual_bytes || batch_.pieces.size() >= max_pieces;
   if (full && !pass_on(piece.place, piece.resumable)) return false;
   batch_.text += piece.text;
   batch_.pieces.push_back({batch_.text.size(), piece.first, piece.last});

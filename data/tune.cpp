@@ -40,7 +40,7 @@ double cpu_seconds() {
 
 /// One thread packs as fast as all cores of a usual machine tokenise by BPE, and unpacks faster than any
 /// trainer reads.
-constexpr double least_compress = 100e6, least_decompress = 500e6;
+constexpr double min_compress = 100e6, min_decompress = 500e6;
 constexpr double worth_a_larger_block = 0.02;
 
 /// Runs of ids, of whole blocks of every size where there are so many, in stored_width() bytes each.
@@ -189,7 +189,7 @@ void choose(TuneReport& report) {
   assert(!report.rows.empty());
   const auto& rows = report.rows;
   const auto fast = [](const TuneRow& row) {
-    return row.compress >= least_compress && row.decompress >= least_decompress;
+    return row.compress >= min_compress && row.decompress >= min_decompress;
   };
   double best = 0;
   for (const auto& row : rows) {

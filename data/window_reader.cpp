@@ -99,12 +99,12 @@ std::uint64_t block_bytes(const Shuffle& shuffle, std::uint64_t seq_len, std::ui
 }
 
 /// One more than full blocks: the one that is not.
-std::uint64_t most_blocks(const Shuffle& shuffle) { return shuffle.group + 1; }
+std::uint64_t max_blocks(const Shuffle& shuffle) { return shuffle.group + 1; }
 
 }  // namespace
 
 std::uint64_t WindowGroup::bytes(const Shuffle& shuffle, std::uint64_t seq_len, std::uint32_t width) {
-  return most_blocks(shuffle) * block_bytes(shuffle, seq_len, width);
+  return max_blocks(shuffle) * block_bytes(shuffle, seq_len, width);
 }
 
 WindowGroup::WindowGroup(const DataSet& set, const Shuffle& shuffle, std::uint64_t seq_len,
@@ -114,7 +114,7 @@ WindowGroup::WindowGroup(const DataSet& set, const Shuffle& shuffle, std::uint64
       block_bytes_(block_bytes(shuffle, seq_len, width)),
       width_(width),
       tokens_(memory),
-      order_(most_blocks(shuffle) * shuffle.block) {
+      order_(max_blocks(shuffle) * shuffle.block) {
   for (std::uint64_t window = 0; window < order_.size(); ++window)
     places_.push_back(window / shuffle.block * block_bytes_ + window % shuffle.block * seq_len_ * width_);
 }

@@ -412,7 +412,7 @@ std::uint32_t count_at_least(const float* v, std::size_t n, std::uint32_t bits) 
 
 /// A magnitude, as bits, that exactly k of n have at least, if there is one; else, because of equal ones, the
 /// k-th largest. Found bit by bit from the top one of the largest magnitude.
-std::uint32_t least_of_largest(const float* v, std::size_t n, std::size_t k, std::uint32_t largest) {
+std::uint32_t smallest_of_largest(const float* v, std::size_t n, std::size_t k, std::uint32_t largest) {
   std::uint32_t found = 0;
   for (std::uint32_t bit = std::bit_floor(largest); bit != 0; bit >>= 1) {
     const auto count = count_at_least(v, n, found | bit);
@@ -445,26 +445,26 @@ struct Chooser {
       O::store(maxima + sets, O::floats(maximum));
       sets += O::lanes;
     }
-    return k > sets ? 0 : least_of_largest(maxima, fill_row(maxima, sets), k, largest);
+    return k > sets ? 0 : smallest_of_largest(maxima, fill_row(maxima, sets), k, largest);
   }
 
   /// Puts the positions of the k largest of n values first in `positions`, ascending; of equal ones the first
   /// are taken. v is filled up with zeros to a row.
   void choose(const float* v, std::size_t n, std::size_t k, std::uint32_t largest) {
     using O = Lanes;
-    const auto least_candidate = bound(v, (n + row - 1) / row * row, k, largest);
+    const auto min_candidate = bound(v, (n + row - 1) / row * row, k, largest);
     std::size_t found = 0;
     for (std::size_t i = 0; i < n; i += O::lanes) {
       const auto magnitudes = magnitude_bits<O>(O::load(v + i));
-      if (!O::any(O::not_below(magnitudes, O::set(least_candidate)))) continue;
+      if (!O::any(O::not_below(magnitudes, O::set(min_candidate)))) continue;
       for (auto j = i; j < std::min(i + O::lanes, n); ++j) {
-        if ((std::bit_cast<std::uint32_t>(v[j]) & magnitude_mask) < least_candidate) continue;
+        if ((std::bit_cast<std::uint32_t>(v[j]) & magnitude_mask) < min_candidate) continue;
         candidates[found] = v[j];
         positions[found++] = static_cast<std::uint16_t>(j);
       }
     }
     const auto filled = fill_row(candidates, found);
-    const auto least = least_of_largest(candidates, filled, k, largest);
+    const auto least = smallest_of_largest(candidates, filled, k, largest);
     auto equals =
         k - count_at_least(candidates, filled, least + 1);  // of those just as large, how many have room
     std::size_t chosen = 0;

@@ -21,7 +21,7 @@ options=(-std=c++20 -Iouter_sync/include -Iouter_sync -Ibase/include -Iquant/inc
 compiler=(g++)
 ! command -v ccache >/dev/null || compiler=(ccache g++)
 
-core=(outer_sync/protocol/*.cpp outer_sync/address.cpp outer_sync/layout.cpp)
+core=(outer_sync/protocol/*.cpp outer_sync/protocol/coordinator/*.cpp outer_sync/core/address.cpp outer_sync/core/layout.cpp)
 simulator=("${core[@]}" tests/simulation/{world,world_coordinator,world_training,network,invariants,simulate}.cpp)
 tests=("${core[@]}" tests/outer_sync/protocol_{coordinator,going_back,join,view_plan}_test.cpp)
 
@@ -94,12 +94,12 @@ mutate() {
   rules=$((rules + 1))
   [ -z "$short" ] || [ $rules -eq "$drawn" ] || return 0
   folder=$work/$(printf '%03d' $rules)
-  mkdir -p "$folder/outer_sync/protocol"
+  mkdir -p "$folder/outer_sync/protocol/coordinator"
   for file in $files; do
     perl -0pe "$change" "$file" >"$folder/$file"
     ! cmp -s "$file" "$folder/$file" || rm "$folder/$file"
   done
-  if [ -z "$(ls "$folder/outer_sync/protocol")" ]; then
+  if [ -z "$(find "$folder/outer_sync" -type f)" ]; then
     printf '%-52s %-18s %8s\n' "$name" "MEND THIS SCRIPT" "" >"$folder/line"
     return
   fi
@@ -117,16 +117,16 @@ else
   drawn=$((RANDOM % $(grep -c "^mutate \"[^\"]*$only" scripts/mutate_protocol.sh) + 1))
 fi
 
-member=$(echo outer_sync/protocol/member*.cpp) coordinator=$(echo outer_sync/protocol/coordinator*.cpp)
-change=outer_sync/protocol/view_change.cpp messages=outer_sync/protocol/messages.cpp relays=outer_sync/protocol/relays.cpp
+member=$(echo outer_sync/protocol/member*.cpp) coordinator=$(echo outer_sync/protocol/coordinator/*.cpp)
+change=outer_sync/protocol/view_change.cpp messages=outer_sync/protocol/messages.cpp relays=outer_sync/protocol/coordinator/relays.cpp
 
 # Views.
 mutate "who has sealed accepts nothing" "$member" 's/if \(!in_view\(\) \|\| (message\.view != view_\.number\) return std::nullopt;)/if ($1/; s/if \(!in_view\(\) \|\| (view != view_\.number\) return;  \/\/ sealed)/if ($1/'
 mutate "only the highest sealed view begins" "$member" 's/message\.view\.number != sealed_ \|\| //'
-mutate "another history is seen by the member" "$member" 's/if \(!reduces && !is_of_the_run\(message\)\) return Entry::displaced;//'
+mutate "another history is seen by the member" "$member" 's/if \(!reduces && !is_of_the_run\(message\)\) return Entry::evicted;//'
 mutate "another history is seen by the coordinator" $change 's/if \(!contains\(member\) &&\s+std::ranges::find\(chains_\[p\], own\) == chains_\[p\]\.end\(\)\)/if (false)/'
 mutate "the view of reference is the highest that began" $change 's/highest = std::max\(highest, member\.sealed\.activated\);/highest = std::max(highest, std::min<ViewNumber>(member.sealed.activated, 1));/'
-mutate "who is displaced brings no results" $change 's/if \(!settled\) continue;//'
+mutate "who is evicted brings no results" $change 's/if \(!settled\) continue;//'
 mutate "all of the view have sealed it" "$coordinator" 's/if \(unanswered\(\) == 0 && leases_are_out\(\)/if (leases_are_out()/'
 mutate "a view begins that all have reached" "$member" 's/if \(peer != self_\) actions_\.push_back\(SendBegun\{peer, view_\.number\}\);//'
 mutate "a replica that comes back is another one" $messages 's/\.update\(member\.incarnation\)//'
@@ -144,7 +144,7 @@ mutate "what was rejected does not come back" "$member" 's/out\.rejected\.push_b
 mutate "whom outer.reject leaves out is checked" "$member" 's/if \(stays\[i\]\) result\.contributors\.push_back\(present\[i\]\);/result.contributors.push_back(present[i]);/'
 mutate "what was left out comes back" "$member" 's/out\.included\.push_back\(.*?\);/out.included.push_back(true);/s'
 mutate "what is kept does not add up from view to view" "$member" 's/for \(FragmentId p = 0; p < layout_\.fragment_count\(\); \+\+p\) forget\(p\);\s*sealed_ = view/sealed_ = view/'
-mutate "results are forgotten in the end" "$member" 's/round \+ most_kept <= last/round + 4 * most_kept <= last/'
+mutate "results are forgotten in the end" "$member" 's/round \+ max_kept <= last/round + 4 * max_kept <= last/'
 mutate "rounds beyond the window are dropped" "$member" 's/if \(round > last \+ window\)/if (round > last + 2 * window)/'
 mutate "so many chain hashes are remembered and no more" "$member" 's/history\.size\(\) >= history_length/history.size() > history_length/'
 mutate "the newest round can be had too" $change 's/for \(auto r = own\.round \+ 1; r <= newest\(p\)/for (auto r = own.round + 1; r < newest(p)/'
@@ -163,7 +163,7 @@ mutate "leases of a coordinator before" "$coordinator" 's/gathering_until_ = sta
 mutate "a lease lasts no longer than the coordinator waits" "$coordinator" 's/reply\.lease = static_cast<std::uint64_t>\(/reply.lease = 2 * static_cast<std::uint64_t>(/'
 
 # The coordinator.
-mutate "an heir is waited for" "$coordinator" 's/(bool Coordinator::has_heir\(\) const \{)/$1 return true;/'
+mutate "an survivor is waited for" "$coordinator" 's/(bool Coordinator::has_survivor\(\) const \{)/$1 return true;/'
 mutate "numbers are not given twice" "$coordinator" 's/number_ = options_\.last->number;/number_ = 0;/; s/number_ = std::max\(\{number_, hello\.sealed, hello\.activated\}\);//'
 mutate "a view is stored before it is announced" "$coordinator" 's/actions_\.push_back\(Store\{\.view = \*options_\.last, \.line = std::move\(line\)\}\);//'
 mutate "a lost disk is followed by higher numbers" "$coordinator" 's/if \(options_\.recover\) number_ = .*?;//s; s/number_ = std::max\(\{number_, hello\.sealed, hello\.activated\}\);//'
@@ -176,7 +176,7 @@ mutate "one that only reduces makes no reference" $change 's/if \(trains\(member
 mutate "somebody who has the state stays" $change 's/&member != foremost && //'
 mutate "a newcomer that has all is of the run" $change 's/if \(!is_left\(\) && reference\.has_all\(member\)\) reference\.take_in\(member\);//'
 mutate "the others tell what a newcomer does not know" $change 's/bool longer = !chain\.empty\(\);/bool longer = false;/'
-mutate "one that only reduces is no heir" "$coordinator" 's/protocol::trains\(info\) && place != members_/place != members_/'
+mutate "one that only reduces is no survivor" "$coordinator" 's/protocol::trains\(info\) && place != members_/place != members_/'
 mutate "a run that nobody is left of can begin anew" "$coordinator" 's/if \(state_is_gone\(\)\) return begin_anew\(\);//; s/if \(state_is_gone\(\)\) begin_anew\(\);//'
 mutate "who lags is taken out" "$coordinator" 's/if \(phase_ == Phase::running\) check_lag\(name, newest\);//'
 mutate "who lacks peers is left out" "$coordinator" 's/if \(!helpless\.empty\(\)\) leave_out\(helpless\);//'
@@ -184,7 +184,7 @@ mutate "a third one relays" $relays 's/if \(best && least <= cost\) continue;/co
 mutate "the rounds wait for who misses view after view" "$coordinator" 's/missed->second < tries/true/'
 mutate "the last who leaves ends no run of those cut off" "$coordinator" 's/ && !somebody_may_return\(\)//'
 mutate "newcomers are told of donors later" "$coordinator" 's/(void Coordinator::admit_waiting\(\) \{)/$1 return;/'
-mutate "a lost state: newcomers are no heirs" "$coordinator" 's/if \(const auto missing = missing_heirs\(\); !missing\.empty\(\)\)/if (const std::string missing; false)/'
+mutate "a lost state: newcomers are no survivors" "$coordinator" 's/if \(const auto missing = missing_survivors\(\); !missing\.empty\(\)\)/if (const std::string missing; false)/'
 mutate "a lost state: all go back to checkpoints" "$coordinator" 's/if \(state_is_lost\(\)\) go_back_to_checkpoints\(\);//g'
 mutate "a lost state: those who are away are given up" "$coordinator" 's/(bool Coordinator::others_are_given_up\(\) const \{)/$1 return false;/'
 mutate "a lost state: no more is lost than since a checkpoint" "$coordinator" 's/if \(!all_are_back && .*? return false;//s'

@@ -12,7 +12,7 @@ namespace isthmus::trainer {
 namespace {
 
 constexpr std::array magic = {'I', 'S', 'T', 'H', 'C', 'K', 'P', 'T'};
-constexpr std::uint32_t most_sections = 64;
+constexpr std::uint32_t max_sections = 64;
 constexpr std::size_t longest_name = 255;
 
 struct SectionEntry {
@@ -98,7 +98,7 @@ Header read_header(FileReader& in) {
   header.model.bytes = in.number<decltype(Digest::bytes)>(where, hasher);
   header.step = in.number<std::uint64_t>(where, hasher);
   const auto sections = in.number<std::uint32_t>(where, hasher);
-  if (sections > most_sections) in.refuse("it claims " + std::to_string(sections) + " sections");
+  if (sections > max_sections) in.refuse("it claims " + std::to_string(sections) + " sections");
   for (std::uint32_t i = 0; i < sections; ++i) header.sections.push_back(read_entry(in, hasher));
   const auto expected = hasher.finish();
   Digest digest;

@@ -332,7 +332,7 @@ struct RotatedHeads : Function<RotatedHeads> {
 Tensor embed(const Tensor& weight_VC, const Tensor& tokens_N) { return Embed::apply(weight_VC, tokens_N); }
 
 namespace {
-bool is_too_wide(const Tensor& x_NC) { return !x_NC.is_cpu() && x_NC.size(1) > cuda::most_channels; }
+bool is_too_wide(const Tensor& x_NC) { return !x_NC.is_cpu() && x_NC.size(1) > cuda::max_channels; }
 }  // namespace
 
 std::pair<Tensor, Tensor> add_norm(const Tensor& x_NC, const Tensor& delta_NC, const Tensor& weight_C,
@@ -359,9 +359,8 @@ Tensor gpu_attention(const AttentionShape& s, const Tensor& qkv_NE, const Tensor
 }
 
 Tensor attention(const AttentionShape& s, const Tensor& qkv_NE, const Tensor& norms_2D) {
-  constexpr std::int64_t most_weights = 1 << 26;
-  if (s.sequences * s.heads * s.length * s.length > most_weights)
-    return plain::attention(s, qkv_NE, norms_2D);
+  constexpr std::int64_t max_weights = 1 << 26;
+  if (s.sequences * s.heads * s.length * s.length > max_weights) return plain::attention(s, qkv_NE, norms_2D);
   return Attention::apply(qkv_NE, norms_2D, s);
 }
 

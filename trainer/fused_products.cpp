@@ -162,7 +162,7 @@ struct HeadLoss : Function<HeadLoss> {
     return h.is_cpu() ? vocab : (vocab + together - 1) / together * together;
   }
   /// Each part reads the matrix, and goes over its gradient.
-  static constexpr std::int64_t least_rows_at_once = 256;
+  static constexpr std::int64_t min_rows_at_once = 256;
 
   static Tensor forward(AutogradContext* ctx, const Tensor& h_NC, const Tensor& weight_VC,
                         const Tensor& targets_N, const LossWeights& weights, bool with_gradient) {
@@ -173,7 +173,7 @@ struct HeadLoss : Function<HeadLoss> {
     const auto weight = padded(h, vocab) == vocab
                             ? weight_VC
                             : at::constant_pad_nd(weight_VC, {0, 0, 0, padded(h, vocab) - vocab});
-    const auto rows_at_once = std::min(rows, std::max(least_rows_at_once, logits_at_once(h) / vocab));
+    const auto rows_at_once = std::min(rows, std::max(min_rows_at_once, logits_at_once(h) / vocab));
     const auto grad_h = with_gradient ? at::empty_like(h) : Tensor();
     // Several parts are summed in fp32.
     const auto& so_far = weight_VC.grad();

@@ -8,8 +8,7 @@ namespace isthmus::trainer {
 std::optional<LossSpike> LossWatch::add(double loss) {
   const double above = loss - mean_;
   const double deviation = std::sqrt(variance_);
-  const bool high =
-      steps_ >= first_steps && above > spike_deviations * deviation && above > least_rise * mean_;
+  const bool high = steps_ >= first_steps && above > spike_deviations * deviation && above > min_rise * mean_;
   if (high) {
     const bool begins = calm_ >= calm_steps;
     calm_ = 0;

@@ -2,8 +2,8 @@
 
 #include "cuda/device_passes.h"
 #include "isthmus/base/error.h"
-#include "isthmus/outer_sync/device_outer_state.h"
-#include "isthmus/outer_sync/outer_loop.h"
+#include "isthmus/outer_sync/config/codec_plan.h"
+#include "isthmus/outer_sync/engine/device_outer_state.h"
 
 namespace isthmus::trainer {
 

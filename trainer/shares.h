@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/core/layout.h"
 #include "isthmus/trainer/adamw.h"
 
 namespace isthmus::trainer {

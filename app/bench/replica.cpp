@@ -13,9 +13,10 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/random.h"
 #include "isthmus/base/say.h"
-#include "isthmus/outer_sync/memory.h"
-#include "isthmus/outer_sync/outer_loop.h"
-#include "isthmus/outer_sync/transport/member_node.h"
+#include "isthmus/outer_sync/config/codec_plan.h"
+#include "isthmus/outer_sync/engine/memory.h"
+#include "isthmus/outer_sync/engine/outer_loop.h"
+#include "isthmus/outer_sync/net/member/member_node.h"
 #include "run/certs.h"
 #include "run/stopper.h"
 

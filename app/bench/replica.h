@@ -3,7 +3,7 @@
 
 #include "bench/bench.h"
 #include "isthmus/base/config.h"
-#include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/core/layout.h"
 
 namespace isthmus::app {
 

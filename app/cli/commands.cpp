@@ -349,7 +349,7 @@ void CommandLine::add_data_tokenize(CLI::App& data) {
       ->capture_default_str();
   verb->add_option("--block", options.block_tokens, "ids in a block")
       ->capture_default_str()
-      ->check(CLI::Range(data::least_block_tokens, data::most_block_tokens));
+      ->check(CLI::Range(data::min_block_tokens, data::max_block_tokens));
   verb->add_option("--threads", options.threads,
                    "threads that tokenise, and as many that compress; 0: one per core")
       ->capture_default_str()

@@ -10,7 +10,7 @@
 #include "cli/top_screen.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/text.h"
-#include "isthmus/outer_sync/transport/control_client.h"
+#include "isthmus/outer_sync/net/coordinator/control_client.h"
 #include "run/certs.h"
 #include "run/json_output.h"
 #include "run/signals.h"

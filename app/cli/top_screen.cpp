@@ -205,14 +205,13 @@ double Pace::steps_per_second() const {
 std::vector<std::string> top_screen(const nlohmann::json& status, const Pace& pace, std::size_t columns,
                                     std::size_t rows) {
   constexpr std::size_t fixed = 48 + 8 + 3;  // all columns of the table but these two, and the gaps
-  constexpr std::size_t least_name = 12, least_rounds = 8;
+  constexpr std::size_t min_name = 12, min_rounds = 8;
   try {
     const auto& members = status.at("members");
     const auto totals = totals_of(members);
-    const auto spare =
-        columns > fixed + least_name + least_rounds ? columns - fixed - least_name - least_rounds : 0;
-    const Widths widths{least_name + std::min<std::size_t>(20, spare / 2),
-                        least_rounds + std::min<std::size_t>(56, spare - spare / 2)};
+    const auto spare = columns > fixed + min_name + min_rounds ? columns - fixed - min_name - min_rounds : 0;
+    const Widths widths{min_name + std::min<std::size_t>(20, spare / 2),
+                        min_rounds + std::min<std::size_t>(56, spare - spare / 2)};
     auto lines = head(status, pace, totals, columns);
     lines.emplace_back();
     lines.push_back(header(widths));

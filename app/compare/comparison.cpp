@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "compare/baselines.h"
+#include "compare/statistics.h"
 #include "isthmus/base/error.h"
 
 namespace isthmus::app {
@@ -45,7 +46,7 @@ void ComparisonKeys::serialize(config::Archive& ar) {
 
 namespace {
 
-constexpr std::size_t most_arms = 64, most_seeds = 1000, most_files = 1000;
+constexpr std::size_t max_arms = 64, max_files = 1000;
 
 /// The entries of a section, without its name before their keys.
 Entries take(Source& source, std::string_view section) {
@@ -115,8 +116,8 @@ std::vector<fs::path> paths_of(const Source::Entry& entry) {
     auto absolute = fs::absolute(entry.base / path).lexically_normal();
     paths.push_back(absolute.has_filename() ? absolute : absolute.parent_path());
   }
-  if (paths.size() > most_files)
-    config_error(fmt::format("{}: {} has more than {} elements", entry.place, entry.key, most_files));
+  if (paths.size() > max_files)
+    config_error(fmt::format("{}: {} has more than {} elements", entry.place, entry.key, max_files));
   return paths;
 }
 
@@ -141,8 +142,7 @@ std::vector<Arm> take_arms(Source& source) {
     const auto name = take_name("the arm", entry);
     auto arm = std::ranges::find(arms, name, &Arm::name);
     if (arm == arms.end()) {
-      if (arms.size() == most_arms)
-        config_error(fmt::format("{}: more than {} arms", entry.place, most_arms));
+      if (arms.size() == max_arms) config_error(fmt::format("{}: more than {} arms", entry.place, max_arms));
       arm = arms.insert(arms.end(), Arm{});
       arm->name = name;
     }
@@ -164,8 +164,7 @@ void check_keys(const ComparisonKeys& keys, const Source::Entry* base, const std
   if (runs && (keys.base.empty() || base == nullptr))
     config_error("base is empty; expected the experiment that all arms begin with, like ../quickstart.yaml");
   if (keys.seeds.empty()) config_error("seeds is []; expected one or more, like [1, 2, 3]");
-  if (keys.seeds.size() > most_seeds)
-    config_error(fmt::format("seeds has more than {} elements", most_seeds));
+  if (keys.seeds.size() > max_seeds) config_error(fmt::format("seeds has more than {} elements", max_seeds));
   if (const std::set<std::int64_t> distinct(keys.seeds.begin(), keys.seeds.end());
       distinct.size() < keys.seeds.size())
     config_error("seeds has one of its elements twice; a seed that is run twice says nothing of the noise");

@@ -18,11 +18,11 @@ namespace isthmus::app {
 
 namespace {
 
-constexpr std::size_t most_bytes = 64 << 20, most_points = 1'000'000, most_columns = 64;
+constexpr std::size_t max_bytes = 64 << 20, max_points = 1'000'000, max_columns = 64;
 
 std::vector<std::string> values_in(std::string_view line) {
   std::vector<std::string> cells;
-  for (std::size_t begin = 0; begin <= line.size() && cells.size() < most_columns;) {
+  for (std::size_t begin = 0; begin <= line.size() && cells.size() < max_columns;) {
     const auto end = std::min(line.find(',', begin), line.size());
     auto cell = line.substr(begin, end - begin);
     const auto first = cell.find_first_not_of(" \t\""), last = cell.find_last_not_of(" \t\"");
@@ -44,7 +44,7 @@ class CurveReader {
   explicit CurveReader(const std::filesystem::path& file) : file_(file) {}
 
   std::vector<CurvePoint> read() {
-    const auto text = read_text(file_, most_bytes);
+    const auto text = read_text(file_, max_bytes);
     std::string_view rest = text;
     if (rest.starts_with("\xef\xbb\xbf")) rest.remove_prefix(3);
     while (!rest.empty()) {
@@ -78,7 +78,7 @@ class CurveReader {
     if (!points_.empty() && point.tokens <= points_.back().tokens)
       fail(fmt::format("tokens is {} after {}; expected more at each line", point.tokens,
                        points_.back().tokens));
-    if (points_.size() == most_points) fail(fmt::format("more than {} points", most_points));
+    if (points_.size() == max_points) fail(fmt::format("more than {} points", max_points));
     points_.push_back(point);
   }
 

@@ -34,7 +34,7 @@ struct RunRecord {
   std::string commit;                   ///< that trained it; empty where the summary does not say it
   std::string global_hash;              ///< of its last parameters, equal on all replicas; likewise
 
-  /// Of outer steps, means (outer_sync/step_figures.h).
+  /// Of outer steps, means (outer_sync/engine/step_figures.h).
   std::optional<double> outer_gain, outer_correlation;
 
   [[nodiscard]] double tokens() const { return curve.empty() ? 0 : curve.back().tokens; }

@@ -39,7 +39,7 @@ class ActiveRun {
   ActiveRun(const RunPlan& plan, const Comparison& comparison, const RunState& state,
             const std::vector<std::string>& program)
       : plan_(plan),
-        most_seconds_(comparison.keys.budget.time.seconds),
+        max_seconds_(comparison.keys.budget.time.seconds),
         saboteur_(comparison.arms[plan.arm].faults),
         process_({.name = plan.name(), .command = command(state, program), .log = log_file()}),
         progress_(plan) {}
@@ -52,7 +52,7 @@ class ActiveRun {
   [[nodiscard]] double part_done() const {
     const double steps =
         static_cast<double>(progress_.step()) / static_cast<double>(plan_.experiment.run.steps);
-    const double time = most_seconds_ > 0 ? progress_.seconds() / most_seconds_ : 0;
+    const double time = max_seconds_ > 0 ? progress_.seconds() / max_seconds_ : 0;
     return std::min(1.0, std::max(steps, time));
   }
 
@@ -89,7 +89,7 @@ class ActiveRun {
   }
 
   const RunPlan& plan_;
-  double most_seconds_;
+  double max_seconds_;
   Saboteur saboteur_;
   Process process_;
   ProgressReader progress_;

@@ -35,7 +35,7 @@ std::vector<std::string> names_in(const Links& links, const Experiment& experime
 LineReadings said(const Links& links, const Experiment& experiment) {
   LineReadings out;
   const auto names = names_in(links, experiment);
-  if (names.size() > AutoReplan::most_replicas) return out;
+  if (names.size() > AutoReplan::max_replicas) return out;
   const auto network = network_of(links, experiment.network.lanes, experiment.automatic.step_time.seconds);
   if (network.replicas.size() != names.size()) return out;
   const auto known = [](double rate) { return std::isfinite(rate) ? rate : 0; };
@@ -87,7 +87,7 @@ AutoReplan::AutoReplan(const Experiment& experiment, Propose propose, Say say)
   const auto& wanted = experiment.automatic;
   constexpr double confirmed = 0.25;  // of the least time between two changes
   replanner_.emplace(outer_sync::plan::ReplanRules{.utilization = wanted.utilization,
-                                                   .least_seconds = wanted.least_between.seconds,
+                                                   .min_seconds = wanted.least_between.seconds,
                                                    .confirmed_for = confirmed * wanted.least_between.seconds},
                      experiment.outer, expected(experiment, say_));
   thread_ = std::thread([this] { work(); });
@@ -108,7 +108,7 @@ std::optional<nlohmann::ordered_json> AutoReplan::look(const Coordinator& coordi
   if (!asked_for_ || coordinator.phase_name() != "running" || !coordinator.layout()) return {};
   auto agreed = look_at_changes(coordinator.settings());
   const auto now = Clock::now();
-  if (now - looked_ < every || coordinator.stopping() || coordinator.participating() > most_replicas)
+  if (now - looked_ < every || coordinator.stopping() || coordinator.participating() > max_replicas)
     return agreed;
   looked_ = now;
   auto standing =

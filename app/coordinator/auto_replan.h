@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "isthmus/outer_sync/plan/replan.h"
-#include "isthmus/outer_sync/protocol/coordinator.h"
+#include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
 #include "run/experiment.h"
 
 namespace isthmus::app {
@@ -37,7 +37,7 @@ class AutoReplan {
       const outer_sync::protocol::Coordinator& coordinator);
 
   /// More are not planned for.
-  static constexpr std::size_t most_replicas = 64;
+  static constexpr std::size_t max_replicas = 64;
 
  private:
   using Clock = std::chrono::steady_clock;

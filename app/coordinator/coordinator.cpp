@@ -22,9 +22,9 @@
 #include "isthmus/base/progress.h"
 #include "isthmus/base/say.h"
 #include "isthmus/base/text.h"
+#include "isthmus/outer_sync/net/coordinator/coordinator_node.h"
+#include "isthmus/outer_sync/net/link/run_secret.h"
 #include "isthmus/outer_sync/tls/authority.h"
-#include "isthmus/outer_sync/transport/coordinator_node.h"
-#include "isthmus/outer_sync/transport/run_secret.h"
 #include "run/certs.h"
 #include "run/exit_codes.h"
 #include "run/json_output.h"
@@ -132,8 +132,8 @@ class Display final : public outer_sync::CoordinatorObserver {
                                 : std::optional(std::pair(newest->first, newest->second));
     using Json = nlohmann::ordered_json;
     auto status = status_of(coordinator, experiment_, evaluation);
-    constexpr std::size_t most_rounds = 128;
-    status["rounds"] = timeline_.json(seconds_since(began_), most_rounds);
+    constexpr std::size_t max_rounds = 128;
+    status["rounds"] = timeline_.json(seconds_since(began_), max_rounds);
     return status.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
 

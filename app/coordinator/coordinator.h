@@ -4,7 +4,7 @@
 #include <set>
 #include <string>
 
-#include "isthmus/outer_sync/protocol/coordinator.h"
+#include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
 #include "run/experiment.h"
 
 namespace isthmus::app {

@@ -91,13 +91,13 @@ void EventHook::fire(const std::string& kind, nlohmann::ordered_json event) {
   auto json = whole.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   {
     const std::lock_guard lock(mutex_);
-    if (waiting_.size() < most_waiting) {
+    if (waiting_.size() < max_waiting) {
       waiting_.push_back({kind, std::move(json)});
       changed_.notify_all();
       return;
     }
   }
-  say_(fmt::format("run.on_event: {} events wait for it; {} is left out", most_waiting, kind));
+  say_(fmt::format("run.on_event: {} events wait for it; {} is left out", max_waiting, kind));
 }
 
 void EventHook::work() {

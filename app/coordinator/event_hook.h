@@ -21,7 +21,7 @@ class EventHook {
  public:
   using Say = std::function<void(const std::string&)>;  ///< from any thread
   static constexpr std::chrono::milliseconds usual_limit{30'000};
-  static constexpr std::size_t most_waiting = 64;
+  static constexpr std::size_t max_waiting = 64;
 
   /// `command` empty: nothing is run.
   EventHook(std::string command, Say say, std::chrono::milliseconds limit = usual_limit);

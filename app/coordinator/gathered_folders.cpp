@@ -89,8 +89,9 @@ bool GatheredFolders::keep(const Gathered& news) {
 bool GatheredFolders::has_room() {
   constexpr double megabyte = 1e6;
   const auto free = free_();
-  const auto least = is_full_ ? least_free + least_free / 4 : least_free;  // so that it is not said in turns
-  const bool fits = taken_ / most_limits < limit_;
+  const auto least =
+      is_full_ ? min_free_bytes + min_free_bytes / 4 : min_free_bytes;  // so that it is not said in turns
+  const bool fits = taken_ / max_folders_over_limit < limit_;
   if (fits && free >= least) {
     if (std::exchange(is_full_, false)) say_("lines of the members are gathered again");
     return true;
@@ -101,11 +102,11 @@ bool GatheredFolders::has_room() {
                  "{:.0f} MB are free on the disk of {}, and {:.0f} MB are left to coordinator.state and "
                  "others; make room there, and it goes on",
                  static_cast<double>(free) / megabyte, run_.string(),
-                 static_cast<double>(least_free) / megabyte)
+                 static_cast<double>(min_free_bytes) / megabyte)
            : fmt::format(
                  "those in {} take {:.0f} MB, which is {} times run.gather_limit; start the coordinator "
                  "with a higher one, or without some of them",
-                 run_.string(), static_cast<double>(taken_) / megabyte, most_limits);
+                 run_.string(), static_cast<double>(taken_) / megabyte, max_folders_over_limit);
   stopped_("no more lines of the members are gathered, which their own files have all: " + why);
   return false;
 }

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "isthmus/base/append_file.h"
-#include "isthmus/outer_sync/protocol/coordinator.h"
+#include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
 
 namespace isthmus::app {
 
@@ -22,9 +22,9 @@ class GatheredFolders {
   using Say = std::function<void(const std::string&)>;
   using Free = std::function<std::uint64_t()>;  ///< bytes on the disk that are free
   /// Left to whatever else writes on that disk.
-  static constexpr std::uint64_t least_free = 64'000'000;
+  static constexpr std::uint64_t min_free_bytes = 64'000'000;
   /// So many members may take all of their limit.
-  static constexpr std::uint64_t most_limits = 16;
+  static constexpr std::uint64_t max_folders_over_limit = 16;
 
   /// `fresh`: files that were gathered of another run are moved aside. `limit`: bytes of one member.
   /// `stopped` is told why there is no room for anybody's lines, once until there is. `free`: null for the

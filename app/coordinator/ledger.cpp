@@ -94,13 +94,13 @@ void compare(const std::vector<Account>& accounts) {
 }
 
 std::string text_of(const SampleSet& samples) {
-  constexpr std::size_t most_named = 6;
+  constexpr std::size_t max_listed = 6;
   std::string out;
   const auto& ranges = samples.ranges();
-  for (std::size_t i = 0; i < std::min(ranges.size(), most_named); ++i)
+  for (std::size_t i = 0; i < std::min(ranges.size(), max_listed); ++i)
     out += fmt::format("{}track {} [{}, {})", i == 0 ? "" : ", ", ranges[i].track, ranges[i].begin,
                        ranges[i].end);
-  if (ranges.size() > most_named) out += fmt::format(" and {} more ranges", ranges.size() - most_named);
+  if (ranges.size() > max_listed) out += fmt::format(" and {} more ranges", ranges.size() - max_listed);
   return out;
 }
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "isthmus/outer_sync/methods/eras.h"
+#include "isthmus/outer_sync/config/settings_timeline.h"
 
 namespace isthmus::app {
 
@@ -80,7 +80,7 @@ std::optional<Standing> replan_standing(const Coordinator& coordinator, const ou
     uplinks_known = uplinks_known && member.uplink > 0;
   }
   if (slowest <= static_cast<std::uint64_t>(outer.warmup_steps) || slowest >= steps) return std::nullopt;
-  return Standing{.outer = outer_sync::Eras(outer, coordinator.settings()).newest(),
+  return Standing{.outer = outer_sync::SettingsTimeline(outer, coordinator.settings()).newest(),
                   .layout = *coordinator.layout(),
                   .steps_left = steps - slowest,
                   .uplinks_known = uplinks_known};

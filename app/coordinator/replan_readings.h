@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "isthmus/outer_sync/plan/replan.h"
-#include "isthmus/outer_sync/protocol/coordinator.h"
+#include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
 
 namespace isthmus::app {
 

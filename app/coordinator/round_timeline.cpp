@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "isthmus/outer_sync/methods/eras.h"
+#include "isthmus/outer_sync/config/settings_timeline.h"
 
 namespace isthmus::app {
 
@@ -82,7 +82,7 @@ void RoundTimeline::look(double seconds, const Coordinator& coordinator,
   const auto fragments = coordinator.layout()->fragment_count();
   if (!schedule_ || settings_ != coordinator.settings()) {
     settings_ = coordinator.settings();
-    schedule_.emplace(fragments, outer_sync::Eras(outer, *settings_).phases(),
+    schedule_.emplace(fragments, outer_sync::SettingsTimeline(outer, *settings_).phases(),
                       static_cast<std::uint64_t>(outer.sync_delay),
                       static_cast<std::uint64_t>(outer.warmup_steps), outer.overlap());
   }
@@ -96,13 +96,13 @@ void RoundTimeline::look(double seconds, const Coordinator& coordinator,
 }
 
 void RoundTimeline::committed(double seconds, FragmentId fragment, std::uint64_t round) {
-  constexpr std::size_t most_early = 4096;
+  constexpr std::size_t max_early_reports = 4096;
   if (auto* known = find(fragment, round)) {
     if (!known->committed) known->committed = seconds;
     return;
   }
   early_.try_emplace({fragment, round}, seconds);
-  if (early_.size() > most_early) early_.erase(early_.begin());
+  if (early_.size() > max_early_reports) early_.erase(early_.begin());
 }
 
 Json RoundTimeline::json(double seconds, std::size_t most) const {

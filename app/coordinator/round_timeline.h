@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "isthmus/outer_sync/config.h"
-#include "isthmus/outer_sync/methods/schedule.h"
-#include "isthmus/outer_sync/protocol/coordinator.h"
+#include "isthmus/outer_sync/config/config.h"
+#include "isthmus/outer_sync/core/schedule.h"
+#include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
 
 namespace isthmus::app {
 

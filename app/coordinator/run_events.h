@@ -7,7 +7,7 @@
 #include <string>
 
 #include "coordinator/event_hook.h"
-#include "isthmus/outer_sync/protocol/coordinator.h"
+#include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
 #include "run/experiment.h"
 
 namespace isthmus::app {

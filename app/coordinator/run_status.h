@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "isthmus/outer_sync/protocol/coordinator.h"
+#include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
 #include "run/experiment.h"
 
 namespace isthmus::app {

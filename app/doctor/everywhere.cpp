@@ -16,7 +16,7 @@
 #include "isthmus/base/say.h"
 #include "isthmus/base/text.h"
 #include "isthmus/base/text_file.h"
-#include "isthmus/outer_sync/address.h"
+#include "isthmus/outer_sync/core/address.h"
 #include "isthmus/outer_sync/tls/authority.h"
 #include "launch/local_run.h"
 #include "launch/site_links.h"

@@ -21,7 +21,7 @@ constexpr std::size_t check_width = 14;
 constexpr std::size_t cell_width = 13;
 constexpr std::size_t machines_a_row = (width - check_width) / cell_width;
 constexpr std::size_t longest_text = 500;
-constexpr std::size_t most_entries = 4096;
+constexpr std::size_t max_entries = 4096;
 constexpr std::array<const char*, 3> words = {"ok", "warn", "FAIL"};
 constexpr std::array<const char*, 3> colour_codes = {"\033[32m", "\033[33m", "\033[1;31m"};
 
@@ -48,7 +48,7 @@ double number_at(const Json& json, const char* key) {
 template <class Read>
 void each(const Json& json, const char* key, Read read) {
   const auto at = json.find(key);
-  if (at == json.end() || !at->is_array() || at->size() > most_entries)
+  if (at == json.end() || !at->is_array() || at->size() > max_entries)
     throw Error(ErrorKind::network, std::string("a doctor's report has no list '") + key + "'");
   for (const auto& one : *at) {
     if (!one.is_object())

@@ -8,7 +8,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
 #include "isthmus/base/text_file.h"
-#include "isthmus/outer_sync/address.h"
+#include "isthmus/outer_sync/core/address.h"
 #include "isthmus/outer_sync/tls/authority.h"
 #include "run/certs.h"
 #include "run/machine.h"

@@ -7,7 +7,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
-#include "isthmus/outer_sync/address.h"
+#include "isthmus/outer_sync/core/address.h"
 #include "run/joined.h"
 #include "run/json_output.h"
 

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "isthmus/base/error.h"
-#include "isthmus/outer_sync/address.h"
+#include "isthmus/outer_sync/core/address.h"
 #include "isthmus/outer_sync/tls/authority.h"
 #include "launch/render.h"
 #include "run/joined.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "isthmus/base/error.h"
-#include "isthmus/outer_sync/address.h"
+#include "isthmus/outer_sync/core/address.h"
 #include "launch/render.h"
 #include "run/joined.h"
 

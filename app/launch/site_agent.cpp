@@ -43,10 +43,10 @@ constexpr auto tick = 100ms;
 constexpr auto patience = 60s;
 /// An agent that nobody has connected to.
 constexpr auto patience_for_the_first = 30s;
-constexpr std::size_t most_unsent = std::size_t{1} << 20;
+constexpr std::size_t max_unsent = std::size_t{1} << 20;
 constexpr std::size_t longest_line = 4096;
 /// Of what a process has said while no launch was there, the end is sent.
-constexpr off_t most_missed = off_t{1} << 18;
+constexpr off_t max_replayed = off_t{1} << 18;
 
 /// A launch. One that does not read must hold up neither workers nor the watch over them: lines of output
 /// that do not fit are left out.
@@ -63,7 +63,7 @@ class AgentConnection {
     flush();
   }
   void output(const std::string& name, const std::string& text) {
-    if (unsent_.size() > most_unsent) {
+    if (unsent_.size() > max_unsent) {
       ++left_out_;
       return;
     }
@@ -243,10 +243,10 @@ class SiteAgent {
     if (child.log < 0) return;
     const auto at = lseek(child.log, 0, SEEK_CUR);
     const auto end = static_cast<off_t>(bytes_in(child.options.log));
-    if (end - at <= most_missed) return;
+    if (end - at <= max_replayed) return;
     connection_->output(child.options.name, fmt::format("({} bytes are left out here; {} has them)",
-                                                        end - at - most_missed, child.options.log.string()));
-    lseek(child.log, end - most_missed, SEEK_SET);
+                                                        end - at - max_replayed, child.options.log.string()));
+    lseek(child.log, end - max_replayed, SEEK_SET);
     static_cast<void>(child.unread.rest());
   }
 

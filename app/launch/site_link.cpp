@@ -400,7 +400,7 @@ void SiteLink::take_output() {
     const auto n = read(output_, bytes, sizeof bytes);
     if (n > 0) {
       said_.add({bytes, static_cast<std::size_t>(n)});
-      while (const auto line = said_.next()) hear(*line);
+      while (const auto line = said_.next()) handle(*line);
       if (said_.pending() <= longest_message) continue;
       lose("it said a line of more than 4 MiB", exit_status(ErrorKind::network));
       ssh_->signal(SIGKILL);
@@ -412,7 +412,7 @@ void SiteLink::take_output() {
   if (!open && output_ >= 0) close(std::exchange(output_, -1));
 }
 
-void SiteLink::hear(const std::string& line) {
+void SiteLink::handle(const std::string& line) {
   const auto message = message_of(line);
   if (!message) {  // a login's greeting
     if (!line.empty() && connections_ == 1) show(line);
@@ -430,7 +430,7 @@ void SiteLink::hear(const std::string& line) {
     }
   }
   if (const auto name = text_in(*message, "output"); !name.empty()) output(name, text_in(*message, "text"));
-  if (message->contains("ended")) hear_of_end(*message);
+  if (message->contains("ended")) handle_of_end(*message);
   const std::lock_guard lock(mutex_);
   if (message->contains("begun")) begun_ = true;
   if (message->contains("summary")) summary_ = text_in(*message, "summary");
@@ -438,7 +438,7 @@ void SiteLink::hear(const std::string& line) {
     port_ = static_cast<std::uint16_t>(port);
 }
 
-void SiteLink::hear_of_end(const Message& message) {
+void SiteLink::handle_of_end(const Message& message) {
   const std::lock_guard lock(mutex_);
   const auto ended = processes_.find(text_in(message, "ended"));
   const auto status = number_in(message, "status", exit_status(ErrorKind::data));

@@ -143,12 +143,12 @@ class SiteLink : public std::enable_shared_from_this<SiteLink> {
   void wait_for_bytes();
   void take_output();
   void take_errors();
-  void hear(const std::string& line);
+  void handle(const std::string& line);
   void welcome(const Message& hello);
   void became_ready();
   void lose_what_is_gone();
   void output(const std::string& name, const std::string& text);
-  void hear_of_end(const Message& message);
+  void handle_of_end(const Message& message);
   void lose(std::string why, int status);
   void show(const std::string& text) const { options_.show(options_.site, text); }
 

@@ -9,7 +9,7 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/file.h"
 #include "isthmus/base/say.h"
-#include "isthmus/outer_sync/outer_loop.h"
+#include "isthmus/outer_sync/engine/outer_loop.h"
 #include "isthmus/trainer/checkpoint.h"
 #include "isthmus/trainer/checkpoint_folder.h"
 #include "isthmus/trainer/pretrained.h"

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "isthmus/outer_sync/device_outer_state.h"
-#include "isthmus/outer_sync/memory.h"
+#include "isthmus/outer_sync/engine/device_outer_state.h"
+#include "isthmus/outer_sync/engine/memory.h"
 #include "isthmus/outer_sync/protocol/topology.h"
 
 namespace isthmus::app {
@@ -42,7 +42,7 @@ PlanMemory plan_memory(const Experiment& experiment, const outer_sync::FragmentL
   m.residuals = state - 2 * vector;
   if (!outer.data_parallel()) {
     m.chunks = bound.usual;
-    m.most_chunks = bound.usual + bound.most;
+    m.max_chunks = bound.usual + bound.most;
   }
   std::size_t pinned = 0;
   if (!m.one_memory) {
@@ -84,7 +84,7 @@ nlohmann::ordered_json to_json(const PlanMemory& m) {
           {"outer_momentum", m.outer_momentum},
           {"residuals", m.residuals},
           {"chunks", m.chunks},
-          {"chunks_at_worst", m.most_chunks},
+          {"chunks_at_worst", m.max_chunks},
           {"staging", m.staging},
           {"checkpoint_buffer", m.checkpoint_buffer},
           {"device", m.device},

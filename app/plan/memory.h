@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
-#include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/core/layout.h"
 #include "run/experiment.h"
 
 namespace isthmus::app {
@@ -15,7 +15,7 @@ struct PlanMemory {
   std::uint64_t parameters = 0, gradient = 0, moments = 0;                 ///< on the device of each rank
   std::uint64_t global_parameters = 0, outer_momentum = 0, residuals = 0;  ///< the outer loop's, of rank 0
   std::uint64_t evaluation = 0;  ///< the copy that losses of global parameters are computed with, of rank 0
-  std::uint64_t chunks = 0, most_chunks = 0;  ///< in host memory: usually, and at worst
+  std::uint64_t chunks = 0, max_chunks = 0;  ///< in host memory: usually, and at worst
   /// On a GPU, for encoded chunks that come and go; the host pins as much, but for one decoded batch.
   std::uint64_t staging = 0;
   std::uint64_t checkpoint_buffer = 0;           ///< in host memory, from the first checkpoint on

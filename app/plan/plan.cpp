@@ -156,7 +156,7 @@ int run_plan(const PlanRequest& request) {
 
 int run_paper_table(bool as_json) {
   using outer_sync::plan::paper_levels;
-  int same = 0, most_apart = 0;
+  int same = 0, max_points_apart = 0;
   ordered_json json;
   std::string text = "Gbit/s for a part of the time computing: Streaming DiLoCo's Table 4 / ours\n\n";
   text += fmt::format("  {:<5}{:<13}", "", "");
@@ -169,7 +169,7 @@ int run_paper_table(bool as_json) {
       text += fmt::format(" {:>11}", fmt::format("{:.1f}/{:.1f}{}", row.paper[k], row.ours[k],
                                                  row.apart[k] == 0 ? " " : "*"));
       same += row.apart[k] == 0 ? 1 : 0;
-      most_apart = std::max(most_apart, std::abs(row.apart[k]));
+      max_points_apart = std::max(max_points_apart, std::abs(row.apart[k]));
     }
     text += "\n";
     json["rows"].push_back({{"model", row.model},
@@ -180,10 +180,10 @@ int run_paper_table(bool as_json) {
   }
   json["levels"] = paper_levels;
   json["same"] = same;
-  json["most_points_apart"] = most_apart;
+  json["most_points_apart"] = max_points_apart;
   text += fmt::format(
       "\n{} of 75 cells at the same of 50 points from 0.1 to 1000; the others (*) {} away at most\n", same,
-      most_apart);
+      max_points_apart);
   JsonOutput output(as_json);
   output.print(json);
   if (!as_json) fmt::print("{}", text);

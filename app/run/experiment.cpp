@@ -8,7 +8,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/random.h"
-#include "isthmus/outer_sync/methods/eras.h"
+#include "isthmus/outer_sync/config/settings_timeline.h"
 #include "plan/auto.h"
 #include "run/run_folder.h"
 
@@ -209,7 +209,7 @@ outer_sync::protocol::ClosingRule closing_rule(const Experiment& experiment) {
   const auto& outer = experiment.outer;
   const auto quorum = static_cast<std::size_t>(outer.quorum);
   const auto grace = std::chrono::duration<double>(outer.grace.seconds);
-  return {.least = std::max(static_cast<std::size_t>(outer.least_replicas()), quorum),
+  return {.least = std::max(static_cast<std::size_t>(outer.required_replicas()), quorum),
           .quorum = quorum,
           .grace = std::chrono::duration_cast<outer_sync::protocol::Time>(grace),
           .reject = outer.reject};

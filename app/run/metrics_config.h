@@ -4,7 +4,7 @@
 #include <string>
 
 #include "isthmus/base/config.h"
-#include "isthmus/outer_sync/address.h"
+#include "isthmus/outer_sync/core/address.h"
 
 namespace isthmus::app {
 

@@ -9,7 +9,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/text.h"
-#include "isthmus/outer_sync/address.h"
+#include "isthmus/outer_sync/core/address.h"
 #include "run/version.h"
 
 namespace isthmus::app {

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <string>
 
-#include "isthmus/outer_sync/transport/page_server.h"
+#include "isthmus/outer_sync/net/link/page_server.h"
 #include "run/metric_table.h"
 #include "run/metrics_config.h"
 

@@ -36,7 +36,7 @@ FolderLock::FolderLock(const fs::path& folder, std::chrono::milliseconds patienc
 FolderLock::~FolderLock() { close(descriptor_); }
 
 std::uint64_t next_incarnation(const fs::path& folder) {
-  // One that was displaced from the run comes back under the next number each time, which no file tells.
+  // One that was evicted from the run comes back under the next number each time, which no file tells.
   constexpr std::uint64_t apart = 1 << 20;
   const auto now = static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
   if (!fs::exists(folder)) return now;

@@ -64,7 +64,7 @@ void add_members(Readings& out, const Coordinator::Members& members) {
 }
 
 void add_paths(Readings& out, const Coordinator& coordinator) {
-  if (coordinator.members().size() > outer_sync::protocol::most_compared) return;
+  if (coordinator.members().size() > outer_sync::protocol::max_compared_members) return;
   using Seconds = std::chrono::duration<double>;
   for (const auto& path : coordinator.paths().all()) {
     out.push_back({Metric::path_round_trip_seconds, Seconds(path.round_trip).count(), {path.from, path.to}});

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "isthmus/outer_sync/outer_loop.h"
-#include "isthmus/outer_sync/protocol/coordinator.h"
-#include "isthmus/outer_sync/transport/member_node.h"
+#include "isthmus/outer_sync/engine/outer_loop.h"
+#include "isthmus/outer_sync/net/member/member_node.h"
+#include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
 #include "run/metric_table.h"
 #include "run/summary.h"
 

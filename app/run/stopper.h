@@ -5,7 +5,7 @@
 #include <functional>
 #include <mutex>
 
-#include "isthmus/outer_sync/transport/member_node.h"
+#include "isthmus/outer_sync/net/member/member_node.h"
 
 namespace isthmus::app {
 

@@ -28,7 +28,8 @@ struct MemberReport {
   std::uint64_t payload_bytes = 0, total_bytes = 0;  ///< sent
   std::uint64_t rounds = 0, warmup_rounds = 0;
   std::uint64_t rejected = 0;  ///< rounds that left some of its chunks out for their norm
-  /// Outer steps with momentum whose figures were taken (outer_sync/step_figures.h), and means of these.
+  /// Outer steps with momentum whose figures were taken (outer_sync/engine/step_figures.h), and means of
+  /// these.
   std::uint64_t outer_steps = 0;
   double outer_gain = 0, outer_correlation = 0;
   std::string precision, device;

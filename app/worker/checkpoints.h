@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "isthmus/data/corpus.h"
-#include "isthmus/outer_sync/outer_loop.h"
+#include "isthmus/outer_sync/engine/outer_loop.h"
+#include "isthmus/outer_sync/net/member/member_node.h"
 #include "isthmus/outer_sync/protocol/messages.h"
-#include "isthmus/outer_sync/transport/member_node.h"
 #include "isthmus/trainer/checkpoint.h"
 #include "isthmus/trainer/checkpoint_writer.h"
 #include "isthmus/trainer/replica.h"

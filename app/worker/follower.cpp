@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "isthmus/base/error.h"
+#include "isthmus/outer_sync/config/codec_plan.h"
 
 namespace isthmus::app {
 

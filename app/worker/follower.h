@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "isthmus/base/trace.h"
-#include "isthmus/outer_sync/outer_loop.h"
-#include "isthmus/outer_sync/transport/member_node.h"
+#include "isthmus/outer_sync/engine/outer_loop.h"
+#include "isthmus/outer_sync/net/member/member_node.h"
 #include "run/experiment.h"
 
 namespace isthmus::app {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "isthmus/outer_sync/fingerprint.h"
+#include "isthmus/outer_sync/log/fingerprint.h"
 
 namespace isthmus::app {
 

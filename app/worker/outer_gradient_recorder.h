@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/core/layout.h"
 
 namespace isthmus::app {
 

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "isthmus/outer_sync/outer_loop.h"
-#include "isthmus/outer_sync/transport/member_node.h"
+#include "isthmus/outer_sync/engine/outer_loop.h"
+#include "isthmus/outer_sync/net/member/member_node.h"
 #include "run/experiment.h"
 #include "run/summary.h"
 
@@ -44,7 +44,7 @@ enum class Turn {
 /// or a stop, however many agreed steps the inner one completes. Throws as MemberNode::may_begin does.
 [[nodiscard]] Turn next_turn(outer_sync::OuterLoop& outer, outer_sync::MemberNode& node, std::uint64_t last);
 
-/// Figures of audited rounds (outer_sync/step_figures.h), for metrics.jsonl.
+/// Figures of audited rounds (outer_sync/engine/step_figures.h), for metrics.jsonl.
 class NewFigures {
  public:
   /// Those that are new since the last call: an array, null where there are none.

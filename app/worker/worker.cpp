@@ -19,10 +19,11 @@
 #include "isthmus/base/text_file.h"
 #include "isthmus/data/device_timeline.h"
 #include "isthmus/data/loader.h"
-#include "isthmus/outer_sync/address.h"
-#include "isthmus/outer_sync/memory.h"
-#include "isthmus/outer_sync/outer_loop.h"
-#include "isthmus/outer_sync/transport/member_node.h"
+#include "isthmus/outer_sync/config/codec_plan.h"
+#include "isthmus/outer_sync/core/address.h"
+#include "isthmus/outer_sync/engine/memory.h"
+#include "isthmus/outer_sync/engine/outer_loop.h"
+#include "isthmus/outer_sync/net/member/member_node.h"
 #include "isthmus/trainer/evaluate.h"
 #include "isthmus/trainer/gloo.h"
 #include "isthmus/trainer/loss_watch.h"
@@ -163,7 +164,7 @@ class Worker {
                        outer_.settings());
         resumed_ = admission.how == How::resumes;
         if (resumed_) checkpoints_.leave_later_than(admission.step);
-      } catch (const outer_sync::Displaced& why) {  // the first view has begun without this replica
+      } catch (const outer_sync::Evicted& why) {  // the first view has begun without this replica
         say(why.what());
         begin_with_others_state();
       }
@@ -266,7 +267,7 @@ class Worker {
         if (!stopped_ && !left_ && has_gone_on()) finish();
         if (!left_) outer_.complete_step();
         done = true;
-      } catch (const outer_sync::Displaced& why) {
+      } catch (const outer_sync::Evicted& why) {
         say(why.what());
         data_wait_seconds_ += loader->waited_seconds();
         loader.reset();  // what it was given is void
@@ -337,11 +338,11 @@ class Worker {
 
   /// Whoever is asked to leave does so when nothing of it is under way, and soon in any case.
   bool may_leave() {
-    constexpr std::uint64_t most_steps_to_leave = 100;
+    constexpr std::uint64_t max_steps_to_leave = 100;
     drained_ = node_.drains();
     if (!stopper_.leaving() && !drained_) return false;
     if (!drained_ && awaits_checkpoint_of_all()) return false;
-    if (!leave_by_) leave_by_ = outer_.step() + most_steps_to_leave;
+    if (!leave_by_) leave_by_ = outer_.step() + max_steps_to_leave;
     left_ = outer_.quiet() || outer_.step() >= *leave_by_ || outer_.frozen() || paused_;
     return left_;
   }

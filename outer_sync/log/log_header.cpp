@@ -12,9 +12,9 @@ namespace {
 constexpr std::array magic = {'I', 'S', 'T', 'H', 'R', 'L', 'O', 'G'};
 constexpr std::size_t digest_size = sizeof(Digest::bytes);
 // Far beyond any model, and far from where bytes of it overflow 64 bits.
-constexpr std::uint64_t most_elements = std::uint64_t{1} << 48;
+constexpr std::uint64_t max_elements = std::uint64_t{1} << 48;
 // Padding is memory that no record stands behind.
-constexpr std::uint64_t most_padding = 4096;
+constexpr std::uint64_t max_padding = 4096;
 constexpr std::size_t longest_name = 255;
 
 /// CodecSpec for the archive; enumerators are checked before they become one.
@@ -69,8 +69,8 @@ std::string problem_of(const std::vector<Range>& fragments) {
   std::uint64_t end = 0;
   for (std::size_t p = 0; p < fragments.size(); ++p) {
     const auto& fragment = fragments[p];
-    const bool fits = fragment.size > 0 && fragment.size <= most_elements && fragment.begin >= end &&
-                      fragment.begin - end <= most_padding && fragment.end() <= most_elements;
+    const bool fits = fragment.size > 0 && fragment.size <= max_elements && fragment.begin >= end &&
+                      fragment.begin - end <= max_padding && fragment.end() <= max_elements;
     if (!fits) return "a fragment " + std::to_string(p) + " that no layout has";
     end = fragment.end();
   }
@@ -81,7 +81,7 @@ std::string problem_of(const std::vector<Range>& fragments) {
 bool holds(const std::vector<std::int64_t>& shape, std::uint64_t elements) {
   std::uint64_t product = 1;
   for (const auto extent : shape) {
-    if (extent < 1 || static_cast<std::uint64_t>(extent) > most_elements / product) return false;
+    if (extent < 1 || static_cast<std::uint64_t>(extent) > max_elements / product) return false;
     product *= static_cast<std::uint64_t>(extent);
   }
   return product == elements;
@@ -121,7 +121,7 @@ std::string problem_of(const LogHeader& header) {
   }
   if (auto problem = problem_of(saved(header.codec)); !problem.empty()) return problem;
   if (auto problem = quant::problem_of(header.codec); !problem.empty()) return problem;
-  if (header.chunk_elements == 0 || header.chunk_elements > most_elements)
+  if (header.chunk_elements == 0 || header.chunk_elements > max_elements)
     return "chunks of " + std::to_string(header.chunk_elements) + " elements";
   if (auto problem = problem_of(header.fragments); !problem.empty()) return problem;
   return problem_of(header.tensors, header.buffer_size());

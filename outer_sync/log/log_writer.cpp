@@ -7,7 +7,7 @@ namespace isthmus::outer_sync::log {
 namespace {
 
 // A disk that is slower than the run must not fill the memory. One record goes in whatever its size.
-constexpr std::uint64_t most_queued_bytes = std::uint64_t{256} << 20;
+constexpr std::uint64_t max_queued_bytes = std::uint64_t{256} << 20;
 
 void write_record(const File& out, const Digest& seed, const Record& record) {
   const auto head = to_bytes(record.head);
@@ -42,7 +42,7 @@ void LogWriter::rethrow() {
 void LogWriter::push(Record record) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] {
-    return failure_ || queue_.empty() || queued_bytes_ + record.head.length <= most_queued_bytes;
+    return failure_ || queue_.empty() || queued_bytes_ + record.head.length <= max_queued_bytes;
   });
   rethrow();
   queued_bytes_ += record.head.length;

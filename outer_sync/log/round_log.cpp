@@ -63,7 +63,7 @@ std::optional<std::uint64_t> find(const fs::path& file, const LogHeader& header,
 
 }  // namespace
 
-std::uint64_t RoundLog::least_budget(const LogHeader& header) {
+std::uint64_t RoundLog::min_budget(const LogHeader& header) {
   std::uint64_t sum = to_file(header).size();
   for (FragmentId p = 0; p < header.fragments.size(); ++p)
     sum += 2 * record_size(header, p, RecordKind::snapshot) + record_size(header, p, RecordKind::round);
@@ -77,7 +77,7 @@ RoundLog::RoundLog(fs::path folder, const LogHeader& header, std::uint64_t budge
       seed_(seed_of(header)),
       fragments_(header.fragments.size()) {
   assert(problem_of(header).empty() && now.size() == fragments_.size());
-  const auto least = least_budget(header_);
+  const auto least = min_budget(header_);
   if (budget < least) {
     throw Error(ErrorKind::config, "outer.log_budget is " + std::to_string(budget) +
                                        " bytes; expected at least " + std::to_string(least) +

@@ -52,7 +52,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::uint64_t longest_header = 100'000'000;  // bytes, as in the format's own reader
-constexpr std::size_t most_extents = 8;
+constexpr std::size_t max_extents = 8;
 constexpr int deepest_json = 4;
 constexpr const char* metadata_name = "__metadata__";
 
@@ -190,8 +190,8 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& file) : file_(file
     const auto element_bytes = size_of(tensor.dtype);
     if (element_bytes == 0) wrong("has dtype " + shown(tensor.dtype) + "; expected one of the format's");
     auto shape = whole_numbers(entry, "shape");
-    if (!shape || shape->size() > most_extents)
-      wrong("has no shape; expected up to " + std::to_string(most_extents) + " whole numbers");
+    if (!shape || shape->size() > max_extents)
+      wrong("has no shape; expected up to " + std::to_string(max_extents) + " whole numbers");
     const auto elements = product(*shape);
     const auto offsets = whole_numbers(entry, "data_offsets");
     if (!offsets || offsets->size() != 2 || (*offsets)[0] > (*offsets)[1])

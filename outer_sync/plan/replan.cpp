@@ -19,7 +19,7 @@ constexpr double margin_up = 0.1, margin_down = 1.0 / 3;
 /// What is short of the wanted utilisation by less than this part of the rest is no reason for a change.
 constexpr double tolerated = 0.2;
 /// A change is to bring that part of the rest, or this.
-constexpr double gain_part = 0.25, least_gain = 0.002;
+constexpr double gain_part = 0.25, min_gain = 0.002;
 /// Down, so much of the present cost at most.
 constexpr double cheaper = 2.0 / 3;
 /// Lines that differ by less are the same: they are measured.
@@ -211,11 +211,11 @@ std::string to_string(const Proposal& proposal) {
 
 Replanner::Replanner(const ReplanRules& rules, const OuterConfig& began, LineReadings expected)
     : rules_(rules),
-      least_every_(every_of(began)),
-      least_delay_(began.sync_delay),
+      min_sync_every_(every_of(began)),
+      min_sync_delay_(began.sync_delay),
       expected_(std::move(expected)) {
-  rules_.longest = std::max(rules_.longest, least_every_);
-  rules_.longest_delay = std::max(rules_.longest_delay, least_delay_);
+  rules_.longest = std::max(rules_.longest, min_sync_every_);
+  rules_.longest_delay = std::max(rules_.longest_delay, min_sync_delay_);
 }
 
 std::optional<Proposal> Replanner::look(double seconds, const LineReadings& readings, const Standing& now) {
@@ -236,7 +236,7 @@ std::optional<Proposal> Replanner::look(double seconds, const LineReadings& read
     delay_ = now.outer.sync_delay;
     wanted_since_.reset();
     const double interval = static_cast<double>(every_) * agreed_step_seconds(lines, now.outer);
-    if (!first) quiet_until_ = seconds + std::max(rules_.least_seconds, intervals_between * interval);
+    if (!first) quiet_until_ = seconds + std::max(rules_.min_seconds, intervals_between * interval);
   }
   if (seconds < quiet_until_) return {};
   auto proposal = judge(lines, now);
@@ -249,7 +249,7 @@ std::optional<Proposal> Replanner::look(double seconds, const LineReadings& read
   wanted_up_ = up;
   if (seconds - *wanted_since_ < rules_.confirmed_for) return {};
   wanted_since_.reset();
-  quiet_until_ = seconds + rules_.least_seconds;  // whatever becomes of it
+  quiet_until_ = seconds + rules_.min_seconds;  // whatever becomes of it
   planned_ = lines;
   return proposal;
 }
@@ -298,7 +298,7 @@ std::optional<Proposal> Replanner::judge(const LineReadings& lines, const Standi
   std::optional<Proposal> proposal;
   if (chosen) {
     const double after = predict(*chosen, dealt, setting).utilization;
-    const double gain = std::max(least_gain, gain_part * rest);
+    const double gain = std::max(min_gain, gain_part * rest);
     const auto every = every_of(*chosen);
     const bool worth_it = short_of_it ? after >= before + gain : after >= rules_.utilization;
     const bool in_time = now.steps_left >= 2 * static_cast<std::uint64_t>(std::max(every, every_));
@@ -329,8 +329,8 @@ std::optional<OuterConfig> Replanner::up(const Setting& setting, const Cut& cut,
 
 std::optional<OuterConfig> Replanner::down(const Setting& setting, const Cut& cut,
                                            const Standing& now) const {
-  if (every_ <= least_every_ && delay_ <= least_delay_) return {};
-  auto found = least(setting, cut, now, least_every_, least_delay_, margin_down);
+  if (every_ <= min_sync_every_ && delay_ <= min_sync_delay_) return {};
+  auto found = least(setting, cut, now, min_sync_every_, min_sync_delay_, margin_down);
   if (!found) return {};
   const auto cost = [](std::int64_t every, std::int64_t delay) {
     return static_cast<double>(learning_cost(every, delay));

@@ -9,7 +9,7 @@ std::optional<Audits::Difference> Audits::add(const std::string& by, const Audit
   if (!trainers.contains(by)) return std::nullopt;
   auto& rounds = reports_[audit.fragment];
   rounds[audit.round][by] = audit.digest;
-  while (rounds.size() > most_open) rounds.erase(rounds.begin());
+  while (rounds.size() > max_open_rounds) rounds.erase(rounds.begin());
   const auto place = rounds.find(audit.round);
   if (place == rounds.end()) return std::nullopt;  // older than all that are remembered
   std::map<std::uint64_t, std::set<std::string>> groups;

@@ -95,7 +95,7 @@ bool RunHealth::fits(ReplicaId owner, const RoundHealth& part) const {
 }
 
 std::optional<RoundJudged> RunHealth::add(ReplicaId owner, const RoundHealth& part) {
-  constexpr std::size_t most_open = 4;  // of one fragment
+  constexpr std::size_t max_open_rounds = 4;  // of one fragment
   if (!fits(owner, part)) return std::nullopt;
   auto& rounds = open_[part.fragment];
   auto& open = rounds.try_emplace(part.round, Open{{part.fragment, part.round, 0, 0, {}}, {}}).first->second;
@@ -106,7 +106,7 @@ std::optional<RoundJudged> RunHealth::add(ReplicaId owner, const RoundHealth& pa
     judged = judge(open.sum);
     rounds.erase(part.round);
   }
-  if (rounds.size() > most_open) rounds.erase(rounds.begin());
+  if (rounds.size() > max_open_rounds) rounds.erase(rounds.begin());
   return judged;
 }
 

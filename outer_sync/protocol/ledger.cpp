@@ -7,7 +7,7 @@ namespace isthmus::outer_sync::protocol {
 
 void FragmentLedger::add(std::vector<SampleRange> samples) {
   later_.push_back(std::move(samples));
-  if (later_.size() > most_later) fold_first();
+  if (later_.size() > max_pending_ranges) fold_first();
 }
 
 void FragmentLedger::skip() {
@@ -41,7 +41,7 @@ SampleSet FragmentLedger::twice() const {
 
 bool FragmentLedger::sound() const {
   constexpr std::uint64_t most = std::uint64_t{1} << 62;  // so that a few more are still a number
-  return base_ <= most && unknown_ <= round() && later_.size() <= most_later && done_.sound() &&
+  return base_ <= most && unknown_ <= round() && later_.size() <= max_pending_ranges && done_.sound() &&
          twice_.sound() && std::ranges::all_of(later_, [](const auto& samples) {
            return std::ranges::all_of(samples, &SampleRange::sound);
          });

@@ -102,7 +102,7 @@ Member::Entry Member::activate(const NewView& message, MemberIndex self) {
   if (message.view.number != sealed_ || message.view.number <= view_.number) return Entry::ignored;
   const bool of_reference = is_of_reference(message, self);
   const bool reduces = !trains(message.view.members[self]);
-  if (!reduces && !is_of_the_run(message)) return Entry::displaced;
+  if (!reduces && !is_of_the_run(message)) return Entry::evicted;
   if (!of_reference) discard_unapplied();
   if (!of_reference && reduces) begin_anew(message);
   if (view_.number == 0 || (!of_reference && reduces)) learn_ledger(message.ledger);
@@ -231,7 +231,7 @@ void Member::contribute_again() {
 void Member::contribute(ChunkId chunk, Round round, const SharedBytes& bytes, std::uint64_t weight,
                         double squares, const SampleSet& samples) {
   assert(samples.empty() || begins_fragment(chunk));
-  assert(samples.ranges().size() <= most_trained_on);
+  assert(samples.ranges().size() <= max_trained_on);
   const auto place = own_.insert_or_assign({round, chunk}, Contribution{bytes, weight, squares, {}}).first;
   // (Whose they are is known in the view that they are sent in: an id is for life, and this one's.)
   for (const auto& range : samples.ranges()) place->second.trained_on.push_back({ids_.at(self_), range});
@@ -339,7 +339,7 @@ void Member::forget(FragmentId fragment) {
   for (auto at = results_.begin(); at != results_.end();) {
     const auto [round, p] = at->first;
     const bool needless = p == fragment && round + always_kept <= last &&
-                          (round <= lowest_[fragment] || round + most_kept <= last);
+                          (round <= lowest_[fragment] || round + max_kept <= last);
     if (!needless) {
       ++at;
       continue;

@@ -21,7 +21,7 @@ ReplicaId id_of(const MemberInfo& member) {
 }
 
 bool are_sound(std::span<const TrainedOn> rows, std::size_t replicas) {
-  return rows.size() <= most_trained_on * replicas &&
+  return rows.size() <= max_trained_on * replicas &&
          std::ranges::all_of(rows, [](const TrainedOn& row) { return row.samples.sound(); });
 }
 

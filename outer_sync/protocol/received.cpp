@@ -10,7 +10,7 @@
 #include <utility>
 #include <variant>
 
-#include "isthmus/outer_sync/address.h"
+#include "isthmus/outer_sync/core/address.h"
 #include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/outer_sync/protocol/view_change.h"
 
@@ -20,10 +20,10 @@ namespace {
 constexpr std::size_t longest_name = 64, longest_address = 512;
 constexpr std::size_t longest_words = 16 * 1024;
 constexpr std::size_t longest_summary = 1024 * 1024;
-constexpr std::size_t most_fragments = std::size_t{1} << 20;  // where the layout is not known
-constexpr std::size_t most_checkpoints = 1024;                // of which a heartbeat says the newest
-constexpr std::uint64_t most_tokens = std::uint64_t{1} << 50;
-constexpr std::uint64_t most_relay_lists = std::uint64_t{1} << 48;
+constexpr std::size_t max_fragments = std::size_t{1} << 20;  // where the layout is not known
+constexpr std::size_t max_checkpoints = 1024;                // of which a heartbeat says the newest
+constexpr std::uint64_t max_tokens = std::uint64_t{1} << 50;
+constexpr std::uint64_t max_relay_lists = std::uint64_t{1} << 48;
 
 std::string above(std::string_view what, std::uint64_t value, std::uint64_t most) {
   if (value <= most) return {};
@@ -61,7 +61,7 @@ std::string problem_of_member(const MemberInfo& member) {
 }
 
 std::string problem_of_members(const std::vector<MemberInfo>& members) {
-  if (auto problem = too_many("members", members.size(), most_members); !problem.empty()) return problem;
+  if (auto problem = too_many("members", members.size(), max_members); !problem.empty()) return problem;
   for (const auto& member : members) {
     if (auto problem = problem_of_member(member); !problem.empty()) return problem;
   }
@@ -85,7 +85,7 @@ std::uint64_t newest_step(const std::vector<CheckpointId>& checkpoints) {
 }
 
 std::size_t fragments_of(const Bounds& bounds) {
-  return bounds.layout != nullptr ? bounds.layout->fragment_count() : most_fragments;
+  return bounds.layout != nullptr ? bounds.layout->fragment_count() : max_fragments;
 }
 
 bool is_layout(const FragmentLayout& layout, const std::vector<Range>& fragments,
@@ -120,14 +120,14 @@ std::string problem_of_held(const Sealed& sealed, const FragmentLayout& layout) 
     const auto where =
         " of round " + std::to_string(held.round) + " of fragment " + std::to_string(held.fragment);
     const auto last = sealed.fragments[held.fragment].round;
-    if (held.round > last + Member::window || held.round + Member::most_held <= last)
+    if (held.round > last + Member::window || held.round + Member::max_held <= last)
       return "results" + where + ", whose last round is " + std::to_string(last);
     if (!held.chunks.fits(layout.chunks_of(held.fragment).size())) return "a wrong number of chunks" + where;
     if (!seen.insert({held.fragment, held.round}).second) return "results" + where + " twice";
     const bool may_tell = held.round > last && held.chunks.has(0);
-    if (!are_sound(held.trained_on, most_members) || (!held.trained_on.empty() && !may_tell))
+    if (!are_sound(held.trained_on, max_members) || (!held.trained_on.empty() && !may_tell))
       return "unsound samples" + where;
-    if (auto problem = too_many("contributors" + where, held.contributors.size(), most_members);
+    if (auto problem = too_many("contributors" + where, held.contributors.size(), max_members);
         !problem.empty())
       return problem;
   }
@@ -163,7 +163,7 @@ std::string problem_of_view(const NewView& message, const Bounds& bounds) {
            std::ranges::all_of(view.owners, [&](MemberIndex owner) { return owner < view.members.size(); }),
            "an owner that is no member"),
        above("the agreed step", message.step, bounds.max_step()),
-       above("the number of tracks", message.tracks, most_members)});
+       above("the number of tracks", message.tracks, max_members)});
 }
 
 }  // namespace
@@ -174,7 +174,7 @@ std::string problem_of(const Hello& hello, const Bounds& bounds) {
   return first_of(
       {problem_of_member(hello.member), too_long("a site", hello.site, longest_name),
        too_long("a build", hello.build, 256), problem_of_settings(hello.settings, bounds),
-       above("the step of a checkpoint", newest_step(hello.checkpoints), Bounds::most_steps),
+       above("the step of a checkpoint", newest_step(hello.checkpoints), Bounds::max_steps),
        above("the view it has sealed or begun", std::max(hello.sealed, hello.activated), highest_view)});
 }
 
@@ -204,7 +204,7 @@ std::string problem_of(const Heartbeat& beat, const Bounds& bounds) {
   for (const auto& [round, prefix] : beat.fragments) rounds.push_back(round);
   for (const auto& part : beat.health) {
     rounds.push_back(part.round);
-    if (auto problem = too_many("contributors to a round", part.contributors.size(), most_members);
+    if (auto problem = too_many("contributors to a round", part.contributors.size(), max_members);
         !problem.empty())
       return problem;
   }
@@ -216,21 +216,21 @@ std::string problem_of(const Heartbeat& beat, const Bounds& bounds) {
   return first_of({above("the agreed step", beat.step, bounds.max_step()), rounds_above(rounds, bounds),
                    too_many("fragments", beat.fragments.size(), fragments),
                    too_many("rounds that were measured", beat.health.size(), fragments),
-                   above("the number of contributors", beat.contributed, most_members),
-                   too_many("lost members", beat.lost.size(), most_members),
-                   too_many("relayed members", beat.relayed.size(), most_members),
-                   above("the number of relay lists", beat.relays, most_relay_lists),
-                   too_many("paths", beat.paths.size(), most_members),
-                   too_many("checkpoints", beat.checkpoints.size(), most_checkpoints),
-                   too_many("audits", beat.audits.size(), most_audits),
-                   unless(std::abs(beat.outer_gain) <= most_gain, "a gain that no outer step has"),
+                   above("the number of contributors", beat.contributed, max_members),
+                   too_many("lost members", beat.lost.size(), max_members),
+                   too_many("relayed members", beat.relayed.size(), max_members),
+                   above("the number of relay lists", beat.relays, max_relay_lists),
+                   too_many("paths", beat.paths.size(), max_members),
+                   too_many("checkpoints", beat.checkpoints.size(), max_checkpoints),
+                   too_many("audits", beat.audits.size(), max_audits),
+                   unless(std::abs(beat.outer_gain) <= max_abs_gain, "a gain that no outer step has"),
                    unless(std::abs(beat.outer_correlation) <= 1, "a correlation that is none"),
-                   above("the step of a checkpoint", newest_step(beat.checkpoints), Bounds::most_steps)});
+                   above("the step of a checkpoint", newest_step(beat.checkpoints), Bounds::max_steps)});
 }
 
 std::string problem_of(const EvalReport& report, const Bounds& bounds) {
   return first_of({above("the step of an evaluation", report.step, bounds.max_step()),
-                   above("the number of evaluated tokens", report.tokens, most_tokens)});
+                   above("the number of evaluated tokens", report.tokens, max_tokens)});
 }
 
 std::string problem_of(const Announce& announce, const Bounds&) {
@@ -249,16 +249,14 @@ std::string problem_of(const Done& done, const Bounds&) {
   return too_long("a summary", done.summary, longest_summary);
 }
 std::string problem_of(const Leave& leave, const Bounds&) { return too_long("a reason", leave.reason); }
-std::string problem_of(const Displaced& displaced, const Bounds&) {
-  return too_long("a reason", displaced.reason);
-}
+std::string problem_of(const Evicted& evicted, const Bounds&) { return too_long("a reason", evicted.reason); }
 
 std::string problem_of(const Records& records, const Bounds&) {
   const auto is_sound = [](const Record& record) {
     return record.kind <= RecordKind::metrics && record.line.size() <= longest_record;
   };
   return first_of({unless(!records.records.empty(), "no records"),
-                   above("the number of a record", records.first, most_records),
+                   above("the number of a record", records.first, max_records),
                    unless(std::ranges::all_of(records.records, is_sound),
                           "a record of an unknown kind, or a line that is too long")});
 }
@@ -307,7 +305,7 @@ std::string problem_of(const HeartbeatReply& reply, const Bounds& bounds) {
   return first_of({above("the view's number", reply.view, highest_view),
                    too_many("fragments", std::max(reply.lowest.size(), reply.newest.size()), fragments),
                    rounds_above(reply.lowest, bounds), rounds_above(reply.newest, bounds),
-                   above("the step of a checkpoint", reply.checkpoint, Bounds::most_steps)});
+                   above("the step of a checkpoint", reply.checkpoint, Bounds::max_steps)});
 }
 
 std::string problem_of(const StopAt& stop, const Bounds& bounds) {
@@ -327,7 +325,7 @@ std::string problem_of(const Steered& steered, const Bounds& bounds) {
 }
 
 std::string problem_of(const Relays& relays, const Bounds&) {
-  return too_many("relays", relays.relays.size(), most_members * most_members / 2);
+  return too_many("relays", relays.relays.size(), max_members * max_members / 2);
 }
 
 // ---- any ----

@@ -12,12 +12,12 @@ bool Settings::sound() const {
   std::size_t text = 0;
   for (const auto& change : changes) {
     if (change.step < last || change.step == never || change.items.empty() ||
-        change.items.size() > most_items || !std::ranges::all_of(change.items, fits))
+        change.items.size() > max_items || !std::ranges::all_of(change.items, fits))
       return false;
     last = change.step;
     for (const auto& [key, value] : change.items) text += key.size() + value.size();
   }
-  return changes.size() <= most_changes && text <= most_text;
+  return changes.size() <= max_changes && text <= max_text_bytes;
 }
 
 std::size_t Settings::common_with(const Settings& other) const {

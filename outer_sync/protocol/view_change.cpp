@@ -253,7 +253,7 @@ ViewPlan plan_from(const FragmentLayout& layout, std::vector<SealedMember> able,
     std::vector<SealedMember> rest;
     for (auto& member : able) {
       if (auto obstacle = reference.obstacle(member); !obstacle.empty()) {
-        plan.displaced.push_back({member.info.name, std::move(obstacle)});
+        plan.evicted.push_back({member.info.name, std::move(obstacle)});
       } else {
         rest.push_back(std::move(member));
       }
@@ -279,17 +279,17 @@ ViewPlan plan_from(const FragmentLayout& layout, std::vector<SealedMember> able,
 template <class Leaves>
 ViewPlan plan_without(Leaves leaves, const std::string& why, const FragmentLayout& layout,
                       std::span<const SealedMember> members, const TopologyRule& topology) {
-  std::vector<ViewPlan::Displaced> displaced;
+  std::vector<ViewPlan::Evicted> evicted;
   std::vector<SealedMember> rest;
   for (const auto& member : members) {
     if (leaves(member)) {
-      displaced.push_back({member.info.name, why});
+      evicted.push_back({member.info.name, why});
     } else {
       rest.push_back(member);
     }
   }
   auto plan = plan_from(layout, std::move(rest), topology);
-  std::ranges::move(displaced, std::back_inserter(plan.displaced));
+  std::ranges::move(evicted, std::back_inserter(plan.evicted));
   return plan;
 }
 
@@ -330,14 +330,14 @@ ViewPlan plan_view(const FragmentLayout& layout, std::span<const SealedMember> m
 }
 
 std::optional<FragmentLayout> layout_of(std::span<const Range> fragments, std::uint64_t chunk_elements) {
-  constexpr std::uint64_t most_elements = 1ULL << 44;
-  constexpr std::uint64_t most_chunks = 1ULL << 22;  // what a NewView lists fits into a control frame
+  constexpr std::uint64_t max_elements = 1ULL << 44;
+  constexpr std::uint64_t max_chunks = 1ULL << 22;  // what a NewView lists fits into a control frame
   if (chunk_elements == 0) return std::nullopt;
   std::uint64_t chunks = 0;
   for (const auto& fragment : fragments) {
-    if (fragment.size > most_elements || fragment.begin > most_elements) return std::nullopt;
+    if (fragment.size > max_elements || fragment.begin > max_elements) return std::nullopt;
     chunks += fragment.size / chunk_elements + 1;
-    if (chunks > most_chunks) return std::nullopt;
+    if (chunks > max_chunks) return std::nullopt;
   }
   try {
     return FragmentLayout({fragments.begin(), fragments.end()}, chunk_elements);

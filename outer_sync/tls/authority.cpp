@@ -268,10 +268,10 @@ void Authority::revoke(const std::string& name) const {
   need(X509_CRL_sort(list.get()), "a revocation list");
   need(X509_CRL_sign(list.get(), root_key.get(), EVP_sha256()), "cannot sign");
   const auto text = pem_of(list.get());
-  if (text.size() > most_revoked_text)
+  if (text.size() > max_revoked_text)
     throw Error(ErrorKind::data,
                 (folder_ / "ca.crl").string() + " would have " + std::to_string(text.size()) +
-                    " bytes, and processes read no more than " + std::to_string(most_revoked_text) +
+                    " bytes, and processes read no more than " + std::to_string(max_revoked_text) +
                     ": it stays as it was. Make a new authority (isthmus certs init) and issue "
                     "its certificates to all who are to stay");
   replace_file(folder_ / "ca.crl", text);

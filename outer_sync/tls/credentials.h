@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "isthmus/outer_sync/config.h"
+#include "isthmus/outer_sync/config/config.h"
 #include "tls/openssl.h"
 
 namespace isthmus::outer_sync::tls {

@@ -14,7 +14,7 @@ bool RateLimit::blocks(const std::string& source, Time now) const {
 
 void RateLimit::count(const std::string& source, Time now) {
   std::erase_if(counts_, [&](const auto& one) { return now >= one.second.begin + window; });
-  if (counts_.size() >= most_sources && !counts_.contains(source))
+  if (counts_.size() >= max_sources && !counts_.contains(source))
     counts_.erase(std::ranges::min_element(counts_, {}, [](const auto& one) { return one.second.begin; }));
   ++counts_.try_emplace(source, Count{.begin = now}).first->second.events;
 }

@@ -6,7 +6,7 @@
 #include "isthmus/base/archive.h"
 #include "isthmus/base/checksum.h"
 #include "isthmus/base/error.h"
-#include "isthmus/outer_sync/address.h"
+#include "isthmus/outer_sync/core/address.h"
 
 namespace isthmus::outer_sync::tls {
 

@@ -9,7 +9,7 @@ namespace isthmus::outer_sync::tls {
 
 namespace {
 
-constexpr std::size_t most_text = std::size_t{64} << 10;
+constexpr std::size_t max_text_bytes = std::size_t{64} << 10;
 
 Memory memory_of(std::string_view text) {
   return Memory(need(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())), "memory"));
@@ -86,15 +86,15 @@ bool is_there(const std::filesystem::path& file) {
 }
 
 Certificate read_certificate(const std::filesystem::path& file) {
-  return certificate_from(read_text(file, most_text), file.string());
+  return certificate_from(read_text(file, max_text_bytes), file.string());
 }
 
 Key read_key(const std::filesystem::path& file) {
-  return key_from(read_text(file, most_text), file.string());
+  return key_from(read_text(file, max_text_bytes), file.string());
 }
 
 RevocationList read_revocations(const std::filesystem::path& file) {
-  const auto text = read_text(file, most_revoked_text);
+  const auto text = read_text(file, max_revoked_text);
   return RevocationList(need(PEM_read_bio_X509_CRL(memory_of(text).get(), nullptr, no_passphrase, nullptr),
                              file.string() + " holds no revocation list in PEM"));
 }

@@ -70,7 +70,7 @@ inline void need(int ok, const std::string& what) {
 
 /// Of a file with a revocation list: some 20,000 certificates. No process reads a longer one, so none is
 /// written.
-inline constexpr std::size_t most_revoked_text = std::size_t{1} << 20;
+inline constexpr std::size_t max_revoked_text = std::size_t{1} << 20;
 
 [[nodiscard]] Key new_key();  ///< P-256
 /// SHA-256 of its DER.

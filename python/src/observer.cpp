@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "isthmus/data/tokenizer.h"
-#include "isthmus/outer_sync/fingerprint.h"
+#include "isthmus/outer_sync/log/fingerprint.h"
 #include "run/certs.h"
 #include "without_signals.h"
 

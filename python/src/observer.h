@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/core/layout.h"
 #include "isthmus/outer_sync/log/log_header.h"
 #include "run/experiment.h"
 #include "worker/follower.h"

@@ -9,7 +9,8 @@
 #include "isthmus/base/error.h"
 #include "isthmus/base/say.h"
 #include "isthmus/data/tokenizer.h"
-#include "isthmus/outer_sync/fingerprint.h"
+#include "isthmus/outer_sync/config/codec_plan.h"
+#include "isthmus/outer_sync/log/fingerprint.h"
 #include "run/certs.h"
 #include "without_signals.h"
 
@@ -147,7 +148,7 @@ void Replica::join(const std::optional<Bytes>& resume) {
       try {
         node_.activate(outer_.fragments(), outer_.global_hash(), ledger, outer_.pending_samples(),
                        outer_.settings());
-      } catch (const outer_sync::Displaced& why) {  // the first view has begun without this replica
+      } catch (const outer_sync::Evicted& why) {  // the first view has begun without this replica
         say(why.what());
         begin_with_others_state();
       }
@@ -192,7 +193,7 @@ template <class Work>
 auto Replica::guarded(Work work) {
   try {
     return work();
-  } catch (const outer_sync::Displaced&) {
+  } catch (const outer_sync::Evicted&) {
     throw;
   } catch (const std::exception& error) {
     phase_ = Phase::failed;
@@ -216,7 +217,7 @@ bool Replica::after_step(std::optional<double> loss, std::uint64_t tokens) {
       try {
         if (!std::exchange(made, true)) make_step(loss, tokens);
         return await_turn();
-      } catch (const outer_sync::Displaced& why) {
+      } catch (const outer_sync::Evicted& why) {
         say(why.what());
         begin_with_others_state();
       }
@@ -265,10 +266,10 @@ void Replica::at_agreed_step() {
 
 /// Whoever is asked to does so when nothing of it is under way, and soon in any case.
 bool Replica::may_leave() {
-  constexpr std::uint64_t most_steps_to_leave = 100;
+  constexpr std::uint64_t max_steps_to_leave = 100;
   const auto why = node_.drains();
   if (!why) return false;
-  if (!leave_by_) leave_by_ = outer_.step() + most_steps_to_leave;
+  if (!leave_by_) leave_by_ = outer_.step() + max_steps_to_leave;
   if (!outer_.quiet() && outer_.step() < *leave_by_ && !outer_.frozen()) return false;
   drained_ = why;
   return true;

@@ -483,8 +483,8 @@ ISTHMUS_LANES std::uint32_t sum_in_thread_block(std::uint32_t own, std::uint32_t
 /// A magnitude, as bits, that exactly k of the tile's values have at least, if there is one; else, because of
 /// equal ones, the k-th largest. Bit by bit from the top one of the largest magnitude. The counts have two
 /// places that take turns: one barrier a bit keeps readers and writers of either apart.
-ISTHMUS_LANES std::uint32_t least_of_largest(const Values& v, unsigned k, std::uint32_t largest,
-                                             std::uint32_t (&counts)[2][warps]) {
+ISTHMUS_LANES std::uint32_t smallest_of_largest(const Values& v, unsigned k, std::uint32_t largest,
+                                                std::uint32_t (&counts)[2][warps]) {
   std::uint32_t found = 0;
   unsigned turn = 0;
   for (std::uint32_t bit = largest == 0 ? 0 : sign_mask >> __clz(static_cast<int>(largest)); bit != 0;
@@ -584,7 +584,7 @@ __global__ void __launch_bounds__(threads)
       scale = choose_scale(ScaleFormat::bf16, largest[u], O::floats(largest[u]), v[u], begin + offset_of(u),
                            first_bad);
     const auto kept = static_cast<unsigned>(kept_of(spec.top_k, n));
-    const auto least = least_of_largest(v, kept, largest[0], counts);
+    const auto least = smallest_of_largest(v, kept, largest[0], counts);
     std::uint32_t before[quads];
     const auto all = tally_before(v, least, before, totals);
     const auto room = kept - (all & 0xffff);  // for values of the least magnitude: the first ones

@@ -97,23 +97,23 @@ TEST_F(GatheredFoldersTest, RoomIsLeftForTheRunsOwnFiles) {
   auto folders = this->folders();
   EXPECT_TRUE(keep(folders, RecordKind::log, "before"));
   const auto before = size();
-  free_ = GatheredFolders::least_free - 1;
+  free_ = GatheredFolders::min_free_bytes - 1;
   EXPECT_TRUE(keep(folders, RecordKind::log, "meanwhile", 100)) << "they are wanted when there is room again";
   EXPECT_TRUE(keep(folders, RecordKind::metrics, R"({"step":1})", 100, "us-1"));
-  free_ = GatheredFolders::least_free;
+  free_ = GatheredFolders::min_free_bytes;
   EXPECT_TRUE(keep(folders, RecordKind::log, "at the edge", 100));
   EXPECT_EQ(size(), before);
   EXPECT_THAT(stopped_,
               ElementsAre(AllOf(HasSubstr("no more lines of the members are gathered"),
                                 HasSubstr("64 MB are free on the disk of"), HasSubstr("make room there"))));
-  free_ = 2 * GatheredFolders::least_free;
+  free_ = 2 * GatheredFolders::min_free_bytes;
   EXPECT_TRUE(keep(folders, RecordKind::log, "after"));
   EXPECT_THAT(read_all(folder_ / "eu-1/gathered.log"), AllOf(HasSubstr("before"), HasSubstr("after")));
   EXPECT_THAT(said_, ElementsAre("lines of the members are gathered again"));
 }
 
 TEST_F(GatheredFoldersTest, AllMembersTogetherHaveALimitAlsoThoseOfACoordinatorBefore) {
-  constexpr auto all = GatheredFolders::most_limits * limit;
+  constexpr auto all = GatheredFolders::max_folders_over_limit * limit;
   const std::string line = R"({"step":1,"loss":3.25})";
   for (int m = 0; m < 50; ++m) {
     auto folders = this->folders(m == 0);

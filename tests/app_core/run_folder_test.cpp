@@ -35,7 +35,7 @@ TEST(Incarnation, GrowsAlsoWhereTheClockWasSetBack) {
   folder.write("incarnation", std::to_string(in_the_year_2100) + "\n");
   const auto first = next_incarnation(folder.path());
   EXPECT_GT(first, in_the_year_2100);
-  EXPECT_GT(next_incarnation(folder.path()), first + 1000) << "the member may have been displaced meanwhile";
+  EXPECT_GT(next_incarnation(folder.path()), first + 1000) << "the member may have been evicted meanwhile";
 }
 
 TEST(Incarnation, DoesNotNeedItsFile) {

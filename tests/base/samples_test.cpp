@@ -72,9 +72,9 @@ TEST(Samples, ManyInterleavedOnesAreAddedInLinearTime) {
 }
 
 TEST(Samples, ARangeFromElsewhereIsHeldToWhatARunCanHave) {
-  EXPECT_TRUE((SampleRange{2047, 0, SampleRange::most_sequences}.sound()));
+  EXPECT_TRUE((SampleRange{2047, 0, SampleRange::max_sequences}.sound()));
   EXPECT_FALSE((SampleRange{2048, 0, 1}.sound()));
-  EXPECT_FALSE((SampleRange{0, 0, SampleRange::most_sequences + 1}.sound()));
+  EXPECT_FALSE((SampleRange{0, 0, SampleRange::max_sequences + 1}.sound()));
   EXPECT_FALSE((SampleRange{0, 5, 5}.sound()));
   EXPECT_FALSE(SampleSet({{0, 0, std::uint64_t{1} << 62}}).sound());
 }

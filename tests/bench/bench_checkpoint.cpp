@@ -22,7 +22,7 @@
 #include "isthmus/base/archive.h"
 #include "isthmus/base/error.h"
 #include "isthmus/base/random.h"
-#include "isthmus/outer_sync/outer_state.h"
+#include "isthmus/outer_sync/engine/outer_state.h"
 #include "isthmus/trainer/checkpoint.h"
 #include "isthmus/trainer/checkpoint_writer.h"
 #include "isthmus/trainer/device.h"

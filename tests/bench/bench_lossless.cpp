@@ -20,8 +20,8 @@ namespace isthmus::quant {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::size_t most_files = 8;  // spread over the run
-constexpr int repetitions = 5;         // the fastest counts
+constexpr std::size_t max_files = 8;  // spread over the run
+constexpr int repetitions = 5;        // the fastest counts
 
 std::vector<float> read(const std::filesystem::path& path) {
   std::vector<float> values(std::filesystem::file_size(path) / sizeof(float));
@@ -38,7 +38,7 @@ std::vector<std::vector<float>> load(const std::filesystem::path& folder) {
   }
   std::ranges::sort(paths);
   std::vector<std::vector<float>> gradients;
-  const auto stride = std::max<std::size_t>(1, paths.size() / most_files);
+  const auto stride = std::max<std::size_t>(1, paths.size() / max_files);
   for (std::size_t i = 0; i < paths.size(); i += stride) gradients.push_back(read(paths[i]));
   return gradients;
 }

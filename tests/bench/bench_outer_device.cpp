@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "isthmus/base/random.h"
-#include "isthmus/outer_sync/device_outer_state.h"
+#include "isthmus/outer_sync/engine/device_outer_state.h"
 #include "isthmus/outer_sync/log/chain.h"
 #include "isthmus/quant/cuda_passes.h"
 #include "isthmus/trainer/outer_state.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "isthmus/base/random.h"
-#include "isthmus/outer_sync/outer_state.h"
+#include "isthmus/outer_sync/engine/outer_state.h"
 #include "isthmus/outer_sync/protocol/audits.h"
 
 namespace isthmus::outer_sync {

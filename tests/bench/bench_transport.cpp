@@ -40,11 +40,11 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/trace.h"
+#include "isthmus/outer_sync/config/codec_plan.h"
 #include "isthmus/outer_sync/log/chain.h"
-#include "isthmus/outer_sync/outer_loop.h"
+#include "isthmus/outer_sync/net/coordinator/coordinator_node.h"
+#include "isthmus/outer_sync/net/member/member_node.h"
 #include "isthmus/outer_sync/tls/authority.h"
-#include "isthmus/outer_sync/transport/coordinator_node.h"
-#include "isthmus/outer_sync/transport/member_node.h"
 #ifdef ISTHMUS_BENCH_TRAINER
 #include "isthmus/trainer/gloo.h"
 #include "isthmus/trainer/replica.h"

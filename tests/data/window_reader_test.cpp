@@ -184,7 +184,7 @@ RC_GTEST_PROP(WindowReaderProperty, RowsOfAnyRunsStayAsLongAsTheyAreInUse, ()) {
 }
 
 /// Takes all of some runs of so many replicas' tracks, and says how often a block was read at most.
-int most_reads(const std::vector<SampleRange>& runs, std::uint64_t replicas) {
+int max_reads(const std::vector<SampleRange>& runs, std::uint64_t replicas) {
   Reads reads;
   {
     Reading reading({640, 3, 4, 8, replicas, 30}, runs, &reads);
@@ -211,8 +211,8 @@ TEST(WindowReader, NoGroupIsReadTwiceHoweverItsRunIsHandedOut) {
         for (std::uint64_t k = 0; k < share; k += piece) add(one_after_another, track, k);
       for (std::uint64_t k = 0; k < share; k += piece)
         for (std::uint64_t track = 0; track < tracks; ++track) add(by_turns, track, k);
-      EXPECT_EQ(most_reads(one_after_another, tracks), 1) << tracks << ' ' << piece;
-      EXPECT_EQ(most_reads(by_turns, tracks), 1) << tracks << ' ' << piece;
+      EXPECT_EQ(max_reads(one_after_another, tracks), 1) << tracks << ' ' << piece;
+      EXPECT_EQ(max_reads(by_turns, tracks), 1) << tracks << ' ' << piece;
     }
   }
 }

@@ -20,7 +20,7 @@ void check(protocol::Coordinator& coordinator) {
       require(store->view.number <= protocol::highest_view, "a view beyond the last");
     } else if (const auto* gathered = std::get_if<protocol::Gathered>(&action)) {
       require(coordinator.members().contains(gathered->member), "records of nobody");
-      require(!gathered->records.empty() && gathered->left_out <= protocol::most_records,
+      require(!gathered->records.empty() && gathered->left_out <= protocol::max_records,
               "records that cannot be");
     }
   }

@@ -1,11 +1,11 @@
 // Arbitrary bytes on a connection: what the frame reader takes is what was on the wire and no longer than it
 // may be, and who gets the frames refuses by an Error(network) what does not fit, or has what it asked for.
 //
-// An input: a byte (in its two lowest bits who listens: a peer, a donor, a learner that has asked for a
+// An input: a byte (in its two lowest bits who listens: a peer, a donor, a fetcher that has asked for a
 // fragment, or for a round; bit 7: checksums are made good), then what is on the wire.
 
+#include "net/rate/arrivals.h"
 #include "network_support.h"
-#include "transport/arrivals.h"
 
 using namespace isthmus;
 using namespace isthmus::outer_sync;
@@ -17,7 +17,7 @@ std::size_t longest_chunk() { return quant::encoded_size(fuzz_codecs().of(1), fu
 
 /// Gives frames to `listen`, which says whether it wants more, until something ends the connection.
 template <class Listen>
-void hear(std::span<const std::byte> bytes, std::size_t limit, Listen listen) {
+void handle(std::span<const std::byte> bytes, std::size_t limit, Listen listen) {
   bool checked = false;
   (void)unless_refused([&] {
     for (auto frame = next_frame(bytes, limit, checked); frame; frame = next_frame(bytes, limit, checked)) {
@@ -33,7 +33,7 @@ void check_form(const Message& message, const ReceivedFrame& frame) {
 }
 
 /// Whatever is said, no more has arrived than was sent, and no queue is longer than round trips show.
-void hear_arrived(const Arrived& said) {
+void handle_arrived(const Arrived& said) {
   using namespace std::chrono_literals;
   Arrivals arrivals(2);
   for (const std::size_t lane : {0, 1}) {
@@ -49,7 +49,7 @@ void hear_arrived(const Arrived& said) {
 void peer(std::span<const std::byte> bytes) {
   bool known = false;
   const auto limit = largest_chunk_frame(longest_chunk());
-  hear(bytes, limit, [&](ReceivedFrame frame) {
+  handle(bytes, limit, [&](ReceivedFrame frame) {
     if (!std::exchange(known, true)) {
       check_form(hello_of(frame), frame);
       require(!frame.relay, "a hello by way of somebody else");
@@ -60,15 +60,15 @@ void peer(std::span<const std::byte> bytes) {
     } else if (frame.type == FrameType::arrived) {
       const auto said = from_bytes<Arrived>(*frame.body);
       check_form(said, frame);
-      hear_arrived(said);
+      handle_arrived(said);
     } else if (frame.type == FrameType::chunk) {
       const auto head = frame.head;
       require(!frame.relay || size_of(frame_of(frame)) <= limit + sizeof(FrameFront),
               "too long to be sent on");
       const auto message = message_of(std::move(frame));
-      require(message.contributors.size() <= protocol::most_members &&
-                  message.norms.size() <= protocol::most_members &&
-                  message.trained_on.size() <= protocol::most_members * protocol::most_trained_on,
+      require(message.contributors.size() <= protocol::max_members &&
+                  message.norms.size() <= protocol::max_members &&
+                  message.trained_on.size() <= protocol::max_members * protocol::max_trained_on,
               "more replicas than there can be");
       require(bytes_of(header_of(message, static_cast<quant::Lossless>(head.packing))) == bytes_of(head),
               "a chunk header that has two forms");
@@ -78,7 +78,7 @@ void peer(std::span<const std::byte> bytes) {
 }
 
 void donor(std::span<const std::byte> bytes) {
-  hear(bytes, unauthenticated_limit, [&](const ReceivedFrame& frame) {
+  handle(bytes, unauthenticated_limit, [&](const ReceivedFrame& frame) {
     if (frame.type == FrameType::state_request) {
       const auto request = state_request_of(frame, fuzz_layout());
       require(request.fragment < fuzz_layout().fragment_count() && request.parts != 0,
@@ -94,9 +94,9 @@ void donor(std::span<const std::byte> bytes) {
   });
 }
 
-void learner_of_state(std::span<const std::byte> bytes) {
+void fetcher_of_state(std::span<const std::byte> bytes) {
   StateReceiver receiver(fuzz_layout(), {0, agreed_parts, 1});
-  hear(bytes, state_frame_limit, [&](const ReceivedFrame& frame) {
+  handle(bytes, state_frame_limit, [&](const ReceivedFrame& frame) {
     receiver.take(frame);
     if (!receiver.complete()) return true;
     const auto snapshot = receiver.result();
@@ -109,10 +109,10 @@ void learner_of_state(std::span<const std::byte> bytes) {
   });
 }
 
-void learner_of_round(std::span<const std::byte> bytes) {
+void fetcher_of_round(std::span<const std::byte> bytes) {
   const auto codecs = fuzz_codecs();
   RoundReceiver receiver(fuzz_layout(), codecs, {0, 1});
-  hear(bytes, sizeof(ChunkHeader) + longest_chunk(), [&](ReceivedFrame frame) {
+  handle(bytes, sizeof(ChunkHeader) + longest_chunk(), [&](ReceivedFrame frame) {
     receiver.take(std::move(frame));
     if (!receiver.complete()) return true;
     const auto results = receiver.result();
@@ -143,10 +143,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       donor(bytes);
       break;
     case 2:
-      learner_of_state(bytes);
+      fetcher_of_state(bytes);
       break;
     default:
-      learner_of_round(bytes);
+      fetcher_of_round(bytes);
   }
   return 0;
 }

@@ -10,7 +10,7 @@
 #include "coordinator/replan_readings.h"
 #include "coordinator/round_timeline.h"
 #include "coordinator_talk.h"
-#include "isthmus/outer_sync/methods/eras.h"
+#include "isthmus/outer_sync/config/settings_timeline.h"
 
 using namespace isthmus;
 using namespace isthmus::outer_sync;
@@ -74,28 +74,26 @@ void check_step(std::uint64_t step) { require(step <= steps, "a step that the ru
 class Observers {
  public:
   Observers(const Case& run, const protocol::Coordinator& coordinator)
-      : run_(run),
-        coordinator_(coordinator),
-        replanner_({.least_seconds = 0, .confirmed_for = 0}, run.outer) {}
+      : run_(run), coordinator_(coordinator), replanner_({.min_seconds = 0, .confirmed_for = 0}, run.outer) {}
 
   void look(protocol::Time now) {
     const double seconds = std::chrono::duration<double>(now).count();
     timeline_.look(seconds, coordinator_, run_.outer);
-    require(timeline_.json(seconds, most_rounds).size() <= most_rounds, "more rounds than there may be");
+    require(timeline_.json(seconds, max_rounds).size() <= max_rounds, "more rounds than there may be");
     const auto lines = app::replan_readings(coordinator_, {});
     require(lines.ways.size() == lines.members.size() * lines.members.size(), "paths of nobody");
     for (const auto& member : lines.members)
       require(std::isfinite(member.step_seconds) && member.step_seconds >= 0, "a time that is none");
     // It simulates, so not for every word.
     const auto standing = app::replan_standing(coordinator_, run_.outer, steps);
-    if (standing && planned_++ < most_planned) static_cast<void>(replanner_.look(seconds, lines, *standing));
+    if (standing && planned_++ < max_planned) static_cast<void>(replanner_.look(seconds, lines, *standing));
   }
   void judged(protocol::Time now, const protocol::RoundJudged& round) {
     timeline_.committed(std::chrono::duration<double>(now).count(), round.fragment, round.round);
   }
 
  private:
-  static constexpr std::size_t most_rounds = 16, most_planned = 2;
+  static constexpr std::size_t max_rounds = 16, max_planned = 2;
   const Case& run_;
   const protocol::Coordinator& coordinator_;
   app::RoundTimeline timeline_;

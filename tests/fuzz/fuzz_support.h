@@ -43,7 +43,7 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
 ///   7     the clip in 256ths, and what else a fuzzer wants to know
 struct Case {
   static constexpr std::size_t head_size = 8;
-  static constexpr std::size_t most_elements = 2 * piece + 300;
+  static constexpr std::size_t max_elements = 2 * piece + 300;
 
   CodecSpec spec;
   std::size_t elements = 0;
@@ -63,7 +63,7 @@ struct Case {
     size_is_exact = (data[1] & 8) == 0;
     spec.block = smallest_block << data[2] % 9;
     spec.top_k = static_cast<std::uint32_t>(two_bytes(3) % piece + 1);
-    elements = two_bytes(5) % (most_elements + 1);
+    elements = two_bytes(5) % (max_elements + 1);
     choice = data[7];
     spec.clip = std::max(0.01F, static_cast<float>(data[7] + 1) / 256.0F);
     stream = {data + head_size, size - head_size};

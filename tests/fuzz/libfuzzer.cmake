@@ -42,15 +42,14 @@ endfunction()
 # All that a fuzzer may reach, in one archive of which each takes what it needs: a source that is added to one of these
 # folders is there without being named.
 file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/base/*.cpp ${CMAKE_SOURCE_DIR}/quant/*.cpp ${CMAKE_SOURCE_DIR}/data/*.cpp
-  ${CMAKE_SOURCE_DIR}/outer_sync/protocol/*.cpp ${CMAKE_SOURCE_DIR}/outer_sync/log/*.cpp
-  ${CMAKE_SOURCE_DIR}/outer_sync/methods/*.cpp ${CMAKE_SOURCE_DIR}/outer_sync/plan/*.cpp)
+  ${CMAKE_SOURCE_DIR}/outer_sync/core/*.cpp ${CMAKE_SOURCE_DIR}/outer_sync/methods/*.cpp
+  ${CMAKE_SOURCE_DIR}/outer_sync/protocol/*.cpp ${CMAKE_SOURCE_DIR}/outer_sync/protocol/coordinator/*.cpp
+  ${CMAKE_SOURCE_DIR}/outer_sync/config/*.cpp
+  ${CMAKE_SOURCE_DIR}/outer_sync/log/*.cpp ${CMAKE_SOURCE_DIR}/outer_sync/plan/*.cpp
+  ${CMAKE_SOURCE_DIR}/outer_sync/net/wire/*.cpp ${CMAKE_SOURCE_DIR}/outer_sync/net/rate/*.cpp)
 list(FILTER sources EXCLUDE REGEX "/device_cuda.cpp$")
-list(APPEND sources ${CMAKE_SOURCE_DIR}/outer_sync/address.cpp ${CMAKE_SOURCE_DIR}/outer_sync/config.cpp
-  ${CMAKE_SOURCE_DIR}/outer_sync/layout.cpp
+list(APPEND sources ${CMAKE_SOURCE_DIR}/outer_sync/net/state_transfer/state_frames.cpp
   ${CMAKE_SOURCE_DIR}/app/coordinator/replan_readings.cpp ${CMAKE_SOURCE_DIR}/app/coordinator/round_timeline.cpp)
-foreach(source arrivals frame frame_reader state_frames)
-  list(APPEND sources ${CMAKE_SOURCE_DIR}/outer_sync/transport/${source}.cpp)
-endforeach()
 set(objects)
 foreach(source ${sources})
   fuzz_object(${source})

@@ -8,11 +8,11 @@
 #include "fuzz_support.h"
 #include "isthmus/base/checksum.h"
 #include "isthmus/base/error.h"
-#include "isthmus/outer_sync/layout.h"
-#include "isthmus/outer_sync/protocol/coordinator.h"
+#include "isthmus/outer_sync/core/layout.h"
+#include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
 #include "isthmus/outer_sync/protocol/messages.h"
-#include "transport/frame_reader.h"
-#include "transport/state_frames.h"
+#include "net/state_transfer/state_frames.h"
+#include "net/wire/frame_reader.h"
 
 namespace isthmus::outer_sync {
 

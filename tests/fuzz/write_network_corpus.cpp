@@ -107,7 +107,7 @@ std::vector<ControlMessage> all_messages() {
           protocol::Abort{"broken"},
           protocol::Admitted{digest_of(5), {{"a", 1, "a:1"}}},
           protocol::Ready{},
-          protocol::Displaced{"too late"},
+          protocol::Evicted{"too late"},
           protocol::Suspended{"too few"},
           protocol::Relays{7, {{11, 12, 13}, {11, 14, 13}}},
           protocol::Command{
@@ -260,7 +260,7 @@ void write_all_talks(const fs::path& folder) {
                            {3, hello("o", protocol::MemberKind::observer)},
                            {4, hello("r", protocol::MemberKind::reducer)},
                            {2, protocol::Ready{}},
-                           {1, protocol::Displaced{"too late"}},
+                           {1, protocol::Evicted{"too late"}},
                            {0, protocol::Leave{"asked to"}}});
   write_talk(folder, "more", more);
   const auto command = [](const char* verb, std::vector<std::string> arguments) {

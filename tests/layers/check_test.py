@@ -26,6 +26,14 @@ def run_on(files):
         return output.getvalue(), status
 
 
+def a_source(layer):
+    return "outer_sync/core/x.cpp" if layer == "outer_sync" else f"{layer}/x.cpp"
+
+
+def a_header(layer):
+    return "isthmus/outer_sync/core/x.h" if layer == "outer_sync" else f"isthmus/{layer}/x.h"
+
+
 class Check(unittest.TestCase):
     def breaks(self, path, text, line, words, **others):
         output, status = run_on({path: text, **others})
@@ -41,11 +49,66 @@ class Check(unittest.TestCase):
     def test_each_layer_and_every_layer_it_may_not_use(self):
         for layer, allowed in check.MAY_USE.items():
             for used in check.MAY_USE:
-                text = f'#include <vector>\n#include "isthmus/{used}/x.h"\n'
+                text = f'#include <vector>\n#include "{a_header(used)}"\n'
                 if used == layer or used in allowed:
-                    self.keeps({f"{layer}/x.cpp": text})
+                    self.keeps({a_source(layer): text})
                 else:
-                    self.breaks(f"{layer}/x.cpp", text, 2, f"{layer}/ may not use {used}/")
+                    self.breaks(a_source(layer), text, 2, f"{layer}/ may not use {used}/")
+
+    def test_each_folder_of_outer_sync_and_every_folder_it_may_not_use(self):
+        files, expected = {}, []
+        for folder, allowed in check.OUTER_SYNC.items():
+            for used in check.OUTER_SYNC:
+                name = used.replace("/", "_")
+                public = f"outer_sync/include/isthmus/outer_sync/{folder}/{name}.h"
+                for path, include in ((f"outer_sync/{folder}/{name}.cpp", f"{used}/x.h"),
+                                      (public, f"isthmus/outer_sync/{used}/x.h")):
+                    files[path] = f'\n#include "{include}"\n'
+                    if used != folder and used not in allowed:
+                        expected.append(f"{path}:2: outer_sync/{folder}/ may not use outer_sync/{used}/")
+        output, status = run_on(files)
+        self.assertEqual(status, 1)
+        self.assertEqual(sorted(line.split(" (it may")[0] for line in output.splitlines()), sorted(expected))
+
+    def test_the_stack_has_no_cycle(self):
+        below = []
+        for folder, allowed in check.OUTER_SYNC.items():
+            self.assertLessEqual(set(allowed), set(below), folder)
+            below.append(folder)
+
+    def test_a_relative_path_to_a_folder_above(self):
+        above = {"outer_sync/engine/loop.h": ""}
+        include = '#include "../engine/loop.h"\n'
+        self.breaks("outer_sync/core/x.cpp", include, 1, "may not use outer_sync/engine/", **above)
+
+    def test_a_file_in_no_folder_and_an_include_that_leads_to_none(self):
+        self.breaks("outer_sync/x.cpp", "int x;\n", 1, "in no folder")
+        self.breaks("outer_sync/net/x.cpp", "int x;\n", 1, "in no folder")
+        self.breaks("outer_sync/core/x.cpp", '#include "isthmus/outer_sync/lane.h"\n', 1, "in no folder")
+        self.breaks("outer_sync/core/x.cpp", '#include "isthmus/outer_sync/transport/lane.h"\n', 1, "in no folder")
+
+    def test_the_build_is_that_stack(self):
+        def built(change=lambda text: text):
+            text = "".join(
+                f"isthmus_layer(outer_sync_{folder.replace('/', '_')}\n  SOURCES\n    {folder}/x.cpp\n  USES base"
+                + "".join(f" outer_sync_{used.replace('/', '_')}" for used in allowed) + ")\n"
+                for folder, allowed in check.OUTER_SYNC.items())
+            return {"outer_sync/CMakeLists.txt": change(text),
+                    **{f"outer_sync/{folder}/x.cpp": "" for folder in check.OUTER_SYNC}}
+
+        def differs(change, words):
+            output, status = run_on(built(change))
+            self.assertEqual(status, 1, output)
+            self.assertTrue(output.startswith("outer_sync/CMakeLists.txt:"), output)
+            self.assertIn(words, output)
+
+        self.keeps(built())
+        base = "log/x.cpp\n  USES base"
+        differs(lambda text: text.replace(base, base + " outer_sync_engine"), "for log/")
+        differs(lambda text: text.replace("log/x.cpp\n", "log/y.cpp\n"), "differ in log/x.cpp")
+        differs(lambda text: text.replace("outer_sync_core\n", "outer_sync_cores\n"), "outer_sync_cores is no folder")
+        core = "isthmus_layer(outer_sync_core\n"
+        differs(lambda text: text.replace(core, "add_library(core\n"), "no target builds core/")
 
     def test_a_relative_path_into_another_layer(self):
         header = {"trainer/model.h": ""}
@@ -64,19 +127,23 @@ class Check(unittest.TestCase):
         for include in ("asio.hpp", "asio/ip/tcp.hpp", "sys/socket.h", "netinet/in.h", "poll.h"):
             text = f"\n#include <{include}>\n"
             self.breaks("quant/x.cu", text, 2, "no sockets")
-            self.breaks("outer_sync/protocol/x.cpp", text, 2, "no sockets")
-            self.breaks("outer_sync/include/isthmus/outer_sync/methods/x.h", text, 2, "no sockets")
-            self.keeps({"outer_sync/transport/x.cpp": text})
+            for folder in check.PURE:
+                self.breaks(f"outer_sync/{folder}/x.cpp", text, 2, "no sockets")
+                self.breaks(f"outer_sync/include/isthmus/outer_sync/{folder}/x.h", text, 2, "no sockets")
+            self.keeps({"outer_sync/net/link/x.cpp": text})
+        self.keeps({"outer_sync/core/address.cpp": "#include <arpa/inet.h>\n"})
 
-    def test_threads_clocks_and_chance_in_the_state_machines(self):
-        for path in ("outer_sync/protocol/x.cpp", "outer_sync/methods/x.cpp"):
+    def test_threads_clocks_and_chance_in_what_is_pure(self):
+        for folder in check.PURE:
+            path = f"outer_sync/{folder}/x.cpp"
             self.breaks(path, "#include <mutex>\n", 1, "no threads")
             self.breaks(path, "#include <thread>\n", 1, "no threads")
             self.breaks(path, "#include <random>\n", 1, "no <random>")
             self.breaks(path, "auto t = std::chrono::steady_clock::now();\n", 1, "no clock")
             self.breaks(path, "auto t = Clock::now();\n", 1, "no clock")
-            self.breaks(path, '#include "isthmus/outer_sync/transport/lane.h"\n', 1, "transport/")
-        self.keeps({"outer_sync/transport/x.cpp": "#include <mutex>\nauto t = Clock::now();\n"})
+            self.breaks(path, '#include "isthmus/outer_sync/net/link/lane.h"\n', 1, "net/link/")
+        self.keeps({"outer_sync/net/link/x.cpp": "#include <mutex>\nauto t = Clock::now();\n"})
+        self.keeps({"outer_sync/include/isthmus/outer_sync/core/buffer_pool.h": "#include <mutex>\n"})
 
     def test_what_is_no_breach(self):
         self.keeps(

@@ -1,6 +1,6 @@
 // HOST:PORT as people write it.
 
-#include "isthmus/outer_sync/address.h"
+#include "isthmus/outer_sync/core/address.h"
 
 #include <gmock/gmock.h>
 

@@ -1,4 +1,4 @@
-#include "transport/awake_clock.h"
+#include "net/link/awake_clock.h"
 
 #include <gtest/gtest.h>
 

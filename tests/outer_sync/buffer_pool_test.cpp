@@ -1,7 +1,7 @@
 // The pool itself, and that a run in steady state takes no memory for chunks from the system.
 
-#include "isthmus/outer_sync/buffer_pool.h"
-#include "isthmus/outer_sync/memory.h"
+#include "isthmus/outer_sync/core/buffer_pool.h"
+#include "isthmus/outer_sync/engine/memory.h"
 
 #include <gmock/gmock.h>
 

@@ -235,13 +235,13 @@ bool Cluster::act_coordinator() {
     for (auto& [name, replica] : replicas_) {
       if (replica.connection != send->to || is_cut("coordinator", name) || lost(name, send->message))
         continue;
-      hear(replica, send->message);
+      handle(replica, send->message);
     }
   }
   return !actions.empty();
 }
 
-void Cluster::hear(Replica& replica, const ControlMessage& message) {
+void Cluster::handle(Replica& replica, const ControlMessage& message) {
   const auto& name = replica.info.name;
   if (const auto* seal = std::get_if<Seal>(&message)) {
     ++replica.seals;
@@ -260,8 +260,8 @@ void Cluster::hear(Replica& replica, const ControlMessage& message) {
     replica.member->lowest_applied(reply->lowest);
   } else if (std::holds_alternative<Admitted>(message)) {
     replica.admitted = true;
-  } else if (const auto* displaced = std::get_if<Displaced>(&message)) {
-    replica.displaced = displaced->reason;
+  } else if (const auto* evicted = std::get_if<Evicted>(&message)) {
+    replica.evicted = evicted->reason;
     replica.takes_part = false;
     replica.member.reset();
     replica.connection = 0;
@@ -283,9 +283,9 @@ void Cluster::begin(Replica& replica, const NewView& message) {
       replica.takes_part = true;
       if (trains(replica.info)) replica.order.deal(message, self);
       return;
-    case Member::Entry::displaced:
+    case Member::Entry::evicted:
       replica.takes_part = false;
-      coordinator_->receive(replica.connection, now_, Displaced{"its rounds are not the run's"});
+      coordinator_->receive(replica.connection, now_, Evicted{"its rounds are not the run's"});
       return;
     case Member::Entry::ignored:
       return;

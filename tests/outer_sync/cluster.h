@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "isthmus/base/hash.h"
-#include "isthmus/outer_sync/protocol/coordinator.h"
+#include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
 #include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/outer_sync/protocol/work_order.h"
 
@@ -35,9 +35,9 @@ class Cluster {
     SampleSet pending;                     ///< trained on since the last contribution
     std::map<Round, SampleSet> handed_in;  ///< with contributions to rounds that are not applied
     bool takes_part = false, admitted = false, done = false;
-    bool applies = true;    ///< at once, whatever is delivered
-    std::string displaced;  ///< why
-    std::string refused;    ///< why
+    bool applies = true;  ///< at once, whatever is delivered
+    std::string evicted;  ///< why
+    std::string refused;  ///< why
     std::size_t seals = 0;
     Digest token;
   };
@@ -97,7 +97,7 @@ class Cluster {
     return cuts_.contains({from, to});
   }
   void dial(Replica& replica);
-  void hear(Replica& replica, const ControlMessage& message);
+  void handle(Replica& replica, const ControlMessage& message);
   void begin(Replica& replica, const NewView& message);
   bool act(Replica& replica);
   bool act_coordinator();

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "isthmus/outer_sync/protocol/coordinator.h"
+#include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
 
 namespace isthmus::outer_sync::protocol {
 

@@ -1,6 +1,7 @@
 // The outer state in a device's memory against the host's, bit for bit.
 
-#include "isthmus/outer_sync/device_outer_state.h"
+#include "isthmus/outer_sync/engine/device_outer_state.h"
+#include "isthmus/outer_sync/config/codec_plan.h"
 
 #include <gmock/gmock.h>
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "isthmus/outer_sync/device_outer_state.h"
+#include "isthmus/outer_sync/engine/device_outer_state.h"
 #include "replicas.h"
 
 namespace isthmus::outer_sync {

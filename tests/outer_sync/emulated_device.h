@@ -16,8 +16,8 @@
 #include "device_parameters.h"
 #include "emulated_passes.h"
 #include "isthmus/base/aligned.h"
-#include "isthmus/outer_sync/audit.h"
-#include "isthmus/outer_sync/device_outer_state.h"
+#include "isthmus/outer_sync/engine/audit.h"
+#include "isthmus/outer_sync/engine/device_outer_state.h"
 #include "passes_table.h"
 #include "replicas.h"
 

@@ -11,9 +11,9 @@
 #include <thread>
 
 #include "isthmus/base/random.h"
+#include "isthmus/outer_sync/net/coordinator/coordinator_node.h"
+#include "isthmus/outer_sync/net/coordinator/enrol.h"
 #include "isthmus/outer_sync/tls/newcomer.h"
-#include "isthmus/outer_sync/transport/coordinator_node.h"
-#include "isthmus/outer_sync/transport/enrol.h"
 #include "raw_tls.h"
 #include "temporary_folder.h"
 #include "tls/credentials.h"
@@ -410,7 +410,7 @@ TEST_F(Enrolment, OneThatTakesLongKeepsNobodyWaiting) {
   std::thread newcomer([&] { accepted = enrol(token, folder("r9").request(token), 20s).answer.accepted(); });
   RawTls member(coordinator.address(), files / "test" / tls::coordinator_name);
   member.say(transport::control_frame(protocol::Hello{}));
-  EXPECT_TRUE(member.hear()) << "the coordinator answers nobody while it enrols somebody";
+  EXPECT_TRUE(member.receive()) << "the coordinator answers nobody while it enrols somebody";
   ::close(lock);
   newcomer.join();
   EXPECT_TRUE(accepted);
@@ -433,7 +433,7 @@ TEST_F(Enrolment, WithoutACertificateNothingElseIsHeard) {
   const auto dropped = [&](const transport::Frame& frame) {
     RawTls stranger(coordinator.address(), {});
     stranger.say(frame);
-    return !stranger.hear();
+    return !stranger.receive();
   };
   protocol::Hello hello;
   hello.run = "test";
@@ -445,10 +445,10 @@ TEST_F(Enrolment, WithoutACertificateNothingElseIsHeard) {
     RawTls stranger(coordinator.address(), {});
     stranger.say({FrameType::enrolment, Bytes(10), nullptr});
     stranger.say(transport::control_frame(hello));
-    const auto answer = stranger.hear();
+    const auto answer = stranger.receive();
     ASSERT_TRUE(answer);
     EXPECT_FALSE(from_bytes<EnrolmentAnswer>(answer->head).accepted());
-    EXPECT_FALSE(stranger.hear()) << "it was heard after its answer";
+    EXPECT_FALSE(stranger.receive()) << "it was heard after its answer";
   }
   EXPECT_THAT(coordinator.said(), Not(HasSubstr("joined")));
   EXPECT_TRUE(enrol(token, folder("r9").request(token), 20s).answer.accepted());

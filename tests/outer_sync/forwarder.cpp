@@ -13,7 +13,7 @@
 #include <optional>
 
 #include "isthmus/base/random.h"
-#include "isthmus/outer_sync/address.h"
+#include "isthmus/outer_sync/core/address.h"
 
 namespace isthmus::outer_sync {
 
@@ -21,7 +21,7 @@ using asio::use_awaitable;
 using asio::ip::tcp;
 
 namespace {
-constexpr std::size_t most_kept = 64 * 1024;
+constexpr std::size_t max_kept = 64 * 1024;
 }
 
 struct Forwarder::Pair {
@@ -167,7 +167,7 @@ asio::awaitable<void> Forwarder::pump(std::shared_ptr<Pair> pair, bool forth) {
       *pair->sound_bits -= 8 * n;
     }
     if (forth)
-      pair->heard->append(buffer.data(), std::min(n, most_kept - std::min(most_kept, pair->heard->size())));
+      pair->heard->append(buffer.data(), std::min(n, max_kept - std::min(max_kept, pair->heard->size())));
     co_await asio::async_write(to, asio::buffer(buffer, n), asio::redirect_error(use_awaitable, error));
     if (pair->left == 0) break;
   }

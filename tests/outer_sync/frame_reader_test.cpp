@@ -1,13 +1,13 @@
 // Frames as they come in: what is damaged is seen before anybody uses it, and before anybody waits for it.
 
-#include "transport/frame_reader.h"
+#include "net/wire/frame_reader.h"
 
 #include <gmock/gmock.h>
 
 #include <algorithm>
 #include <cstring>
 
-#include "transport/connection.h"
+#include "net/link/connection.h"
 
 namespace isthmus::outer_sync::transport {
 namespace {

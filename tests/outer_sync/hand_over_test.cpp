@@ -9,8 +9,9 @@
 #include "device_parameters.h"
 #include "isthmus/base/aligned.h"
 #include "isthmus/base/random.h"
-#include "isthmus/outer_sync/audit.h"
-#include "isthmus/outer_sync/device_outer_state.h"
+#include "isthmus/outer_sync/config/codec_plan.h"
+#include "isthmus/outer_sync/engine/audit.h"
+#include "isthmus/outer_sync/engine/device_outer_state.h"
 #include "scripted_exchange.h"
 
 namespace isthmus::outer_sync {

@@ -1,6 +1,6 @@
 // Fragments and chunks.
 
-#include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/core/layout.h"
 
 #include <gmock/gmock.h>
 

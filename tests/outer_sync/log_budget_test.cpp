@@ -9,7 +9,7 @@ using testing::SizeIs;
 
 TEST(RoundLog, NeverExceedsItsBudgetAndKeepsEnough) {
   const auto header = header_of();
-  const auto least = RoundLog::least_budget(header);
+  const auto least = RoundLog::min_budget(header);
   for (std::uint64_t chance = 0; chance < 12; ++chance) {
     const TemporaryFolder folder;
     MockRun run(header, chance);
@@ -48,7 +48,7 @@ TEST(RoundLog, UsesItsBudgetToTheLastRound) {
   for (std::uint64_t more = 0; more < 4; ++more) {
     const TemporaryFolder folder;
     MockRun run(header);
-    const auto budget = RoundLog::least_budget(header) + more * round_size;
+    const auto budget = RoundLog::min_budget(header) + more * round_size;
     RoundLog log(folder.path(), header, budget, run.states);
     for (int snapshots = 0; snapshots < 3; ++snapshots) {
       ASSERT_TRUE(log.wants_snapshot(0));
@@ -68,7 +68,7 @@ TEST(RoundLog, RefusesABudgetThatCannotHoldASnapshotBesideTheLast) {
   const auto header = header_of();
   const TemporaryFolder folder;
   MockRun run(header);
-  const auto least = RoundLog::least_budget(header);
+  const auto least = RoundLog::min_budget(header);
   expect_error([&] { const RoundLog log(folder.path(), header, least - 1, run.states); }, ErrorKind::config,
                {"outer.log_budget is " + std::to_string(least - 1) + " bytes; expected at least " +
                 std::to_string(least)});
@@ -190,7 +190,7 @@ TEST(RoundLog, BeginsAnewWhenABudgetHasBecomeTooSmallForWhatIsThere) {
     run.answer(log);
     for (int i = 0; i < 90; ++i) run.round(static_cast<FragmentId>(i % 3), log);
   }
-  const auto budget = RoundLog::least_budget(run.header);
+  const auto budget = RoundLog::min_budget(run.header);
   ASSERT_GT(bytes_in(folder.path()), budget) << "this case must begin above the budget";
   RoundLog log(folder.path(), run.header, budget, run.states);
   run.answer(log);

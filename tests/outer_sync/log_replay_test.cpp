@@ -2,6 +2,7 @@
 
 #include <fstream>
 
+#include "isthmus/outer_sync/config/codec_plan.h"
 #include "log_support.h"
 #include "replicas.h"
 

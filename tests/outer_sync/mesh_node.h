@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "isthmus/base/error.h"
-#include "isthmus/outer_sync/config.h"
-#include "transport/listen.h"
-#include "transport/peer_mesh.h"
+#include "isthmus/outer_sync/config/config.h"
+#include "net/link/listen.h"
+#include "net/mesh/peer_mesh.h"
 
 namespace isthmus::outer_sync::transport {
 
@@ -251,7 +251,7 @@ class Node final : public PeerMesh::Handler {
   void on_broken_peer(ReplicaId peer, const std::string& why) override {
     note(peer, "a breach", [&] { wrong_.push_back(why); });
   }
-  asio::awaitable<void> on_learner(ReplicaId, ConnectionPtr) override { co_return; }
+  asio::awaitable<void> on_fetcher(ReplicaId, ConnectionPtr) override { co_return; }
   void on_message(const std::string& text) override {
     {
       const std::lock_guard lock(mutex_);

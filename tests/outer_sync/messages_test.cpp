@@ -11,7 +11,7 @@
 #include <string>
 
 #include "isthmus/base/random.h"
-#include "transport/frame.h"
+#include "net/wire/frame.h"
 
 namespace isthmus::outer_sync::protocol {
 namespace {
@@ -116,7 +116,7 @@ std::vector<ControlMessage> one_of_each() {
       Abort{"us-1 is lost"},
       Admitted{digest(6), {member("eu-1"), member("us-1")}, some_settings()},
       Ready{},
-      Displaced{"too far behind"},
+      Evicted{"too far behind"},
       Suspended{"1 of at least 2 replicas are here"},
       Relays{7, {{1, 2, 3}, {4, 5, 6}}},
       Command{protocol_version, "run-1", "operator-anna", "set", {"outer.sync_every=60"}, 400, "eu"},

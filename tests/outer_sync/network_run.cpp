@@ -298,14 +298,14 @@ void NetworkRun::take_part(std::size_t m, MemberNode& node, WorkerResult& result
       if (trains) {
         train(m, node, loop, local, result);
         done = true;
-      } else if (result.joined || result.displaced > 0) {
+      } else if (result.joined || result.evicted > 0) {
         node.catch_up(loop);
       } else {
         node.activate(loop.fragments(), loop.global_hash());
       }
       trains = true;
-    } catch (const Displaced&) {
-      ++result.displaced;
+    } catch (const Evicted&) {
+      ++result.evicted;
       trains = false;
     }
   }

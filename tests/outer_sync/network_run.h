@@ -15,8 +15,9 @@
 #include <vector>
 
 #include "isthmus/base/error.h"
-#include "isthmus/outer_sync/transport/coordinator_node.h"
-#include "isthmus/outer_sync/transport/member_node.h"
+#include "isthmus/outer_sync/config/codec_plan.h"
+#include "isthmus/outer_sync/net/coordinator/coordinator_node.h"
+#include "isthmus/outer_sync/net/member/member_node.h"
 #include "replicas.h"
 
 namespace isthmus::outer_sync {
@@ -27,8 +28,8 @@ struct WorkerResult {
   Digest hash;
   std::uint64_t step = 0;
   bool stopped = false;
-  bool joined = false;        ///< the run had begun
-  std::size_t displaced = 0;  ///< times that it had to take the state from others
+  bool joined = false;      ///< the run had begun
+  std::size_t evicted = 0;  ///< times that it had to take the state from others
   OuterLoop::Stats stats;
   std::vector<float> first_moment;  ///< at its end
   std::uint64_t moment_steps = 0;

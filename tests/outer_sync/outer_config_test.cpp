@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "isthmus/base/error.h"
-#include "isthmus/outer_sync/config.h"
+#include "isthmus/outer_sync/config/config.h"
 
 namespace isthmus::outer_sync {
 namespace {
@@ -102,7 +102,7 @@ TEST(OuterConfig, HalfOfTheReplicasAreNeededUnlessItSaysOtherwise) {
   const auto least = [](std::string_view yaml, std::int64_t replicas) {
     auto config = read(yaml);
     config.take_replicas(replicas);
-    return config.least_replicas();
+    return config.required_replicas();
   };
   EXPECT_EQ(least("{}", 1), 1);
   EXPECT_EQ(least("{}", 4), 2);

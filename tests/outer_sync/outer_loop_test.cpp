@@ -1,6 +1,6 @@
 // The outer loop over real protocol members against Algorithm 2 of arXiv 2501.18512, bit for bit in fp32.
 
-#include "isthmus/outer_sync/outer_loop.h"
+#include "isthmus/outer_sync/engine/outer_loop.h"
 
 #include <gmock/gmock.h>
 

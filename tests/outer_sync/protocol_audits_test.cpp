@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "coordinator_support.h"
-#include "isthmus/outer_sync/audit.h"
+#include "isthmus/outer_sync/engine/audit.h"
 #include "isthmus/outer_sync/protocol/audits.h"
 #include "replicas.h"
 
@@ -125,11 +125,11 @@ TEST(AuditedRun, TheOddOneTakesTheStateAnewAndTheOthersGoOn) {
   harness.run_all({"eu-1", "eu-2", "us-1"});
   harness.receive(1, beat(7));
   harness.receive(2, beat(8));
-  EXPECT_FALSE(harness.last<Displaced>(2));
+  EXPECT_FALSE(harness.last<Evicted>(2));
   harness.receive(3, beat(7));
   EXPECT_FALSE(harness.ended);
-  ASSERT_TRUE(harness.last<Displaced>(2));
-  EXPECT_THAT(harness.last<Displaced>(2)->reason,
+  ASSERT_TRUE(harness.last<Evicted>(2));
+  EXPECT_THAT(harness.last<Evicted>(2)->reason,
               AllOf(HasSubstr("differ from those of the majority"), HasSubstr("round 15 of fragment 1")));
   EXPECT_THAT(harness.said, testing::Contains(HasSubstr("eu-2 must take the state from others")));
   harness.seal_all({1, 3});

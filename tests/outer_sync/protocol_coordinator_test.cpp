@@ -596,9 +596,9 @@ TEST(Recovering, ARunThatNobodyHereHasBegunBeginsAnew) {
 
 TEST(Recovering, OneThatHasTakenTheStateMustBeStartedAgain) {
   CoordinatorHarness harness(recovering());
-  auto learner = CoordinatorHarness::hello("eu-1");
-  learner.fresh = false;
-  harness.receive(1, learner);
+  auto fetcher = CoordinatorHarness::hello("eu-1");
+  fetcher.fresh = false;
+  harness.receive(1, fetcher);
   harness.tick(4s);
   harness.receive(1, Heartbeat{});
   harness.receive(2, CoordinatorHarness::hello("us-1"));

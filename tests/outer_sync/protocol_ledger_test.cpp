@@ -28,13 +28,13 @@ TEST(FragmentLedger, CountsWhatIsInRoundsAndNamesWhatIsThereTwice) {
 
 TEST(FragmentLedger, GoesBackAFewRounds) {
   FragmentLedger ledger;
-  constexpr std::uint64_t rounds = 3 * FragmentLedger::most_later;
+  constexpr std::uint64_t rounds = 3 * FragmentLedger::max_pending_ranges;
   for (std::uint64_t r = 0; r < rounds; ++r) ledger.add({{0, r, r + 1}});
   EXPECT_FALSE(ledger.cut(rounds + 1)) << "what is not there yet is none of its rounds";
-  EXPECT_FALSE(ledger.cut(rounds - FragmentLedger::most_later - 1));
+  EXPECT_FALSE(ledger.cut(rounds - FragmentLedger::max_pending_ranges - 1));
   EXPECT_EQ(ledger.done().size(), rounds) << "what is refused changes nothing";
-  ASSERT_TRUE(ledger.cut(rounds - FragmentLedger::most_later));
-  EXPECT_EQ(ledger.done(), SampleSet({{0, 0, rounds - FragmentLedger::most_later}}));
+  ASSERT_TRUE(ledger.cut(rounds - FragmentLedger::max_pending_ranges));
+  EXPECT_EQ(ledger.done(), SampleSet({{0, 0, rounds - FragmentLedger::max_pending_ranges}}));
 }
 
 TEST(FragmentLedger, IsTheSameHoweverItsRoundsAreKept) {
@@ -332,7 +332,7 @@ TEST_F(WrongSamples, OfAContributionAreRefused) {
   EXPECT_THAT(of_contribution(0, {{id("b"), {1, 4, 4}}}), HasSubstr("cannot be"));
   EXPECT_THAT(of_contribution(0, {{id("b"), {1, 0, ~0ULL}}}), HasSubstr("cannot be"));
   EXPECT_THAT(of_contribution(0, {{id("b"), {1ULL << 40, 0, 4}}}), HasSubstr("cannot be"));
-  EXPECT_THAT(of_contribution(0, std::vector<TrainedOn>(most_trained_on + 1, {id("b"), {1, 0, 4}})),
+  EXPECT_THAT(of_contribution(0, std::vector<TrainedOn>(max_trained_on + 1, {id("b"), {1, 0, 4}})),
               HasSubstr("cannot be"));
   EXPECT_THAT(of_contribution(1, {{id("a"), {0, 0, 4}}}), HasSubstr("not the first of its fragment"));
   EXPECT_EQ(of_contribution(0, {{id("b"), {1, 0, 4}}}), "accepted");

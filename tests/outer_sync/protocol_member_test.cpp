@@ -223,7 +223,7 @@ TEST_F(ProtocolMember, ResultsAreKeptForThoseWhoLag) {
     finish_round(round);
     member.applied(0, round, digest);
   }
-  EXPECT_EQ(member.unacknowledged(), 2 * Member::most_kept) << "somebody who needs older ones is displaced";
+  EXPECT_EQ(member.unacknowledged(), 2 * Member::max_kept) << "somebody who needs older ones is evicted";
   member.lowest_applied({6, 0});
   EXPECT_EQ(member.unacknowledged(), 2 * Member::always_kept) << "all of the view have applied the others";
   EXPECT_EQ(member.chunks_held(), 2 * Member::always_kept);
@@ -598,10 +598,10 @@ TEST_F(ProtocolMember, ViewsThatDoNotFitAreTold) {
   EXPECT_FALSE(fits_with([](NewView& view) { view.ledger.pop_back(); }));
   EXPECT_FALSE(fits_with([](NewView& view) { view.reserved.pop_back(); }));
   EXPECT_FALSE(fits_with([](NewView& view) { view.ledger[1].add({{0, 9, 9}}); })) << "samples that are none";
-  EXPECT_FALSE(fits_with([](NewView& view) { view.tracks = most_members + 1; })) << "more than anybody walks";
+  EXPECT_FALSE(fits_with([](NewView& view) { view.tracks = max_members + 1; })) << "more than anybody walks";
   EXPECT_FALSE(fits_with([](NewView& view) {
-    view.view.members.resize(most_members + 1);
-    view.applied.resize(most_members + 1, {0, 0});
+    view.view.members.resize(max_members + 1);
+    view.applied.resize(max_members + 1, {0, 0});
   }));
 }
 

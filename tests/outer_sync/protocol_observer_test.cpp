@@ -97,11 +97,11 @@ TEST_F(ProtocolObserver, OfAnotherHistoryTakesTheStateAnew) {
   run_two_and_observe();
   run.receive(1, at(3, 2, 7));
   run.receive(observer, at(3, 2, 7, 0));
-  EXPECT_FALSE(run.last<Displaced>(observer));
+  EXPECT_FALSE(run.last<Evicted>(observer));
   run.receive(observer, at(3, 2, 8, 0));
-  const auto displaced = run.last<Displaced>(observer);
-  ASSERT_TRUE(displaced);
-  EXPECT_THAT(displaced->reason, HasSubstr("round 3 of fragment 0 is not the run's"));
+  const auto evicted = run.last<Evicted>(observer);
+  ASSERT_TRUE(evicted);
+  EXPECT_THAT(evicted->reason, HasSubstr("round 3 of fragment 0 is not the run's"));
   EXPECT_TRUE(run.closed.contains(observer));
   EXPECT_FALSE(run.ended) << "its chain is nobody else's business";
 }
@@ -139,7 +139,7 @@ TEST_F(ProtocolObserver, HearsOfTheEndAndOfTheLastRounds) {
 TEST_F(ProtocolObserver, HasNoVoiceInTheRun) {
   const std::vector<ControlMessage> words = {
       Ready{}, StopRequest{"enough"}, EvalReport{10, 1, 1},         Held{3},
-      Done{},  Announce{"here"},      CoordinatorHarness::sealed(), Displaced{}};
+      Done{},  Announce{"here"},      CoordinatorHarness::sealed(), Evicted{}};
   for (const auto& word : words) {
     CoordinatorHarness two{2};
     two.run_all({"a", "b"});
@@ -189,7 +189,7 @@ TEST_F(ProtocolObserver, KindsThatThereAreNotAreRefused) {
 
 TEST_F(ProtocolObserver, ThereIsALimit) {
   run.run_all({"a", "b"});
-  for (std::size_t n = 0; n < Coordinator::most_observers; ++n)
+  for (std::size_t n = 0; n < Coordinator::max_observers; ++n)
     run.receive(100 + n, hello("watch-" + std::to_string(n)));
   run.receive(observer, hello());
   EXPECT_THAT(run.refusal(observer), HasSubstr("there are 64 observers already"));

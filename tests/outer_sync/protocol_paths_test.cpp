@@ -1,6 +1,6 @@
 // What the coordinator makes of the paths that members tell of.
 
-#include "isthmus/outer_sync/protocol/paths.h"
+#include "isthmus/outer_sync/protocol/coordinator/paths.h"
 
 #include <gmock/gmock.h>
 
@@ -123,8 +123,8 @@ TEST(ComparedPaths, ThreeTimesBeginsAndTwoTimesEnds) {
 
 TEST(ComparedPaths, MoreMembersThanCanBeComparedAreLeftAlone) {
   std::vector<Path> paths;
-  for (std::size_t m = 0; m < most_compared; ++m) {
-    const auto next = std::to_string((m + 1) % most_compared);
+  for (std::size_t m = 0; m < max_compared_members; ++m) {
+    const auto next = std::to_string((m + 1) % max_compared_members);
     paths.push_back({std::to_string(m), next, 1ms, 1ms, m == 0 ? 1U : 100U});
   }
   EXPECT_FALSE(compare_paths(paths, {}).empty());
@@ -194,7 +194,7 @@ TEST_F(RunPathsTest, WhatDoesNotFitTheViewIsPassedOver) {
   const std::vector<PathReport> good{{ids[1], 1, 1, 1}, {ids[2], 1, 1, 1}};
   for (const auto& change : std::vector<std::function<void(std::vector<PathReport>&)>>{
            [](auto& r) { r[0].peer = 99; }, [this](auto& r) { r[0].peer = ids[0]; },
-           [](auto& r) { r[1].peer = r[0].peer; }, [](auto& r) { r.resize(most_members + 1, r[0]); }}) {
+           [](auto& r) { r[1].peer = r[0].peer; }, [](auto& r) { r.resize(max_members + 1, r[0]); }}) {
     auto bad = good;
     change(bad);
     paths.add(ids[0], bad);

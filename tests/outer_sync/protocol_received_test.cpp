@@ -90,11 +90,11 @@ TEST_F(Received, AHeartbeatWithAHugeRoundThatWasMeasured) {
 
 TEST_F(Received, FiguresThatOuterStepsHaveAreTaken) {
   auto known = beat();
-  known.outer_gain = -most_gain;
+  known.outer_gain = -max_abs_gain;
   known.outer_correlation = 1;
   run.receive(1, known);
   EXPECT_EQ(run.refusal(1), "");
-  EXPECT_EQ(run.coordinator.members().at("a").heartbeat.outer_gain, -most_gain);
+  EXPECT_EQ(run.coordinator.members().at("a").heartbeat.outer_gain, -max_abs_gain);
 }
 
 class ReceivedFigures : public Received, public testing::WithParamInterface<std::pair<double, double>> {};
@@ -109,7 +109,7 @@ TEST_P(ReceivedFigures, ThatNoOuterStepHas) {
 
 INSTANTIATE_TEST_SUITE_P(Figures, ReceivedFigures,
                          testing::Values(std::pair(NAN, 0.5), std::pair(INFINITY, 0.5),
-                                         std::pair(-2 * most_gain, 0.5), std::pair(2.0, NAN),
+                                         std::pair(-2 * max_abs_gain, 0.5), std::pair(2.0, NAN),
                                          std::pair(2.0, -INFINITY), std::pair(2.0, 1.5)));
 
 TEST_F(Received, AViewThatHasNotBegun) {
@@ -144,7 +144,7 @@ TEST_F(Received, AnAgreedStepThatTheRunHasNotIsInNoView) {
 
 /// A view with them would leave the others nothing to train on.
 TEST_F(Received, SamplesThatNoTrackHasAreInNoView) {
-  constexpr auto end = SampleRange::most_sequences;
+  constexpr auto end = SampleRange::max_sequences;
   using Change = std::function<void(Sealed&)>;
   const std::vector<Change> changes{
       [](Sealed& sealed) {
@@ -154,7 +154,7 @@ TEST_F(Received, SamplesThatNoTrackHasAreInNoView) {
         sealed.reserved = SampleSet({{1, end, end + 1}});
       },
       [](Sealed& sealed) {
-        sealed.taken = SampleSet({{SampleRange::most_tracks, 0, 1}});
+        sealed.taken = SampleSet({{SampleRange::max_tracks, 0, 1}});
       },
   };
   ConnectionId number = 3;
@@ -214,7 +214,7 @@ TEST_F(Received, AHelloFromAViewThatWasNeverAnnounced) {
     hello.activated = hello.sealed = view;
     hello.token = digest_of(99);
     run.receive(5, hello);
-    EXPECT_TRUE(run.closed.contains(5)) << "it would be the reference, and the others displaced";
+    EXPECT_TRUE(run.closed.contains(5)) << "it would be the reference, and the others evicted";
     EXPECT_EQ(run.coordinator.view(), 1U);
     EXPECT_EQ(run.coordinator.participating(), 2U);
     run.closed.erase(5);
@@ -376,7 +376,7 @@ TEST(ReceivedViews, AreJudgedByTheMemberToo) {
   EXPECT_FALSE(fits_with([](NewView& view) { view.settings.changes = {{1, {}}}; }));
   EXPECT_FALSE(fits_with([](NewView& view) { view.view.members[0].address = "x"; }));
   EXPECT_FALSE(fits_with([](NewView& view) {
-    view.taken = SampleSet({{0, 0, SampleRange::most_sequences + 1}});
+    view.taken = SampleSet({{0, 0, SampleRange::max_sequences + 1}});
   })) << "nothing would be left to train on";
 }
 

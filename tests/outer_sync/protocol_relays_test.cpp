@@ -1,6 +1,6 @@
 // Who carries chunks between members that cannot connect to each other, as the coordinator names it.
 
-#include "isthmus/outer_sync/protocol/relays.h"
+#include "isthmus/outer_sync/protocol/coordinator/relays.h"
 
 #include <gmock/gmock.h>
 
@@ -26,14 +26,14 @@ class RelayTable : public testing::Test {
                               0, name == reducer ? MemberKind::reducer : MemberKind::trainer});
     }
     relays.begin(view);
-    hear();
+    receive();
   }
   ReplicaId id(const std::string& name) {
     return id_of({name, incarnation.try_emplace(name, 1).first->second, ""});
   }
   RunRelays::Pair pair(const std::string& a, const std::string& b) { return std::minmax(id(a), id(b)); }
   /// Heard by all, what was said last.
-  void hear() {
+  void receive() {
     if (const auto news = relays.take_news()) said = *news;
   }
   void report(const std::string& from, const std::vector<std::string>& lost,
@@ -46,7 +46,7 @@ class RelayTable : public testing::Test {
   }
   std::vector<RunRelays::Pair> settle(Time now) {
     auto helpless = relays.settle(now, patience);
-    hear();
+    receive();
     return helpless;
   }
   std::string relay_of(const std::string& a, const std::string& b) {

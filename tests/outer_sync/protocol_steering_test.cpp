@@ -126,7 +126,7 @@ TEST_F(Steering, AViewThatBeganNowhereIsAskedForOnceMore) {
   seal(40, 47);
   ASSERT_THAT(settings().changes, SizeIs(1));
   // The next seal comes before anybody has begun it: both answer as members of the first view.
-  run.receive(1, Displaced{"another history"});
+  run.receive(1, Evicted{"another history"});
   auto answer = CoordinatorHarness::sealed();
   answer.view = run.last<Seal>(2)->view;
   answer.activated = 1;

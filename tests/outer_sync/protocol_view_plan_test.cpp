@@ -39,7 +39,7 @@ TEST(PlanView, OneThatOnlyReducesIsNeverDisplacedForItsRounds) {
   const std::vector<SealedMember> members = {standing("a", MemberKind::trainer, 4, 20),
                                              standing("b", MemberKind::reducer, 3, 12, 100)};
   const auto plan = plan_view(one_fragment, members);
-  EXPECT_THAT(plan.displaced, IsEmpty());
+  EXPECT_THAT(plan.evicted, IsEmpty());
   EXPECT_THAT(plan.message.applied, ElementsAre(ElementsAre(20U), ElementsAre(20U)))
       << "it begins where the run is";
 }
@@ -49,8 +49,8 @@ TEST(PlanView, WhatOnlyAReducerKnowsSendsNoTrainerAway) {
   const std::vector<SealedMember> members = {standing("a", MemberKind::trainer, 4, 3),
                                              standing("b", MemberKind::reducer, 4, 12)};
   const auto plan = plan_view(one_fragment, members);
-  ASSERT_EQ(plan.displaced.size(), 1U);
-  EXPECT_EQ(plan.displaced[0].name, "b");
+  ASSERT_EQ(plan.evicted.size(), 1U);
+  EXPECT_EQ(plan.evicted[0].name, "b");
   ASSERT_EQ(plan.message.view.members.size(), 1U);
   EXPECT_EQ(plan.message.view.members[0].name, "a");
 }
@@ -68,7 +68,7 @@ TEST(PlanView, AViewThatHasBegunAtNoTrainerIsNoReference) {
                                        standing("c", MemberKind::reducer, 4, 20)};
   hold(members[1], 21);
   const auto plan = plan_view(one_fragment, members);
-  EXPECT_THAT(plan.displaced, IsEmpty());
+  EXPECT_THAT(plan.evicted, IsEmpty());
   EXPECT_EQ(plan.message.reference, 3U);
   EXPECT_THAT(plan.message.applied, ElementsAre(ElementsAre(20U), ElementsAre(21U), ElementsAre(21U)));
 }
@@ -79,7 +79,7 @@ TEST(PlanView, WhatATrainerHasAppliedOfTheRunItHandsOnWhereOnlyANewcomerHasBegun
                                        standing("n", MemberKind::trainer, 4, 20)};
   for (const Round round : {19, 20, 21}) hold(members[0], round);
   auto plan = plan_view(one_fragment, members);
-  EXPECT_THAT(plan.displaced, IsEmpty()) << "n began at round 20 and keeps nothing; a keeps what b lacks";
+  EXPECT_THAT(plan.evicted, IsEmpty()) << "n began at round 20 and keeps nothing; a keeps what b lacks";
   ASSERT_EQ(plan.message.fixed.size(), 2U) << "round 21 is not applied, so it may have been made again";
   EXPECT_EQ(plan.message.fixed[0].round, 19U);
   EXPECT_EQ(plan.message.fixed[1].round, 20U);
@@ -89,8 +89,8 @@ TEST(PlanView, WhatATrainerHasAppliedOfTheRunItHandsOnWhereOnlyANewcomerHasBegun
   // One that only reduces forgets all when it begins anew.
   members[0].info.kind = MemberKind::reducer;
   plan = plan_view(one_fragment, members);
-  ASSERT_EQ(plan.displaced.size(), 1U);
-  EXPECT_EQ(plan.displaced[0].name, "b");
+  ASSERT_EQ(plan.evicted.size(), 1U);
+  EXPECT_EQ(plan.evicted[0].name, "b");
 }
 
 /// Two members own a fragment each and have made its rounds without the other, for longer than results
@@ -112,8 +112,8 @@ TEST(PlanView, WhereEachLacksWhatNobodyKeepsTheForemostGoesOn) {
   const auto plan = plan_view(two_fragments, members);
   ASSERT_EQ(plan.message.view.members.size(), 1U) << "at least one member must keep the state";
   EXPECT_EQ(plan.message.view.members[0].name, "b");
-  ASSERT_EQ(plan.displaced.size(), 1U);
-  EXPECT_EQ(plan.displaced[0].name, "a");
+  ASSERT_EQ(plan.evicted.size(), 1U);
+  EXPECT_EQ(plan.evicted[0].name, "a");
 }
 
 TEST(PlanView, WhereEachLacksWhatNobodyKeepsANewcomerThatHasTakenItFromBothGoesOn) {
@@ -133,7 +133,7 @@ TEST(PlanView, WhereEachLacksWhatNobodyKeepsANewcomerThatHasTakenItFromBothGoesO
   ASSERT_EQ(plan.message.view.members.size(), 2U);
   EXPECT_EQ(plan.message.view.members[0].name, "c");
   EXPECT_EQ(plan.message.view.members[1].name, "d");
-  EXPECT_EQ(plan.displaced.size(), 2U);
+  EXPECT_EQ(plan.evicted.size(), 2U);
   EXPECT_EQ(plan.message.reference, 4U);
   EXPECT_EQ(plan.message.step, 400U);
   EXPECT_EQ(plan.message.settings, settings);
@@ -141,7 +141,7 @@ TEST(PlanView, WhereEachLacksWhatNobodyKeepsANewcomerThatHasTakenItFromBothGoesO
   EXPECT_THAT(plan.message.fixed, IsEmpty());
   for (FragmentId p = 0; p < 2; ++p) {
     EXPECT_EQ(plan.message.chains[p].back(), members[2].sealed.fragments[p]);
-    EXPECT_GT(plan.message.chains[p].size(), 1U) << "by which those who are displaced are known again";
+    EXPECT_GT(plan.message.chains[p].size(), 1U) << "by which those who are evicted are known again";
   }
 
   // Of another history it has nothing to go on with.
@@ -158,7 +158,7 @@ TEST(PlanView, WhatANewcomerDoesNotKnowOfTheHistoryTheOthersTell) {
   members[2].sealed.history[0].clear();
   for (const Round round : {19, 20}) hold(members[0], round);
   const auto plan = plan_view(one_fragment, members);
-  EXPECT_THAT(plan.displaced, IsEmpty()) << "b is at a round that led to where n began";
+  EXPECT_THAT(plan.evicted, IsEmpty()) << "b is at a round that led to where n began";
   ASSERT_EQ(plan.message.chains[0].size(), Member::history_length);
   EXPECT_EQ(plan.message.chains[0].back(), members[2].sealed.fragments[0]);
   EXPECT_EQ(plan.message.chains[0].front().round, 5U);
@@ -166,7 +166,7 @@ TEST(PlanView, WhatANewcomerDoesNotKnowOfTheHistoryTheOthersTell) {
   // Another round 20 has another history.
   members[0] = standing("a", MemberKind::trainer, 3, 20, 100);
   EXPECT_EQ(plan_view(one_fragment, members).message.chains[0].size(), 1U);
-  EXPECT_EQ(plan_view(one_fragment, members).displaced.size(), 2U);
+  EXPECT_EQ(plan_view(one_fragment, members).evicted.size(), 2U);
 }
 
 TEST(LayoutOf, AStrangersWordIsChecked) {

@@ -91,7 +91,7 @@ TEST(Views, AResultThatOnlyTheCutOffMemberHadIsWithdrawnFromIt) {
   cluster.at("a").applies = true;
   cluster.heal();
   cluster.reconnect("a");
-  EXPECT_EQ(cluster.at("a").displaced, "") << "it had not applied it";
+  EXPECT_EQ(cluster.at("a").evicted, "") << "it had not applied it";
   expect_equal(cluster, {"a", "b", "c"}, 1);
   EXPECT_THAT(cluster.at("a").rounds.at(1).included, ElementsAre(false, true))
       << "its contribution to chunk 0 must come back to it, that to chunk 1 is in the result";
@@ -105,7 +105,7 @@ TEST(Views, WhoHasAppliedWhatTheOthersMadeAgainTakesTheirState) {
   ASSERT_EQ(cluster.round_of("a"), 1U);
   cluster.heal();
   cluster.reconnect("a");
-  EXPECT_THAT(cluster.at("a").displaced, HasSubstr("its round 1 of fragment 0 is not one of the run's"));
+  EXPECT_THAT(cluster.at("a").evicted, HasSubstr("its round 1 of fragment 0 is not one of the run's"));
   EXPECT_THAT(cluster.view(), ElementsAre("b", "c"));
   cluster.train(2);
   cluster.start("a");
@@ -128,7 +128,7 @@ TEST(Views, WhoAppliesMoreAfterItSealedFindsOutItself) {
   cluster.apply("a");
   cluster.lost = [](auto&, auto&) { return false; };
   cluster.kill("c");
-  EXPECT_THAT(cluster.at("a").displaced, HasSubstr("not one of the run's"));
+  EXPECT_THAT(cluster.at("a").evicted, HasSubstr("not one of the run's"));
   EXPECT_THAT(cluster.view(), ElementsAre("b"));
 }
 
@@ -144,7 +144,7 @@ TEST(ComingBack, WithinTheRoundsThatAreKept) {
   cluster.contribute({"a", "b"});
   cluster.heal();
   cluster.reconnect("c");
-  EXPECT_EQ(cluster.at("c").displaced, "");
+  EXPECT_EQ(cluster.at("c").evicted, "");
   expect_equal(cluster, {"a", "b", "c"}, 3 + Member::always_kept);
   for (const auto round : {4, 5}) {
     EXPECT_THAT(cluster.at("c").rounds.at(round).included, ElementsAre(false, false))
@@ -164,7 +164,7 @@ TEST(ComingBack, TooLateIsAsANewcomer) {
   cluster.pass(200ms);  // both hear that both have applied them
   cluster.heal();
   cluster.reconnect("c");
-  EXPECT_THAT(cluster.at("c").displaced, HasSubstr("nobody keeps the results of round 4 of fragment 0"));
+  EXPECT_THAT(cluster.at("c").evicted, HasSubstr("nobody keeps the results of round 4 of fragment 0"));
   EXPECT_THAT(cluster.view(), ElementsAre("a", "b"));
   cluster.start("c");
   cluster.learn("c", "a");
@@ -306,7 +306,7 @@ TEST(Quorums, AHubThatIsCutOffFromTheCoordinatorDoesNotGoOnAlone) {
   expect_equal(cluster, {"b", "c"}, 1);
   cluster.heal();
   cluster.reconnect("a");
-  EXPECT_EQ(cluster.at("a").displaced, "");
+  EXPECT_EQ(cluster.at("a").evicted, "");
   expect_equal(cluster, {"a", "b", "c"}, 1);
 }
 
@@ -328,9 +328,9 @@ TEST(Quorums, WhoFallsBehindIsTakenOut) {
     cluster.pass(400ms);
     ASSERT_EQ(cluster.round_of("a"), round);
   }
-  EXPECT_EQ(cluster.at("c").displaced, "") << "its reports may only be on their way";
+  EXPECT_EQ(cluster.at("c").evicted, "") << "its reports may only be on their way";
   cluster.pass(2 * Cluster::detect_timeout);
-  EXPECT_THAT(cluster.at("c").displaced, HasSubstr("it is at round 0 of fragment 0, the others are at 3"));
+  EXPECT_THAT(cluster.at("c").evicted, HasSubstr("it is at round 0 of fragment 0, the others are at 3"));
   cluster.pass(2 * Cluster::detect_timeout);
   EXPECT_THAT(cluster.view(), ElementsAre("a", "b"));
 }
@@ -644,7 +644,7 @@ TEST(Answers, AreJudgedBeforeAnythingIsMadeOfThem) {
   good.history = {{{18, digest_of(3)}, {19, digest_of(4)}}, {}};
   good.ledger = {FragmentLedger(20), FragmentLedger(20)};
   good.held = {
-      {0, 20, ChunkSet(4)}, {0, 20 + Member::window, ChunkSet(4)}, {1, 21 - Member::most_held, ChunkSet(2)}};
+      {0, 20, ChunkSet(4)}, {0, 20 + Member::window, ChunkSet(4)}, {1, 21 - Member::max_held, ChunkSet(2)}};
   const Bounds bounds{.layout = &layout};
   EXPECT_EQ(problem_of(good, bounds), "");
   const auto fits_with = [&](auto change) {
@@ -684,8 +684,8 @@ TEST(Answers, AreJudgedBeforeAnythingIsMadeOfThem) {
   EXPECT_FALSE(fits_with_rows(1, {{1, {0, 4, 8}}}, 1)) << "without the chunk that they stand beside";
   EXPECT_FALSE(fits_with_rows(1, {{1, {0, 4, 4}}}));
   EXPECT_FALSE(fits_with_rows(1, {{1, {0, 4, UINT64_MAX}}}));
-  EXPECT_FALSE(fits_with_rows(1, {most_members * most_trained_on + 1, {1, {0, 4, 8}}}));
-  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.held[1].contributors.resize(most_members + 1); }));
+  EXPECT_FALSE(fits_with_rows(1, {max_members * max_trained_on + 1, {1, {0, 4, 8}}}));
+  EXPECT_FALSE(fits_with([](Sealed& sealed) { sealed.held[1].contributors.resize(max_members + 1); }));
 }
 
 // ---- leaving, too few, the end ----

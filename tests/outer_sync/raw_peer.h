@@ -13,9 +13,9 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/random.h"
-#include "isthmus/outer_sync/address.h"
-#include "transport/connection.h"
-#include "transport/frame.h"
+#include "isthmus/outer_sync/core/address.h"
+#include "net/link/connection.h"
+#include "net/wire/frame.h"
 
 namespace isthmus::outer_sync {
 
@@ -81,7 +81,7 @@ class RawPeer {
 
   /// The next frame, whose checksum is believed; nothing when the other end has hung up. Fails with an
   /// exception when neither comes.
-  std::optional<transport::Frame> hear() {
+  std::optional<transport::Frame> receive() {
     transport::FrameHeader header;
     if (!read(&header, sizeof header)) return std::nullopt;
     if (transport::Checksum checksum = 0; header.check != 0 && !read(&checksum, sizeof checksum))
@@ -92,8 +92,8 @@ class RawPeer {
   }
   /// Waits for a control message of this kind and skips others.
   template <class Message>
-  Message hear_control() {
-    while (const auto frame = hear()) {
+  Message receive_control() {
+    while (const auto frame = receive()) {
       const auto message = protocol::decode_control(frame->head);
       if (const auto* wanted = std::get_if<Message>(&message)) return *wanted;
     }

@@ -12,8 +12,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "isthmus/outer_sync/address.h"
-#include "transport/frame.h"
+#include "isthmus/outer_sync/core/address.h"
+#include "net/wire/frame.h"
 
 namespace isthmus::outer_sync {
 
@@ -53,7 +53,7 @@ class RawTls {
   }
   [[nodiscard]] int handle() { return stream_->next_layer().native_handle(); }
   /// Nothing when the other end has hung up.
-  std::optional<transport::Frame> hear() {
+  std::optional<transport::Frame> receive() {
     transport::FrameHeader header;
     asio::error_code error;
     asio::read(*stream_, asio::buffer(&header, sizeof header), error);
@@ -66,7 +66,7 @@ class RawTls {
 
   /// Whether the other end hangs up, whatever it says before.
   bool is_dropped() {
-    while (hear()) {
+    while (receive()) {
     }
     return true;
   }

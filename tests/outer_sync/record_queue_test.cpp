@@ -1,6 +1,6 @@
 // Lines on their way to the coordinator.
 
-#include "isthmus/outer_sync/transport/record_queue.h"
+#include "isthmus/outer_sync/net/member/record_queue.h"
 
 #include <gmock/gmock.h>
 

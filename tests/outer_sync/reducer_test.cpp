@@ -7,7 +7,7 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/base/random.h"
-#include "isthmus/outer_sync/round_exchange.h"
+#include "isthmus/outer_sync/engine/reducer.h"
 
 namespace isthmus::outer_sync {
 namespace {

@@ -187,7 +187,7 @@ TEST_F(Replan, NoisyReadingsChangeNothing) {
 }
 
 TEST_F(Replan, ALineThatSwingsIsFollowedNoFasterThanIsAllowed) {
-  rules.least_seconds = 200;
+  rules.min_seconds = 200;
   rules.confirmed_for = 5;
   begin();
   std::size_t changes = 0;

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "isthmus/base/error.h"
+#include "isthmus/outer_sync/config/codec_plan.h"
 #include "isthmus/outer_sync/protocol/view_change.h"
 
 namespace isthmus::outer_sync {

@@ -13,7 +13,7 @@
 
 #include "isthmus/base/random.h"
 #include "isthmus/base/trace.h"
-#include "isthmus/outer_sync/outer_loop.h"
+#include "isthmus/outer_sync/engine/outer_loop.h"
 #include "isthmus/outer_sync/protocol/member.h"
 
 namespace isthmus::outer_sync {

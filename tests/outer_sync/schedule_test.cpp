@@ -1,7 +1,7 @@
 // Send and apply points against tables written out by hand from Algorithm 2 of arXiv 2501.18512:
 // fragment p is sent at steps t with (t - t_p) mod H = 0 and applied where (t - t_p - tau) mod H = 0.
 
-#include "isthmus/outer_sync/methods/schedule.h"
+#include "isthmus/outer_sync/core/schedule.h"
 
 #include <gmock/gmock.h>
 

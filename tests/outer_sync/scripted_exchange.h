@@ -15,7 +15,8 @@
 #include <vector>
 
 #include "isthmus/base/trace.h"
-#include "isthmus/outer_sync/outer_loop.h"
+#include "isthmus/outer_sync/config/codec_plan.h"
+#include "isthmus/outer_sync/engine/outer_loop.h"
 #include "replicas.h"
 
 namespace isthmus::outer_sync {

@@ -1,6 +1,6 @@
 // Figures of outer steps: by hand, and equal on all replicas.
 
-#include "isthmus/outer_sync/step_figures.h"
+#include "isthmus/outer_sync/engine/step_figures.h"
 
 #include <gmock/gmock.h>
 
@@ -52,7 +52,7 @@ TEST(StepFigures, WithoutMomentumItIsTheCosineToTheLastGradient) {
 /// What a heartbeat says must be within what the coordinator takes.
 TEST(StepFigures, ASmallGradientAfterLargeOnesHasTheLargestGain) {
   const quant::Products small{.xx = 1e60, .xy = -1e10, .yy = 1e-40};
-  EXPECT_EQ(figures_of(small, rule(0.5F, true))->gain, -protocol::most_gain);
+  EXPECT_EQ(figures_of(small, rule(0.5F, true))->gain, -protocol::max_abs_gain);
 }
 
 TEST(StepFigures, ThereAreNoneOfNothing) {

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "isthmus/base/random.h"
-#include "transport/uplink_meter.h"
+#include "net/rate/uplink_meter.h"
 
 namespace isthmus::outer_sync::protocol {
 namespace {

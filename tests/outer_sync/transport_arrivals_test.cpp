@@ -7,7 +7,7 @@
 #include <random>
 
 #include "isthmus/base/error.h"
-#include "transport/arrivals.h"
+#include "net/rate/arrivals.h"
 
 namespace isthmus::outer_sync::transport {
 namespace {

@@ -9,9 +9,9 @@
 #include <mutex>
 #include <thread>
 
+#include "net/link/control_link.h"
 #include "network_run.h"
 #include "raw_peer.h"
-#include "transport/control_link.h"
 
 namespace isthmus::outer_sync::transport {
 namespace {
@@ -101,7 +101,7 @@ class Caller final : public ControlLink::Handler {
   std::thread thread_;
 };
 
-std::uint64_t hello(RawPeer& coordinator) { return coordinator.hear_control<Held>().step; }
+std::uint64_t hello(RawPeer& coordinator) { return coordinator.receive_control<Held>().step; }
 void answer(RawPeer& coordinator, const std::string& words) {
   coordinator.say(ControlMessage(Announce{words}));
 }
@@ -114,7 +114,7 @@ TEST(ControlLink, SaysHelloAndHears) {
   answer(coordinator, "welcome");
   EXPECT_THAT(caller.log(2), ElementsAre("up", "welcome"));
   caller.send(Announce{"thanks"});
-  EXPECT_EQ(coordinator.hear_control<Announce>().text, "thanks");
+  EXPECT_EQ(coordinator.receive_control<Announce>().text, "thanks");
 }
 
 TEST(ControlLink, TakesTheNextWhereNobodyListens) {
@@ -169,7 +169,7 @@ TEST(ControlLink, WhatIsSentWhileItIsDownIsNotSentLater) {
   RawPeer coordinator(*listener);
   EXPECT_EQ(hello(coordinator), 2U);
   caller.send(Announce{"not lost"});
-  EXPECT_EQ(coordinator.hear_control<Announce>().text, "not lost");
+  EXPECT_EQ(coordinator.receive_control<Announce>().text, "not lost");
 }
 
 TEST(ControlLink, LeavesOneThatAcceptsAndSaysNothing) {
@@ -227,7 +227,7 @@ TEST(ControlLink, FinishedItSaysWhatIsLeftAndCallsNoMore) {
     words.insert(words.end(), frame.head.begin(), frame.head.end());
   }
   coordinator.say(words);  // at once, so that all of it is there when the first is heard
-  EXPECT_EQ(coordinator.hear_control<Announce>().text, "farewell");
+  EXPECT_EQ(coordinator.receive_control<Announce>().text, "farewell");
   EXPECT_TRUE(coordinator.is_dropped());
   EXPECT_THAT(caller.log(3), ElementsAre("up", "go", HasSubstr("ended here")));
 }

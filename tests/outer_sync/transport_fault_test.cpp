@@ -5,7 +5,7 @@
 #include <chrono>
 
 #include "forwarder.h"
-#include "isthmus/outer_sync/address.h"
+#include "isthmus/outer_sync/core/address.h"
 #include "network_run.h"
 
 namespace isthmus::outer_sync {

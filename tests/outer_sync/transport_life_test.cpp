@@ -183,7 +183,7 @@ TEST(Life, TheCoordinatorVanishesComesBackFromItsStoredViewAndThenAMemberIsLost)
   };
   run.start();
   run.expect_one_end({0, 2});
-  EXPECT_EQ(run.result(0).displaced + run.result(2).displaced, 0U);
+  EXPECT_EQ(run.result(0).evicted + run.result(2).evicted, 0U);
   EXPECT_THAT(run.said(), HasSubstr("begins with 2 replicas: r0, r2"));
 }
 
@@ -240,7 +240,7 @@ TEST(Life, ACoordinatorThatIsCutOffFromAllWaitsForThem) {
   };
   run.start();
   run.expect_one_end({0, 1});
-  EXPECT_EQ(run.result(0).displaced + run.result(1).displaced, 0U);
+  EXPECT_EQ(run.result(0).evicted + run.result(1).evicted, 0U);
 }
 
 // ---- the network ----
@@ -291,7 +291,7 @@ TEST_F(CutOff, ForAFewRoundsItComesBackWithItsOwnParameters) {
   };
   run.start();
   run.expect_one_end({0, 1, 2});
-  EXPECT_EQ(run.result(2).displaced, 0U) << "what it missed was kept for it";
+  EXPECT_EQ(run.result(2).evicted, 0U) << "what it missed was kept for it";
   EXPECT_GE(run.result(2).stats.uncommitted_steps, 3U);
 }
 
@@ -305,7 +305,7 @@ TEST_F(CutOff, ForTooLongItTakesTheStateAnew) {
   };
   run.start();
   run.expect_one_end({0, 1, 2});
-  EXPECT_GE(run.result(2).displaced, 1U);
+  EXPECT_GE(run.result(2).evicted, 1U);
 }
 
 /// Where there is no third one between them.
@@ -343,7 +343,7 @@ TEST(Life, WithAQuorumASlowMemberHoldsUpNobody) {
   };
   run.start();
   run.expect_one_end({0, 1, 2});
-  EXPECT_GT(run.result(2).stats.left_out + run.result(2).displaced, 0U);
+  EXPECT_GT(run.result(2).stats.left_out + run.result(2).evicted, 0U);
 }
 
 // ---- stopping ----

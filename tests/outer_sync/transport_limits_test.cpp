@@ -12,12 +12,13 @@
 #include <thread>
 
 #include "isthmus/base/file.h"
+#include "isthmus/outer_sync/config/codec_plan.h"
+#include "net/link/spawn.h"
+#include "net/member/network_side.h"
+#include "net/member/state_server.h"
+#include "net/state_transfer/state_frames.h"
 #include "network_run.h"
 #include "raw_peer.h"
-#include "transport/network_side.h"
-#include "transport/spawn.h"
-#include "transport/state_frames.h"
-#include "transport/state_giver.h"
 
 namespace isthmus::outer_sync::transport {
 namespace {
@@ -33,7 +34,7 @@ TEST(Limits, WhoWaitsForAnIoThreadThatHasFailedIsToldWhy) {
   NetworkConfig network;
   network.coordinator = private_address(71);
   network.listen = "127.0.0.1:0";
-  Rendezvous meet;
+  SharedState meet;
   Trace trace;
   const MemberRules rules{.codecs = codec_plan(OuterConfig()), .closing = {}};
   auto side = std::make_shared<NetworkSide>(network, &layout, rules, meet, trace);
@@ -101,31 +102,31 @@ TEST(Limits, WhoAsksForAStateOfTheFutureCostsNoCopy) {
   asio::io_context io;
   const FragmentLayout layout = NetworkRun::Options().layout;
   const NetworkConfig network;
-  Rendezvous meet;
+  SharedState meet;
   WireCounters counters;
   Trace trace;
   constexpr Round here = 7;
-  StateGiver giver(
+  StateServer giver(
       io, network, layout, meet, [](FragmentId, Round) { return std::vector<protocol::SharedBytes>(); },
       [](FragmentId) { return protocol::FragmentLedger(here); });
   asio::ip::tcp::acceptor acceptor(io, {asio::ip::make_address("127.0.0.1"), 0});
-  RawPeer learner("127.0.0.1:" + std::to_string(acceptor.local_endpoint().port()));
+  RawPeer fetcher("127.0.0.1:" + std::to_string(acceptor.local_endpoint().port()));
   const auto connection = start_connection(acceptor.accept(), counters, {}, trace, {});
   const auto give = [&]() -> asio::awaitable<void> {
     try {
       co_await giver.serve(connection);
-    } catch (const std::exception&) {  // the learner is gone
+    } catch (const std::exception&) {  // the fetcher is gone
     }
   };
   spawn(io.get_executor(), "giving", give());
   std::thread thread([&io] { io.run(); });
   const auto ask = [&](Round from) {
     const StateRequest request{.fragment = 0, .parts = set_of(StatePart::theta), .from = from};
-    learner.say(Frame{FrameType::state_request, to_bytes(request), nullptr});
+    fetcher.say(Frame{FrameType::state_request, to_bytes(request), nullptr});
   };
   for (const auto from : {~Round{0}, here + 2}) {
     ask(from);
-    const auto answer = learner.hear();
+    const auto answer = fetcher.receive();
     EXPECT_TRUE(answer && answer->type == FrameType::state_gone) << from;
   }
   std::unique_lock lock(meet.mutex);

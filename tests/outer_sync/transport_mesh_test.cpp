@@ -65,7 +65,7 @@ TEST(Mesh, AHelloThatComesBeforeItsViewWaitsForIt) {
                   nullptr});
   node[1]->set_peers({});  // a view without it: it goes on waiting
   node[1]->set_peers({a});
-  const auto answer = early.hear();
+  const auto answer = early.receive();
   ASSERT_TRUE(answer && answer->type == FrameType::peer_hello) << "it was not let in with the view";
   EXPECT_EQ(from_bytes<PeerHello>(answer->head).from, b.id);
 }
@@ -90,14 +90,14 @@ TEST(Mesh, WhoeverHangsUpWhileItWaitsIsNotLetIn) {
   RawPeer second(b.address);
   second.say(hello);
   node[1]->set_peers({a});
-  EXPECT_TRUE(second.hear().has_value());
+  EXPECT_TRUE(second.receive().has_value());
   EXPECT_EQ(node[1]->ups(a.id), 1U);
 }
 
 TEST(Mesh, APeerThatDoesNotReadCostsABoundedQueue) {
   constexpr std::size_t limit = 1 << 20, size = 64 << 10;
   const BufferPool chunks(size, 4);
-  Node node("b", 1, {.most_queued = limit});
+  Node node("b", 1, {.max_queued = limit});
   const PeerInfo a{protocol::id_of({"a", 1, ""}), "a", "127.0.0.1:1"};
   node.set_peers({a});
   std::vector<std::unique_ptr<RawPeer>> peer;
@@ -120,7 +120,7 @@ TEST(Mesh, APeerThatDoesNotReadCostsABoundedQueue) {
 
 /// Every `begun` is answered: the answers must not pile up for one that does not read them.
 TEST(Mesh, APeerThatAsksForMoreAnswersThanItReadsIsDropped) {
-  Node node("b", 1, {.most_queued = 1 << 20});
+  Node node("b", 1, {.max_queued = 1 << 20});
   const PeerInfo a{protocol::id_of({"a", 1, ""}), "a", "127.0.0.1:1"};
   node.set_peers({a});
   RawPeer peer(node.info().address);
@@ -183,12 +183,12 @@ protocol::ChunkMessage chunk_of(std::uint64_t round, std::size_t size) {
 std::unique_ptr<RawPeer> lane_of(const PeerInfo& a, const PeerInfo& to, std::uint16_t lane) {
   auto peer = std::make_unique<RawPeer>(to.address);
   peer->say(Frame{FrameType::peer_hello, to_bytes(PeerHello{run_token(), a.id, to.id, lane}), nullptr});
-  EXPECT_TRUE(peer->hear());
+  EXPECT_TRUE(peer->receive());
   return peer;
 }
 
-ChunkHeader hear_chunk(RawPeer& lane) {
-  const auto frame = lane.hear();
+ChunkHeader receive_chunk(RawPeer& lane) {
+  const auto frame = lane.receive();
   if (!frame || frame->type != FrameType::chunk) throw std::runtime_error("no chunk came");
   ChunkHeader header;
   std::memcpy(&header, frame->head.data(), sizeof header);
@@ -229,7 +229,7 @@ void expect_silent_lane_is_found(std::uint64_t rounds, std::size_t size) {
     node.send_to(a.id, chunk_of(round, size));
   }
   while (!missing.empty()) {
-    const auto header = hear_chunk(*good);
+    const auto header = receive_chunk(*good);
     missing.erase(header.round);
     good->say(ack_frame(header.view, key_of(header)));
   }
@@ -255,7 +255,7 @@ TEST(Lanes, WhatIsDueFirstOvertakesWhatWaits) {
     node.send_to(a.id, chunk_of(round, 64 << 10));
   node.send_to(a.id, chunk_of(1, 100));
   std::uint64_t before = 0;
-  while (hear_chunk(*only).round != 1) ++before;
+  while (receive_chunk(*only).round != 1) ++before;
   EXPECT_LT(before, later / 2) << "what is in the sockets leaves first, and no more";
 }
 
@@ -447,7 +447,7 @@ TEST(ChunkFrames, WhatNoneCanSayBreaksTheProtocol) {
     RawPeer peer(node.info().address);
     peer.say(Frame{FrameType::peer_hello,
                    to_bytes(PeerHello{run_token(), a.id, node.info().id, 0, PeerRole::member}), nullptr});
-    ASSERT_TRUE(peer.hear());
+    ASSERT_TRUE(peer.receive());
     const auto head = std::as_bytes(std::span(&bad.header, 1));
     peer.say(Frame{bad.type, Bytes(head.begin(), head.end()), std::make_shared<const Bytes>(bad.bytes)});
     EXPECT_TRUE(peer.is_dropped());

@@ -16,7 +16,8 @@ class Watcher {
  public:
   explicit Watcher(NetworkRun& run, std::size_t number = 9) : run_(run), number_(number) {}
 
-  /// Follows to the run's end, or until `enough` says so of the lessons so far, all fragments being here.
+  /// Follows to the run's end, or until `enough` says so of the state_events so far, all fragments being
+  /// here.
   void watch(const std::function<bool(std::size_t)>& enough) {
     Trace trace;
     MemberNode node(run_.network(number_), run_.layout(), run_.codecs(), {}, trace);
@@ -28,15 +29,15 @@ class Watcher {
     const std::vector<protocol::Round> all(run_.layout().fragment_count(),
                                            std::numeric_limits<protocol::Round>::max());
     while (node.follow(loop, all)) {
-      ++lessons;
-      if (node.has_state() && enough(lessons)) return;
+      ++state_events;
+      if (node.has_state() && enough(state_events)) return;
     }
     has_state = node.has_state();
     hash = loop.global_hash();
     finished = node.finished();
   }
 
-  std::size_t lessons = 0;
+  std::size_t state_events = 0;
   bool has_state = false;
   Digest hash;
   std::optional<protocol::Finished> finished;
@@ -49,7 +50,7 @@ class Watcher {
 /// A run of two or three that ends 20 steps after an observer has followed for a while.
 class Observed : public testing::Test {
  protected:
-  static constexpr std::size_t a_while = 12;  // lessons
+  static constexpr std::size_t a_while = 12;  // state_events
 
   /// For `before_step`: member 1 ends the run.
   void end_when_followed(NetworkRun& run, std::size_t m, std::uint64_t step) {
@@ -57,8 +58,8 @@ class Observed : public testing::Test {
   }
   /// To the run's end.
   void watch(Watcher& watcher) {
-    watcher.watch([this](std::size_t lessons) {
-      if (lessons >= a_while) followed = true;
+    watcher.watch([this](std::size_t state_events) {
+      if (state_events >= a_while) followed = true;
       return false;
     });
   }
@@ -87,7 +88,7 @@ TEST_F(Observed, OneThatVanishesCostsNobodyAnything) {
   NetworkRun run(NetworkRun::Options::lively(2));
   run.before_step = [&](std::size_t m, MemberNode&, std::uint64_t step) { end_when_followed(run, m, step); };
   run.start();
-  Watcher(run).watch([](std::size_t lessons) { return lessons >= a_while; });
+  Watcher(run).watch([](std::size_t state_events) { return state_events >= a_while; });
   run.wait_until_said("r9 observes no more: its connection closed");
   followed = true;
   run.expect_one_end({0, 1});

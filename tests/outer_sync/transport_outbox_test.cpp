@@ -6,8 +6,8 @@
 #include <set>
 
 #include "isthmus/base/random.h"
-#include "transport/emulated_link.h"
-#include "transport/outbox.h"
+#include "net/mesh/outbox.h"
+#include "net/rate/emulated_link.h"
 
 namespace isthmus::outer_sync::transport {
 namespace {

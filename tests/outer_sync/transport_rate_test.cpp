@@ -5,7 +5,7 @@
 #include <deque>
 #include <random>
 
-#include "transport/rate_follower.h"
+#include "net/rate/rate_follower.h"
 
 namespace isthmus::outer_sync::transport {
 namespace {

@@ -59,7 +59,7 @@ struct Dialled {
 Dialled next_for_lane_0(RawListener& listener, std::vector<std::unique_ptr<RawPeer>>& others) {
   for (;;) {
     auto peer = std::make_unique<RawPeer>(listener);
-    const auto frame = peer->hear();
+    const auto frame = peer->receive();
     if (!frame) continue;
     const auto hello = from_bytes<PeerHello>(frame->head);
     if (hello.lane == 0) return {std::move(peer), hello};
@@ -148,7 +148,7 @@ TEST(Reach, WhatTheOtherHasDialledGivesWayToTheFirst) {
   const auto mine = next_for_lane_0(listener, others);
   RawPeer first(node.info().address);
   first.say(hello_of(a, node.info(), 7));
-  EXPECT_TRUE(first.hear());
+  EXPECT_TRUE(first.receive());
   EXPECT_TRUE(mine.connection->is_dropped());
   EXPECT_TRUE(node.sees({a}));
 }
@@ -168,7 +168,7 @@ TEST(Reach, OnlyWhoHasHadTheLaneMayReplaceIt) {
   EXPECT_TRUE(late.is_dropped());
   RawPeer next(node.info().address);
   next.say(hello_of(b, node.info(), 8, mine.hello.number));
-  EXPECT_TRUE(next.hear()) << "it has seen the lane end, and is not let in";
+  EXPECT_TRUE(next.receive()) << "it has seen the lane end, and is not let in";
   EXPECT_TRUE(mine.connection->is_dropped());
 }
 

@@ -198,7 +198,7 @@ struct Played {
     lane = std::make_unique<RawPeer>(node.info().address);
     lane->say(
         Frame{FrameType::peer_hello, to_bytes(PeerHello{run_token(), info.id, node.info().id}), nullptr});
-    EXPECT_TRUE(lane->hear());
+    EXPECT_TRUE(lane->receive());
   }
   PeerInfo info{protocol::id_of({"a", 1, ""}), "a", ""}, c{protocol::id_of({"c", 1, ""}), "c", ""};
   std::unique_ptr<RawPeer> lane;
@@ -248,7 +248,7 @@ TEST(Relay, WhoWasNotNamedIsNotHeardAndCarriesNothing) {
   Played a(node);
   a.lane->say(chunk_by(a.c.id, node.info().id));  // "of c", to whom a is no relay
   a.lane->say(chunk_by(a.info.id, a.c.id));       // for c, to whom this one is none
-  const auto answer = a.lane->hear();
+  const auto answer = a.lane->receive();
   ASSERT_TRUE(answer && answer->type == FrameType::relayed);
   RelayHeader header;
   std::memcpy(&header, answer->head.data(), sizeof header);
@@ -263,7 +263,7 @@ TEST(Relay, WhoWasNotNamedIsNotHeardAndCarriesNothing) {
 /// A relay "r" between two ends, "a" and "c", that a test plays.
 class Carrier : public testing::Test {
  protected:
-  static constexpr std::size_t most_queued = 50'000;
+  static constexpr std::size_t max_queued = 50'000;
   struct End {
     PeerInfo info;
     std::vector<std::unique_ptr<RawPeer>> lanes;
@@ -279,7 +279,7 @@ class Carrier : public testing::Test {
     end.lanes.push_back(std::make_unique<RawPeer>(r.info().address));
     const PeerHello hello{run_token(), end.info.id, r.info().id, lane};
     end.lanes.back()->say(Frame{FrameType::peer_hello, to_bytes(hello), nullptr});
-    EXPECT_TRUE(end.lanes.back()->hear());
+    EXPECT_TRUE(end.lanes.back()->receive());
   }
   void tell(std::vector<protocol::Relay> relays) { r.set_relays({++number, std::move(relays)}); }
   void say_chunk(std::uint64_t round, protocol::ViewNumber view = 1, std::size_t size = 1000) {
@@ -289,7 +289,7 @@ class Carrier : public testing::Test {
   }
   /// What the relay answers to `a`.
   FrameType answer() {
-    const auto frame = a.lanes[0]->hear();
+    const auto frame = a.lanes[0]->receive();
     if (!frame || frame->type != FrameType::relayed) return FrameType{};
     RelayHeader header;
     std::memcpy(&header, frame->head.data(), sizeof header);
@@ -298,7 +298,7 @@ class Carrier : public testing::Test {
   }
   /// The round of the next chunk that comes to `c` by this lane; 0 if none.
   std::uint64_t next_round(std::size_t lane) {
-    const auto frame = c.lanes[lane]->hear();
+    const auto frame = c.lanes[lane]->receive();
     if (!frame) return 0;
     const auto skip = frame->type == FrameType::relayed ? sizeof(RelayHeader) : 0;
     ChunkHeader header;
@@ -308,7 +308,7 @@ class Carrier : public testing::Test {
 
   std::uint64_t number = 0;
   End a{{protocol::id_of({"a", 1, ""}), "a", ""}, {}}, c{{protocol::id_of({"c", 1, ""}), "c", ""}, {}};
-  Node r{"r", 1, {.most_queued = most_queued}};
+  Node r{"r", 1, {.max_queued = max_queued}};
 };
 
 /// The other end does not acknowledge: the relay's memory has an end, and whoever fills it gains nothing.
@@ -321,8 +321,8 @@ TEST_F(Carrier, NoMoreIsKeptThanAnyMemberMayHaveToRepeat) {
     ASSERT_EQ(said, FrameType::relay_taken);
     ++taken;
   }
-  EXPECT_GE(taken * 1000, most_queued * 9 / 10);
-  EXPECT_LE(taken * 1000, most_queued);
+  EXPECT_GE(taken * 1000, max_queued * 9 / 10);
+  EXPECT_LE(taken * 1000, max_queued);
   EXPECT_EQ(r.downs(c.info.id), 0U) << "it is not to blame";
   say_chunk(201);
   EXPECT_EQ(answer(), FrameType::relay_taken) << "what was there is gone, and said to be lost";

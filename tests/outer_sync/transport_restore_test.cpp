@@ -22,7 +22,7 @@ class Restoring : public testing::Test {
   void begin_to_restore(std::uint64_t step) {
     auto joined = std::async(std::launch::async, [&] { return node_.join(run_.hello(0)); });
     RawPeer coordinator(listener_);
-    coordinator.hear_control<protocol::Hello>();
+    coordinator.receive_control<protocol::Hello>();
     coordinator.say(protocol::Seal{5, step});
     const auto admission = joined.get();
     EXPECT_EQ(admission.how, Admission::How::resumes);
@@ -30,7 +30,7 @@ class Restoring : public testing::Test {
   }
   void come_back() {
     coordinator_.emplace(listener_);
-    coordinator_->hear_control<protocol::Hello>();
+    coordinator_->receive_control<protocol::Hello>();
   }
   /// Reports that it has restored it. The coordinator lets a replica go that would wait for ever.
   std::future<void> activate() {
@@ -67,7 +67,7 @@ TEST_F(Restoring, ItAnswersTheSealThatComesAfterwards) {
   come_back();
   auto activated = activate();
   coordinator_->say(protocol::Seal{6, 8});
-  EXPECT_EQ(coordinator_->hear_control<protocol::Sealed>().view, 6U);
+  EXPECT_EQ(coordinator_->receive_control<protocol::Sealed>().view, 6U);
   end(activated);
 }
 
@@ -77,11 +77,11 @@ TEST_F(Restoring, ItAnswersTheSealOfALowerView) {
   come_back();
   coordinator_->say(protocol::Seal{9, 8});
   auto activated = activate();
-  EXPECT_EQ(coordinator_->hear_control<protocol::Sealed>().view, 9U);
+  EXPECT_EQ(coordinator_->receive_control<protocol::Sealed>().view, 9U);
   coordinator_.reset();
   come_back();
   coordinator_->say(protocol::Seal{6, 8});
-  EXPECT_EQ(coordinator_->hear_control<protocol::Sealed>().view, 6U) << "all would wait for ever";
+  EXPECT_EQ(coordinator_->receive_control<protocol::Sealed>().view, 6U) << "all would wait for ever";
   end(activated);
 }
 
@@ -110,7 +110,7 @@ TEST_F(Restoring, OneThatIsLetInMeanwhileTakesTheStateFromTheOthers) {
   const RawPeer asked(donor);
   auto activated = activate();
   let_go_if_it_waits(activated);
-  EXPECT_THROW(activated.get(), Displaced);
+  EXPECT_THROW(activated.get(), Evicted);
 }
 
 }  // namespace

@@ -10,9 +10,9 @@
 #include <string>
 
 #include "isthmus/base/error.h"
-#include "isthmus/outer_sync/transport/run_secret.h"
+#include "isthmus/outer_sync/net/link/run_secret.h"
+#include "net/link/run_secret.h"
 #include "temporary_folder.h"
-#include "transport/run_secret.h"
 
 namespace isthmus::outer_sync::transport {
 namespace {

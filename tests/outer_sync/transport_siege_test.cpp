@@ -108,12 +108,12 @@ class Crowd {
  private:
   using Clock = std::chrono::steady_clock;
   void come() {
-    constexpr std::size_t most_kept = 200;
+    constexpr std::size_t max_kept = 200;
     std::deque<RawPeer> here;
     for (auto next = begin_; !over_; next += every_) {
       std::this_thread::sleep_until(next);
       here.emplace_back(address_);
-      if (here.size() > most_kept) here.pop_front();
+      if (here.size() > max_kept) here.pop_front();
       ++count_;
     }
   }
@@ -210,7 +210,7 @@ class Siege : public testing::TestWithParam<bool> {
                                bool coordinator) const {
     SCOPED_TRACE("a stranger with a certificate at " + address);
     for (const auto& shown : {fs::path(), cert("r1", "another"), cert("r1", "same name")})
-      EXPECT_FALSE(RawTls(address, shown).hear()) << "let in with " << shown;
+      EXPECT_FALSE(RawTls(address, shown).receive()) << "let in with " << shown;
     RawTls impostor(address, cert("r3"));
     if (coordinator) {
       impostor.say(transport::control_frame(run.hello(0)));
@@ -303,7 +303,7 @@ TEST_P(Siege, TheRunEndsAsIfNobodyHadKnocked) {
 }
 
 TEST_P(Siege, AThousandWhoSayNothingKeepNoNewcomerOut) {
-  constexpr std::size_t crowd_size = 1000, most_unknown = 64;
+  constexpr std::size_t crowd_size = 1000, max_unknown = 64;
   NetworkRun run(options());
   std::promise<std::string> begun;
   std::atomic<bool> joined = false;
@@ -319,10 +319,10 @@ TEST_P(Siege, AThousandWhoSayNothingKeepNoNewcomerOut) {
     for (std::size_t n = 0; n < crowd_size; ++n) crowd.emplace_back(address);
   }
   for (std::size_t port = 0; port < 2; ++port) {  // the oldest make room for the newest
-    for (std::size_t n = 0; n < crowd_size - 2 * most_unknown; ++n)
+    for (std::size_t n = 0; n < crowd_size - 2 * max_unknown; ++n)
       EXPECT_TRUE(crowd[port * crowd_size + n].is_dropped());
   }
-  EXPECT_LE(sockets_from(crowd), 4 * most_unknown) << "connections are kept open for those who say nothing";
+  EXPECT_LE(sockets_from(crowd), 4 * max_unknown) << "connections are kept open for those who say nothing";
   run.start_worker(2);
   run.expect_one_end({0, 1, 2});
   EXPECT_TRUE(run.result(2).joined);

@@ -11,8 +11,8 @@
 #include <new>
 
 #include "mesh_node.h"
-#include "transport/connection.h"
-#include "transport/spawn.h"
+#include "net/link/connection.h"
+#include "net/link/spawn.h"
 
 namespace isthmus::outer_sync::transport {
 namespace {

@@ -1,4 +1,4 @@
-// State streams: what a donor gives is what a learner gets, whatever anybody in between does or claims.
+// State streams: what a donor gives is what a fetcher gets, whatever anybody in between does or claims.
 
 #include <gmock/gmock.h>
 
@@ -14,10 +14,10 @@
 
 #include "forwarder.h"
 #include "isthmus/base/random.h"
+#include "net/link/listen.h"
+#include "net/state_transfer/state_stream.h"
 #include "network_run.h"
 #include "raw_peer.h"
-#include "transport/listen.h"
-#include "transport/state_stream.h"
 
 namespace isthmus::outer_sync::transport {
 namespace {
@@ -28,7 +28,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr ReplicaId donor_id = 11;
-constexpr ReplicaId learner_id = 22;
+constexpr ReplicaId fetcher_id = 22;
 constexpr StateParts theta = set_of(StatePart::theta);
 constexpr StateParts all_parts = 15;
 constexpr std::uint64_t fast = 1'000'000'000;  ///< bytes per second
@@ -316,8 +316,8 @@ class Donor final : public PeerMesh::Handler {
     if (thread_.joinable()) thread_.join();
   }
   [[nodiscard]] PeerInfo info() const { return {donor_id, "donor", address_}; }
-  /// Bytes that waited for one learner when the next fragment was begun.
-  [[nodiscard]] std::size_t most_queued() const { return most_queued_; }
+  /// Bytes that waited for one fetcher when the next fragment was begun.
+  [[nodiscard]] std::size_t max_queued() const { return max_queued_; }
   [[nodiscard]] Pacer& pacer() { return *pacer_; }  ///< once it has stopped
   /// What it has said so far.
   [[nodiscard]] std::string said() {
@@ -333,16 +333,16 @@ class Donor final : public PeerMesh::Handler {
     address_ = bound_address(acceptor).to_string();
     return acceptor;
   }
-  asio::awaitable<void> on_learner(ReplicaId learner, ConnectionPtr connection) override {
-    EXPECT_EQ(learner, learner_id);
+  asio::awaitable<void> on_fetcher(ReplicaId fetcher, ConnectionPtr connection) override {
+    EXPECT_EQ(fetcher, fetcher_id);
     SnapshotSource snapshots = [this, connection](StateRequest request) {
-      most_queued_ = std::max<std::size_t>(most_queued_, connection->queued_bytes());
+      max_queued_ = std::max<std::size_t>(max_queued_, connection->queued_bytes());
       return take_snapshot(request);
     };
     RoundSource rounds = [this](FragmentId fragment, protocol::Round round) {
       return take_round({fragment, round});
     };
-    return serve_learner(std::move(connection), layout_, pacer_, std::move(snapshots), std::move(rounds));
+    return serve_fetcher(std::move(connection), layout_, pacer_, std::move(snapshots), std::move(rounds));
   }
   /// Rounds 2 to 4 are here, and a part of the fifth.
   std::vector<protocol::SharedBytes> take_round(RoundRequest request) {
@@ -375,19 +375,19 @@ class Donor final : public PeerMesh::Handler {
   BufferPool buffers_{4096, 16};
   std::shared_ptr<Pacer> pacer_;
   PeerMesh mesh_;
-  std::atomic<std::size_t> most_queued_ = 0;
+  std::atomic<std::size_t> max_queued_ = 0;
   std::mutex mutex_;
   std::string said_;
   std::thread thread_;
 };
 
 /// Lives on the test's thread.
-class Learner {
+class StateFetcher {
  public:
-  explicit Learner(LinkOptions link = {}) : link_(link) {}
+  explicit StateFetcher(LinkOptions link = {}) : link_(link) {}
 
   void dial(const PeerInfo& donor, const Digest& token = run_token()) {
-    donor_ = finish(dial_donor(io_, donor, learner_id, token, link_, counters_, trace_));
+    donor_ = finish(dial_donor(io_, donor, fetcher_id, token, link_, counters_, trace_));
   }
   FragmentSnapshot fetch(StateRequest request, StatePatience patience = {1h, 1h}) {
     return try_to_fetch(request, patience).value();
@@ -429,8 +429,8 @@ class Learner {
   ConnectionPtr donor_;
 };
 
-Frame learner_hello(PeerRole role = PeerRole::learner) {
-  return {FrameType::peer_hello, to_bytes(PeerHello{run_token(), learner_id, donor_id, 0, role}), nullptr};
+Frame fetcher_hello(PeerRole role = PeerRole::fetcher) {
+  return {FrameType::peer_hello, to_bytes(PeerHello{run_token(), fetcher_id, donor_id, 0, role}), nullptr};
 }
 Frame request_frame(FragmentId fragment, StateParts parts) {
   return {FrameType::state_request, to_bytes(StateRequest{fragment, parts}), nullptr};
@@ -441,38 +441,38 @@ Frame round_frame(FragmentId fragment, protocol::Round round) {
 
 TEST(StateStream, GivesEveryPartOfEveryFragmentToTheBit) {
   Donor donor;
-  Learner learner;
-  learner.dial(donor.info());
+  StateFetcher fetcher;
+  fetcher.dial(donor.info());
   for (const StateRequest request :
        {StateRequest{0, theta}, StateRequest{1, all_parts}, StateRequest{1, 2}, StateRequest{0, 12}}) {
-    expect_equal(learner.fetch(request), snapshot_of(learner.layout, request));
+    expect_equal(fetcher.fetch(request), snapshot_of(fetcher.layout, request));
   }
 }
 
 TEST(StateStream, GivesRoundsToTheByteAndSaysWhichAreGone) {
   Donor donor;
-  Learner learner;
-  learner.dial(donor.info());
+  StateFetcher fetcher;
+  fetcher.dial(donor.info());
   for (const RoundRequest request : {RoundRequest{0, 2}, RoundRequest{1, 2}, RoundRequest{1, 3}}) {
-    const auto results = learner.fetch_results(request);
+    const auto results = fetcher.fetch_results(request);
     ASSERT_TRUE(results);
-    expect_equal(*results, results_of(learner.layout, request));
+    expect_equal(*results, results_of(fetcher.layout, request));
   }
   for (const protocol::Round absent : {protocol::Round{1}, protocol::Round{5}, UINT64_MAX})
-    EXPECT_FALSE(learner.fetch_results(RoundRequest{1, absent})) << "round " << absent;
-  EXPECT_TRUE(learner.try_to_fetch({1, theta, 41}));
-  EXPECT_FALSE(learner.try_to_fetch({1, theta, 42})) << "it is at round 41";
-  expect_equal(learner.fetch({1, theta}), snapshot_of(learner.layout, {1, theta}));
+    EXPECT_FALSE(fetcher.fetch_results(RoundRequest{1, absent})) << "round " << absent;
+  EXPECT_TRUE(fetcher.try_to_fetch({1, theta, 41}));
+  EXPECT_FALSE(fetcher.try_to_fetch({1, theta, 42})) << "it is at round 41";
+  expect_equal(fetcher.fetch({1, theta}), snapshot_of(fetcher.layout, {1, theta}));
 }
 
 TEST(StateStream, RoundsAreTakenOutOfTheSameBucket) {
   const auto start = Pacer::Clock::now();
   Donor donor(1'000'000);
-  Learner learner;
-  learner.dial(donor.info());
-  const auto results = learner.fetch_results(RoundRequest{1, 3});
+  StateFetcher fetcher;
+  fetcher.dial(donor.info());
+  const auto results = fetcher.fetch_results(RoundRequest{1, 3});
   ASSERT_TRUE(results);
-  expect_equal(*results, results_of(learner.layout, {1, 3}));
+  expect_equal(*results, results_of(fetcher.layout, {1, 3}));
   donor.stop();
   EXPECT_GE(donor.pacer().take(0, start), start - Pacer::usual_depth + 200'003us)
       << "a byte and more per element";
@@ -480,10 +480,10 @@ TEST(StateStream, RoundsAreTakenOutOfTheSameBucket) {
 
 TEST(StateStream, CountsItsBytesAndAddsLessThanOnePercent) {
   Donor donor;
-  Learner learner;
-  learner.dial(donor.info());
-  static_cast<void>(learner.fetch({1, all_parts}));
-  learner.connection()->close();
+  StateFetcher fetcher;
+  fetcher.dial(donor.info());
+  static_cast<void>(fetcher.fetch({1, all_parts}));
+  fetcher.connection()->close();
   donor.stop();
   const std::uint64_t values = 4 * 200'003 * sizeof(float);
   EXPECT_EQ(donor.counters.state, values);
@@ -493,9 +493,9 @@ TEST(StateStream, CountsItsBytesAndAddsLessThanOnePercent) {
 
 TEST(StateStream, SlowOnesAreInSmallPiecesAndStillWhole) {
   Donor donor(2'000'000);
-  Learner learner;
-  learner.dial(donor.info());
-  expect_equal(learner.fetch({1, theta}), snapshot_of(learner.layout, {1, theta}));
+  StateFetcher fetcher;
+  fetcher.dial(donor.info());
+  expect_equal(fetcher.fetch({1, theta}), snapshot_of(fetcher.layout, {1, theta}));
   donor.stop();
   EXPECT_LT(donor.counters.total, donor.counters.state + donor.counters.state / 100);
 }
@@ -503,28 +503,28 @@ TEST(StateStream, SlowOnesAreInSmallPiecesAndStillWhole) {
 TEST(StateStream, ALearnerThatDoesNotReadHoldsUpTheStreamAndFillsNoQueue) {
   constexpr int fragments = 8;  // 25 MB, more than sockets hold
   Donor donor;
-  RawPeer learner(donor.info().address);
-  learner.say(learner_hello());
-  for (int i = 0; i < fragments; ++i) learner.say(request_frame(1, all_parts));
+  RawPeer fetcher(donor.info().address);
+  fetcher.say(fetcher_hello());
+  for (int i = 0; i < fragments; ++i) fetcher.say(request_frame(1, all_parts));
   std::this_thread::sleep_for(200ms);  // time to queue what must not be queued
   int done = 0;
   while (done < fragments) {
-    const auto frame = learner.hear();
+    const auto frame = fetcher.receive();
     ASSERT_TRUE(frame);
     if (frame->type == FrameType::state_done) ++done;
   }
-  EXPECT_LE(donor.most_queued(), 100U) << "no more than the end of the fragment before";
+  EXPECT_LE(donor.max_queued(), 100U) << "no more than the end of the fragment before";
 }
 
 TEST(StateStream, SixteenLearnersAreServedAtATime) {
   Donor donor;
-  std::deque<Learner> learners;
-  for (std::size_t i = 0; i < PeerMesh::most_learners; ++i) learners.emplace_back().dial(donor.info());
-  Learner late;
+  std::deque<StateFetcher> fetchers;
+  for (std::size_t i = 0; i < PeerMesh::max_fetchers; ++i) fetchers.emplace_back().dial(donor.info());
+  StateFetcher late;
   EXPECT_THAT(late.problem([&] { late.dial(donor.info()); }), HasSubstr("no state from donor at "));
   EXPECT_THAT(donor.said(), HasSubstr("16 others are being given the state"));
-  for (auto& learner : learners) expect_equal(learner.fetch({0, 3}), snapshot_of(learner.layout, {0, 3}));
-  learners.pop_front();  // makes room
+  for (auto& fetcher : fetchers) expect_equal(fetcher.fetch({0, 3}), snapshot_of(fetcher.layout, {0, 3}));
+  fetchers.pop_front();  // makes room
   while (!late.problem([&] { late.dial(donor.info()); }).empty()) {
   }
   expect_equal(late.fetch({0, theta}), snapshot_of(late.layout, {0, theta}));
@@ -533,11 +533,11 @@ TEST(StateStream, SixteenLearnersAreServedAtATime) {
 TEST(StateStream, LearnersThatBreakTheProtocolAreDroppedAndOthersServed) {
   Donor donor;
   const auto dropped = [&](const Frame& frame) {
-    RawPeer learner(donor.info().address);
-    learner.say(learner_hello());
-    EXPECT_TRUE(learner.hear()) << "a proper hello must be answered";
-    learner.say(frame);
-    return learner.is_dropped();
+    RawPeer fetcher(donor.info().address);
+    fetcher.say(fetcher_hello());
+    EXPECT_TRUE(fetcher.receive()) << "a proper hello must be answered";
+    fetcher.say(frame);
+    return fetcher.is_dropped();
   };
   EXPECT_TRUE(dropped(request_frame(2, theta))) << "there are two fragments";
   EXPECT_TRUE(dropped(request_frame(UINT32_MAX, theta)));
@@ -552,38 +552,38 @@ TEST(StateStream, LearnersThatBreakTheProtocolAreDroppedAndOthersServed) {
   EXPECT_TRUE(dropped(Frame{FrameType::chunk, Bytes(sizeof(ChunkHeader)), nullptr})) << "it is no member";
   EXPECT_TRUE(dropped(control_frame(protocol::Hold{})));
   RawPeer unknown_role(donor.info().address);
-  unknown_role.say(learner_hello(static_cast<PeerRole>(2)));
+  unknown_role.say(fetcher_hello(static_cast<PeerRole>(2)));
   EXPECT_TRUE(unknown_role.is_dropped());
   {  // goes away in the middle
     RawPeer hasty(donor.info().address);
-    hasty.say(learner_hello());
+    hasty.say(fetcher_hello());
     hasty.say(request_frame(1, all_parts));
-    EXPECT_TRUE(hasty.hear() && hasty.hear() && hasty.hear());
+    EXPECT_TRUE(hasty.receive() && hasty.receive() && hasty.receive());
   }
-  Learner learner;
-  learner.dial(donor.info());
-  expect_equal(learner.fetch({1, theta}), snapshot_of(learner.layout, {1, theta}));
+  StateFetcher fetcher;
+  fetcher.dial(donor.info());
+  expect_equal(fetcher.fetch({1, theta}), snapshot_of(fetcher.layout, {1, theta}));
 }
 
 TEST(StateStream, WithoutTheTokenThereIsNothing) {
   Donor donor;
-  Learner learner;
-  EXPECT_THAT(learner.problem([&] { learner.dial(donor.info(), Digest()); }),
+  StateFetcher fetcher;
+  EXPECT_THAT(fetcher.problem([&] { fetcher.dial(donor.info(), Digest()); }),
               AllOf(HasSubstr("no state from donor at " + donor.info().address), HasSubstr("End of file")));
   auto somebody_else = donor.info();
   somebody_else.id = 99;
-  EXPECT_THAT(learner.problem([&] { learner.dial(somebody_else); }), HasSubstr("no state from donor"));
+  EXPECT_THAT(fetcher.problem([&] { fetcher.dial(somebody_else); }), HasSubstr("no state from donor"));
 }
 
 TEST(StateStream, ADonorThatIsNotThereIsNamed) {
-  Learner learner({.hello_limit = 200ms});
-  EXPECT_THAT(learner.problem([&] {
-    learner.dial({1, "eu-1", private_address(90)});
+  StateFetcher fetcher({.hello_limit = 200ms});
+  EXPECT_THAT(fetcher.problem([&] {
+    fetcher.dial({1, "eu-1", private_address(90)});
   }),
               HasSubstr("no state from eu-1 at " + private_address(90)));
   RawListener silent;
-  EXPECT_THAT(learner.problem([&] {
-    learner.dial({1, "eu-1", silent.address()});
+  EXPECT_THAT(fetcher.problem([&] {
+    fetcher.dial({1, "eu-1", silent.address()});
   }),
               HasSubstr("no state from eu-1"));
 }
@@ -595,35 +595,35 @@ TEST(StateStream, ADonorThatDiesInTheMiddleIsAnErrorAndAnotherOneIsAsked) {
   forwarder.cut_within(300'000);  // of 800 kB
   auto unlucky = donor.info();
   unlucky.address = forwarder.address();
-  Learner learner;
+  StateFetcher fetcher;
   EXPECT_THAT(
-      learner.problem([&] {
-        learner.dial(unlucky);
-        static_cast<void>(learner.fetch({1, theta}));
+      fetcher.problem([&] {
+        fetcher.dial(unlucky);
+        static_cast<void>(fetcher.fetch({1, theta}));
       }),
       AllOf(HasSubstr("no fragment 1 from the donor at " + forwarder.address()), HasSubstr("it is lost")));
-  learner.dial(donor.info());
-  expect_equal(learner.fetch({1, theta}), snapshot_of(learner.layout, {1, theta}));
+  fetcher.dial(donor.info());
+  expect_equal(fetcher.fetch({1, theta}), snapshot_of(fetcher.layout, {1, theta}));
 }
 
-/// A donor that the test plays by hand: lets the learner in and says what it is told to.
+/// A donor that the test plays by hand: lets the fetcher in and says what it is told to.
 class FalseDonor : public testing::Test {
  protected:
   std::string outcome(const std::vector<Frame>& frames, StatePatience patience = {20s, 20s}) {
     std::promise<std::string> ended;
     std::thread learning([&] {
-      Learner learner;
-      ended.set_value(learner.problem([&] {
-        learner.dial({donor_id, "donor", listener.address()});
-        static_cast<void>(learner.fetch({0, theta}, patience));
+      StateFetcher fetcher;
+      ended.set_value(fetcher.problem([&] {
+        fetcher.dial({donor_id, "donor", listener.address()});
+        static_cast<void>(fetcher.fetch({0, theta}, patience));
         ADD_FAILURE() << "got something";
       }));
     });
     RawPeer peer(listener);
-    static_cast<void>(peer.hear());
-    const PeerHello hello{run_token(), donor_id, learner_id, 0, PeerRole::member};
+    static_cast<void>(peer.receive());
+    const PeerHello hello{run_token(), donor_id, fetcher_id, 0, PeerRole::member};
     peer.say(Frame{FrameType::peer_hello, to_bytes(hello), nullptr});
-    const auto request = peer.hear();
+    const auto request = peer.receive();
     EXPECT_TRUE(request && request->type == FrameType::state_request);
     for (const auto& frame : frames) peer.say(frame);
     EXPECT_TRUE(peer.is_dropped());

@@ -102,7 +102,7 @@ TEST(Strangers, AHelloOfAnotherRunIsRefusedInWords) {
     auto hello = run.hello(9);
     hello.run = "another";
     stranger.say(protocol::ControlMessage(hello));
-    EXPECT_THAT(stranger.hear_control<protocol::Refused>().reason,
+    EXPECT_THAT(stranger.receive_control<protocol::Refused>().reason,
                 AllOf(HasSubstr("test"), HasSubstr("another")));
     EXPECT_TRUE(stranger.is_dropped());
   };
@@ -130,7 +130,7 @@ TEST(Strangers, ACrowdThatSaysNothingKeepsNobodyOut) {
     forwarder.cut();
     RawPeer late(run.coordinator_address());
     late.say(protocol::ControlMessage(run.hello(9)));
-    EXPECT_THAT(late.hear_control<protocol::Refused>().reason, HasSubstr("does not accept late joiners"));
+    EXPECT_THAT(late.receive_control<protocol::Refused>().reason, HasSubstr("does not accept late joiners"));
   };
   const auto begin = std::chrono::steady_clock::now();
   run.start();
@@ -191,7 +191,7 @@ class BrokenMember : public testing::Test {
     auto hello = run.hello(0);
     hello.member = {"r0", 1, "127.0.0.1:1"};
     control->say(protocol::ControlMessage(hello));
-    EXPECT_EQ(control->hear_control<protocol::Seal>().view, 1U);
+    EXPECT_EQ(control->receive_control<protocol::Seal>().view, 1U);
     // What the real member reports: both start alike.
     const FragmentLayout& layout = run.layout();
     const auto initial = initial_parameters(layout);
@@ -205,13 +205,13 @@ class BrokenMember : public testing::Test {
         .parameters = hash_of(std::as_bytes(std::span(initial))),
         .ledger = protocol::Ledger(layout.fragment_count())};
     control->say(protocol::ControlMessage(sealed));
-    view = control->hear_control<protocol::NewView>();
+    view = control->receive_control<protocol::NewView>();
   }
   /// A lane to r1, with a proper hello.
   std::unique_ptr<RawPeer> dial() {
     auto lane = std::make_unique<RawPeer>(view.view.members.at(1).address);
     lane->say(peer_hello(view.token, id(0), id(1)));
-    const auto answer = lane->hear();
+    const auto answer = lane->receive();
     EXPECT_TRUE(answer && answer->type == FrameType::peer_hello) << "a proper hello must be answered";
     return lane;
   }
@@ -230,7 +230,7 @@ class BrokenMember : public testing::Test {
     Bytes proper(quant::encoded_size(codec, zeros.size()));
     EXPECT_FALSE(quant::encode(codec, zeros, {}, {}, proper));
     lane.say(chunk(proper));
-    for (auto frame = lane.hear(); frame; frame = lane.hear()) {
+    for (auto frame = lane.receive(); frame; frame = lane.receive()) {
       if (frame->type == FrameType::ack) return true;
     }
     return false;
@@ -395,7 +395,7 @@ TEST_F(BrokenPacker, ItsLaneIsDroppedAndMayBeDialledAgain) {
   auto lane = dial();
   lane->say(packed_chunk(good));
   bool acknowledged = false;
-  for (auto frame = lane->hear(); frame && !acknowledged; frame = lane->hear())
+  for (auto frame = lane->receive(); frame && !acknowledged; frame = lane->receive())
     acknowledged = frame->type == FrameType::ack;
   EXPECT_TRUE(acknowledged);
   EXPECT_THAT(end(), HasSubstr("r0 is lost"));
@@ -405,7 +405,7 @@ TEST_F(BrokenPacker, OneThatNeverStopsEndsTheRunByName) {
   begin();
   for (std::uint64_t seed = 0; seed < 5; ++seed)
     EXPECT_TRUE(is_dropped(packed_chunk(random_bytes(100, seed))));
-  EXPECT_THAT(control->hear_control<protocol::Abort>().reason,
+  EXPECT_THAT(control->receive_control<protocol::Abort>().reason,
               AllOf(HasSubstr("r0 breaks the protocol"), HasSubstr("a packed chunk that does not unpack")));
   EXPECT_THAT(end(), HasSubstr("r0 breaks the protocol"));
 }
@@ -428,7 +428,7 @@ TEST_F(BrokenMember, OneThatNeverStopsEndsTheRunByName) {
     EXPECT_TRUE(lane->is_dropped());
   }
   EXPECT_THAT(
-      control->hear_control<protocol::Abort>().reason,
+      control->receive_control<protocol::Abort>().reason,
       AllOf(HasSubstr("r1 left"), HasSubstr("r0 breaks the protocol"), HasSubstr("a chunk of 3 bytes")));
   EXPECT_THAT(end(), HasSubstr("r0 breaks the protocol"));
 }

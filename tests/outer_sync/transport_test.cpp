@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "forwarder.h"
+#include "isthmus/outer_sync/config/codec_plan.h"
 #include "network_run.h"
 
 namespace isthmus::outer_sync {

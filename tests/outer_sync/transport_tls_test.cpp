@@ -160,7 +160,7 @@ TEST_F(Tls, StrangersAreDroppedAndTheRunGoesOn) {
       plain.say(std::string_view("GET / HTTP/1.1\r\n\r\n"));
       EXPECT_TRUE(plain.is_dropped());
       for (const auto& shown : {fs::path(), of("r1", "another"), of("r1", "same name"), ended})
-        EXPECT_FALSE(RawTls(address, shown).hear()) << "let in with " << shown;
+        EXPECT_FALSE(RawTls(address, shown).receive()) << "let in with " << shown;
     }
   };
   run.start();
@@ -175,12 +175,12 @@ TEST_F(Tls, NobodyIsHeardInAnothersName) {
     if (m != 0 || step != 3) return;
     RawTls impostor(run.coordinator_address(), of("r2"));
     impostor.say(transport::control_frame(run.hello(1)));
-    const auto answer = impostor.hear();
+    const auto answer = impostor.receive();
     ASSERT_TRUE(answer);
     const auto refusal = protocol::decode_control(answer->head);
     ASSERT_TRUE(std::holds_alternative<protocol::Refused>(refusal));
     EXPECT_THAT(std::get<protocol::Refused>(refusal).reason, HasSubstr("its certificate is of 'r2'"));
-    EXPECT_FALSE(impostor.hear());
+    EXPECT_FALSE(impostor.receive());
     (void)node;
   };
   run.start();
@@ -198,7 +198,7 @@ TEST_F(Tls, ACrowdPushesOutNobodyWhoHasShownWhoHeIs) {
     for (int n = 0; n < 200; ++n) crowd.emplace_back(run.coordinator_address());
     EXPECT_TRUE(crowd.front().is_dropped());
     known.say(transport::control_frame(run.hello(2)));
-    EXPECT_TRUE(known.hear()) << "it was dropped for the crowd";
+    EXPECT_TRUE(known.receive()) << "it was dropped for the crowd";
   };
   run.start();
   run.expect_good_end();
@@ -263,7 +263,7 @@ TEST_F(Tls, AnObserverIsNoMemberWhateverItSays) {
       hello.member.name = name;
       hello.member.kind = kind;
       guest.say(transport::control_frame(hello));
-      const auto answer = guest.hear();
+      const auto answer = guest.receive();
       if (!answer) return std::string("nothing was said");
       const auto said = protocol::decode_control(answer->head);
       const auto* refused = std::get_if<protocol::Refused>(&said);
@@ -276,7 +276,7 @@ TEST_F(Tls, AnObserverIsNoMemberWhateverItSays) {
     EXPECT_THAT(refusal_of("coordinator", MemberKind::trainer), HasSubstr("is of role coordinator"));
     RawTls peer(node.advertised(), of("watch"));
     peer.say({transport::FrameType::peer_hello, to_bytes(transport::PeerHello{}), nullptr});
-    EXPECT_FALSE(peer.hear()) << "it has no part in the rounds";
+    EXPECT_FALSE(peer.receive()) << "it has no part in the rounds";
   };
   run.start();
   run.expect_good_end();
@@ -357,17 +357,17 @@ TEST_F(Tls, RevocationReachesWhoIsGivenTheState) {
   testing::internal::CaptureStderr();
   run.start();
   const auto [view, donor] = visited.begun();
-  RawTls learner(donor, of("r2"));
+  RawTls fetcher(donor, of("r2"));
   const transport::PeerHello hello{run.stored().token, 77, protocol::id_of(view.members.at(0)), 0,
-                                   transport::PeerRole::learner};
-  learner.say(transport::Frame{transport::FrameType::peer_hello, to_bytes(hello), nullptr});
-  EXPECT_TRUE(learner.hear()) << "it is no learner";
+                                   transport::PeerRole::fetcher};
+  fetcher.say(transport::Frame{transport::FrameType::peer_hello, to_bytes(hello), nullptr});
+  EXPECT_TRUE(fetcher.receive()) << "it is no fetcher";
   made.revoke("r2");
-  EXPECT_TRUE(learner.is_dropped());
+  EXPECT_TRUE(fetcher.is_dropped());
   visited.over = true;
   run.expect_one_end({0, 1});
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              testing::ContainsRegex("dropped a learner at .*: its certificate has been revoked"));
+              testing::ContainsRegex("dropped a fetcher at .*: its certificate has been revoked"));
 }
 
 /// Else an observer keeps those out who are to train.
@@ -380,19 +380,19 @@ TEST_F(Tls, OneCertificateIsGivenTheStateTwiceAtATime) {
   testing::internal::CaptureStderr();
   run.start();
   const auto [view, donor] = visited.begun();
-  std::vector<std::unique_ptr<RawTls>> learners;
+  std::vector<std::unique_ptr<RawTls>> fetchers;
   const auto learn = [&, donor = donor, to = protocol::id_of(view.members.at(0))](const std::string& name) {
-    auto& learner = *learners.emplace_back(std::make_unique<RawTls>(donor, of(name)));
-    const transport::PeerHello hello{run.stored().token, 77 + learners.size(), to, 0,
-                                     transport::PeerRole::learner};
-    learner.say(transport::Frame{transport::FrameType::peer_hello, to_bytes(hello), nullptr});
-    return learner.hear();
+    auto& fetcher = *fetchers.emplace_back(std::make_unique<RawTls>(donor, of(name)));
+    const transport::PeerHello hello{run.stored().token, 77 + fetchers.size(), to, 0,
+                                     transport::PeerRole::fetcher};
+    fetcher.say(transport::Frame{transport::FrameType::peer_hello, to_bytes(hello), nullptr});
+    return fetcher.receive();
   };
   EXPECT_TRUE(learn("r2"));
   EXPECT_TRUE(learn("r2")) << "it has dialled again, and the old connection may be dead";
   EXPECT_FALSE(learn("r2"));
   EXPECT_TRUE(learn("r3"));
-  learners.clear();
+  fetchers.clear();
   visited.over = true;
   run.expect_one_end({0, 1});
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("r2 is being given the state already"));
@@ -416,7 +416,7 @@ TEST_F(Tls, AHandshakeThatEndsAfterTheRevocationIsNoGood) {
   run.wait_until_said("took up the certificates");
   const auto late = coming.get();
   late->say(transport::control_frame(run.hello(2)));
-  EXPECT_FALSE(late->hear()) << "it was let in";
+  EXPECT_FALSE(late->receive()) << "it was let in";
   visited.over = true;
   run.expect_one_end({0, 1});
   EXPECT_THAT(run.said(), HasSubstr("its certificate has been revoked"));

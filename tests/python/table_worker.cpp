@@ -15,7 +15,8 @@
 
 #include "isthmus/base/error.h"
 #include "isthmus/data/tokenizer.h"
-#include "isthmus/outer_sync/fingerprint.h"
+#include "isthmus/outer_sync/config/codec_plan.h"
+#include "isthmus/outer_sync/log/fingerprint.h"
 #include "run/certs.h"
 #include "run/experiment.h"
 #include "worker/replica_run.h"

@@ -73,7 +73,7 @@ Values signed_levels(CodecKind kind) {
 }
 
 /// Distance to the nearest level by plain search.
-float least_distance(CodecKind kind, float in_scales) {
+float smallest_distance(CodecKind kind, float in_scales) {
   float least = std::numeric_limits<float>::infinity();
   for (const float level : signed_levels(kind)) least = std::min(least, std::abs(in_scales - level));
   return least;
@@ -91,7 +91,7 @@ RC_GTEST_PROP(CodecProperty, RoundingToNearestGivesTheNearestLevel, ()) {
     RC_ASSERT(y[i] == value_of(spec.kind, code_at(spec, bytes, x.size(), i), scale));
     if (scale == 0) continue;
     const float in_scales = x[i] * (1 / scale);
-    RC_ASSERT(std::abs(in_scales - y[i] / scale) == least_distance(spec.kind, in_scales));
+    RC_ASSERT(std::abs(in_scales - y[i] / scale) == smallest_distance(spec.kind, in_scales));
   }
 }
 
@@ -130,17 +130,17 @@ RC_GTEST_PROP(CodecProperty, TopkKeepsTheLargest, ()) {
   spec.kind = CodecKind::topk;
   const auto x = any_values(1 + any_length());
   const auto y = decoded(spec, encoded_or_fail(spec, x, any_noise()), x.size());
-  float least_kept = std::numeric_limits<float>::infinity();
+  float smallest_kept = std::numeric_limits<float>::infinity();
   float largest_left = 0;
   for (std::size_t i = 0; i < x.size(); ++i) {
     if (y[i] != 0) {
-      least_kept = std::min(least_kept, std::abs(x[i]));
+      smallest_kept = std::min(smallest_kept, std::abs(x[i]));
     } else {
       largest_left = std::max(largest_left, std::abs(x[i]));
     }
   }
-  if (std::isinf(least_kept)) return;  // all below the smallest scale
-  RC_ASSERT(largest_left <= least_kept);
+  if (std::isinf(smallest_kept)) return;  // all below the smallest scale
+  RC_ASSERT(largest_left <= smallest_kept);
   const auto kept = std::count_if(y.begin(), y.end(), [](float v) { return v != 0; });
   RC_ASSERT(static_cast<std::size_t>(kept) == kept_of(spec.top_k, x.size()));
 }

@@ -38,7 +38,7 @@ void World::settle(const Process& process, FragmentId p) {
 }
 
 /// I10: the next view has what is settled: of those who have it one is in it. (A view may have one member
-/// alone, and it may die while an older one's members are heirs: what only the dead had applied is lost.)
+/// alone, and it may die while an older one's members are survivors: what only the dead had applied is lost.)
 void World::check_settled(const NewView& message) {
   for (const auto& [place, chain] : settled_) {
     const auto [p, r] = place;
@@ -131,15 +131,15 @@ void World::check_holdings(const Process& process, const NewView& message, Membe
   }
 }
 
-/// I10: a member that has the newest round of every fragment is not displaced. Neither is one that lags by no
+/// I10: a member that has the newest round of every fragment is not evicted. Neither is one that lags by no
 /// more rounds than results are kept for, if a trainer that stays was in the run for these rounds.
-void World::check_displaced(NodeId m, const std::string& reason) {
+void World::check_evicted(NodeId m, const std::string& reason) {
   const auto place = answers_.find(m);
   if (place == answers_.end()) return;
-  const auto& displaced = place->second;
+  const auto& evicted = place->second;
   const auto stays = [&](const auto& entry) {
     const auto& [other, answer] = entry;
-    return other != reducer_ && answer.sealed.view == displaced.sealed.view && !answer.displaced;
+    return other != reducer_ && answer.sealed.view == evicted.sealed.view && !answer.evicted;
   };
   // What it was sent away for when the view was planned; it may also have been seen to lag, or have said so
   // itself.
@@ -150,8 +150,8 @@ void World::check_displaced(NodeId m, const std::string& reason) {
     return fail("all who have the run's state are sent away (I10)");
   if ((!says("nobody keeps") && !says("is not one of the run's")) || m == reducer_) return;
   for (FragmentId p = 0; p < layout_.fragment_count(); ++p) {
-    const auto& own = displaced.sealed.fragments[p];
-    const auto newest = newest_of_reference(displaced, p);
+    const auto& own = evicted.sealed.fragments[p];
+    const auto newest = newest_of_reference(evicted, p);
     const auto keeps = [&](const auto& entry) {
       const auto& answer = entry.second;
       return stays(entry) && answer.first.size() > p && answer.first[p] <= own.round &&
@@ -162,7 +162,7 @@ void World::check_displaced(NodeId m, const std::string& reason) {
         std::ranges::none_of(answers_, keeps))
       return;
   }
-  fail("member " + std::to_string(m) + " is displaced although it is no more than " +
+  fail("member " + std::to_string(m) + " is evicted although it is no more than " +
        std::to_string(Member::always_kept) + " rounds behind, and these are kept (I10)");
 }
 
@@ -334,12 +334,12 @@ void World::check_nothing_is_lost(const Process& process) {
 void World::check(const Process& process) {
   const auto chunks = layout_.chunk_count();
   const auto most =
-      chunks + chunks * members_ * (Member::window + 1) + chunks * (Member::most_kept + Member::window + 1);
+      chunks + chunks * members_ * (Member::window + 1) + chunks * (Member::max_kept + Member::window + 1);
   if (process.member->chunks_held() > most)
     fail("member " + std::to_string(process.id) + " holds " + std::to_string(process.member->chunks_held()) +
          " chunks; " + std::to_string(most) + " can be needed (I6)");
-  const auto most_sent = chunks * members_ * (Member::most_kept + Member::window + 1);
-  if (process.member->unacknowledged() > most_sent) fail("too many messages are kept (I6)");
+  const auto max_sent = chunks * members_ * (Member::max_kept + Member::window + 1);
+  if (process.member->unacknowledged() > max_sent) fail("too many messages are kept (I6)");
 }
 
 /// I6: what a member applied between two views it forgets before the next one, or each view change adds to
@@ -347,7 +347,7 @@ void World::check(const Process& process) {
 void World::check_forgotten(const Process& process, const Sealed& sealed) {
   for (const auto& held : sealed.held) {
     const auto last = sealed.fragments[held.fragment].round;
-    if (held.round + Member::most_kept <= last)
+    if (held.round + Member::max_kept <= last)
       fail("member " + std::to_string(process.id) + " seals with results of round " +
            std::to_string(held.round) + " of fragment " + std::to_string(held.fragment) + " after round " +
            std::to_string(last) + " (I6)");

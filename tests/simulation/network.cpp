@@ -112,7 +112,7 @@ void World::heal() {
   }
   if (!coordinator_) start_coordinator(disk_was_lost_);
   go_on_in_the_calm();
-  at(3s, [this] { recover_if_the_heirs_are_gone(); });
+  at(3s, [this] { recover_if_the_survivors_are_gone(); });
   at(calm_time / 2, [this] { calm_rounds_ = newest_rounds(); });
 }
 
@@ -259,7 +259,7 @@ bool World::may_crash(NodeId m) const {
       highest = std::max(highest, process.member->view().number);
   }
   if (disk_) highest = std::max(highest, disk_->number);
-  std::size_t heirs = 0;
+  std::size_t survivors = 0;
   for (NodeId other = 0; other < members_; ++other) {
     const auto& process = processes_[other];
     if (other == m || other == reducer_ || !process.alive || !process.member || !process.in_run) continue;
@@ -267,9 +267,9 @@ bool World::may_crash(NodeId m) const {
       return id_of(info) == process.replica;
     });
     const bool current = process.member->view().number > 0 && process.member->sealed() + 1 >= highest;
-    heirs += listed && current ? 1 : 0;
+    survivors += listed && current ? 1 : 0;
   }
-  return heirs > 0;
+  return survivors > 0;
 }
 
 /// At once, but not in the middle of what the process is doing: an ambush is called from there.
@@ -494,11 +494,11 @@ void World::leave_alone(NodeId newcomer) {
 
 /// All but one that was taking the state, the coordinator's disk too: that one has neither the state nor what
 /// a run begins with.
-void World::lose_the_state(NodeId learner) {
-  if (now_ >= calm_from_ || !coordinator_ || !disk_ || !processes_[learner].learning) return;
+void World::lose_the_state(NodeId fetcher) {
+  if (now_ >= calm_from_ || !coordinator_ || !disk_ || !processes_[fetcher].learning) return;
   count("state of the run lost");
   for (NodeId m = 0; m < members_; ++m) {
-    if (m == learner || !processes_[m].alive) continue;
+    if (m == fetcher || !processes_[m].alive) continue;
     crash(m);
     at(some(300ms), [this, m] { start(m); });
   }

@@ -43,9 +43,9 @@ constexpr std::array required{
     Required{"coordinator crash", "it goes on from its disk"},
     Required{"cut", "a member is alone and does not know it"},
     Required{"disk full at the coordinator", "what was not stored was not sent"},
-    Required{"displaced", "it takes the state from others"},
-    Required{"displaced by its own chain", "it has applied more since it sealed"},
-    Required{"displaced for its lag", "with a quorum the others do not wait"},
+    Required{"evicted", "it takes the state from others"},
+    Required{"evicted by its own chain", "it has applied more since it sealed"},
+    Required{"evicted for its lag", "with a quorum the others do not wait"},
     Required{"fragment taken from a donor", "newcomers begin from it"},
     Required{"had another history", "it has applied what others have made again"},
     Required{"joined", "a newcomer is taken into a view"},
@@ -125,14 +125,14 @@ int missing(const Tally& reached) {
   return missing;
 }
 
-int simulate(const char* program, std::uint64_t from, std::uint64_t seeds, int most_failures) {
+int simulate(const char* program, std::uint64_t from, std::uint64_t seeds, int max_failures) {
   std::mutex mutex;  // of all that follows
   Tally reached, worlds;
   int failures = 0;
   std::uint64_t begun = 0;
   on_all_cores([&] {
     std::unique_lock lock(mutex);
-    while (begun < seeds && failures < most_failures) {
+    while (begun < seeds && failures < max_failures) {
       const auto seed = from + begun++;
       lock.unlock();
       World world(seed, false);

@@ -322,8 +322,8 @@ void World::on_control(NodeId m, const ControlMessage& message) {
     learn(process, *admitted);
   } else if (const auto* steered = std::get_if<protocol::Steered>(&message)) {
     process.learned_settings = steered->settings;
-  } else if (std::holds_alternative<Displaced>(message)) {
-    on_displaced(process);
+  } else if (std::holds_alternative<Evicted>(message)) {
+    on_evicted(process);
   } else if (const auto* refused = std::get_if<Refused>(&message)) {
     obey(process, *refused);
   } else if (std::holds_alternative<Suspended>(message)) {
@@ -370,10 +370,10 @@ void World::try_view(Process& process) {
       case Member::Entry::ignored:
         count("view ignored");
         break;
-      case Member::Entry::displaced:
-        count("displaced by its own chain");
-        send_control(process, Displaced{"another history"});
-        on_displaced(process);
+      case Member::Entry::evicted:
+        count("evicted by its own chain");
+        send_control(process, Evicted{"another history"});
+        on_evicted(process);
         check_left(message);
         return;
       case Member::Entry::begun: {
@@ -394,8 +394,8 @@ void World::try_view(Process& process) {
         }
         if (!joins && has_gone_on_otherwise(process, settings_before)) {
           count("gave up for other settings");
-          send_control(process, Displaced{"other settings"});
-          return on_displaced(process);
+          send_control(process, Evicted{"other settings"});
+          return on_evicted(process);
         }
         process.in_run = process.used = true;
         if (process.id != reducer_) process.order.deal(message, self);
@@ -419,10 +419,10 @@ void World::try_view(Process& process) {
   }
 }
 
-void World::on_displaced(Process& process) {
-  tell("member " + std::to_string(process.id) + " is displaced");
-  count("displaced");
-  ambush(Moment::displaced, process.id);
+void World::on_evicted(Process& process) {
+  tell("member " + std::to_string(process.id) + " is evicted");
+  count("evicted");
+  ambush(Moment::evicted, process.id);
   process.member.reset();
   process.in_run = false;
   process.first.clear();
@@ -471,7 +471,7 @@ void World::ask_for_state(Process& process, FragmentId p) {
   const bool reachable = has_it && !cut(process.id, donor) && !cut(donor, process.id);
   if (!reachable || donor == process.id) {
     // After a while its list of donors is out of date: it asks the coordinator for another.
-    if (chance(8) == 0) return on_displaced(process);
+    if (chance(8) == 0) return on_evicted(process);
     in(process, redial_after, [this, &process, p] { ask_for_state(process, p); });
     return;
   }
@@ -496,7 +496,7 @@ void World::give_state(NodeId donor, NodeId m, FragmentId p, const LinkPtr& link
   process.followers.emplace_back(m, p, link);
   transmit(link, donor,
            [this, m, p, state = process.member->fragments()[p], ledger = process.member->ledger()[p], link] {
-             if (processes_[m].sources[p] == link) hear_state(m, p, state, ledger);
+             if (processes_[m].sources[p] == link) handle_state(m, p, state, ledger);
            });
 }
 
@@ -504,13 +504,13 @@ void World::forward(Process& donor, FragmentId p, const FragmentState& state) {
   for (const auto& [m, fragment, link] : donor.followers) {
     if (fragment != p) continue;
     transmit(link, donor.id, [this, to = m, p, state, link = link] {
-      if (processes_[to].sources[p] == link) hear_state(to, p, state, std::nullopt);
+      if (processes_[to].sources[p] == link) handle_state(to, p, state, std::nullopt);
     });
   }
 }
 
-void World::hear_state(NodeId m, FragmentId p, const FragmentState& state,
-                       const std::optional<FragmentLedger>& snapshot) {
+void World::handle_state(NodeId m, FragmentId p, const FragmentState& state,
+                         const std::optional<FragmentLedger>& snapshot) {
   auto& process = processes_[m];
   if (!process.learning || process.in_run) return;
   if (process.member) {

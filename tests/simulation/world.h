@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "isthmus/base/random.h"
-#include "isthmus/outer_sync/protocol/coordinator.h"
+#include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
 #include "isthmus/outer_sync/protocol/member.h"
 #include "isthmus/outer_sync/protocol/work_order.h"
 
@@ -42,7 +42,7 @@ enum class Moment {
   view_sent,
   view_begun,
   ready,
-  displaced,
+  evicted,
   made,
   delivered,
   applied
@@ -185,14 +185,14 @@ class World {
   void on_control(NodeId m, const ControlMessage& message);
   void on_seal(Process& process, const Seal& seal);
   void try_view(Process& process);
-  void on_displaced(Process& process);
+  void on_evicted(Process& process);
   void learn(Process& process, const Admitted& admitted);
   void ask_for_state(Process& process, FragmentId p);
   void ask_others_for_state(Process& process);
   void give_state(NodeId donor, NodeId m, FragmentId p, const LinkPtr& link);
   void forward(Process& donor, FragmentId p, const FragmentState& state);
-  void hear_state(NodeId m, FragmentId p, const FragmentState& state,
-                  const std::optional<FragmentLedger>& snapshot);
+  void handle_state(NodeId m, FragmentId p, const FragmentState& state,
+                    const std::optional<FragmentLedger>& snapshot);
   void be_ready(Process& process);
   void beat(NodeId m);
   void tick(NodeId m);
@@ -228,7 +228,7 @@ class World {
   void watch(NodeId to, const ControlMessage& message);
   void listen(const std::string& said);
   [[nodiscard]] bool state_is_lost() const;
-  void recover_if_the_heirs_are_gone();
+  void recover_if_the_survivors_are_gone();
   void crash_coordinator(bool lose_disk);
   void act_coordinator();
 
@@ -245,7 +245,7 @@ class World {
   void end_cuts_after(Time away);
   void take_lane_down(NodeId m, Time away);
   void lose_coordinator(Time away);
-  void lose_the_state(NodeId learner);
+  void lose_the_state(NodeId fetcher);
   void leave_alone(NodeId newcomer);
   void tear();
   void sever();
@@ -263,8 +263,8 @@ class World {
   void check_view(const NewView& message);
   [[nodiscard]] bool is_held(const NewView& message, FragmentId p, Round r) const;
   void check_holdings(const Process& process, const NewView& message, MemberIndex self);
-  void note_displaced(const std::vector<CoordinatorAction>& actions);
-  void check_displaced(NodeId m, const std::string& reason);
+  void note_evicted(const std::vector<CoordinatorAction>& actions);
+  void check_evicted(NodeId m, const std::string& reason);
   [[nodiscard]] static bool knows(const Sealed& sealed, FragmentId p, const FragmentState& state);
   [[nodiscard]] FragmentState newest_of_reference(const Answer& own, FragmentId p) const;
   void check_left(const NewView& message);
@@ -291,7 +291,7 @@ class World {
   struct Answer {
     Sealed sealed;
     std::vector<Round> first;  ///< by fragment: results of the rounds after this one are kept; empty: of none
-    bool displaced = false;
+    bool evicted = false;
   };
   struct Ambush {
     Moment moment;

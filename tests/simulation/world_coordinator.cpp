@@ -44,7 +44,7 @@ void World::listen(const std::string& said) {
       std::pair{"is left out", "left out for want of a link"},
       std::pair{"their chunks go by", "relay named"},
       std::pair{"nobody relays for them any more", "relay ended"},
-      std::pair{"the others are at", "displaced for its lag"},
+      std::pair{"the others are at", "evicted for its lag"},
       std::pair{"nobody keeps", "came back too late"},
       std::pair{"is not one of the run's", "had another history"},
       std::pair{"begins anew", "run begun anew"},
@@ -67,8 +67,8 @@ void World::watch(NodeId to, const ControlMessage& message) {
     ambush(Moment::view_sent, to);
   } else if (std::holds_alternative<Seal>(message)) {
     ambush(Moment::seal_sent, to);
-  } else if (const auto* displaced = std::get_if<Displaced>(&message)) {
-    check_displaced(to, displaced->reason);
+  } else if (const auto* evicted = std::get_if<Evicted>(&message)) {
+    check_evicted(to, evicted->reason);
   }
 }
 
@@ -88,7 +88,7 @@ bool World::state_is_lost() const {
 
 /// What the coordinator then asks for, an operator does: starts it with --recover, and, where nobody is left
 /// who has the state, the others anew.
-void World::recover_if_the_heirs_are_gone() {
+void World::recover_if_the_survivors_are_gone() {
   if (state_is_lost()) {
     for (auto& process : processes_) {
       if (process.used) start_again(process);
@@ -117,22 +117,22 @@ void World::crash_coordinator(bool lose_disk) {
   for (auto& [id, end] : std::exchange(control_, {})) break_link(end.first);
 }
 
-/// Marks all members that a plan displaces before any is checked: results that they hold do not count.
-void World::note_displaced(const std::vector<CoordinatorAction>& actions) {
+/// Marks all members that a plan evicts before any is checked: results that they hold do not count.
+void World::note_evicted(const std::vector<CoordinatorAction>& actions) {
   for (const auto& action : actions) {
     const auto* send = std::get_if<SendControl>(&action);
-    if (send == nullptr || !std::holds_alternative<Displaced>(send->message)) continue;
+    if (send == nullptr || !std::holds_alternative<Evicted>(send->message)) continue;
     const auto place = control_.find(send->to);
     if (place == control_.end()) continue;
     if (const auto answer = answers_.find(place->second.second); answer != answers_.end())
-      answer->second.displaced = true;
+      answer->second.evicted = true;
   }
 }
 
 void World::act_coordinator() {
   if (!coordinator_) return;
   auto actions = coordinator_->take_actions();
-  note_displaced(actions);
+  note_evicted(actions);
   for (auto& action : actions) {
     if (!coordinator_) return;
     if (auto* send = std::get_if<SendControl>(&action)) {

@@ -180,7 +180,7 @@ SampleSet World::draw_samples(Process& process, FragmentId p, Round round) {
   process.drawn.add(range);
   drawn_by_[process.replica].add(range);
   for (auto& pending : process.pending) pending.add(range);
-  return process.handed_in[{p, round}] = process.pending[p].take_front(most_trained_on);
+  return process.handed_in[{p, round}] = process.pending[p].take_front(max_trained_on);
 }
 
 /// What was left out of a chunk comes with the next round.

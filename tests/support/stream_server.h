@@ -23,14 +23,14 @@
 
 namespace isthmus {
 
-/// Lines of JSONL, of 1 to `most_words` words each, and the line that says that this was all.
-inline std::string stream_of_lines(std::uint32_t seed, std::size_t lines, std::uint32_t most_words = 40) {
+/// Lines of JSONL, of 1 to `max_words` words each, and the line that says that this was all.
+inline std::string stream_of_lines(std::uint32_t seed, std::size_t lines, std::uint32_t max_words = 40) {
   const char* const words[] = {"stone", "river", "light", "small", "bridge", "carries", "the", "north"};
   std::minstd_rand random(seed);
   std::string text;
   for (std::size_t i = 0; i < lines; ++i) {
     text += R"({"text": ")";
-    for (auto left = 1 + random() % most_words; left > 0; --left)
+    for (auto left = 1 + random() % max_words; left > 0; --left)
       text += std::string(words[random() % 8]) + " ";
     text += "\"}\n";
   }

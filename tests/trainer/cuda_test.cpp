@@ -7,7 +7,8 @@
 
 #include "isthmus/base/random.h"
 #include "isthmus/data/device.h"
-#include "isthmus/outer_sync/outer_loop.h"
+#include "isthmus/outer_sync/config/codec_plan.h"
+#include "isthmus/outer_sync/engine/outer_loop.h"
 #include "isthmus/trainer/evaluate.h"
 #include "isthmus/trainer/outer_state.h"
 #include "small_model.h"

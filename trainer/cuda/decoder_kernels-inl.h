@@ -15,7 +15,7 @@ inline constexpr unsigned all_lanes = 0xffffffff;
 inline constexpr Index group = 4;  ///< neighbouring elements that a thread reads at once
 inline constexpr Index stride = threads * group;
 inline constexpr Index warp_stride = warp_size * group;
-inline constexpr Index most_by_warp = 1024;  ///< columns that a warp's registers hold
+inline constexpr Index max_warp_columns = 1024;  ///< columns that a warp's registers hold
 
 // ---- memory ----
 
@@ -341,7 +341,7 @@ __global__ void norm_rows_backward(NormRowsBackward<T> a) {
 /// norm_rows_backward with a warp for each row, which is dense; the warps' sums are added in their order.
 template <class T, int groups>
 __global__ void norm_rows_backward_by_warp(NormRowsBackward<T> a) {
-  __shared__ float all_weight[most_by_warp], all_bias[most_by_warp];
+  __shared__ float all_weight[max_warp_columns], all_bias[max_warp_columns];
   const Index n = a.channels, first = own_lane() * group;
   const Index width = a.means == nullptr ? n : 2 * n;
   const Index blocks = (a.rows + rows_at_once - 1) / rows_at_once;
@@ -545,7 +545,7 @@ __global__ void rotate_heads(RotateHeads<T> a) {
 /// Each block of threads has `rows_at_once` tokens.
 template <class T, int lanes>
 __global__ void rotate_heads_backward(RotateHeadsBackward<T> a) {
-  __shared__ float sums[2][most_of_head];
+  __shared__ float sums[2][max_head_dim];
   constexpr unsigned at_once = threads / lanes;
   const unsigned all = heads_of(a.at), items = tokens_of(a.at) * all, length = a.at.length;
   const unsigned queries = a.at.heads, kinds = a.at.kv_heads,
@@ -782,7 +782,7 @@ bool by_warp(Index channels, const Run& run) {
     run(std::integral_constant<int, groups>());
     return true;
   }
-  if constexpr (groups * warp_stride < most_by_warp) return by_warp<groups + 2>(channels, run);
+  if constexpr (groups * warp_stride < max_warp_columns) return by_warp<groups + 2>(channels, run);
   return false;
 }
 
@@ -823,7 +823,7 @@ void run(const cpu::ColumnSums<T>& a, const Launch& launch) {
 }
 
 /// With the lanes that a head of `head_dim` elements has.
-template <int lanes = most_of_head / 2 / group, class Run>
+template <int lanes = max_head_dim / 2 / group, class Run>
 void by_lanes(Index head_dim, const Run& run) {
   if constexpr (lanes > 1) {
     if (head_dim < 2 * lanes * group) return by_lanes<lanes / 2>(head_dim, run);
@@ -847,7 +847,7 @@ void run(const RotateHeadsBackward<T>& a, const Launch& launch) {
 /// With a block of threads for each row, and as many groups as the channels need.
 template <int groups = 1, class T, class Launch>
 void run_wide_norm_backward(const NormRowsBackward<T>& a, Index blocks, const Launch& launch) {
-  if constexpr (groups * stride < most_channels) {
+  if constexpr (groups * stride < max_channels) {
     if (a.channels > groups * stride) return run_wide_norm_backward<2 * groups>(a, blocks, launch);
   }
   launch(blocks, norm_rows_backward<T, groups>, a);

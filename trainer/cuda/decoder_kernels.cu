@@ -30,9 +30,9 @@ struct Launcher {
   cudaStream_t stream;
   template <class... Parameters, class... Arguments>
   void operator()(Index blocks, void (*kernel)(Parameters...), const Arguments&... arguments) const {
-    constexpr Index most_blocks = 65535;
+    constexpr Index max_blocks = 65535;
     if (blocks == 0) return;
-    kernel<<<static_cast<unsigned>(blocks < most_blocks ? blocks : most_blocks), threads, 0, stream>>>(
+    kernel<<<static_cast<unsigned>(blocks < max_blocks ? blocks : max_blocks), threads, 0, stream>>>(
         arguments...);
     const auto status = cudaGetLastError();
     if (status == cudaSuccess) return;

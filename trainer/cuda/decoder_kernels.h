@@ -13,7 +13,7 @@ using cpu::Index;
 inline constexpr Index rows_at_once = 64;
 inline Index row_blocks(Index rows) { return (rows + rows_at_once - 1) / rows_at_once; }
 /// The most of a norm whose backward pass is here.
-inline constexpr Index most_channels = 8192;
+inline constexpr Index max_channels = 8192;
 
 /// The heads of queries and keys as attention wants them, see cpu::SplitHeads; all stay where a token has
 /// them: [N, H + 2K, D]. For the shapes that `rotates` names; buffers are aligned to 16 bytes.
@@ -31,12 +31,12 @@ struct RotateHeadsBackward {
   T* grad_qkv;
   float *norms_gradient, *block_sums;  ///< [2, D], and as many for each of row_blocks(N); null without norms
 };
-inline constexpr Index most_of_head = 256;
+inline constexpr Index max_head_dim = 256;
 /// Heads of 8 to 256 elements, a power of two, and as many of them as 32 bits count.
 inline bool rotates(const cpu::Heads& a) {
-  constexpr Index least_of_head = 8, most_heads = Index{1} << 31;
+  constexpr Index min_head_dim = 8, max_heads = Index{1} << 31;
   const bool fits =
-      a.head_dim >= least_of_head && a.head_dim <= most_of_head && a.rows() * a.all_heads() < most_heads;
+      a.head_dim >= min_head_dim && a.head_dim <= max_head_dim && a.rows() * a.all_heads() < max_heads;
   return fits && (a.head_dim & (a.head_dim - 1)) == 0;
 }
 

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "isthmus/outer_sync/device_outer_state.h"
+#include "isthmus/outer_sync/engine/device_outer_state.h"
 
 namespace isthmus::trainer::cuda {
 

@@ -13,12 +13,12 @@ namespace isthmus {
 /// Sequences [begin, end) of one track.
 struct SampleRange {
   /// No run has more tracks, or more sequences in one.
-  static constexpr std::uint64_t most_tracks = 2048, most_sequences = std::uint64_t{1} << 56;
+  static constexpr std::uint64_t max_tracks = 2048, max_sequences = std::uint64_t{1} << 56;
 
   std::uint64_t track = 0, begin = 0, end = 0;
   [[nodiscard]] std::uint64_t size() const { return end - begin; }
   /// Whether it can be one, as it came from elsewhere.
-  [[nodiscard]] bool sound() const { return track < most_tracks && begin < end && end <= most_sequences; }
+  [[nodiscard]] bool sound() const { return track < max_tracks && begin < end && end <= max_sequences; }
   friend bool operator==(const SampleRange&, const SampleRange&) = default;
   template <class Archive>
   void serialize(Archive& ar) {

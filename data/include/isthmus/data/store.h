@@ -17,7 +17,7 @@ namespace isthmus::data {
 enum class StoreCodec : std::uint8_t { none, zstd, lz4 };
 inline constexpr std::string_view store_codec_names[] = {"none", "zstd", "lz4"};
 
-inline constexpr std::uint32_t least_block_tokens = 16, most_block_tokens = 1U << 22;
+inline constexpr std::uint32_t min_block_tokens = 16, max_block_tokens = 1U << 22;
 
 /// What a store is made with.
 struct StoreSpec {

@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-#include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/core/layout.h"
 #include "isthmus/trainer/config.h"
 
 namespace isthmus::trainer {

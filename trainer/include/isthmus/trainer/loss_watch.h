@@ -24,7 +24,7 @@ class LossWatch {
   /// A batch in some hundred million is as far off by chance, if losses are spread normally.
   static constexpr double spike_deviations = 6;
   /// Less than this part of the loss above it is no spike, however even the course.
-  static constexpr double least_rise = 0.05;
+  static constexpr double min_rise = 0.05;
 
  private:
   static constexpr double weight = 1.0 / 64;  ///< of the newest loss

@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "isthmus/outer_sync/config.h"
-#include "isthmus/outer_sync/outer_state.h"
+#include "isthmus/outer_sync/config/config.h"
+#include "isthmus/outer_sync/engine/outer_state.h"
 #include "isthmus/trainer/replica.h"
 
 namespace isthmus::trainer {

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "isthmus/base/hash.h"
-#include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/core/layout.h"
 #include "isthmus/outer_sync/log/log_header.h"
 #include "isthmus/trainer/config.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "isthmus/base/error.h"
-#include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/core/layout.h"
 
 namespace isthmus::trainer {
 

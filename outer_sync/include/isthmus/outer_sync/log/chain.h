@@ -4,7 +4,7 @@
 #include <span>
 
 #include "isthmus/base/hash.h"
-#include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/core/layout.h"
 #include "isthmus/outer_sync/protocol/messages.h"
 
 namespace isthmus::outer_sync::log {

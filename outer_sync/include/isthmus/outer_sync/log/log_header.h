@@ -12,7 +12,7 @@
 
 #include "isthmus/base/archive.h"
 #include "isthmus/base/hash.h"
-#include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/core/layout.h"
 #include "isthmus/outer_sync/protocol/messages.h"
 #include "isthmus/quant/codec.h"
 

@@ -39,7 +39,7 @@ class RoundLog {
   /// Makes the folder or goes on with the log in it. `now` is where the run stands, by fragment: rounds that
   /// are in the log beyond it are cut off, as is a record that a crash left incomplete, and a fragment whose
   /// log does not hold that state (round and chain hash) begins anew, with a snapshot. Throws Error(config)
-  /// when `budget` (bytes) is below `least_budget` or the folder is another run's, Error(data) naming file
+  /// when `budget` (bytes) is below `min_budget` or the folder is another run's, Error(data) naming file
   /// and offset for anything that is damaged.
   RoundLog(std::filesystem::path folder, const LogHeader& header, std::uint64_t budget,
            std::span<const protocol::FragmentState> now);
@@ -63,7 +63,7 @@ class RoundLog {
   void flush();
 
   /// Two snapshots and one round of every fragment, and the header.
-  [[nodiscard]] static std::uint64_t least_budget(const LogHeader& header);
+  [[nodiscard]] static std::uint64_t min_budget(const LogHeader& header);
 
  private:
   struct Fragment {

@@ -12,7 +12,7 @@
 #include <span>
 
 #include "isthmus/base/aligned.h"
-#include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/core/layout.h"
 #include "isthmus/quant/passes.h"
 
 namespace isthmus::outer_sync::methods {

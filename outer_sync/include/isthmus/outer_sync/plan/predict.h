@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "isthmus/outer_sync/config.h"
-#include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/config/config.h"
+#include "isthmus/outer_sync/core/layout.h"
 #include "isthmus/outer_sync/plan/simulate.h"
 
 namespace isthmus::outer_sync::plan {

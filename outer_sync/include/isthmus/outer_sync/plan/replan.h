@@ -55,7 +55,7 @@ struct Proposal {
 
 struct ReplanRules {
   double utilization = 0.99;   ///< that is wanted
-  double least_seconds = 60;   ///< between two proposals, and two sync intervals at least
+  double min_seconds = 60;     ///< between two proposals, and two sync intervals at least
   std::size_t readings = 5;    ///< of which the median counts
   double confirmed_for = 15;   ///< seconds for which each reading must lead to a proposal before it is made
   std::int64_t longest = 100;  ///< interval, unless the run began with a longer one
@@ -96,7 +96,7 @@ class Replanner {
                                                  std::int64_t every, std::int64_t delay, double margin) const;
 
   ReplanRules rules_;
-  std::int64_t least_every_, least_delay_;
+  std::int64_t min_sync_every_, min_sync_delay_;
   LineReadings expected_;  ///< before anything was measured
   LineReadings planned_;   ///< with which the present settings were chosen
   std::deque<LineReadings> newest_;

@@ -14,7 +14,7 @@
 #include <limits>
 #include <vector>
 
-#include "isthmus/outer_sync/methods/schedule.h"
+#include "isthmus/outer_sync/core/schedule.h"
 
 namespace isthmus::outer_sync::plan {
 

@@ -34,7 +34,7 @@ class Audits {
   void clear() { reports_.clear(); }
 
  private:
-  static constexpr std::size_t most_open = 4;  ///< audited rounds of one fragment that are remembered
+  static constexpr std::size_t max_open_rounds = 4;  ///< audited rounds of one fragment that are remembered
   using Reports = std::map<std::string, std::uint64_t>;
   std::map<FragmentId, std::map<Round, Reports>> reports_;
 };

@@ -15,7 +15,7 @@ class FragmentLedger {
  public:
   /// Rounds whose samples are kept apart, so that the ledger can be told as it was a few rounds ago: for
   /// newcomers, who stand there.
-  static constexpr std::size_t most_later = 8;
+  static constexpr std::size_t max_pending_ranges = 8;
 
   FragmentLedger() = default;
   /// Of a fragment at `round`, of whose rounds nothing is known.

@@ -12,7 +12,7 @@
 #include <variant>
 #include <vector>
 
-#include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/core/layout.h"
 #include "isthmus/outer_sync/protocol/health.h"
 #include "isthmus/outer_sync/protocol/messages.h"
 #include "isthmus/outer_sync/protocol/rejection.h"
@@ -109,8 +109,8 @@ class Member {
   [[nodiscard]] ViewNumber sealed() const { return sealed_; }
   enum class Entry {
     begun,
-    displaced,  ///< this member's rounds are not those of the run: it must take the state from others
-    ignored     ///< it has sealed another view since
+    evicted,  ///< this member's rounds are not those of the run: it must take the state from others
+    ignored   ///< it has sealed another view since
   };
   /// Begins a view. Requires `fits(view)`, and that nothing that was delivered is being applied meanwhile.
   /// One that only reduces has no parameters that could be wrong: where it was not in the view of reference
@@ -134,7 +134,7 @@ class Member {
 
   /// This member's own encoded chunk, once per round, also between views. `weight`: tokens behind it.
   /// `squares`, where outer.reject is on: the sum of the squares of what it decodes to. `samples`, with a
-  /// fragment's first chunk: what it was trained on, at most `most_trained_on` ranges.
+  /// fragment's first chunk: what it was trained on, at most `max_trained_on` ranges.
   void contribute(ChunkId chunk, Round round, const SharedBytes& bytes, std::uint64_t weight,
                   double squares = 0, const SampleSet& samples = {});
   /// The answer to a Reduce. What was measured may be empty where outer.reject is off.
@@ -187,9 +187,9 @@ class Member {
   static constexpr Round window = max_lag + 1;
   /// Applied rounds whose results are kept in any case: for those who come back after a short absence.
   static constexpr Round always_kept = 2;
-  static constexpr Round most_kept = always_kept + max_lag;
+  static constexpr Round max_kept = always_kept + max_lag;
   /// Between a seal and its view nothing is forgotten, and what was delivered may still be applied.
-  static constexpr Round most_held = most_kept + window;
+  static constexpr Round max_held = max_kept + window;
   /// Chain hashes of so many rounds of each fragment are remembered.
   static constexpr std::size_t history_length = 16;
 

@@ -15,7 +15,7 @@
 #include "isthmus/base/config.h"
 #include "isthmus/base/hash.h"
 #include "isthmus/base/samples.h"
-#include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/core/layout.h"
 #include "isthmus/outer_sync/protocol/ledger.h"
 #include "isthmus/outer_sync/protocol/settings.h"
 
@@ -74,7 +74,7 @@ struct View {
 };
 
 /// A view has no more members than this.
-inline constexpr std::size_t most_members = 1024;
+inline constexpr std::size_t max_members = 1024;
 /// No view has a higher number; who claims one would leave none for those to come.
 inline constexpr ViewNumber highest_view = ViewNumber{1} << 62;
 
@@ -108,7 +108,7 @@ struct TrainedOn {
   }
 };
 /// Ranges of one replica in one contribution; where there are more, the rest comes with the next one.
-inline constexpr std::size_t most_trained_on = 16;
+inline constexpr std::size_t max_trained_on = 16;
 /// Whether rows from the network can be those of at most `replicas` replicas.
 [[nodiscard]] bool are_sound(std::span<const TrainedOn> rows, std::size_t replicas);
 /// Keeps of `in_all`, the contributors to all chunks so far, those who contributed to one more; of nothing,
@@ -204,7 +204,7 @@ struct Audit {
 };
 
 /// A heartbeat has no more of them.
-inline constexpr std::size_t most_audits = 1024;
+inline constexpr std::size_t max_audits = 1024;
 
 /// member -> coordinator, first message, and again on every new connection. Of one of a newer protocol the
 /// first fields are read, which stay as they are for ever, so that it can be told what differs.
@@ -361,7 +361,7 @@ struct PathReport {
 };
 
 /// The largest magnitude of a gain (step_figures.h): a small gradient after large ones has any.
-inline constexpr double most_gain = 1e6;
+inline constexpr double max_abs_gain = 1e6;
 
 /// member -> coordinator, every `network.heartbeat` from its hello on, so that silence is noticed while
 /// members join and load too.
@@ -537,7 +537,7 @@ struct Ready {
 
 /// coordinator -> member: your rounds are not this run's, or too far behind: take the state from others.
 /// member -> coordinator: I found that out myself.
-struct Displaced {
+struct Evicted {
   std::string reason;
   template <class Archive>
   void serialize(Archive& ar) {
@@ -662,10 +662,10 @@ struct Record {
 /// A longer line is cut by whoever sends it, and nobody's who receives it.
 inline constexpr std::size_t longest_record = 16 * 1024;
 /// No member writes more of them.
-inline constexpr std::uint64_t most_records = std::uint64_t{1} << 48;
+inline constexpr std::uint64_t max_records = std::uint64_t{1} << 48;
 /// In RecordsTaken: the coordinator has them in another way, or nobody wants them, and none are to be sent
 /// any more. No line has this number.
-inline constexpr std::uint64_t no_records_wanted = most_records + 1;
+inline constexpr std::uint64_t no_records_wanted = max_records + 1;
 
 /// member -> coordinator: lines in the order in which they were written, counted from 0 since this member
 /// was started. What is not acknowledged is said again on the next connection.
@@ -690,7 +690,7 @@ struct RecordsTaken {
 /// The order is the wire's tag: append only.
 using ControlMessage =
     std::variant<Hello, Refused, Seal, Sealed, NewView, Heartbeat, HeartbeatReply, EvalReport, Announce,
-                 StopRequest, Hold, Held, StopAt, Done, Finished, Leave, Abort, Admitted, Ready, Displaced,
+                 StopRequest, Hold, Held, StopAt, Done, Finished, Leave, Abort, Admitted, Ready, Evicted,
                  Suspended, Relays, Command, Answer, Adjust, Steered, Drain, Records, RecordsTaken,
                  CheckpointRequest, CheckpointAt>;
 

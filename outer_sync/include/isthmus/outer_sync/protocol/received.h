@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/core/layout.h"
 #include "isthmus/outer_sync/protocol/messages.h"
 
 namespace isthmus::outer_sync::protocol {
@@ -15,12 +15,12 @@ namespace isthmus::outer_sync::protocol {
 /// What the receiver knows of the run.
 struct Bounds {
   /// No run has more steps, so that a few more are still a number in any arithmetic.
-  static constexpr std::uint64_t most_steps = std::uint64_t{1} << 48;
+  static constexpr std::uint64_t max_steps = std::uint64_t{1} << 48;
 
   std::uint64_t steps = 0;                 ///< that the run has; 0: not known
   const FragmentLayout* layout = nullptr;  ///< of the run; null: not known
 
-  [[nodiscard]] std::uint64_t max_step() const { return steps > 0 ? steps : most_steps; }
+  [[nodiscard]] std::uint64_t max_step() const { return steps > 0 ? steps : max_steps; }
   /// A fragment has one round a step at most, and one more when the run ends.
   [[nodiscard]] Round max_round() const { return max_step() + 1; }
 };
@@ -36,7 +36,7 @@ struct Bounds {
 [[nodiscard]] std::string problem_of(const Held& held, const Bounds& bounds);
 [[nodiscard]] std::string problem_of(const Done& done, const Bounds& bounds);
 [[nodiscard]] std::string problem_of(const Leave& leave, const Bounds& bounds);
-[[nodiscard]] std::string problem_of(const Displaced& displaced, const Bounds& bounds);
+[[nodiscard]] std::string problem_of(const Evicted& evicted, const Bounds& bounds);
 [[nodiscard]] std::string problem_of(const Records& records, const Bounds& bounds);
 
 [[nodiscard]] std::string problem_of(const Seal& seal, const Bounds& bounds);

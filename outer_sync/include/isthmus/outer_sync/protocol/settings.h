@@ -34,9 +34,9 @@ struct Settings {
     ar(changes, pause_after);
   }
 
-  static constexpr std::size_t most_changes = 256, most_items = 32, longest_text = 256;
+  static constexpr std::size_t max_changes = 256, max_items = 32, longest_text = 256;
   /// Characters in all of them: whoever comes back says them with its hello.
-  static constexpr std::size_t most_text = 16 * 1024;
+  static constexpr std::size_t max_text_bytes = 16 * 1024;
   /// Whether this can be: what comes from a network need not.
   [[nodiscard]] bool sound() const;
   /// How many of the changes are the same as the first ones of `other`.

@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/core/layout.h"
 #include "isthmus/outer_sync/protocol/messages.h"
 
 namespace isthmus::outer_sync::protocol {

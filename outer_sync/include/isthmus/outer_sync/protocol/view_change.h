@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "isthmus/outer_sync/layout.h"
+#include "isthmus/outer_sync/core/layout.h"
 #include "isthmus/outer_sync/protocol/messages.h"
 #include "isthmus/outer_sync/protocol/topology.h"
 
@@ -22,11 +22,11 @@ struct SealedMember {
 struct ViewPlan {
   NewView message;       ///< token and number are the caller's to fill in
   std::string topology;  ///< who owns the chunks and why, for people
-  struct Displaced {
+  struct Evicted {
     std::string name;
     std::string reason;  ///< for people
   };
-  std::vector<Displaced> displaced;  ///< not members of the view
+  std::vector<Evicted> evicted;  ///< not members of the view
 };
 
 /// Members must be sorted by name, at least one, and their answers of `layout` (as `received.h` judges

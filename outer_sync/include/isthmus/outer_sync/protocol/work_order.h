@@ -21,7 +21,7 @@ class WorkOrder {
   static constexpr std::uint64_t block = 1024;
   /// A track has fewer sequences, so that something of it is always free.
   static constexpr std::uint64_t endless = std::uint64_t{1} << 62;
-  static_assert(endless > SampleRange::most_sequences);
+  static_assert(endless > SampleRange::max_sequences);
 
   /// What was given out before is void (the parameters that were trained on it are): it is free again.
   void forget() { *this = {}; }

@@ -51,7 +51,7 @@ class RateLimit {
   void count(const std::string& source, Time now);
 
  private:
-  static constexpr std::size_t most_sources = 4096;
+  static constexpr std::size_t max_sources = 4096;
   struct Count {
     Time begin;
     int events = 0;

@@ -1,0 +1,15 @@
+#include "isthmus/outer_sync/config/codec_plan.h"
+
+namespace isthmus::outer_sync {
+
+protocol::CodecPlan codec_plan(const OuterConfig& config, std::uint64_t seed) {
+  return {.codec = config.codec_spec(),
+          .warmup_codec = config.warmup_codec_spec(),
+          .warmup_rounds = static_cast<protocol::Round>(config.warmup_steps),
+          .error_feedback = config.error_feedback,
+          .sender_feedback = config.sender_feedback(),
+          .feedback_decay = static_cast<float>(config.feedback_decay),
+          .seed = seed};
+}
+
+}  // namespace isthmus::outer_sync

@@ -1,0 +1,365 @@
+#include "isthmus/outer_sync/config/config.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "config/method_defaults.h"
+#include "isthmus/base/error.h"
+#include "isthmus/outer_sync/core/address.h"
+#include "isthmus/outer_sync/protocol/rejection.h"
+
+namespace isthmus::outer_sync {
+
+using config::Scope;
+
+namespace {
+const std::vector<std::string_view> codecs(std::begin(quant::codec_names), std::end(quant::codec_names));
+const std::vector<std::string_view> scales(std::begin(quant::scale_names), std::end(quant::scale_names));
+const std::vector<std::string_view> roundings = {"nearest", "stochastic"};
+const std::vector<std::string_view> lossless_stages(std::begin(quant::lossless_names),
+                                                    std::end(quant::lossless_names));
+const std::vector<std::string_view> method_names = {
+    "streaming_diloco", "diloco", "local_sgd", "eager", "co2", "sparse", "data_parallel"};
+const std::vector<std::string_view> merges = {"carry", "alpha"};
+const std::vector<std::string_view> topologies(std::begin(protocol::topology_names),
+                                               std::end(protocol::topology_names));
+}  // namespace
+
+void OuterOptimizerConfig::serialize(config::Archive& ar) {
+  ar({"lr", &lr, Scope::live, "outer learning rate", 0, 10});
+  ar({"momentum", &momentum, Scope::live, "outer momentum mu", 0, 0.9999});
+  ar({"nesterov", &nesterov, Scope::agreed, "Nesterov form: step along g + mu v instead of v"});
+  ar({"average_first", &average_first, Scope::agreed,
+      "first part of run.steps in which rounds only average: lr 1, momentum 0", 0, 1});
+  ar({"average_last", &average_last, Scope::agreed, "last part of run.steps in which rounds only average", 0,
+      1});
+}
+
+void OuterConfig::serialize(config::Archive& ar) {
+  ar({"method", &method, Scope::agreed, "algorithm that synchronises the replicas", -config::unbounded,
+      config::unbounded, method_names});
+  ar({"num_fragments", &num_fragments, Scope::agreed, "number of fragments P, which are synchronised in turn",
+      1, 1e9});
+  ar({"sync_every", &sync_every, Scope::live, "inner steps H between two syncs of one fragment", 1, 1e9});
+  ar({"pace",
+      &pace,
+      Scope::agreed,
+      "steps: every replica makes H inner steps between two syncs; time: each makes as many as it can while "
+      "the "
+      "median one makes H, from an eighth to eight times, and the run does not repeat to the bit",
+      -config::unbounded,
+      config::unbounded,
+      {"steps", "time"}});
+  ar({"sync_delay", &sync_delay, Scope::live,
+      "inner steps tau between sending a fragment and applying its result", 0, 1e9});
+  ar({"merge", &merge, Scope::agreed,
+      "how a result changes the local parameters: carry keeps all steps made while it was under way; alpha "
+      "weighs local against global parameters",
+      -config::unbounded, config::unbounded, merges});
+  ar({"merge_alpha", &merge_alpha, Scope::live,
+      "with merge alpha: weight of the local parameters when a result is merged", 0, 1});
+  ar({"staleness_penalty", &staleness_penalty, Scope::agreed,
+      "co2: divides what is added to the momentum, a round late as it is", 1, 1e6});
+  ar({"momentum_clip", &momentum_clip, Scope::agreed, "co2: largest magnitude of the momentum; 0 any", 0,
+      1e6});
+  ar({"codec", &codec, Scope::agreed, "format of outer gradients on the wire", -config::unbounded,
+      config::unbounded, codecs});
+  ar({"codec_block", &codec_block, Scope::agreed,
+      "elements that share one scale, a power of two from 16; 0 each codec's default", 0, 4096});
+  ar({"codec_scale", &codec_scale, Scope::agreed, "format of the blocks' scales", -config::unbounded,
+      config::unbounded, scales});
+  ar({"codec_clip", &codec_clip, Scope::agreed,
+      "share of a block's largest magnitude that the largest level stands for", 0.01, 1});
+  ar({"codec_rounding", &codec_rounding, Scope::agreed,
+      "round to the nearest level, or at random to one of the two nearest", -config::unbounded,
+      config::unbounded, roundings});
+  ar({"codec_top_k", &codec_top_k, Scope::agreed, "elements that topk keeps of every 4096", 1, 4096});
+  ar({"lossless", &lossless, Scope::agreed,
+      "packing of encoded chunks on the wire; what they decode to stays the same", -config::unbounded,
+      config::unbounded, lossless_stages});
+  ar({"error_feedback", &error_feedback, Scope::agreed,
+      "carry what the codec lost into the next round; with merge carry only owners of chunks need to"});
+  ar({"feedback_decay", &feedback_decay, Scope::agreed,
+      "share of the codec's error that error feedback carries into the next round", 0, 1});
+  ar({"chunk_elements", &chunk_elements, Scope::agreed,
+      "elements of a chunk, a multiple of codec_block (topk: of 4096)", 16, 16777216});
+  ar({"warmup_steps", &warmup_steps, Scope::agreed, "first steps with gradients averaged every step", 0,
+      1e12});
+  ar({"warmup_codec", &warmup_codec, Scope::agreed, "format of warm-up gradients, always with error feedback",
+      -config::unbounded, config::unbounded, codecs});
+  ar({"final_sync", &final_sync, Scope::agreed, "one more round of every fragment after the last step"});
+  ar({"max_local_rounds", &max_local_rounds, Scope::live,
+      "rounds, of H steps each, that a replica trains alone while rounds do not commit, before it waits", 0,
+      1e9});
+  ar({"min_replicas", &min_replicas, Scope::agreed,
+      "minimum number of replicas for a round to commit; 0: half of the configured ones", 0, 1024});
+  ar({"quorum", &quorum, Scope::agreed,
+      "contributions after which a round closes, and late ones wait for the next; 0 all of them", 0, 1024});
+  ar({"topology", &topology, Scope::agreed,
+      "who owns the chunks: all alike, by their uplinks, one; auto takes the fastest", -config::unbounded,
+      config::unbounded, topologies});
+  ar({"grace", &grace, Scope::agreed, "how long a round waits for late ones once the quorum is there", 0,
+      3600});
+  ar({"reject", &reject, Scope::agreed,
+      "exclude contributions to a chunk whose norm exceeds this multiple of the median; 0 disables", 0, 1e6});
+  ar({"log", &log, Scope::per_site,
+      "folder that all results are written to, to be replayed; empty for none"});
+  ar({"log_budget", &log_budget, Scope::per_site, "maximum size of the log", 1e6, 1e18});
+  ar.section("optimizer", optimizer);
+}
+
+void OuterConfig::resolve() {
+  const auto refuse = [](const std::string& why) { throw Error(ErrorKind::config, why); };
+  if (data_parallel() && paced_by_time()) {
+    refuse(
+        "outer.pace is time and outer.method is data_parallel; expected pace steps: gradients are averaged "
+        "at every "
+        "step, which all must make");
+  }
+  const bool waits_for_results = method == "diloco" || method == "local_sgd";
+  if (waits_for_results) sync_delay = 0;
+  if (waits_for_results && !carries()) merge_alpha = 0;
+  if (method == "diloco") num_fragments = 1;
+  if (method == "local_sgd") optimizer = {.lr = 1, .momentum = 0, .nesterov = false};
+  if (method == "sparse") methods::make_sparse(*this);
+  if (eager()) methods::make_eager(*this);
+  if (co2()) methods::make_co2(*this);
+  if (const auto problem = quant::problem_of(codec_spec()); !problem.empty())
+    refuse("outer.codec_block is " + std::to_string(codec_block) + ": " + problem);
+  for (const auto& spec : {codec_spec(), warmup_codec_spec()}) {
+    const std::int64_t unit = quant::unit_of(spec);
+    if (chunk_elements % unit == 0) continue;
+    refuse("outer.chunk_elements is " + std::to_string(chunk_elements) + "; expected a multiple of " +
+           std::to_string(unit) + ", so that no block of " + std::string(to_string(spec.kind)) + " is cut");
+  }
+  if (reject != 0 && !(reject > 1)) {
+    std::ostringstream value;
+    value << reject;
+    refuse("outer.reject is " + value.str() +
+           "; expected 0, or more than 1: half of all contributions are larger than the median");
+  }
+  for (const auto& part : sync_every.parts) {
+    if (data_parallel() || sync_delay < part.value) continue;
+    refuse("outer.sync_delay is " + std::to_string(sync_delay) + " and outer.sync_every is " +
+           std::to_string(part.value) +
+           "; expected sync_delay < sync_every: a fragment's result must be applied before the fragment is "
+           "sent again");
+  }
+}
+
+void OuterConfig::take_replicas(std::int64_t number) {
+  replicas = number;
+  const auto refuse = [&](const char* key, std::int64_t value, const std::string& expected) {
+    throw Error(ErrorKind::config, std::string("outer.") + key + " is " + std::to_string(value) +
+                                       " and replicas is " + std::to_string(replicas) + "; expected " +
+                                       expected);
+  };
+  if (min_replicas > replicas) refuse("min_replicas", min_replicas, "min_replicas <= replicas");
+  if (quorum > replicas) refuse("quorum", quorum, "quorum <= replicas");
+  if (quorum > 0 && quorum < min_replicas) {
+    refuse("quorum", quorum, "quorum >= outer.min_replicas, which is " + std::to_string(min_replicas));
+  }
+}
+
+bool OuterConfig::averages_at(std::uint64_t step) const {
+  const auto at = static_cast<double>(step), end = static_cast<double>(steps);
+  if (end <= 0) return false;
+  return at <= optimizer.average_first * end ||
+         (optimizer.average_last > 0 && at > (1 - optimizer.average_last) * end);
+}
+
+bool OuterConfig::needs_feedback() const {
+  return quant::bits_per_element(codec_spec()) < (carries() ? 2 : 3);
+}
+
+std::vector<SyncPhase> OuterConfig::sync_phases() const {
+  std::vector<SyncPhase> phases;
+  for (const auto& part : sync_every.parts)
+    phases.push_back({static_cast<std::uint64_t>(part.after), static_cast<std::uint64_t>(part.value)});
+  return phases;
+}
+
+std::vector<std::string> OuterConfig::notes() const {
+  std::vector<std::string> out;
+  if (data_parallel()) return out;
+  for (const auto& part : sync_every.parts) {
+    const auto every = std::to_string(part.value);
+    if (part.value < num_fragments) {
+      out.push_back("outer.sync_every is " + every + " and there are " + std::to_string(num_fragments) +
+                    " fragments: several are sent in one step");
+    } else if (part.value % num_fragments != 0) {
+      out.push_back("outer.sync_every is " + every + ", no multiple of the " + std::to_string(num_fragments) +
+                    " fragments: they are sent at uneven distances");
+    }
+  }
+  if (!co2() && (staleness_penalty != 1 || momentum_clip != 0))
+    out.push_back("outer.staleness_penalty and outer.momentum_clip are co2's: " + method + " has neither");
+  if (carries() && merge_alpha != OuterConfig().merge_alpha)
+    out.push_back(
+        "outer.merge_alpha has no effect with outer.merge: carry; set outer.merge: alpha to use it");
+  if (!carries() && merge_alpha == 1)
+    out.push_back("outer.merge_alpha is 1: local parameters never hear of the others");
+  if (reject > 0 && replicas > 0 && replicas < static_cast<std::int64_t>(protocol::fewest_to_compare))
+    out.push_back(
+        "outer.reject compares at least 3 contributions; with fewer replicas it leaves nothing out");
+  if (needs_feedback() && !error_feedback) {
+    out.push_back("outer.codec is " + codec + " without outer.error_feedback: what " +
+                  (carries() ? "the owners of chunks lose" : "it loses") + " is lost");
+  }
+  return out;
+}
+
+protocol::Topology OuterConfig::topology_setting() const {
+  return static_cast<protocol::Topology>(std::ranges::find(topologies, topology) - topologies.begin());
+}
+
+quant::CodecSpec OuterConfig::codec_spec() const {
+  auto spec = quant::default_spec(quant::codec_kind(codec));
+  if (codec_block > 0) spec.block = static_cast<std::uint32_t>(codec_block);
+  spec.scale = quant::scale_format(codec_scale);
+  spec.clip = static_cast<float>(codec_clip);
+  spec.rounding = codec_rounding == "nearest" ? quant::Rounding::nearest : quant::Rounding::stochastic;
+  spec.top_k = static_cast<std::uint32_t>(codec_top_k);
+  return spec;
+}
+quant::CodecSpec OuterConfig::warmup_codec_spec() const {
+  // Gradients may be far smaller than outer gradients, so their scales are of the widest range.
+  auto spec = quant::default_spec(quant::codec_kind(warmup_codec));
+  if (codec_block > 0) spec.block = static_cast<std::uint32_t>(codec_block);
+  return spec;
+}
+
+void JoinConfig::serialize(config::Archive& ar) {
+  // A newcomer's own affair: members give what it asks for.
+  ar({"inner_state",
+      &inner_state,
+      Scope::per_site,
+      "where a newcomer's inner optimizer begins: with a member's moments, which doubles what it is sent, or "
+      "with "
+      "zeros under a learning rate that rises over 20 steps",
+      -config::unbounded,
+      config::unbounded,
+      {"donor", "fresh"}});
+}
+
+void EmulateConfig::serialize(config::Archive& ar) {
+  ar({"rate", &rate, Scope::per_site,
+      "emulated rate of bulk to each peer, in bits per second; auto: unlimited", 1e3, 1e13});
+  ar({"rtt", &rtt, Scope::per_site, "emulated round-trip time: hold every message back by half of this", 0,
+      60});
+  ar({"jitter", &jitter, Scope::per_site, "emulated jitter: hold bulk back by up to this, at random", 0, 60});
+  ar({"loss", &loss, Scope::per_site,
+      "emulated packet loss: share of the bulk packets that arrive a round trip late", 0, 0.5});
+}
+
+void NetworkConfig::serialize(config::Archive& ar) {
+  ar({"coordinator", &coordinator, Scope::per_site,
+      "HOST:PORT of the coordinator, or several with commas between; port 0 lets `launch` choose"});
+  ar({"listen", &listen, Scope::per_site,
+      "ADDRESS:PORT this worker accepts peers at; port 0 for any free one; none: it opens no port, and only "
+      "dials"});
+  ar({"advertise", &advertise, Scope::per_site, "HOST:PORT that peers dial; empty for the listen address"});
+  ar({"certs", &certs, Scope::per_site,
+      "folder of this process's certificate (see `isthmus certs`), or one that has such a folder of its "
+      "name; "
+      "all connections are then TLS"});
+  ar({"secret", &secret, Scope::per_site,
+      "file with the secret of a run without certificates, which the coordinator makes: who can read it may "
+      "take part; empty: run.secret in the run's folder, and none with network.insecure"});
+  ar({"insecure", &insecure, Scope::per_site,
+      "allow addresses that others can reach without certificates: anyone on the network path can read and "
+      "change all traffic"});
+  ar({"lanes", &lanes, Scope::agreed, "TCP connections for bulk to each peer", 1, 64});
+  ar({"heartbeat", &heartbeat, Scope::per_site, "time between two heartbeats", 0.05, 60});
+  ar({"detect_timeout", &detect_timeout, Scope::per_site, "silence after which a peer counts as lost", 0.2,
+      3600});
+  ar({"join_timeout", &join_timeout, Scope::per_site, "how long to wait for all replicas at the start", 0.2,
+      86400});
+  ar({"join_rate", &join_rate, Scope::per_site,
+      "bytes per second of state that a member gives to all who join, so that rounds keep their time", 4096,
+      1e12});
+  ar({"rate",
+      &rate,
+      Scope::per_site,
+      "maximum rate at which this member sends to all its peers together: the upload rate of its link; auto "
+      "measures and follows the link",
+      1e3,
+      1e13,
+      {},
+      true});
+  ar({"congestion",
+      &congestion,
+      Scope::per_site,
+      "TCP's congestion control on connections that leave this machine; system is what it has chosen",
+      -config::unbounded,
+      config::unbounded,
+      {"bbr", "cubic", "system"}});
+  ar.section("emulate", emulate);
+}
+
+config::Rate rate_of(const std::string& text) {
+  config::Source source;
+  source.set("rate=" + text);
+  struct {
+    NetworkConfig network;
+    void serialize(config::Archive& ar) { network.serialize(ar); }
+  } keys;
+  config::Reader reader(source);
+  keys.serialize(reader);
+  reader.finish();
+  return keys.network.rate;
+}
+
+namespace {
+std::string seconds_of(const config::Duration& duration) {
+  const auto milliseconds = static_cast<std::int64_t>(duration.seconds * 1000);
+  return milliseconds % 1000 == 0 ? std::to_string(milliseconds / 1000) + "s"
+                                  : std::to_string(milliseconds) + "ms";
+}
+}  // namespace
+
+void NetworkConfig::check() const {
+  check_silence();
+  check_ports();
+  check_security();
+}
+
+void NetworkConfig::check_silence() const {
+  if (detect_timeout.seconds >= 4 * heartbeat.seconds) return;
+  throw Error(ErrorKind::config,
+              "network.detect_timeout is " + seconds_of(detect_timeout) + " and network.heartbeat is " +
+                  seconds_of(heartbeat) +
+                  "; expected a detect_timeout of at least four heartbeats: one that is late must "
+                  "not count as silence");
+}
+
+void NetworkConfig::check_ports() const {
+  if (listens() || advertise.empty()) return;
+  throw Error(ErrorKind::config, "network.advertise is '" + advertise +
+                                     "' and network.listen is none; expected no address where no port is "
+                                     "open: nobody could dial it");
+}
+
+std::string NetworkConfig::reachable() const {
+  for (const auto& [key, text] : {std::pair("network.coordinator", &coordinator),
+                                  {"network.listen", &listen},
+                                  {"network.advertise", &advertise}}) {
+    if (text->empty() || *text == no_port) continue;
+    const auto addresses = parse_addresses(*text, key);
+    if (!std::ranges::all_of(addresses, &Address::is_loopback))
+      return std::string(key) + " is '" + *text + "'";
+  }
+  return {};
+}
+
+void NetworkConfig::check_security() const {
+  const auto open = reachable();
+  if (open.empty() || !certs.empty() || insecure) return;
+  throw Error(ErrorKind::config,
+              open +
+                  ", which other machines can reach, and there are no certificates. Make some with `isthmus "
+                  "certs init` and name their folder in network.certs; or say --insecure: then whoever sees "
+                  "the packets can read and change everything, and join the run");
+}
+
+}  // namespace isthmus::outer_sync

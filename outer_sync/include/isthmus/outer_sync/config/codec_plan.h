@@ -1,0 +1,14 @@
+#pragma once
+// Which codec each round of a run uses, from its config.
+
+#include <cstdint>
+
+#include "isthmus/outer_sync/config/config.h"
+#include "isthmus/outer_sync/protocol/member.h"
+
+namespace isthmus::outer_sync {
+
+/// `config` must be resolved; `seed` is the run's.
+[[nodiscard]] protocol::CodecPlan codec_plan(const OuterConfig& config, std::uint64_t seed = 0);
+
+}  // namespace isthmus::outer_sync

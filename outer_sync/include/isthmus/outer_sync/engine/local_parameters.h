@@ -1,0 +1,23 @@
+#pragma once
+// Where a replica's local parameters live, as the outer loop sees them: one flat fp32 buffer, in fragment
+// order. On a CPU `read` and `modify` are the storage itself; a device copies the range through pinned
+// memory.
+
+#include <span>
+
+#include "isthmus/outer_sync/core/layout.h"
+
+namespace isthmus::outer_sync {
+
+class LocalParameters {
+ public:
+  virtual ~LocalParameters() = default;
+  /// Current values of the range; valid until the next call.
+  [[nodiscard]] virtual std::span<const float> read(Range range) = 0;
+  /// Current values of the range, to be changed in place; `modified` must follow before anything else is
+  /// called. It makes the change visible to the model (device copy, bf16 twin).
+  [[nodiscard]] virtual std::span<float> modify(Range range) = 0;
+  virtual void modified(Range range) = 0;
+};
+
+}  // namespace isthmus::outer_sync

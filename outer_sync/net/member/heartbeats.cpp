@@ -1,0 +1,168 @@
+#include "net/member/heartbeats.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "config/duration.h"
+
+namespace isthmus::outer_sync::transport {
+
+using namespace protocol;
+using namespace std::chrono_literals;
+
+namespace {
+constexpr std::size_t max_beats_unanswered = 64;
+constexpr Time longest_lease = 1h + 1min;  ///< network.detect_timeout with network.emulate.rtt at their most
+}  // namespace
+
+Time lease_time() {
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  return std::chrono::duration_cast<Time>(std::chrono::seconds(now.tv_sec) +
+                                          std::chrono::nanoseconds(now.tv_nsec));
+}
+
+Heartbeats::Heartbeats(const NetworkConfig& network, AwakeClock::Clock::duration hold, bool reduces,
+                       AwakeClock& clock, PeerMesh& mesh, Rounds& rounds, const WireCounters& counters,
+                       SharedState& meet, Trace& trace, Say say)
+    : network_(network),
+      silence_(to_duration(network.detect_timeout) + 2 * hold),
+      reduces_(reduces),
+      clock_(clock),
+      mesh_(mesh),
+      rounds_(rounds),
+      counters_(counters),
+      shared_(meet),
+      trace_(trace),
+      say_(std::move(say)),
+      rate_(network.rate.bytes_per_second()) {}
+
+// ---- heartbeats ----
+
+/// With what all kinds say.
+Heartbeat Heartbeats::next() {
+  Heartbeat beat;
+  beat.number = ++number_;
+  beats_[beat.number] = lease_time();
+  if (beats_.size() > max_beats_unanswered) beats_.erase(beats_.begin());
+  {
+    const std::lock_guard lock(shared_.mutex);
+    beat.step = shared_.report.step;
+    beat.loss = shared_.report.loss;
+    beat.tokens_per_second = shared_.report.tokens_per_second;
+    beat.utilization = shared_.report.utilization;
+    beat.bytes_sent = shared_.report.other_bytes;
+    beat.inner_steps_per_second = shared_.report.inner_steps_per_second;
+    beat.disk_free = shared_.report.disk_free;
+    beat.outer_gain = shared_.report.outer_gain;
+    beat.outer_correlation = shared_.report.outer_correlation;
+    beat.checkpoints = shared_.checkpoints;
+    beat.audits = std::exchange(shared_.audits, {});
+    beat.contributed = static_cast<std::uint16_t>(shared_.participation.contributed);
+  }
+  beat.bytes_sent += counters_.total;
+  return beat;
+}
+
+Heartbeat Heartbeats::of_observer(const std::vector<FragmentState>& states) {
+  auto beat = next();
+  for (const auto& fragment : states) beat.fragments.emplace_back(fragment.round, prefix_of(fragment.chain));
+  return beat;
+}
+
+Heartbeat Heartbeats::of_member() {
+  auto beat = next();
+  beat.uplink = rate_;
+  if (beat.uplink == 0) beat.uplink = uplink_.bytes_per_second();
+  if (!rounds_.in_a_view()) return beat;
+  auto& member = rounds_.member();
+  beat.view = member.view().number;
+  beat.lost = mesh_.lost(silence_);
+  beat.paths = mesh_.paths();
+  beat.relays = mesh_.relays_number();
+  beat.relayed = mesh_.relayed();
+  for (const auto& fragment : member.fragments())
+    beat.fragments.emplace_back(fragment.round, prefix_of(fragment.chain));
+  beat.health = member.take_health();
+  return beat;
+}
+
+void Heartbeats::on_reply(const HeartbeatReply& reply) {
+  const auto sent = beats_.find(reply.number);
+  if (sent == beats_.end()) return;
+  const auto now = Trace::Clock::now();
+  trace_.async(Trace::Row::control, "heartbeat", reply.number, now - (lease_time() - sent->second), now);
+  if (rounds_.stands() && reply.view != 0 && reply.view == rounds_.member().view().number) {
+    vouched_ = clock_.now();
+    is_left_out_ = false;
+    rounds_.member().lease_until(sent->second +
+                                 Time(std::min<std::uint64_t>(reply.lease, longest_lease.count())));
+    rounds_.member().lowest_applied(reply.lowest);
+  }
+  beats_.erase(beats_.begin(), std::next(sent));
+}
+
+// ---- whether rounds commit ----
+
+void Heartbeats::silent() {
+  if (!down_since_) down_since_ = clock_.now();
+}
+
+void Heartbeats::heard() {
+  if (down_since_) vouched_ = clock_.now();
+  down_since_.reset();
+}
+
+void Heartbeats::view_begun() {
+  suspended_.clear();
+  vouched_ = clock_.now();
+  is_left_out_ = false;
+}
+
+void Heartbeats::suspended(const std::string& why) {
+  suspended_ = why;
+  judge_commits();
+}
+
+void Heartbeats::tick() {
+  judge_commits();
+  uplink_.sample(clock_.now(), counters_.total, mesh_.backed_up());
+}
+
+/// Whether a result that is due is worth waiting for. A view change takes a moment; one that takes longer
+/// than a silence that counts as a loss may take for ever. While there is no coordinator the view goes on
+/// that was in force when it was heard last: none between a seal and its view, whoever else can be reached.
+void Heartbeats::judge_commits() {
+  const auto now = clock_.now();
+  std::string obstacle = suspended_;
+  const bool may_be_left_out = rounds_.in_a_view() && (!down_since_ || !rounds_.member().in_view());
+  is_left_out_ = rounds_.in_a_view() && (is_left_out_ || (may_be_left_out && now - vouched_ > silence_));
+  if (is_left_out_) obstacle = "this replica is in no view";
+  const bool alone = down_since_ && now - *down_since_ > silence_;
+  if (alone && !mesh_.lost(silence_).empty())
+    obstacle = "the coordinator and some of the members cannot be reached";
+  bool changed = false;
+  shared_.update([&] {
+    changed = shared_.commits != obstacle.empty();
+    shared_.commits = obstacle.empty();
+  });
+  if (changed && !obstacle.empty())
+    say_("ROUNDS DO NOT COMMIT: " + obstacle +
+         (reduces_ ? "" : ". Training goes on locally for at most outer.max_local_rounds, and waits then."));
+  if (changed && obstacle.empty()) say_("rounds commit again");
+}
+
+/// Whoever trains does not need it for that; who waits for the run to begin, to go on or to end does.
+bool Heartbeats::has_waited_in_vain(bool done) {
+  const bool waits = !rounds_.in_a_view() || done || is_stuck() || (reduces_ && rounds_.nobody_is_up());
+  return down_since_ && waits && clock_.now() - *down_since_ > to_duration(network_.join_timeout);
+}
+
+bool Heartbeats::is_stuck() {
+  const std::lock_guard lock(shared_.mutex);
+  return shared_.stuck && !shared_.commits;
+}
+
+}  // namespace isthmus::outer_sync::transport

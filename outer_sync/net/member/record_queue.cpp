@@ -1,0 +1,56 @@
+#include "isthmus/outer_sync/net/member/record_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace isthmus::outer_sync {
+
+using namespace protocol;
+
+namespace {
+
+/// In memory and on the wire, about.
+std::size_t size_of(const Record& record) { return record.line.size() + 8; }
+
+}  // namespace
+
+void RecordQueue::add(RecordKind kind, std::string line) {
+  if (kind == RecordKind::metrics && line.size() > longest_record) return;
+  if (line.size() > longest_record) line.resize(longest_record);
+  std::ranges::replace_if(
+      line, [](char c) { return c == '\n' || c == '\r'; }, ' ');
+  const std::lock_guard lock(mutex_);
+  records_.push_back({kind, std::move(line)});
+  bytes_ += size_of(records_.back());
+  while (bytes_ > max_bytes_ && records_.size() > 1) drop_first();
+}
+
+Records RecordQueue::next(std::size_t max_bytes, std::uint64_t from) const {
+  const std::lock_guard lock(mutex_);
+  Records out{std::max(first_, from), {}};
+  std::size_t bytes = 0;
+  for (std::size_t i = out.first - first_; i < records_.size(); ++i) {
+    bytes += size_of(records_[i]);
+    if (bytes > max_bytes && !out.records.empty()) break;
+    out.records.push_back(records_[i]);
+  }
+  return out;
+}
+
+void RecordQueue::taken(std::uint64_t next) {
+  const std::lock_guard lock(mutex_);
+  while (first_ < next && !records_.empty()) drop_first();
+}
+
+std::size_t RecordQueue::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_;
+}
+
+void RecordQueue::drop_first() {
+  bytes_ -= size_of(records_.front());
+  records_.pop_front();
+  ++first_;
+}
+
+}  // namespace isthmus::outer_sync

@@ -1,0 +1,217 @@
+#include "net/member/rounds.h"
+
+#include <algorithm>
+#include <asio/post.hpp>
+#include <utility>
+
+namespace isthmus::outer_sync::transport {
+
+using namespace protocol;
+
+void Rounds::begin(std::vector<FragmentState> fragments, Ledger ledger, Settings settings) {
+  member_.emplace(codec_context_->layout, codec_context_->codecs, closing_, std::move(fragments),
+                  std::move(ledger), std::move(settings));
+}
+
+void Rounds::end() {
+  member_.reset();
+  ids_.clear();
+}
+
+void Rounds::forget_residuals() {
+  if (codec_context_ == nullptr) return;
+  for (ChunkId k = 0; k < codec_context_->layout.chunk_count(); ++k)
+    asio::post(codec_pool_, [this, k] { codec_context_->reducer.forget(k); });
+}
+
+void Rounds::enter_view() {
+  ids_.clear();
+  for (const auto& member : member_->view().members) ids_.push_back(id_of(member));
+}
+
+void Rounds::go_on() {
+  count_live();
+  act();
+}
+
+bool Rounds::nobody_is_up() const {
+  return std::ranges::none_of(ids_, [this](ReplicaId id) { return mesh_.up(id); });
+}
+
+void Rounds::count_live() {
+  Participation seen;
+  for (std::size_t m = 0; m < ids_.size(); ++m) {
+    if (!trains(member_->view().members[m])) continue;
+    ++seen.participating;
+    seen.live += m == member_->self() || mesh_.up(ids_[m]) ? 1 : 0;
+  }
+  shared_.update([&] {
+    shared_.participation.live = seen.live;
+    shared_.participation.participating = seen.participating;
+  });
+}
+
+/// Position in the view in force here.
+std::optional<MemberIndex> Rounds::index_of(ReplicaId peer) const {
+  const auto place = std::ranges::find(ids_, peer);
+  if (place == ids_.end()) return std::nullopt;
+  return static_cast<MemberIndex>(place - ids_.begin());
+}
+
+// ---- from the trainer ----
+
+void Rounds::contribute(ChunkId chunk, Round round, const SharedBytes& bytes, const SharedBytes& packed,
+                        std::uint64_t weight, double squares, const SampleSet& samples) {
+  if (!member_) return;
+  member_->contribute(chunk, round, bytes, weight, squares, samples);
+  act({bytes, packed});
+}
+
+void Rounds::applied(FragmentId fragment, const FragmentState& state, std::vector<SampleRange> samples) {
+  member_->applied(fragment, state.round, state.chain, std::move(samples));
+  act();
+}
+
+// ---- from peers ----
+
+std::optional<std::string> Rounds::on_chunk(ReplicaId from, Connection::Received chunk) {
+  const auto index = index_of(from);
+  if (!index) return std::nullopt;  // of a view that has not begun here, or is over
+  if (auto problem = codec_context_->unpacker.unpack(chunk.head, chunk.body)) return problem;
+  auto problem = member_->receive(*index, message_of(std::move(chunk)));
+  act();
+  return problem;
+}
+
+void Rounds::on_ack(ReplicaId from, ViewNumber view, const ChunkKey& key) {
+  if (const auto index = index_of(from)) member_->acknowledged(*index, view, key);
+}
+
+void Rounds::on_begun(ReplicaId from, ViewNumber view) {
+  const auto index = index_of(from);
+  if (!index) return;
+  member_->peer_begun(*index, view);
+  act();
+}
+
+void Rounds::on_peer_up(ReplicaId peer) {
+  count_live();
+  const auto index = index_of(peer);
+  if (!index) return;
+  member_->repeat_to(*index, [](const ChunkKey&) { return true; });
+  act();
+}
+
+void Rounds::on_broken_peer(ReplicaId peer, const std::string& why) {
+  const auto index = index_of(peer);
+  const auto name = index ? member_->view().members[*index].name : "a peer";
+  shared_.fail(Error(ErrorKind::network, name + " breaks the protocol: " + why));
+}
+
+// ---- time, and others ----
+
+void Rounds::tick(Time now) {
+  if (!member_) return;
+  member_->tick(now);
+  act();
+}
+
+std::vector<SharedBytes> Rounds::held(FragmentId fragment, Round round) const {
+  return member_ ? member_->held(fragment, round) : std::vector<SharedBytes>();
+}
+
+FragmentLedger Rounds::ledger(FragmentId fragment) const {
+  return member_ ? member_->ledger().at(fragment) : FragmentLedger();
+}
+
+// ---- what the member wants ----
+
+/// Chunks that are sent once more, on a new connection, travel unpacked: they are few, and so nothing has
+/// to be kept twice.
+void Rounds::act(const Fresh& fresh) {
+  for (auto& action : member_->take_actions()) {
+    if (auto* chunk = std::get_if<SendChunk>(&action)) {
+      const auto& message = chunk->message;
+      mesh_.send(ids_[chunk->peer], order_of(message.key), message,
+                 message.bytes == fresh.bytes ? fresh.packed : nullptr);
+    } else if (auto* ack = std::get_if<SendAck>(&action)) {
+      mesh_.acknowledge(ids_[ack->peer], ack->view, ack->key);
+    } else if (auto* begun = std::get_if<SendBegun>(&action)) {
+      mesh_.say_begun(ids_[begun->peer], begun->view);
+    } else if (auto* job = std::get_if<Reduce>(&action)) {
+      asio::post(codec_pool_, [this, job = std::move(*job)] { reduce(job); });
+    } else if (auto* forget = std::get_if<ForgetResidual>(&action)) {
+      asio::post(codec_pool_, [this, chunk = forget->chunk] { codec_context_->reducer.forget(chunk); });
+    } else if (auto* round = std::get_if<Deliver>(&action)) {
+      deliver(std::move(*round));
+    }  // a Retract is carried out where the view begins, under the shared state lock
+  }
+}
+
+/// Rounds are due in the order in which they begin. What is sent of one later, again, keeps its place.
+std::uint64_t Rounds::order_of(const ChunkKey& key) {
+  const SharedState::Place place{codec_context_->layout.fragment_of(key.chunk), key.round};
+  std::erase_if(orders_, [&](const auto& entry) {
+    return entry.first.first == place.first && entry.first.second + Member::max_held < place.second;
+  });
+  return orders_.try_emplace(place, orders_begun_ + 1).second ? ++orders_begun_ : orders_.at(place);
+}
+
+/// What has not begun here is due after all that has.
+std::uint64_t Rounds::order_of_carried(const ChunkKey& key) const {
+  if (codec_context_ == nullptr || key.chunk >= codec_context_->layout.chunk_count())
+    return orders_begun_ + 1;
+  const auto place = orders_.find({codec_context_->layout.fragment_of(key.chunk), key.round});
+  return place == orders_.end() ? orders_begun_ + 1 : place->second;
+}
+
+void Rounds::deliver(Deliver round) {
+  say_if_rejected(round);
+  shared_.update([&] {
+    shared_.participation.contributed = round.contributed;
+    shared_.results[{round.fragment, round.round}] = {.chunks = std::move(round.results),
+                                                      .included = std::move(round.included),
+                                                      .rejected = std::move(round.rejected),
+                                                      .samples = std::move(round.samples)};
+  });
+}
+
+/// A replica that is sick is so for long.
+void Rounds::say_if_rejected(const Deliver& round) {
+  constexpr std::uint64_t say_every = 100;
+  const auto chunks = std::ranges::count(round.rejected, true);
+  if (chunks == 0 || rejected_++ % say_every != 0) return;
+  say_("the others left out this replica's contribution to " + std::to_string(chunks) + " of " +
+       std::to_string(round.rejected.size()) + " chunks of fragment " + std::to_string(round.fragment) +
+       ", round " + std::to_string(round.round) +
+       ": its norm is more than outer.reject times the median; it does not come back");
+}
+
+/// On the codec thread.
+void Rounds::reduce(const Reduce& job) {
+  try {
+    const Trace::Scope scope(
+        trace_, Trace::Row::reduce, "reduce",
+        "{\"chunk\":" + std::to_string(job.chunk) + ",\"round\":" + std::to_string(job.round) + "}");
+    auto made =
+        codec_context_->reducer.reduce(job.chunk, job.round, job.contributions, job.weights, job.reject);
+    const bool alone = job.contributions.size() == 1;
+    auto packed = alone ? nullptr : codec_context_->result_packer.pack(job.chunk, job.round, *made.bytes);
+    asio::post(io_, [this, view = job.view, chunk = job.chunk, round = job.round, made = std::move(made),
+                     packed = std::move(packed)] {
+      if (!member_) return;
+      member_->reduced(view, chunk, round, made.bytes, made.measured);
+      act({made.bytes, packed});
+    });
+  } catch (const BadContribution& error) {
+    asio::post(io_, [this, error, view = job.view, member = job.members.at(error.contribution)] {
+      const bool known = member_ && member_->view().number == view;
+      const auto name = known ? member_->view().members.at(member).name + ": " : std::string();
+      shared_.fail(Error(error.kind(), name + error.what()));
+    });
+  } catch (const Error& error) {
+    shared_.fail(error);
+  }
+}
+
+}  // namespace isthmus::outer_sync::transport

@@ -1,0 +1,379 @@
+#include "net/mesh/peer_mesh.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "isthmus/base/error.h"
+#include "net/link/listen.h"
+#include "net/link/spawn.h"
+
+namespace isthmus::outer_sync::transport {
+
+using protocol::ReplicaId;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::size_t max_breaches = 5;
+
+std::string lost_connection(const Peer& peer, const Connection& connection, const std::string& why) {
+  return "dropped a connection of " + peer.info.name + " (" + connection.remote() + "): " + why;
+}
+
+}  // namespace
+
+PeerMesh::PeerMesh(asio::io_context& io, asio::ip::tcp::acceptor acceptor, std::size_t lanes,
+                   WireCounters& counters, const LinkOptions& link, AwakeClock& clock, Trace& trace,
+                   Handler& handler)
+    : io_(io),
+      acceptor_(std::move(acceptor)),
+      lanes_(lanes),
+      counters_(counters),
+      link_(link),
+      clock_(clock),
+      trace_(trace),
+      handler_(handler),
+      rates_(link),
+      stranger_line_([&handler](const std::string& line) { handler.on_message(line); }),
+      waiting_(io, Connection::Clock::time_point::max()) {
+  if (!acceptor_.is_open()) return;
+  spawn(io_.get_executor(), "accepting connections",
+        accept_all(
+            acceptor_, [this](asio::ip::tcp::socket socket) { accept(std::move(socket)); },
+            [&handler](const std::string& line) { handler.on_message(line); }));
+}
+
+void PeerMesh::begin(ReplicaId self, std::string self_name, const Digest& token, std::size_t frame_limit,
+                     const BufferPool& chunks) {
+  self_ = self;
+  self_name_ = std::move(self_name);
+  token_ = token;
+  frame_limit_ = frame_limit;
+  chunks_ = chunks;
+  begun_ = true;
+  ways_.set(self_, told_);
+  waiting_.cancel();
+}
+
+// ---- peers ----
+
+bool PeerMesh::up(ReplicaId peer) const {
+  const auto place = peers_.find(peer);
+  return place != peers_.end() && (place->second->up() || ways_.open(peer));
+}
+
+bool PeerMesh::backed_up() const {
+  return std::ranges::any_of(peers_, [](const auto& entry) { return !entry.second->outbox.empty(); });
+}
+
+void PeerMesh::set_peers(const std::vector<PeerInfo>& peers) {
+  std::map<ReplicaId, PeerPtr> next;
+  std::vector<PeerPtr> fresh;
+  for (const auto& info : peers) {
+    std::optional<Address> address;
+    if (!info.address.empty()) address = parse_address(info.address, "the address of " + info.name);
+    const auto known = peers_.find(info.id);
+    auto peer = known != peers_.end() ? known->second : make_peer(info, address);
+    if (info.id == self_ || !next.emplace(info.id, peer).second)
+      throw Error(ErrorKind::network, info.name + " is named twice among the members");
+    if (known == peers_.end()) fresh.push_back(std::move(peer));
+  }
+  const auto before = std::exchange(peers_, std::move(next));
+  for (const auto& [id, peer] : before) {
+    if (peers_.contains(id)) continue;
+    peer->retire();
+    static_cast<void>(ways_.close(id));
+    for (const auto& [other, stays] : peers_) stays->outbox.forget_relayed(id);
+    ways_lost(id);
+  }
+  for (const auto& peer : fresh) {
+    if (!peer->address) continue;
+    for (std::size_t lane = 0; lane < lanes_; ++lane)
+      spawn(io_.get_executor(), "the connections to " + peer->info.name, dial_loop(peer, lane));
+  }
+  waiting_.cancel();
+}
+
+PeerPtr PeerMesh::make_peer(const PeerInfo& info, std::optional<Address> address) {
+  std::vector<Lane> lanes;
+  for (std::size_t lane = 0; lane < lanes_; ++lane) {
+    lanes.emplace_back(io_);
+    lanes.back().down_since = Connection::Clock::now();
+  }
+  return std::make_shared<Peer>(Peer{.info = info,
+                                     .address = std::move(address),
+                                     .lanes = std::move(lanes),
+                                     .last_up = clock_.now(),
+                                     .outbox = Outbox(lanes_),
+                                     .arrivals = Arrivals(lanes_),
+                                     .link = EmulatedLink(link_.emulate, self_ ^ info.id),
+                                     .pacer = {},
+                                     .link_free = asio::steady_timer(io_)});
+}
+
+// ---- what is sent ----
+
+void PeerMesh::send(ReplicaId peer, std::uint64_t order, const protocol::ChunkMessage& message,
+                    const protocol::SharedBytes& packed) {
+  dispatch(peer, order, chunk_frame(message, packed), {message.view, message.key});
+}
+
+void PeerMesh::say_begun(ReplicaId peer, protocol::ViewNumber view) {
+  dispatch(peer, 0, begun_frame(view), {view, std::nullopt});
+}
+
+void PeerMesh::dispatch(ReplicaId peer, std::uint64_t order, Frame frame, Outbox::Receipt receipt) {
+  const auto at = peers_.find(peer);
+  if (at == peers_.end()) return;
+  if (at->second->up()) return put(at->second, order, std::move(frame), receipt);
+  if (!ways_.open(peer)) return;
+  receipt.beyond = peer;
+  const auto session = static_cast<std::uint32_t>(ways_.hail(peer).session);
+  put(peers_.at(*ways_.relay_to(peer)), order, relayed_frame(self_, peer, std::move(frame), session),
+      receipt);
+}
+
+void PeerMesh::acknowledge(ReplicaId peer, protocol::ViewNumber view, const protocol::ChunkKey& key) {
+  if (!peers_.contains(peer) || !hearing_) return;
+  auto ack = ack_frame(view, key);
+  hearing_->send(hearing_relayed_ == peer ? relayed_frame(self_, peer, std::move(ack)) : std::move(ack));
+}
+
+void PeerMesh::view_begun(protocol::ViewNumber view) {
+  view_ = view;
+  for (const auto& [id, peer] : peers_) peer->outbox.view_begun(view);
+}
+
+void PeerMesh::put(const PeerPtr& peer, std::uint64_t order, Frame frame, const Outbox::Receipt& receipt) {
+  if (!peer->up()) return;
+  if (peer->outbox.bytes() >= max_queued(*peer)) {
+    stranger_line_("dropped the connections to " + peer->info.name + ": it does not read, and " +
+                   std::to_string(peer->outbox.bytes()) + " bytes wait for it");
+    peer->close_lanes();
+    return peer->outbox.clear();
+  }
+  peer->outbox.put(std::move(frame), order, receipt);
+  feed(peer);
+}
+
+/// As much again for each pair of which one sends to the other over these lanes.
+std::size_t PeerMesh::max_queued(const Peer& peer) const {
+  const auto times = 1 + ways_.over(peer.info.id);
+  return link_.max_queued > SIZE_MAX / times ? SIZE_MAX : link_.max_queued * times;
+}
+
+/// What is due first goes to the first lane that is free. So where one lane is fast enough there is one, and
+/// it is warm; spread over all, each chunk is as late as the slowest of them.
+void PeerMesh::feed(const PeerPtr& peer) {
+  const auto is_ready = [&](std::size_t lane) {
+    const auto& connection = peer->lanes[lane].connection;
+    return connection != nullptr && connection->ready();
+  };
+  for (std::size_t lane = 0; !peer->outbox.empty();) {
+    const auto now = Connection::Clock::now();
+    if (must_wait(peer, now)) return;
+    while (lane < lanes_ && !is_ready(lane)) ++lane;
+    if (lane == lanes_) return;
+    leave(*peer, lane, *peer->outbox.take(lane, clock_.now()), now);
+  }
+}
+
+void PeerMesh::leave(Peer& peer, std::size_t lane, Frame frame, Connection::Clock::time_point now) {
+  const auto bytes = size_of(frame);
+  if (peer.pacer) peer.pacer->take(bytes, now);
+  const auto hold = peer.link.send(bytes, now);
+  if (peer.far) peer.see_what_left(lane, now);
+  peer.lanes[lane].connection->send(std::move(frame), hold);
+}
+
+/// One frame at a time: it is to find the lane that is broken, not to fill another one.
+void PeerMesh::take_over_overdue(const PeerPtr& peer) {
+  const auto now = Connection::Clock::now();
+  for (std::size_t lane = 0; lane < lanes_; ++lane) {
+    const auto& connection = peer->lanes[lane].connection;
+    if (!connection || !connection->ready()) continue;
+    auto frame = peer->outbox.take_overdue(lane, clock_.now());
+    if (frame) return leave(*peer, lane, *std::move(frame), now);
+  }
+}
+
+bool PeerMesh::must_wait(const PeerPtr& peer, Connection::Clock::time_point now) {
+  auto free = peer->link.free_at(now);
+  if (peer->pacer) free = std::max(free, peer->pacer->next(now));
+  if (free <= now) return false;
+  if (std::exchange(peer->waits_for_link, true)) return true;
+  peer->link_free.expires_at(free);
+  peer->link_free.async_wait([this, peer](const asio::error_code&) {
+    peer->waits_for_link = false;
+    if (!peer->gone) feed(peer);
+  });
+  return true;
+}
+
+void PeerMesh::tick() {
+  const auto now = Connection::Clock::now();
+  for (const auto& [id, peer] : peers_) {
+    cut_stalled(*peer);
+    take_over_overdue(peer);
+  }
+  rates_.tick(peers_, now);
+  for (const auto& [id, peer] : peers_) peer->say_arrived(now);
+  hail_all();
+}
+
+void PeerMesh::cut_stalled(Peer& peer) {
+  for (const auto lane : peer.outbox.stalled(clock_.now())) {
+    handler_.on_message("lane " + std::to_string(lane) + " to " + peer.info.name +
+                        " delivers nothing while others do: dialled anew");
+    if (peer.lanes[lane].connection) peer.lanes[lane].connection->close();
+  }
+}
+
+std::vector<protocol::PathReport> PeerMesh::paths() const {
+  const auto microseconds = [](RateFollower::Time time) {
+    const auto count = std::chrono::duration_cast<std::chrono::microseconds>(time).count();
+    return static_cast<std::uint32_t>(std::clamp<std::int64_t>(count, 0, UINT32_MAX));
+  };
+  std::vector<protocol::PathReport> paths;
+  for (const auto& [id, peer] : peers_) {
+    if (!peer->up() || peer->round_trip == RateFollower::Time{}) continue;
+    paths.push_back(
+        {id, microseconds(peer->round_trip), microseconds(peer->shortest), rates_.delivers(*peer)});
+  }
+  return paths;
+}
+
+std::vector<ReplicaId> PeerMesh::lost(AwakeClock::Clock::duration limit) {
+  const auto now = clock_.now();
+  std::vector<ReplicaId> lost;
+  for (const auto& [id, peer] : peers_) {
+    if (!up(id) && now - peer->last_up > limit) lost.push_back(id);
+  }
+  return lost;
+}
+
+// ---- what is received ----
+
+asio::awaitable<void> PeerMesh::serve(PeerPtr peer, std::size_t lane, ConnectionPtr connection) {
+  try {
+    lane_up(peer, lane, connection);
+    while (!peer->gone) {
+      auto frame = co_await connection->receive(frame_limit_, &*chunks_);
+      if (peer->gone) break;
+      hearing_ = connection;
+      take(*peer, std::move(frame));
+      hearing_ = nullptr;
+      if (connection->queued_bytes() > max_queued(*peer))
+        throw Error(ErrorKind::network, "it asks for more answers than it reads");
+    }
+  } catch (const Damaged& damage) {  // which is nobody's breach
+    if (!peer->gone)
+      stranger_line_("a " + damage.thing() + " of " + peer->info.name + " (" + connection->remote() + ") " +
+                     damage.how() + "; its connection is dropped, the " + damage.thing() + " is sent again");
+  } catch (const Dropped& dropped) {
+    if (!peer->gone) stranger_line_(lost_connection(*peer, *connection, dropped.what()));
+  } catch (const Error& error) {
+    if (!peer->gone) count_breach(*peer, *connection, error.what());
+  } catch (const asio::system_error&) {
+    // A broken lane is dialled again; a peer that stays away is noticed by `lost`.
+  } catch (const std::exception& error) {
+    if (!peer->gone) stranger_line_(lost_connection(*peer, *connection, error.what()));
+  }
+  hearing_ = nullptr;
+  hearing_relayed_.reset();
+  connection->close();
+  if (peer->lanes[lane].connection == connection) lane_down(peer, lane);
+}
+
+/// The same at both ends.
+std::uint64_t PeerMesh::number_of(const Peer& peer, const Lane& lane) const {
+  const bool by_higher = lane.dialled_here == (self_ > peer.info.id);
+  return 2 * (lane.dialled_here ? lane.dialled : lane.accepted) + (by_higher ? 1 : 0);
+}
+
+void PeerMesh::lane_up(const PeerPtr& peer, std::size_t lane, const ConnectionPtr& connection) {
+  auto& place = peer->lanes[lane].connection;
+  const bool first = !peer->up();
+  if (place) {  // the peer knows better than we do that the old one is dead
+    place->close();
+    peer->outbox.lane_lost(lane);
+    ways_lost(peer->info.id);
+  }
+  place = connection;
+  peer->lanes[lane].rate = peer->lanes[lane].delivered = peer->lanes[lane].max_unsent = 0;
+  peer->lanes[lane].number = number_of(*peer, peer->lanes[lane]);
+  peer->arrivals.begun(lane, peer->lanes[lane].number);
+  peer->far = !connection->is_loopback();
+  connection->when_ready([this, weak = std::weak_ptr(peer)] {
+    if (const auto fed = weak.lock()) feed(fed);
+  });
+  if (first) {
+    const auto id = peer->info.id;
+    // What is under way by a relay may end with it, so it counts as not sent.
+    if (const auto relay = ways_.relay_to(id); relay && ways_.open(id)) {
+      if (const auto at = peers_.find(*relay); at != peers_.end()) at->second->outbox.forget_relayed(id);
+      handler_.on_peer_down(id);
+    }
+    handler_.on_peer_up(id);
+  }
+  feed(peer);
+}
+
+void PeerMesh::lane_down(const PeerPtr& peer, std::size_t lane) {
+  peer->lanes[lane].connection = nullptr;
+  peer->arrivals.begun(lane, 0);
+  peer->lanes[lane].down_since = Connection::Clock::now();
+  peer->lanes[lane].turn.cancel();
+  peer->outbox.lane_lost(lane);
+  if (peer->gone) return;
+  if (peer->up()) {
+    ways_lost(peer->info.id);  // what it said of a loss may have been on that lane
+    return feed(peer);
+  }
+  const auto id = peer->info.id;
+  peer->outbox.clear();
+  peer->last_up = clock_.now();
+  static_cast<void>(ways_.close(id));  // a way by a relay begins anew, so that what was lost here is repeated
+  ways_lost(id);
+  say_lost_to_origins(id);
+  if (!peer->gone) handler_.on_peer_down(id);
+}
+
+void PeerMesh::take(Peer& peer, Connection::Received frame) {
+  if (frame.relay)
+    return frame.relay->to == self_ ? handle_relayed(peer, std::move(frame)) : carry(peer, std::move(frame));
+  const auto from = peer.info.id;
+  if (frame.type == FrameType::begun) {
+    const auto view = from_bytes<protocol::ViewNumber>(*frame.body);
+    hearing_->send(begun_heard_frame(view));
+    return handler_.on_begun(from, view);
+  }
+  if (frame.type == FrameType::begun_heard)
+    return acknowledged(peer, {from_bytes<protocol::ViewNumber>(*frame.body), std::nullopt});
+  if (frame.type == FrameType::ack) {
+    acknowledged(peer, {frame.head.view, key_of(frame.head)});
+    return handler_.on_ack(from, frame.head.view, key_of(frame.head));
+  }
+  if (frame.type == FrameType::arrived)
+    return peer.handle_arrived(from_bytes<Arrived>(*frame.body), Connection::Clock::now());
+  if (frame.type != FrameType::chunk)
+    throw Error(ErrorKind::network, "a frame that has no place on a bulk connection");
+  const auto problem = handler_.on_chunk(peer.info.id, std::move(frame));
+  if (problem) throw Error(ErrorKind::network, *problem);
+}
+
+/// By the lane that is listened to: acknowledgements come where their chunks went.
+void PeerMesh::acknowledged(Peer& peer, const Outbox::Receipt& receipt) {
+  const auto lane = std::ranges::find(peer.lanes, hearing_, &Lane::connection);
+  const auto index = static_cast<std::size_t>(lane - peer.lanes.begin());
+  peer.outbox.acknowledged(receipt, clock_.now(),
+                           lane == peer.lanes.end() ? std::nullopt : std::optional(index));
+}
+
+void PeerMesh::count_breach(Peer& peer, const Connection& connection, const std::string& why) {
+  stranger_line_(lost_connection(peer, connection, why));
+  if (++peer.breaches >= max_breaches) handler_.on_broken_peer(peer.info.id, why);
+}
+
+}  // namespace isthmus::outer_sync::transport

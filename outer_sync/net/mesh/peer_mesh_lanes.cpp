@@ -1,0 +1,243 @@
+// PeerMesh, until a lane is up: connections that come in, and those that are dialled here.
+
+#include <algorithm>
+#include <asio/redirect_error.hpp>
+#include <asio/use_awaitable.hpp>
+#include <tuple>
+#include <utility>
+
+#include "isthmus/base/error.h"
+#include "net/link/listen.h"
+#include "net/link/spawn.h"
+#include "net/mesh/peer_mesh.h"
+
+namespace isthmus::outer_sync::transport {
+
+using asio::use_awaitable;
+using protocol::ReplicaId;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr auto redial_after = 100ms;
+/// So long the end that dials first is left alone, or a quarter of the time after which a connection that
+/// carries nothing counts as lost.
+constexpr Connection::Clock::duration head_start = 2s;
+
+Frame hello_frame(const PeerHello& hello) { return {FrameType::peer_hello, to_bytes(hello), nullptr}; }
+
+using Learners = std::multiset<std::string>;
+
+/// Of one fetcher, while it is served.
+class FetcherPlace {
+ public:
+  FetcherPlace(std::shared_ptr<Learners> fetchers, const std::string& name)
+      : fetchers_(std::move(fetchers)), place_(fetchers_->insert(name)) {}
+  ~FetcherPlace() { fetchers_->erase(place_); }
+  FetcherPlace(const FetcherPlace&) = delete;
+  FetcherPlace& operator=(const FetcherPlace&) = delete;
+
+ private:
+  std::shared_ptr<Learners> fetchers_;
+  Learners::iterator place_;
+};
+
+/// Whoever has dialled again may be served twice until the old connection is seen to have ended. Observers
+/// leave room for those who are to train.
+void check_place(const Learners& fetchers, const Connection& connection, std::size_t most) {
+  constexpr std::size_t max_same_name = 2, for_trainers = 4;
+  const bool observes = connection.peer_role() == tls::Role::observer;
+  if (fetchers.size() >= (observes ? most - for_trainers : most))
+    throw Error(ErrorKind::network,
+                std::to_string(fetchers.size()) + " others are being given the state already");
+  const auto name = connection.peer_name();
+  if (!name.empty() && fetchers.count(name) >= max_same_name)
+    throw Error(ErrorKind::network, name + " is being given the state already");
+}
+
+}  // namespace
+
+/// Of the two ends one dials first, and wins where both dial at once.
+bool PeerMesh::comes_first(const Peer& peer) const {
+  return std::tie(self_name_, self_) < std::tie(peer.info.name, peer.info.id);
+}
+
+// ---- connections that come in ----
+
+void PeerMesh::accept(asio::ip::tcp::socket socket) {
+  const auto connection = start_connection(std::move(socket), counters_, link_, trace_, {});
+  spawn(io_.get_executor(), "the connection with " + connection->remote(), welcome(connection));
+}
+
+asio::awaitable<void> PeerMesh::welcome(ConnectionPtr connection) {
+  PeerHello hello;
+  PeerPtr peer;
+  try {
+    const UnknownConnections::Guest guest(unknown_, connection);
+    waiting_.cancel();  // whoever was pushed out need not wait any longer
+    const Watchdog watchdog(connection, link_.hello_limit + 2 * link_.hold, [this] { waiting_.cancel(); });
+    hello = hello_of(co_await connection->receive(unauthenticated_limit));
+    peer = co_await peer_that_says(hello, connection);
+    if (peer && !may_take_its_place(*peer, peer->lanes[hello.lane], hello)) co_return connection->close();
+    connection->send(hello_frame(hello_to(hello.from, hello.lane)));
+  } catch (const asio::system_error& error) {
+    stranger_line_("a connection from " + connection->remote() + " ended before its hello: " + error.what());
+    connection->close();
+    co_return;
+  } catch (const std::exception& error) {
+    stranger_line_("dropped a connection from " + connection->remote() + ": " + error.what());
+    connection->close();
+    co_return;
+  }
+  if (hello.role == PeerRole::fetcher) {
+    co_await teach(hello.from, std::move(connection));
+  } else {
+    peer->lanes[hello.lane].stop_dialling();
+    peer->lanes[hello.lane].accepted = hello.number;
+    peer->lanes[hello.lane].dialled_here = false;
+    co_await serve(std::move(peer), hello.lane, std::move(connection));
+  }
+}
+
+namespace {
+
+void check_role(const PeerHello& hello, const Connection& connection) {
+  const auto role = connection.peer_role();
+  const bool learns = hello.role == PeerRole::fetcher;
+  if (!role || *role == tls::Role::trainer || *role == (learns ? tls::Role::observer : tls::Role::reducer))
+    return;
+  throw Error(ErrorKind::network, "the certificate of '" + connection.peer_name() + "' is of role " +
+                                      tls::to_string(*role) + ", which " +
+                                      (learns ? "takes no state" : "has no part in the rounds"));
+}
+
+}  // namespace
+
+/// A peer may hear of a view before we do, and dial us. A fetcher is none, and null.
+asio::awaitable<PeerPtr> PeerMesh::peer_that_says(PeerHello hello, ConnectionPtr connection) {
+  check_role(hello, *connection);
+  for (;;) {
+    if (begun_) {
+      check_hello(hello);
+      connection->trust();
+    }
+    if (begun_ && hello.role == PeerRole::fetcher) {
+      check_place(*fetchers_, *connection, max_fetchers);
+      co_return nullptr;
+    }
+    if (const auto at = peers_.find(hello.from); begun_ && at != peers_.end()) {
+      const auto shown = connection->peer_name();
+      if (!shown.empty() && shown != at->second->info.name)
+        throw Error(ErrorKind::network, "it says that it is " + at->second->info.name +
+                                            ", and its certificate is of '" + shown + "'");
+      // One that has dialled again since must not be pushed out by what it gave up.
+      if (connection->hung_up()) throw Error(ErrorKind::network, "it did not wait for an answer");
+      co_return at->second;
+    }
+    asio::error_code woken;
+    co_await waiting_.async_wait(asio::redirect_error(use_awaitable, woken));
+    if (!connection->open()) throw Error(ErrorKind::network, "it is no member of a view that is known here");
+  }
+}
+
+PeerHello PeerMesh::hello_to(ReplicaId peer, std::size_t lane) const {
+  return {.token = token_, .from = self_, .to = peer, .lane = static_cast<std::uint16_t>(lane)};
+}
+
+/// Whether a connection that has come in for a lane is the one that stays. One that is up here was dialled
+/// there before, and given up there; or dialled here: then it is over only if the other end has had it. Of
+/// two that cross each other before either is up, the one that the first of the two ends has dialled stays,
+/// unless it gets nowhere.
+bool PeerMesh::may_take_its_place(const Peer& peer, const Lane& lane, const PeerHello& hello) const {
+  if (lane.connection) return !lane.dialled_here || hello.lost == lane.dialled;
+  const bool crossed = lane.introducing && lane.introducing->open();
+  return !crossed || !comes_first(peer) ||
+         Connection::Clock::now() - lane.introduced > head_start + 2 * link_.hold;
+}
+
+void PeerMesh::check_hello(const PeerHello& hello) const {
+  const bool known_role = hello.role == PeerRole::member || hello.role == PeerRole::fetcher;
+  const bool proper =
+      hello.token == token_ && hello.to == self_ && hello.from != self_ && hello.lane < lanes_ && known_role;
+  if (!proper) throw Error(ErrorKind::network, "its hello is not of this run or not for this replica");
+}
+
+asio::awaitable<void> PeerMesh::teach(ReplicaId fetcher, ConnectionPtr connection) {
+  const FetcherPlace place(fetchers_, connection->peer_name());
+  try {
+    co_await handler_.on_fetcher(fetcher, connection);
+  } catch (const asio::system_error&) {
+    // It has what it wanted, or is gone.
+  } catch (const std::exception& error) {
+    stranger_line_("dropped a fetcher at " + connection->remote() + ": " + error.what());
+  }
+  connection->close();
+}
+
+// ---- connections that go out ----
+
+/// A lane that is up needs no dialling. One that is not is dialled by the end that comes first or has dialled
+/// it last, and, when that has had time enough, by the other one too.
+asio::awaitable<void> PeerMesh::wait_for_turn(PeerPtr peer, std::size_t lane) {
+  auto& place = peer->lanes[lane];
+  auto others_turn = head_start;
+  if (link_.give_up > 0s) others_turn = std::min(others_turn, link_.give_up / 4);
+  others_turn += 2 * link_.hold;
+  while (!peer->gone) {
+    const bool at_once = comes_first(*peer) || !acceptor_.is_open() || place.dialled_here;
+    const auto from = place.down_since + (at_once ? 0s : others_turn);
+    if (!place.connection && from <= Connection::Clock::now()) co_return;
+    place.turn.expires_at(place.connection ? Connection::Clock::time_point::max() : from);
+    asio::error_code woken;
+    co_await place.turn.async_wait(asio::redirect_error(use_awaitable, woken));
+  }
+}
+
+asio::awaitable<void> PeerMesh::dial_loop(PeerPtr peer, std::size_t lane) {
+  while (!peer->gone) {
+    co_await wait_for_turn(peer, lane);
+    if (peer->gone) co_return;
+    asio::ip::tcp::socket socket(io_);
+    peer->lanes[lane].connecting = &socket;
+    const auto error = co_await dial(socket, *peer->address, dial_time_limit);
+    peer->lanes[lane].connecting = nullptr;
+    if (peer->gone) co_return;
+    if (!error && !peer->lanes[lane].connection) {
+      OtherEnd other{.dialled = true, .name = peer->info.name};
+      auto connection = start_connection(std::move(socket), counters_, link_, trace_, std::move(other));
+      co_await introduce(peer, lane, std::move(connection));
+    }
+    asio::steady_timer pause(io_, redial_after);
+    co_await pause.async_wait(use_awaitable);
+  }
+}
+
+/// Whoever listens there may be anybody: the lane is up only once the peer has answered.
+asio::awaitable<void> PeerMesh::introduce(PeerPtr peer, std::size_t lane, ConnectionPtr connection) {
+  auto& place = peer->lanes[lane];
+  place.introducing = connection;
+  place.introduced = Connection::Clock::now();
+  auto hello = hello_to(peer->info.id, lane);
+  hello.number = ++dialled_;
+  hello.lost = place.accepted;
+  try {
+    const Watchdog watchdog(connection, link_.hello_limit + 2 * link_.hold);
+    connection->send(hello_frame(hello));
+    const auto answer = hello_of(co_await connection->receive(unauthenticated_limit));
+    check_hello(answer);
+    if (answer.from != peer->info.id || answer.lane != lane || answer.role != PeerRole::member)
+      throw Error(ErrorKind::network, "it is another replica");
+  } catch (const asio::system_error&) {
+    connection->close();
+  } catch (const std::exception& error) {
+    stranger_line_("no member answers at " + connection->remote() + ": " + error.what());
+    connection->close();
+  }
+  place.introducing = nullptr;
+  if (!connection->open() || peer->gone) co_return;
+  place.dialled = hello.number;
+  place.dialled_here = true;
+  co_await serve(std::move(peer), lane, std::move(connection));
+}
+
+}  // namespace isthmus::outer_sync::transport

@@ -1,0 +1,192 @@
+// PeerMesh, where a peer is reached by way of another one.
+
+#include "isthmus/base/error.h"
+#include "net/mesh/peer_mesh.h"
+
+namespace isthmus::outer_sync::transport {
+
+using protocol::ReplicaId;
+
+void PeerMesh::set_relays(protocol::Relays relays) {
+  told_ = std::move(relays);
+  std::vector<std::pair<ReplicaId, ReplicaId>> open;  // and by whom
+  for (const auto peer : ways_.peers()) {
+    if (ways_.open(peer)) open.emplace_back(peer, *ways_.relay_to(peer));
+  }
+  const auto carried = ways_.carried();
+  if (begun_) ways_.set(self_, told_);
+  forget_what_is_not_carried_any_more(carried);
+  for (const auto& [id, relay] : open) {
+    if (ways_.open(id)) continue;
+    if (const auto at = peers_.find(relay); at != peers_.end()) at->second->outbox.forget_relayed(id);
+    const auto peer = peers_.find(id);
+    if (peer == peers_.end() || peer->second->up()) continue;
+    peer->second->last_up = clock_.now();
+    handler_.on_peer_down(id);
+  }
+}
+
+/// Its receivers may pass over it, and then nobody acknowledges it.
+void PeerMesh::forget_what_is_not_carried_any_more(const RelayWays::Carried& before) {
+  for (const auto& [from, ends] : before) {
+    for (const auto to : ends) {
+      const auto target = peers_.find(to);
+      if (target != peers_.end() && !ways_.carries(from, to)) target->second->outbox.forget_relayed(from);
+    }
+  }
+}
+
+std::vector<ReplicaId> PeerMesh::relayed() const {
+  std::vector<ReplicaId> relayed;
+  for (const auto id : ways_.peers()) {
+    const auto at = peers_.find(id);
+    if (at != peers_.end() && !at->second->up()) relayed.push_back(id);
+  }
+  return relayed;
+}
+
+/// Until both ends have heard each other.
+void PeerMesh::hail_all() {
+  for (const auto id : ways_.peers()) {
+    const auto peer = peers_.find(id);
+    const auto relay = peers_.find(*ways_.relay_to(id));
+    if (peer == peers_.end() || relay == peers_.end()) continue;
+    if (peer->second->up() || !relay->second->up() || !ways_.hails(id)) continue;
+    send_at_once(*relay->second,
+                 relayed_frame(self_, id, {FrameType::hail, to_bytes(ways_.hail(id)), nullptr}));
+  }
+}
+
+/// What is neither kept nor repeated here, by whichever lane there is.
+void PeerMesh::send_at_once(Peer& peer, Frame frame) {
+  for (auto& lane : peer.lanes) {
+    if (!lane.connection || !lane.connection->open()) continue;
+    lane.connection->send(std::move(frame));
+    if (lane.connection->queued_bytes() > max_queued(peer)) lane.connection->close();
+    return;
+  }
+}
+
+/// What a peer says to another one, between whom this member was named as the relay. What is wrong with it is
+/// that peer's fault and is seen here, so that the other end need not blame the relay.
+void PeerMesh::carry(Peer& peer, Connection::Received frame) {
+  const auto from = frame.relay->from, to = frame.relay->to;
+  if (from != peer.info.id) throw Error(ErrorKind::network, "a frame to be carried in the name of another");
+  const auto found = peers_.find(to);
+  const bool possible = ways_.carries(from, to) && found != peers_.end() && found->second->up();
+  const auto pass_on = [&] {
+    if (possible) send_at_once(*found->second, relayed_frame(from, to, frame_of(frame)));
+  };
+  switch (frame.type) {
+    case FrameType::hail:
+      static_cast<void>(from_bytes<Hail>(*frame.body));
+      return pass_on();
+    case FrameType::ack:
+      acknowledged(peer, {frame.head.view, key_of(frame.head), to});
+      return pass_on();
+    case FrameType::begun_heard:
+      return acknowledged(peer, {from_bytes<protocol::ViewNumber>(*frame.body), std::nullopt, to});
+    case FrameType::chunk:
+    case FrameType::begun:
+      return keep_for(possible ? found->second : nullptr, std::move(frame));
+    default:
+      throw Error(ErrorKind::network, "a frame that is a relay's to send");
+  }
+}
+
+/// A relay answers for what it has taken until the other end acknowledges it, as for what it sends itself;
+/// whoever hears that it is lost sends it again.
+void PeerMesh::keep_for(const PeerPtr& target, Connection::Received frame) {
+  const auto from = frame.relay->from, to = frame.relay->to;
+  const bool is_chunk = frame.type == FrameType::chunk;
+  Outbox::Receipt receipt{frame.head.view, key_of(frame.head), from};
+  if (!is_chunk) receipt = {from_bytes<protocol::ViewNumber>(*frame.body), std::nullopt, from};
+  // More than anybody may have to repeat: this member need not have memory for it.
+  const bool too_much = target && target->outbox.bytes_relayed(from) >= link_.max_queued;
+  if (too_much) target->outbox.forget_relayed(from);
+  if (!target || too_much)
+    return hearing_->send(relayed_frame(to, from, {FrameType::relay_lost, {}, nullptr}));
+  const auto taken = is_chunk ? header_of(receipt.view, *receipt.key) : header_of(receipt.view, {.kind = {}});
+  hearing_->send(
+      relayed_frame(to, from, {FrameType::relay_taken, bytes_of(taken), nullptr}, frame.relay->session));
+  if (receipt.view < view_) return;  // over for the other end too, which would not acknowledge it
+  put(target, is_chunk ? handler_.order_of(*receipt.key) : 0, relayed_frame(from, to, frame_of(frame)),
+      receipt);
+}
+
+/// From the other end, by the relay between; or from the relay, about it.
+void PeerMesh::handle_relayed(Peer& relay, Connection::Received frame) {
+  const auto from = frame.relay->from;
+  const auto origin = peers_.find(from);
+  // The relay may be another one meanwhile; what came by this one is sent again.
+  if (ways_.relay_to(from) != relay.info.id || origin == peers_.end()) return;
+  switch (frame.relay->inner) {
+    case FrameType::relay_taken: {
+      if (frame.relay->session != static_cast<std::uint32_t>(ways_.hail(from).session)) return;
+      Outbox::Receipt receipt{frame.head.view, key_of(frame.head), from};
+      if (frame.head.kind == 0) receipt.key.reset();
+      return acknowledged(relay, receipt);
+    }
+    case FrameType::relay_lost:
+      return way_lost(from);
+    case FrameType::hail:
+      return handle_hail(relay, from, from_bytes<Hail>(*frame.body));
+    case FrameType::ack:
+      return handler_.on_ack(from, frame.head.view, key_of(frame.head));
+    case FrameType::begun: {
+      const auto view = from_bytes<protocol::ViewNumber>(*frame.body);
+      hearing_->send(relayed_frame(self_, from, begun_heard_frame(view)));
+      return handler_.on_begun(from, view);
+    }
+    case FrameType::chunk: {
+      const auto sender = origin->second;
+      hearing_relayed_ = from;
+      const auto problem = handler_.on_chunk(from, std::move(frame));
+      hearing_relayed_.reset();
+      if (!problem) return;
+      count_breach(*sender, *hearing_, *problem);
+      return way_lost(from);
+    }
+    default:
+      throw Error(ErrorKind::network, "a frame that has no place behind a relay");
+  }
+}
+
+void PeerMesh::handle_hail(Peer& relay, ReplicaId from, const Hail& hail) {
+  const auto peer = peers_.at(from);
+  const bool was_open = ways_.open(from);
+  const auto heard = ways_.heard(from, hail);
+  if (hail.asks)
+    hearing_->send(relayed_frame(self_, from, {FrameType::hail, to_bytes(ways_.hail(from)), nullptr}));
+  if (heard == RelayWays::Heard::before || peer->up()) return;
+  relay.outbox.forget_relayed(from);
+  if (was_open) handler_.on_peer_down(from);
+  if (ways_.open(from)) handler_.on_peer_up(from);
+}
+
+/// To that peer, by its relay.
+void PeerMesh::way_lost(ReplicaId id) {
+  const auto relay = ways_.relay_to(id);
+  if (!ways_.close(id)) return;
+  if (const auto at = peers_.find(*relay); at != peers_.end()) at->second->outbox.forget_relayed(id);
+  const auto peer = peers_.find(id);
+  if (peer == peers_.end() || peer->second->up()) return;
+  peer->second->last_up = clock_.now();
+  handler_.on_peer_down(id);
+}
+
+/// The relay is gone, with what it had.
+void PeerMesh::ways_lost(ReplicaId relay) {
+  for (const auto id : ways_.peers_by(relay)) way_lost(id);
+}
+
+/// What was carried to it from here is gone.
+void PeerMesh::say_lost_to_origins(ReplicaId peer) {
+  for (const auto id : ways_.carried_from(peer)) {
+    const auto origin = peers_.find(id);
+    if (origin == peers_.end() || !origin->second->up()) continue;
+    send_at_once(*origin->second, relayed_frame(peer, id, {FrameType::relay_lost, {}, nullptr}));
+  }
+}
+
+}  // namespace isthmus::outer_sync::transport

@@ -1,0 +1,304 @@
+// What members report while they train, and what follows from it: chains compared, relays, lag, evaluations.
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "isthmus/outer_sync/protocol/coordinator/coordinator.h"
+#include "protocol/coordinator/members.h"
+
+namespace isthmus::outer_sync::protocol {
+
+void Coordinator::on_heartbeat(MemberStatus& member, const Heartbeat& heartbeat) {
+  measure_rate(member, heartbeat);
+  member.heartbeat = heartbeat;
+  if (trains(member)) settle_wishes(heartbeat.view);
+  if (heartbeat.uplink > 0) member.uplink = heartbeat.uplink;
+  const auto checkpoint = common_checkpoint();
+  note_checkpoint(checkpoint);
+  HeartbeatReply reply{.view = 0,
+                       .number = heartbeat.number,
+                       .lowest = {},
+                       .newest = {},
+                       .lease = 0,
+                       .inner_steps_per_second = median_speed(),
+                       .checkpoint = checkpoint};
+  if (phase_ == Phase::running) {
+    if (member.role == Role::member) {
+      reply.view = number_;
+      reply.lease = static_cast<std::uint64_t>(options_.detect_timeout.count());
+      member.lease_end = now_ + options_.detect_timeout;
+    }
+    reply.lowest.assign(layout_->fragment_count(), ~Round{0});
+    reply.newest.assign(layout_->fragment_count(), 0);
+    for (const auto& [name, other] : members_) {
+      if (other.role != Role::member) continue;
+      const auto rounds = rounds_of(other);
+      for (FragmentId p = 0; p < layout_->fragment_count(); ++p) {
+        reply.lowest[p] = std::min(reply.lowest[p], rounds[p]);
+        if (trains(other)) reply.newest[p] = std::max(reply.newest[p], rounds[p]);
+      }
+    }
+    // While a view with a newcomer forms, the others go on; what it needs then is kept as long as it may be.
+    if (somebody_joins()) reply.lowest.assign(layout_->fragment_count(), 0);
+  }
+  // What a newcomer has to reach before it is ready: it may be whom the others wait for.
+  if (phase_ == Phase::suspended || waits_for_newcomer()) reply.newest = newest_of_donors();
+  const auto newest = reply.newest;
+  send(member, std::move(reply));
+  admit_waiting();  // it may be the first that has what they need, or past the warm-up now
+  if (phase_ != Phase::running || member.role != Role::member) return;
+  check_chains(member);
+  if (phase_ != Phase::running) return;
+  const auto audits = std::exchange(member.heartbeat.audits, {});
+  if (heartbeat.view == number_ && !all_have_the_same_state(member, audits)) return;
+  take_health(member);
+  take_paths(member);
+  actions_.push_back(MembersChanged{});
+  const auto name = member.hello.member.name;
+  check_links(member);
+  if (phase_ == Phase::running) check_lag(name, newest);
+}
+
+void Coordinator::check_chains(const MemberStatus& member) {
+  constexpr std::size_t kept = 8;  // only the newest few rounds can be reported by somebody else too
+  const auto& name = member.hello.member.name;
+  const auto& fragments = member.heartbeat.fragments;
+  if (member.heartbeat.view != number_ || fragments.size() > layout_->fragment_count()) return;
+  for (std::size_t p = 0; p < fragments.size(); ++p) {
+    const auto& [round, prefix] = fragments[p];
+    auto& points = chains_[p];
+    const auto [place, is_new] = points.try_emplace(round, ChainPoint{prefix, name});
+    if (!is_new && place->second.prefix != prefix) {
+      return end(Ended::How::diverged, "chain hashes of " + name + " and " + place->second.by +
+                                           " differ at round " + std::to_string(round) + " of fragment " +
+                                           std::to_string(p));
+    }
+    if (points.size() > kept) points.erase(points.begin());
+  }
+}
+
+/// Who holds other global parameters than the majority takes the state from the others. Where there is no
+/// majority nobody can tell who is right, and the run ends: its checkpoints are compared when it is resumed.
+bool Coordinator::all_have_the_same_state(const MemberStatus& member, const std::vector<Audit>& audits) {
+  if (audits.empty()) return true;
+  std::set<std::string> trainers_in_view, odd;
+  for (const auto& [name, other] : members_) {
+    if (other.role == Role::member && trains(other)) trainers_in_view.insert(name);
+  }
+  std::string where;
+  for (const auto& audit : audits) {
+    const auto difference = audits_.add(member.hello.member.name, audit, trainers_in_view);
+    if (!difference) continue;
+    where = "after round " + std::to_string(difference->round) + " of fragment " +
+            std::to_string(difference->fragment);
+    if (difference->odd.empty()) {
+      std::string all;
+      for (const auto& name : trainers_in_view) all += (all.empty() ? "" : ", ") + name;
+      end(Ended::How::diverged, "the global parameters of " + all + " differ " + where +
+                                    ", and no more than half of them agree; check the memory of these "
+                                    "machines, and resume the run from its last common checkpoint");
+      return false;
+    }
+    odd.insert(difference->odd.begin(), difference->odd.end());
+  }
+  if (odd.empty()) return true;
+  std::string names;
+  for (const auto& name : odd) {
+    names += (names.empty() ? "" : ", ") + name;
+    evict(name, "its global parameters differ from those of the majority " + where +
+                    "; if that happens again, check the memory of its machine");
+  }
+  actions_.push_back(MembersChanged{});
+  change_view(names + " had other global parameters than the majority");
+  return false;
+}
+
+void Coordinator::take_health(MemberStatus& member) {
+  const auto parts = std::exchange(member.heartbeat.health, {});
+  if (parts.empty() || parts.size() > layout_->fragment_count() || member.heartbeat.view != number_) return;
+  const auto id = id_of(member.hello.member);
+  for (const auto& part : parts) {
+    if (auto judged = health_.add(id, part)) actions_.push_back(std::move(*judged));
+  }
+  for (auto& line : health_.take_lines()) say(std::move(line));
+}
+
+void Coordinator::take_paths(MemberStatus& member) {
+  const auto reports = std::exchange(member.heartbeat.paths, {});
+  if (member.heartbeat.view != number_) return;
+  paths_.add(id_of(member.hello.member), reports);
+  for (auto& line : paths_.take_lines()) say(std::move(line));
+}
+
+/// Two members that reach the coordinator and not each other need a third one between them.
+void Coordinator::check_links(const MemberStatus& member) {
+  if (member.heartbeat.view == number_) relays_.add(id_of(member.hello.member), member.heartbeat);
+  const auto helpless = relays_.settle(now_, options_.detect_timeout);
+  tell_relays();
+  if (!helpless.empty()) leave_out(helpless);
+}
+
+/// Those whom nobody can help cannot be in one view. Whoever lacks most peers is left out, else one that only
+/// reduces, else who comes later by name; it may come back.
+void Coordinator::leave_out(const std::vector<RunRelays::Pair>& pairs) {
+  std::map<ReplicaId, std::string> ids;
+  for (const auto& [name, member] : members_) {
+    if (member.role == Role::member) ids[id_of(member.hello.member)] = name;
+  }
+  std::map<std::string, std::set<std::string>> lacks;
+  for (const auto& [a, b] : pairs) {
+    const auto one = ids.find(a), other = ids.find(b);
+    if (one == ids.end() || other == ids.end()) continue;
+    lacks[one->second].insert(other->second);
+    lacks[other->second].insert(one->second);
+  }
+  if (lacks.empty()) return;
+  const auto worst = std::ranges::max_element(lacks, {}, [this](const auto& entry) {
+    const auto& [lacking, peers] = entry;
+    return std::tuple(peers.size(), !trains(members_.at(lacking)), lacking);
+  });
+  const auto& [name, others] = *worst;
+  const auto& own = members_.at(name).hello.member;
+  const auto& other = members_.at(*others.begin()).hello.member;
+  bar(name);
+  lose(name, "is left out: there is no connection between " +
+                 (can_be_dialled(own) ? own.address : "it, which opens no port,") + " and " + other.name +
+                 (can_be_dialled(other) ? " at " + other.address : ", which opens none") +
+                 ", and nobody who reaches both; are both addresses reachable from the other side?");
+}
+
+void Coordinator::tell_relays() {
+  if (const auto news = relays_.take_news()) {
+    for (const auto& [name, member] : members_) {
+      if (member.role == Role::member) send(member, *news);
+    }
+  }
+  for (auto& line : relays_.take_lines()) say(std::move(line));
+}
+
+std::vector<Coordinator::RelayedPair> Coordinator::relays() const {
+  std::map<ReplicaId, std::string> names;
+  for (const auto& [name, member] : members_) names[id_of(member.hello.member)] = name;
+  std::vector<RelayedPair> out;
+  for (const auto& [pair, by] : relays_.relays()) {
+    if (!names.contains(pair.first) || !names.contains(pair.second) || !names.contains(by)) continue;
+    const auto& [one, other] = std::minmax(names.at(pair.first), names.at(pair.second));
+    out.push_back({one, other, names.at(by)});
+  }
+  return out;
+}
+
+void Coordinator::bar(const std::string& name) {
+  const auto shortest = 6 * options_.detect_timeout, longest = 24 * options_.detect_timeout;
+  if (barred_.size() >= max_members && !barred_.contains(name)) barred_.clear();  // names are anybody's
+  auto& bar = barred_[name];
+  bar.length = std::clamp(2 * bar.length, shortest, longest);
+  bar.until = now_ + bar.length;
+}
+
+/// Of those that have said how fast they are. A median: one that is far off moves nobody.
+double Coordinator::median_speed() const {
+  std::vector<double> speeds;
+  for (const auto& [name, member] : members_) {
+    const double speed = member.heartbeat.inner_steps_per_second;
+    if (member.role == Role::member && std::isfinite(speed) && speed > 0) speeds.push_back(speed);
+  }
+  if (speeds.empty()) return 0;
+  std::ranges::sort(speeds);
+  return (speeds[(speeds.size() - 1) / 2] + speeds[speeds.size() / 2]) / 2;
+}
+
+/// What anybody deletes is older than this, so there always is one that all have.
+std::uint64_t Coordinator::common_checkpoint() const {
+  if (phase_ != Phase::running) return 0;
+  std::vector<std::vector<CheckpointId>> lists;
+  for (const auto& [name, member] : members_) {
+    if (member.role == Role::member && trains(member)) lists.push_back(member.heartbeat.checkpoints);
+  }
+  return newest_in_all(std::move(lists)).step;
+}
+
+std::vector<Round> Coordinator::newest_of_donors() const {
+  std::vector<Round> newest;
+  for (const auto& donor : donors()) {
+    const auto& reported = members_.at(donor.name).heartbeat.fragments;
+    newest.resize(std::max(newest.size(), reported.size()), 0);
+    for (std::size_t p = 0; p < reported.size(); ++p) newest[p] = std::max(newest[p], reported[p].first);
+  }
+  return newest;
+}
+
+/// Where a member of the view stands: what it has reported last, but at least what it had sealed with.
+std::vector<Round> Coordinator::rounds_of(const MemberStatus& member) const {
+  std::vector<Round> rounds;
+  for (const auto& fragment : member.state.fragments) rounds.push_back(fragment.round);
+  const auto& reported = member.heartbeat.fragments;
+  for (std::size_t p = 0; p < rounds.size() && reported.size() == rounds.size(); ++p)
+    rounds[p] = std::max(rounds[p], reported[p].first);
+  return rounds;
+}
+
+/// With a quorum the others need not wait for one that has fallen behind; and they do not keep for ever what
+/// it would need. The others' reports may be newer by many rounds than this one, so it is held against it
+/// only if, for as long as a report can be on its way, it does not reach what they had at the beginning of
+/// that time.
+void Coordinator::check_lag(const std::string& name, const std::vector<Round>& newest) {
+  const auto place = members_.find(name);
+  if (place == members_.end() || place->second.heartbeat.view != number_) return;
+  auto& member = place->second;
+  const auto rounds = rounds_of(member);
+  for (FragmentId p = 0; p < member.to_reach.size(); ++p) {
+    const auto goal = member.to_reach[p];
+    if (goal <= Member::max_lag || rounds[p] >= goal - Member::max_lag) continue;
+    if (now_ - member.lags_since <= options_.detect_timeout) return;
+    evict(name, "it is at round " + std::to_string(rounds[p]) + " of fragment " + std::to_string(p) +
+                    ", the others are at " + std::to_string(newest[p]));
+    return change_view(name + " lags");
+  }
+  member.to_reach = newest;
+  member.lags_since = now_;
+}
+
+void Coordinator::on_ready(MemberStatus& member) {
+  if (member.role != Role::joining || !member.admitted) return;
+  member.role = Role::ready;
+  if (missed_.size() >= max_members) missed_.clear();  // names are anybody's to give
+  ++missed_[member.hello.member.name];
+  change_view(member.hello.member.name + " is ready to take part");
+}
+
+void Coordinator::on_eval(const MemberStatus& member, const EvalReport& report) {
+  constexpr std::size_t max_open_rounds = 16;  // of steps that some have not reached
+  auto& evaluation = evaluations_[report.step];
+  if (std::ranges::find(evaluation.by, member.hello.member.name) != evaluation.by.end()) return;
+  evaluation.sum_nats += report.sum_nats;
+  evaluation.tokens += report.tokens;
+  evaluation.by.push_back(member.hello.member.name);
+  if (evaluations_.size() > max_open_rounds) evaluations_.erase(evaluations_.begin());
+  settle_evaluations();
+}
+
+/// Done when everybody who is still a member has reported; when all are done, whether a view holds or not: a
+/// coordinator that comes back at the end forms none.
+void Coordinator::settle_evaluations(bool all_done) {
+  for (auto at = evaluations_.begin(); at != evaluations_.end();) {
+    const auto& evaluation = at->second;
+    const auto missing = count([&](const MemberStatus& member) {
+      return (all_done ? member.done : member.role == Role::member) && trains(member) &&
+             std::ranges::find(evaluation.by, member.hello.member.name) == evaluation.by.end();
+    });
+    if (missing > 0 || (phase_ != Phase::running && !all_done)) {
+      ++at;
+      continue;
+    }
+    const auto tokens = std::max<std::uint64_t>(evaluation.tokens, 1);
+    actions_.emplace_back(Evaluated{at->first, evaluation.sum_nats / static_cast<double>(tokens)});
+    at = evaluations_.erase(at);
+  }
+}
+
+}  // namespace isthmus::outer_sync::protocol

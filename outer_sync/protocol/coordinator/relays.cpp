@@ -1,0 +1,222 @@
+#include "isthmus/outer_sync/protocol/coordinator/relays.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace isthmus::outer_sync::protocol {
+namespace {
+
+RunRelays::Pair pair_of(ReplicaId a, ReplicaId b) { return std::minmax(a, b); }
+
+bool is_of(const RunRelays::Pair& pair, ReplicaId member) {
+  return pair.first == member || pair.second == member;
+}
+
+}  // namespace
+
+std::pair<std::string, std::string> RunRelays::names_of(const Pair& pair) const {
+  return std::minmax(members_.at(pair.first).name, members_.at(pair.second).name);
+}
+
+void RunRelays::begin(const View& view) {
+  members_.clear();
+  reports_.clear();
+  tried_.clear();
+  doubted_.clear();
+  lacking_since_.reset();
+  named_since_ = false;
+  for (const auto& member : view.members) members_[id_of(member)] = member;
+  const bool had_relays = !relays_.empty();
+  std::erase_if(relays_, [this](const auto& entry) {
+    return !members_.contains(entry.first.first) || !members_.contains(entry.first.second);
+  });
+  std::set<Pair> to_help;
+  for (const auto& [pair, by] : relays_) {
+    if (!members_.contains(by)) to_help.insert(pair);
+  }
+  for (const auto& [a, one] : members_) {
+    for (const auto& [b, other] : members_) {
+      if (a >= b || relays_.contains({a, b})) continue;
+      if (have_no_ports({a, b}) || known_.contains(names_of({a, b}))) to_help.insert({a, b});
+    }
+  }
+  auto load = loads();
+  for (const auto& pair : to_help) name_relay(pair, load);
+  changed_ = true;
+  // Told again in each view: whoever has come back has not heard it.
+  has_news_ = has_news_ || had_relays || !relays_.empty();
+}
+
+void RunRelays::add(ReplicaId from, const Heartbeat& heartbeat) {
+  if (!members_.contains(from)) return;
+  Report report{.heard = heartbeat.relays, .apart = {}, .lost = {}};
+  // One that has heard of relays from a coordinator before this one knows a higher number.
+  number_ = std::max(number_, heartbeat.relays);
+  if (heartbeat.lost.size() < members_.size() && heartbeat.relayed.size() < members_.size()) {
+    for (const auto id : heartbeat.lost) report.lost.insert(id);
+    report.apart = report.lost;
+    for (const auto id : heartbeat.relayed) report.apart.insert(id);
+    const auto is_no_peer = [&](ReplicaId id) { return id == from || !members_.contains(id); };
+    std::erase_if(report.lost, is_no_peer);
+    std::erase_if(report.apart, is_no_peer);
+  }
+  const auto known = reports_.find(from);
+  if (known != reports_.end() && known->second == report) return;
+  reports_.insert_or_assign(from, std::move(report));
+  changed_ = true;
+}
+
+// ---- what was reported ----
+
+bool RunRelays::have_no_ports(const Pair& pair) const {
+  return !can_be_dialled(members_.at(pair.first)) && !can_be_dialled(members_.at(pair.second));
+}
+
+std::set<RunRelays::Pair> RunRelays::pairs_apart() const {
+  std::set<Pair> pairs;
+  for (const auto& [from, report] : reports_) {
+    for (const auto to : report.apart) pairs.insert(pair_of(from, to));
+  }
+  for (const auto& [pair, by] : relays_) pairs.insert(pair);
+  for (const auto& [a, one] : members_) {
+    if (can_be_dialled(one)) continue;
+    for (const auto& [b, other] : members_) {
+      if (a < b && !can_be_dialled(other)) pairs.insert({a, b});
+    }
+  }
+  return pairs;
+}
+
+bool RunRelays::are_apart(const Pair& pair) const {
+  const auto says = [this](ReplicaId from, ReplicaId to) {
+    const auto report = reports_.find(from);
+    return report != reports_.end() && report->second.apart.contains(to);
+  };
+  return relays_.contains(pair) || have_no_ports(pair) || says(pair.first, pair.second) ||
+         says(pair.second, pair.first);
+}
+
+/// Both have heard of the relay and speak of a connection all the same.
+bool RunRelays::reach_each_other(const Pair& pair) const {
+  const auto says_so = [this](ReplicaId from, ReplicaId to) {
+    const auto report = reports_.find(from);
+    return report != reports_.end() && report->second.heard == number_ && !report->second.apart.contains(to);
+  };
+  return says_so(pair.first, pair.second) && says_so(pair.second, pair.first);
+}
+
+/// It has no relay, or the relay does not reach both, or an end cannot be reached all the same.
+bool RunRelays::lacks_help(const Pair& pair) const {
+  const auto place = relays_.find(pair);
+  if (place == relays_.end()) return true;
+  const auto by = place->second;
+  const auto loses = [this](ReplicaId from, ReplicaId to) {
+    const auto report = reports_.find(from);
+    return report != reports_.end() && report->second.lost.contains(to);
+  };
+  return are_apart(pair_of(pair.first, by)) || are_apart(pair_of(pair.second, by)) ||
+         loses(pair.first, pair.second) || loses(pair.second, pair.first);
+}
+
+// ---- who helps ----
+
+RunRelays::Loads RunRelays::loads() const {
+  Loads loads;
+  for (const auto& [pair, by] : relays_) ++loads[by];
+  return loads;
+}
+
+std::optional<ReplicaId> RunRelays::relay_for(const Pair& pair, const Loads& loads) const {
+  const auto tried = tried_.find(pair);
+  std::optional<ReplicaId> best;
+  std::tuple<std::size_t, bool, std::string> least;
+  for (const auto& [id, member] : members_) {
+    const bool is_end = is_of(pair, id), in_vain = tried != tried_.end() && tried->second.contains(id);
+    if (is_end || in_vain) continue;
+    if (are_apart(pair_of(id, pair.first)) || are_apart(pair_of(id, pair.second))) continue;
+    const auto load = loads.find(id);
+    const std::tuple cost(load == loads.end() ? 0 : load->second, trains(member), member.name);
+    if (best && least <= cost) continue;
+    best = id;
+    least = cost;
+  }
+  return best;
+}
+
+bool RunRelays::name_relay(const Pair& pair, Loads& loads) {
+  if (const auto before = relays_.find(pair); before != relays_.end()) {
+    --loads[before->second];
+    relays_.erase(before);
+  }
+  const auto by = relay_for(pair, loads);
+  if (!by) return false;
+  relays_[pair] = *by;
+  ++loads[*by];
+  has_news_ = true;
+  if (known_.size() >= max_members) known_.clear();
+  known_.insert(names_of(pair));
+  const auto [one, other] = names_of(pair);
+  lines_.push_back(one + " and " + other + " cannot reach each other; their chunks go by " +
+                   members_.at(*by).name);
+  return true;
+}
+
+void RunRelays::end_what_is_over() {
+  std::erase_if(relays_, [this](const auto& entry) {
+    const auto& pair = entry.first;
+    if (!reach_each_other(pair)) return false;
+    const auto [one, other] = names_of(pair);
+    known_.erase({one, other});
+    lines_.push_back(one + " and " + other + " are connected: nobody relays for them any more");
+    tried_.erase(pair);
+    has_news_ = true;
+    return true;
+  });
+}
+
+std::vector<RunRelays::Pair> RunRelays::settle(Time now, Time patience) {
+  const auto wait = named_since_ ? patience : patience / 2;
+  const bool due = lacking_since_ && now - *lacking_since_ >= wait;
+  if (!std::exchange(changed_, false) && !due) return {};
+  end_what_is_over();
+  std::vector<Pair> lacking;
+  for (const auto& pair : pairs_apart()) {
+    if (lacks_help(pair)) lacking.push_back(pair);
+  }
+  if (lacking.empty()) {
+    lacking_since_.reset();
+    named_since_ = false;
+    return {};
+  }
+  if (!lacking_since_) lacking_since_ = now;
+  if (!due) return {};
+  std::vector<Pair> helpless;
+  auto load = loads();
+  for (const auto& pair : lacking) {
+    const auto place = relays_.find(pair);
+    const auto by = place == relays_.end() ? std::nullopt : std::optional(place->second);
+    if (by) tried_[pair].insert(*by);
+    if (name_relay(pair, load)) continue;
+    // The end that is cut off from its last relay too may not have reported that yet. Until then nobody can
+    // tell which end is to be left out.
+    const bool explained = !by || are_apart(pair_of(pair.first, *by)) || are_apart(pair_of(pair.second, *by));
+    if (!explained && doubted_.insert(pair).second) {
+      relays_[pair] = *by;
+      ++load[*by];
+    } else {
+      helpless.push_back(pair);
+    }
+  }
+  lacking_since_ = now;
+  named_since_ = changed_ = has_news_ = true;
+  return helpless;
+}
+
+std::optional<Relays> RunRelays::take_news() {
+  if (!std::exchange(has_news_, false)) return std::nullopt;
+  Relays news{.number = ++number_, .relays = {}};
+  for (const auto& [pair, by] : relays_) news.relays.push_back({pair.first, pair.second, by});
+  return news;
+}
+
+}  // namespace isthmus::outer_sync::protocol

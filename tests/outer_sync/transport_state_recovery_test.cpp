@@ -1,0 +1,116 @@
+// What of the state that comes from others counts, when those who give it are lost and the trainer is late.
+
+#include "net/member/state_recovery.h"
+
+#include <gmock/gmock.h>
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "net/link/listen.h"
+
+namespace isthmus::outer_sync::transport {
+namespace {
+
+using protocol::FragmentState;
+using protocol::Ledger;
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+/// A taker whose only donor cannot be reached.
+class Taker final : public StateRecovery::Handler {
+ public:
+  explicit Taker(bool observes) : observes_(observes) {
+    take();
+    io_.run();  // until the handler below ends it
+    io_.restart();
+  }
+  void take() {
+    protocol::Admitted admitted;
+    admitted.donors = {{"donor", 1, closed_address_}};
+    taker.take_from(admitted, 22, observes_);
+  }
+  /// As the trainer says it of all fragments.
+  void learn_all() {
+    for (FragmentId p = 0; p < states.size(); ++p) taker.learned(p, states[p]);
+  }
+  void seal() { shared_.follows = false; }
+  [[nodiscard]] bool follows() const { return shared_.follows; }
+  [[nodiscard]] std::uint64_t attempt() const {
+    return std::get<BeginAnew>(shared_.state_events.front()).attempt;
+  }
+
+  const std::vector<FragmentState> states = {{3, {}}, {5, {}}};
+  std::size_t donors_lost = 0, times_ready = 0;
+
+ private:
+  bool stands() const override { return false; }
+  void on_ready(const std::vector<FragmentState>&, const Ledger&) override { ++times_ready; }
+  void on_rounds_gone() override { ADD_FAILURE() << "nothing came"; }
+  void on_no_donors() override {
+    ++donors_lost;
+    io_.stop();
+  }
+
+  asio::io_context io_;
+  const std::string closed_address_ = bound_address(listen_at(io_, "127.0.0.1:0", "listen")).to_string();
+  const bool observes_;
+  Trace trace_;
+  WireCounters counters_;
+  SharedState shared_;
+  CodecContext codec_context_{FragmentLayout({{0, 64}, {64, 64}}, 16), {}, quant::Lossless::none};
+
+ public:
+  StateRecovery taker{
+      io_, codec_context_, {}, counters_, trace_, agreed_parts, shared_, [](const std::string&) {}, *this};
+};
+
+TEST(TransportStateTaker, ATrainerThatComesToAFailedAttemptLearnsNothingOfIt) {
+  Taker node(false);
+  ASSERT_EQ(node.donors_lost, 1U);
+  EXPECT_FALSE(node.taker.takes());
+  node.taker.begun(node.attempt());  // the trainer had taken that state_event before the donor was lost
+  node.learn_all();
+  EXPECT_THAT(node.taker.whole(), IsEmpty()) << "nothing of an attempt that is over counts";
+  EXPECT_EQ(node.times_ready, 0U);
+}
+
+TEST(TransportStateTaker, OnlyTheLastAttemptCounts) {
+  Taker node(false);
+  const auto first = node.attempt();
+  node.take();
+  ASSERT_NE(node.attempt(), first);
+  node.taker.begun(first);
+  node.learn_all();
+  EXPECT_THAT(node.taker.whole(), IsEmpty()) << "the trainer is still in the attempt before";
+  node.taker.begun(node.attempt());
+  node.learn_all();
+  EXPECT_THAT(node.taker.whole(), ElementsAre(node.states[0], node.states[1]));
+  EXPECT_EQ(node.times_ready, 0U) << "nobody has said yet how far the members are";
+}
+
+TEST(TransportStateTaker, AfterASealNoRoundIsFollowedUntilTheStateIsTakenAnew) {
+  SharedState meet;
+  meet.state_events.emplace_back(FollowedRound{0, 4, {}});
+  EXPECT_TRUE(meet.has_state_event());
+  meet.follows = false;
+  EXPECT_FALSE(meet.has_state_event()) << "it may belong to the view that is about to begin";
+  Taker node(false);
+  node.seal();
+  node.take();
+  EXPECT_TRUE(node.follows());
+}
+
+TEST(TransportStateTaker, AnObserverKeepsWhatItHasWhenItsDonorsAreLost) {
+  Taker node(true);
+  ASSERT_EQ(node.donors_lost, 1U);
+  node.taker.begun(node.attempt());
+  node.learn_all();
+  EXPECT_THAT(node.taker.whole(), ElementsAre(node.states[0], node.states[1]));
+  node.take();  // of the same run: it goes on
+  EXPECT_THAT(node.taker.whole(), ElementsAre(node.states[0], node.states[1]));
+}
+
+}  // namespace
+}  // namespace isthmus::outer_sync::transport
